@@ -1,0 +1,315 @@
+//! What goes into the Raft log, and what comes of it.
+//!
+//! A [`Proposal`] is one log entry: several [`Command`]s that were ready at the same moment share it, and with it one
+//! fsync. Each command has one [`Outcome`], the same on every replica.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::{Epoch, Generation, Incarnation, Revision, Sequence, SessionId},
+    object::{ObjectSet, Stat, Value},
+    path::Path,
+    time::ClusterTime,
+    volume::VolumeSettings,
+};
+
+/// One log entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// The leadership that proposes. If another has begun by the time the entry is applied, none of its commands
+    /// changes anything (S2).
+    pub epoch: Epoch,
+    /// Counts the proposals of this epoch, so that the proposer knows its own when it is applied.
+    pub number: u64,
+    /// The proposer's cluster time. Applying takes the maximum so far (T4).
+    pub time: ClusterTime,
+    /// What to do, in order.
+    pub commands: Vec<Command>,
+}
+
+/// One change of the replicated state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// A replica has become leader: from here on only commands of this leadership count. The index of the entry is
+    /// the epoch. The only command that the epoch of its proposal does not bind.
+    BeginEpoch {
+        /// The replica that leads.
+        replica: u64,
+        /// Distinguishes its leaderships, over restarts too.
+        attempt: u64,
+    },
+    /// A client wants an identity.
+    OpenSession {
+        /// What it calls itself, for people who look.
+        name: String,
+    },
+    /// A client has no more use for its identity, and has dropped all its copies.
+    CloseSession {
+        /// The client.
+        session: SessionId,
+    },
+    /// A session wants a lease on the volume that a path belongs to. It has stopped using any that it had there.
+    AcquireVolume {
+        /// The session.
+        session: SessionId,
+        /// Any path in the volume.
+        path: Path,
+    },
+    /// Moves the horizons of renewed leases (T6).
+    Tick {
+        /// The leases that were renewed since the last tick.
+        renewals: Vec<Renewal>,
+    },
+    /// Ends a lease (T5). Changes nothing if the lease's horizon is not the one named here.
+    Expire {
+        /// The lease.
+        lease: LeaseKey,
+        /// Which of its incarnations.
+        incarnation: Incarnation,
+        /// The horizon that the proposer saw pass.
+        horizon: ClusterTime,
+    },
+    /// A client's write (S2, S9).
+    Write {
+        /// Who writes.
+        session: SessionId,
+        /// The request's number in the session.
+        sequence: Sequence,
+        /// All requests of the session below this have been answered: their outcomes can be forgotten.
+        unanswered_from: Sequence,
+        /// The write.
+        write: Write,
+        /// The objects that consents were gathered for. If it would change another, it changes nothing.
+        covers: Vec<ObjectSet>,
+    },
+}
+
+/// Names a replicated lease.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LeaseKey {
+    /// The session itself: how long it is remembered without a sign of life.
+    Session(SessionId),
+    /// A session's lease on the volume with this path.
+    Volume(SessionId, Path),
+}
+
+impl LeaseKey {
+    /// Whose lease it is.
+    pub fn session(&self) -> SessionId {
+        match self {
+            Self::Session(session) | Self::Volume(session, _) => *session,
+        }
+    }
+}
+
+/// A lease that was renewed in the leader's memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewal {
+    /// The lease.
+    pub lease: LeaseKey,
+    /// Which of its incarnations.
+    pub incarnation: Incarnation,
+    /// When it was last renewed.
+    pub at: ClusterTime,
+}
+
+/// A change that users ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Write {
+    /// Sets a node's value; makes the node and the nodes above it that do not exist.
+    Put {
+        /// The node.
+        path: Path,
+        /// Its new value.
+        value: Value,
+        /// What must hold for the write to take effect.
+        condition: Condition,
+    },
+    /// Removes a node.
+    Delete {
+        /// The node.
+        path: Path,
+        /// With all that lies below it; otherwise a node with children is not removed.
+        recursive: bool,
+        /// What must hold for the write to take effect.
+        condition: Condition,
+    },
+    /// Makes the subtree at `path` a volume. Its node is made if it does not exist.
+    CreateVolume {
+        /// The top of the volume.
+        path: Path,
+        /// What it promises.
+        settings: VolumeSettings,
+    },
+    /// Changes what a volume promises.
+    SetVolume {
+        /// The top of the volume.
+        path: Path,
+        /// What it promises from now on.
+        settings: VolumeSettings,
+    },
+    /// Lets the subtree belong to the volume above again. The nodes stay.
+    RemoveVolume {
+        /// The top of the volume.
+        path: Path,
+    },
+}
+
+impl Write {
+    /// The node that the write is about.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Put { path, .. }
+            | Self::Delete { path, .. }
+            | Self::CreateVolume { path, .. }
+            | Self::SetVolume { path, .. }
+            | Self::RemoveVolume { path } => path,
+        }
+    }
+}
+
+/// What must hold of a node for a write to take effect.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Condition {
+    /// Nothing.
+    #[default]
+    Any,
+    /// It does not exist.
+    Absent,
+    /// Its value was last changed at this revision.
+    Revision(Revision),
+}
+
+/// What came of a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// The leadership has begun.
+    EpochBegun {
+        /// Its epoch: the index of this entry.
+        epoch: Epoch,
+    },
+    /// The session exists.
+    SessionOpened {
+        /// Its identity.
+        session: SessionId,
+    },
+    /// The session is gone, and all its leases.
+    SessionClosed,
+    /// The session has a new lease on the volume.
+    VolumeAcquired {
+        /// The volume that the path belongs to.
+        volume: Path,
+        /// The new lease.
+        incarnation: Incarnation,
+        /// The volume's generation.
+        generation: Generation,
+        /// No promise goes beyond this.
+        horizon: ClusterTime,
+    },
+    /// Horizons have moved.
+    Ticked,
+    /// The lease is gone.
+    Expired,
+    /// The lease was gone already, or is another incarnation's.
+    NotHeld,
+    /// The lease's horizon had moved: it has not ended. The proposer tries again (T5).
+    HorizonMoved {
+        /// Where it is now.
+        horizon: ClusterTime,
+    },
+    /// The write took effect, or was refused: remembered, and repeated to whoever sends the request again (S9).
+    Written(Result<Written, WriteRefusal>),
+    /// The write would change objects that its consents do not cover, and changed nothing. The proposer gathers
+    /// consents for those too and tries again (S2).
+    NotCovered,
+    /// The session does not exist: nothing changed.
+    SessionGone,
+    /// The request's number lies below the window of remembered outcomes: nothing changed.
+    BelowWindow {
+        /// The lowest number that is still remembered.
+        lowest: Sequence,
+    },
+    /// The request's number lies beyond the window: nothing changed.
+    BeyondWindow {
+        /// The highest number that would be accepted.
+        highest: Sequence,
+    },
+    /// Another leadership has begun since the proposal was made: nothing changed.
+    EpochOver,
+}
+
+/// A write that took effect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// Its place in the order of all changes.
+    pub revision: Revision,
+    /// The node's stat after a put; none after other writes.
+    pub stat: Option<Stat>,
+    /// How many nodes were removed.
+    pub removed: u64,
+}
+
+/// Why a write did not take effect. It changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum WriteRefusal {
+    /// There is no such node.
+    #[error("{path} does not exist")]
+    NotFound {
+        /// The node.
+        path: Path,
+    },
+    /// The node exists and must not.
+    #[error("{path} exists already, since revision {create_revision}")]
+    Exists {
+        /// The node.
+        path: Path,
+        /// When it was made.
+        create_revision: Revision,
+    },
+    /// The node changed since.
+    #[error("{path} was last changed at revision {got}: expected {expected}")]
+    RevisionDiffers {
+        /// The node.
+        path: Path,
+        /// Its modify revision.
+        got: Revision,
+        /// The revision that the write named.
+        expected: Revision,
+    },
+    /// The node has children and the delete was not recursive.
+    #[error("{path} has {children} children: expected none, or a recursive delete")]
+    HasChildren {
+        /// The node.
+        path: Path,
+        /// How many.
+        children: u64,
+    },
+    /// The root cannot be removed.
+    #[error("{path} is the root: it always exists and always is a volume")]
+    Root {
+        /// The root's path.
+        path: Path,
+    },
+    /// There is no volume with this top.
+    #[error("{path} is not a volume: it belongs to the volume {volume}")]
+    NotAVolume {
+        /// The path.
+        path: Path,
+        /// The volume that it belongs to.
+        volume: Path,
+    },
+    /// There is a volume with this top.
+    #[error("{path} is a volume already")]
+    VolumeExists {
+        /// Its top.
+        path: Path,
+    },
+    /// The delete would take volumes with it.
+    #[error("{path} holds the volume {volume}: expected volumes to be removed first")]
+    HoldsVolume {
+        /// What was to be removed.
+        path: Path,
+        /// A volume at or below it.
+        volume: Path,
+    },
+}

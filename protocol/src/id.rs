@@ -1,0 +1,86 @@
+//! Identities: who, under which leadership, in which order.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl $name {
+            /// The one after this.
+            #[must_use]
+            pub fn next(self) -> Self {
+                Self(self.0 + 1)
+            }
+        }
+    };
+}
+
+number! {
+    /// A client's identity: what its requests are deduplicated by and what its leases belong to (Chubby, ZooKeeper).
+    /// Assigned from a counter in the replicated state and never used again.
+    SessionId
+}
+
+number! {
+    /// One leadership of one server process: the log index of the first entry that it committed as leader
+    /// (Yin et al. 1999 count server restarts). 0 before any leadership.
+    Epoch
+}
+
+number! {
+    /// The number of a volume lease, new each time that the lease is acquired.
+    Incarnation
+}
+
+number! {
+    /// How often a volume's settings or borders have changed.
+    Generation
+}
+
+number! {
+    /// The position of a change in the one order of all changes (etcd). 0 before any change.
+    Revision
+}
+
+number! {
+    /// The number of a request within its session. Counts from 1.
+    Sequence
+}
+
+number! {
+    /// Names one covering of one session's volume lease, so that an old list cannot end a newer covering (S7).
+    CoveringNumber
+}
+
+number! {
+    /// Names one request that a lessor has been asked and has not answered yet. Local to the server.
+    RequestId
+}
+
+/// The order of all grants and recalls that one session gets.
+///
+/// Stamps of different epochs are ordered by epoch: a later leadership is later.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Stamp {
+    /// The leadership under which it was given.
+    pub epoch: Epoch,
+    /// Its place among the stamps that this epoch gave to the session. Counts from 1.
+    pub sequence: u64,
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.epoch, self.sequence)
+    }
+}

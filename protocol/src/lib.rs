@@ -1,0 +1,24 @@
+//! The words and the rules of Leasehold.
+//!
+//! Everything that decides is here, and nothing that acts: no runtime, no socket, no disk, no clock, no randomness.
+//! Time comes in as the last argument, effects go out as data. The same inputs give the same outputs on every
+//! machine, which is what lets a simulator run years of faults through exactly the code that is shipped.
+//!
+//! Three machines, each with one way in:
+//!
+//! - [`state::State`], what every replica agrees on: [`State::apply`](state::State::apply);
+//! - [`lessor::Lessor`], the leader's volatile side: [`Lessor::step`](lessor::Lessor::step);
+//! - [`holder::Holder`], the client's side: [`Holder::step`](holder::Holder::step).
+//!
+//! Around them stand the words they are written in: [paths](path), [objects](object), [volumes](volume),
+//! [identities and stamps](id), [time], [messages](message) and [commands](command).
+
+pub mod command;
+pub mod id;
+pub mod limits;
+pub mod message;
+pub mod object;
+pub mod path;
+pub mod planted;
+pub mod time;
+pub mod volume;

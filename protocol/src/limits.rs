@@ -1,0 +1,135 @@
+//! How large what users send may be.
+
+use serde::{Deserialize, Serialize};
+
+use crate::path::{COMPONENT_MAX_BYTES, PATH_MAX_BYTES, Path, PathError};
+
+/// Bounds on what users store. Each is configurable on the server and refused with the numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// The longest value, in bytes.
+    pub value_max_bytes: usize,
+    /// The longest component of a path, in bytes; at most [`COMPONENT_MAX_BYTES`].
+    pub component_max_bytes: usize,
+    /// The longest path, in bytes; at most [`PATH_MAX_BYTES`].
+    pub path_max_bytes: usize,
+    /// The objects of one volume that one session may hold before it is tracked as covering.
+    pub session_objects_max: usize,
+    /// The longest name that a session may give itself, in bytes.
+    pub session_name_max_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            value_max_bytes: 1 << 20,
+            component_max_bytes: COMPONENT_MAX_BYTES,
+            path_max_bytes: PATH_MAX_BYTES,
+            session_objects_max: 1 << 20,
+            session_name_max_bytes: 256,
+        }
+    }
+}
+
+/// What went beyond a limit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum LimitError {
+    /// The value is too long.
+    #[error("the value has {got} bytes: expected at most {expected}")]
+    Value {
+        /// Its length in bytes.
+        got: usize,
+        /// The bound in bytes.
+        expected: usize,
+    },
+    /// The path is too long, or a component of it is.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The session's name is too long.
+    #[error("the session's name has {got} bytes: expected at most {expected}")]
+    SessionName {
+        /// Its length in bytes.
+        got: usize,
+        /// The bound in bytes.
+        expected: usize,
+    },
+    /// A limit is configured beyond what paths can have.
+    #[error("limit {limit} is {got}: expected at most {expected}")]
+    Configuration {
+        /// The limit's name.
+        limit: String,
+        /// What was configured.
+        got: usize,
+        /// The most it can be.
+        expected: usize,
+    },
+}
+
+impl Limits {
+    /// The greatest `value_max_bytes`: what still fits into a frame with everything around it.
+    pub const VALUE_MAX_BYTES: usize = 8 << 20;
+
+    /// Checks the limits themselves.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitError::Configuration`] names the limit that is beyond what can be.
+    pub fn check(&self) -> Result<(), LimitError> {
+        let bounds = [
+            ("value_max_bytes", self.value_max_bytes, Self::VALUE_MAX_BYTES),
+            ("component_max_bytes", self.component_max_bytes, COMPONENT_MAX_BYTES),
+            ("path_max_bytes", self.path_max_bytes, PATH_MAX_BYTES),
+        ];
+        for (limit, got, expected) in bounds {
+            if got > expected {
+                return Err(LimitError::Configuration { limit: limit.to_owned(), got, expected });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a value's length.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitError::Value`] with the numbers.
+    pub fn check_value(&self, value: &[u8]) -> Result<(), LimitError> {
+        match value.len() {
+            got if got > self.value_max_bytes => Err(LimitError::Value { got, expected: self.value_max_bytes }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks a path's lengths.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitError::Path`] with the numbers.
+    pub fn check_path(&self, path: &Path) -> Result<(), LimitError> {
+        let text = path.as_str();
+        if text.len() > self.path_max_bytes {
+            return Err(PathError::TooLong { got: text.len(), expected: self.path_max_bytes }.into());
+        }
+        match text.split('/').map(str::len).max() {
+            Some(got) if got > self.component_max_bytes => {
+                Err(PathError::ComponentTooLong { got, expected: self.component_max_bytes }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks a session name's length.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitError::SessionName`] with the numbers.
+    pub fn check_session_name(&self, name: &str) -> Result<(), LimitError> {
+        match name.len() {
+            got if got > self.session_name_max_bytes => {
+                Err(LimitError::SessionName { got, expected: self.session_name_max_bytes })
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! What clients and servers say to each other.
+//!
+//! A client opens the connection; requests go up, responses come back, and [`Recall`]s come down the same way. All of
+//! it may be lost with the connection, delayed, or (requests) sent twice. docs/PROTOCOL.md goes through each message.
+//! Times are durations: each side counts them on its own clock (T1).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    command::{Write, WriteRefusal, Written},
+    id::{CoveringNumber, Epoch, Generation, Incarnation, Revision, Sequence, SessionId, Stamp},
+    limits::LimitError,
+    object::{Content, Object, ObjectSet},
+    path::Path,
+    volume::{VolumeError, VolumeSettings},
+};
+
+/// From a client to the server that it takes for the leader.
+///
+/// Lost: the client sends it again, to whichever server leads by then, under the same sequence. Twice: reads and
+/// renewals are repeated, writes take effect once (S9).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Who asks, and what rides along.
+    pub header: Header,
+    /// What is asked.
+    pub body: Body,
+}
+
+/// What every request carries.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The client's session; 0 in requests that need none: [`Body::Open`], [`Body::Inspect`].
+    pub session: SessionId,
+    /// The leadership that the session has registered with; 0 before it has.
+    pub epoch: Epoch,
+    /// The request's number in the session.
+    pub sequence: Sequence,
+    /// All requests of the session below this have been answered or given up (S9).
+    pub unanswered_from: Sequence,
+    /// Volume leases to renew (T6).
+    pub renew: Vec<Renew>,
+    /// Recalls answered so far, of which the client does not know yet that the server knows (S5).
+    pub consents: Vec<Stamp>,
+    /// Copies given back without having been asked for, each with the stamp of its grant (S2).
+    pub returns: Vec<Return>,
+}
+
+/// Asks for more time on a volume lease. Answered by a [`Promise`], or by a [`Lapse`] if the lease is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renew {
+    /// The top of the volume.
+    pub volume: Path,
+    /// The lease that is meant. If that is gone, the answer is *expired*, never a new lease (T6).
+    pub incarnation: Incarnation,
+}
+
+/// A copy that the client has dropped of its own accord.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Return {
+    /// What it was a copy of.
+    pub object: Object,
+    /// The grant that it came with. A later grant is not given back by this.
+    pub stamp: Stamp,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Body {
+    /// An identity, please. Without a session. Twice: two sessions, one of which is forgotten after its term.
+    Open {
+        /// What the client calls itself, for people who look.
+        name: String,
+    },
+    /// The session has found this leader: recalls may go down this connection from now on. Sent on each new
+    /// connection before anything else of the session. The only request of a session whose header may name another epoch.
+    Register,
+    /// The session ends: all its copies are dropped.
+    Close,
+    /// Nothing but what rides along: renewals, consents, returns.
+    KeepAlive,
+    /// A lease on the volume that `path` belongs to. From sending it on, the client has stopped using any lease
+    /// that it had there, and takes no promise for it any more.
+    Acquire {
+        /// Any path in the volume.
+        path: Path,
+        /// The applied revision that came with the latest promise or grant of the lease that ended: copies that have not
+        /// changed since are good again (Yin's delayed invalidation). None without copies.
+        valid_at: Option<LastValid>,
+    },
+    /// The content of an object, and a lease on it if that can be had.
+    Read {
+        /// The object.
+        object: Object,
+        /// The modify revision of the copy that the client has and may not use any more: if the object still has it, the
+        /// answer is [`Content`]-free.
+        known: Option<Revision>,
+    },
+    /// A change (S2, S9).
+    Write {
+        /// The change.
+        write: Write,
+        /// The objects of which the client dropped its own copies when it sent this (S2w).
+        dropped: Vec<ObjectSet>,
+        /// The highest stamp of the registered epoch that the client had seen by then. It refuses grants on those objects
+        /// at or below it.
+        seen: Stamp,
+    },
+    /// One piece of the list of objects that the session holds in a volume (S7). Only ever adds; never a consent.
+    Held(HeldPiece),
+    /// A look at the server's or the cluster's state, for people. Without a session.
+    Inspect(Inspect),
+}
+
+/// What a returning client last knew of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastValid {
+    /// The lease that ended.
+    pub incarnation: Incarnation,
+    /// The volume's generation at the time.
+    pub generation: Generation,
+    /// The applied revision.
+    pub revision: Revision,
+}
+
+/// One piece of the list of what a session holds in one volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldPiece {
+    /// The top of the volume.
+    pub volume: Path,
+    /// The lease under which the copies are held.
+    pub incarnation: Incarnation,
+    /// The covering that the whole list will end.
+    pub covering: CoveringNumber,
+    /// Which piece this is, from 0.
+    pub piece: u32,
+    /// How many pieces there are.
+    pub pieces: u32,
+    /// Objects held.
+    pub objects: Vec<Object>,
+}
+
+/// Pieces of a held list have at most this many objects: a piece stays well below a frame.
+pub const HELD_PIECE_OBJECTS_MAX: usize = 512;
+
+/// What can be looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Inspect {
+    /// Which sessions hold leases on the objects at `path`, with what remains. From the leader.
+    Holders {
+        /// The node.
+        path: Path,
+    },
+    /// What writes of `path` wait for right now. From the leader.
+    Waits {
+        /// The node.
+        path: Path,
+    },
+    /// The volumes at and below `path`. From the leader.
+    Volumes {
+        /// The top.
+        path: Path,
+    },
+    /// The members, the leader, indexes. From any server.
+    Cluster,
+}
+
+/// From a server to a client, to its request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Response {
+    /// The leadership that answers. The client refuses promises and grants of an older one than it has registered with.
+    pub epoch: Epoch,
+    /// Renewed volume leases.
+    pub promises: Vec<Promise>,
+    /// Volume leases that were to be renewed and are gone.
+    pub lapses: Vec<Lapse>,
+    /// The answer.
+    pub result: Result<Answer, Refusal>,
+}
+
+/// More time on a volume lease, counted by the client from before it sent the request (T2).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promise {
+    /// The top of the volume.
+    pub volume: Path,
+    /// The lease.
+    pub incarnation: Incarnation,
+    /// The volume's generation. Copies of an older one are not valid any more.
+    pub generation: Generation,
+    /// How long from the sending of the request. Less than the volume's term if the horizon or an unanswered recall is
+    /// nearer (T6, S5); zero if there is nothing to be promised.
+    pub span: Duration,
+    /// The volume's term, which renewals are paced by.
+    pub term: Duration,
+    /// The revision that was applied when the promise was made: what the copies are valid at.
+    pub revision: Revision,
+}
+
+/// A volume lease is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lapse {
+    /// The top of the volume.
+    pub volume: Path,
+    /// The lease that is gone.
+    pub incarnation: Incarnation,
+}
+
+/// An object lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Its place in the order of the session's grants and recalls (S4).
+    pub stamp: Stamp,
+    /// The volume that the object belongs to.
+    pub volume: Path,
+    /// The session's lease on that volume.
+    pub incarnation: Incarnation,
+    /// The volume's generation.
+    pub generation: Generation,
+    /// How long from the sending of the request.
+    pub span: Duration,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// To [`Body::Open`].
+    Opened {
+        /// The new identity.
+        session: SessionId,
+        /// How long it is remembered without a sign of life.
+        term: Duration,
+    },
+    /// To [`Body::Register`].
+    Registered {
+        /// The session's volume leases that this leader tracks as covering, and wants lists for (S7).
+        coverings: Vec<Covering>,
+    },
+    /// To [`Body::Close`].
+    Closed,
+    /// To [`Body::KeepAlive`] and [`Body::Held`].
+    Noted,
+    /// To [`Body::Acquire`].
+    Acquired(Acquired),
+    /// To [`Body::Read`].
+    Read(ReadAnswer),
+    /// To [`Body::Write`]: it took effect.
+    Written {
+        /// What it did.
+        written: Written,
+        /// Counts as a recall of everything older on the objects it changed (S2w).
+        stamp: Stamp,
+        /// A lease on the data that a put wrote, so that the writer's next read is a hit. None in a repeated answer, in which
+        /// the first one's lease may have ended (S9).
+        grant: Option<Grant>,
+        /// The revision that was applied when the grant was made.
+        applied: Revision,
+    },
+    /// To [`Inspect::Holders`].
+    Holders(Vec<HolderInfo>),
+    /// To [`Inspect::Waits`].
+    Waits(Vec<WaitInfo>),
+    /// To [`Inspect::Volumes`].
+    Volumes(Vec<VolumeInfo>),
+    /// To [`Inspect::Cluster`].
+    Cluster(ClusterInfo),
+}
+
+/// A volume lease that the leader tracks as covering.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Covering {
+    /// The top of the volume.
+    pub volume: Path,
+    /// The lease.
+    pub incarnation: Incarnation,
+    /// The covering, which a list must name to end it.
+    pub number: CoveringNumber,
+}
+
+/// A new lease on a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acquired {
+    /// The lease, counted like any promise.
+    pub promise: Promise,
+    /// Accepting the lease counts as a recall of everything in the volume that is stamped before this (S4).
+    pub stamp: Stamp,
+    /// What becomes of the copies that the client still has.
+    pub revival: Revival,
+}
+
+/// What becomes of copies whose volume lease had ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Revival {
+    /// None is good again as it is: each is revalidated as it is used.
+    None,
+    /// All are good again whose object lease still holds, but for these. The session is tracked as covering from now on.
+    AllBut {
+        /// What changed since, and what a write is under way for.
+        changed: Vec<ObjectSet>,
+        /// The covering.
+        covering: CoveringNumber,
+    },
+}
+
+/// The answer to a read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadAnswer {
+    /// The content; none if the object still has the revision that the request named.
+    pub content: Option<Content>,
+    /// A lease on it; none while a write of the object is under way (S3), or without a lease on its volume.
+    pub grant: Option<Grant>,
+    /// The volume that the object belongs to: the one to acquire for a lease.
+    pub volume: Path,
+    /// The revision that was applied when the answer was made.
+    pub applied: Revision,
+}
+
+/// From a server to a client that may hold copies: drop them, and say so.
+///
+/// Sent down the connection that the session registered on. Lost: sent again with the next request of the session
+/// and when it registers anew. Twice: consented to twice; the second has no effect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recall {
+    /// Whose copies.
+    pub session: SessionId,
+    /// Its place in the order of the session's grants and recalls; named by the consent.
+    pub stamp: Stamp,
+    /// Counts the recalls of this session in this epoch without gaps, from 1 (S5).
+    pub number: u64,
+    /// What to drop.
+    pub sets: Vec<ObjectSet>,
+}
+
+/// From a client to the server that recalled: the copies are dropped, and grants stamped before will not be cached.
+///
+/// The reply to a [`Recall`], and carried by requests too. Lost or twice: see there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Consent {
+    /// Whose.
+    pub session: SessionId,
+    /// The recall that is answered.
+    pub stamp: Stamp,
+}
+
+/// Why a request was not done. Unless it says otherwise, nothing changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum Refusal {
+    /// This server does not lead.
+    #[error("this server does not lead; the leader is {}", leader.as_deref().unwrap_or("not known"))]
+    NotLeader {
+        /// Where the leader listens, if that is known.
+        leader: Option<String>,
+    },
+    /// The server has no proof that it leads, or stopped leading before anything was proposed: send it again.
+    #[error("the server could not show that it leads: try again")]
+    Retry,
+    /// The server stopped leading after the write was proposed: it may still take effect. Send it again under the same
+    /// sequence to learn.
+    #[error("the leader changed while the write was being committed: it may still take effect")]
+    Unknown,
+    /// The session has not registered with this leadership, or not on this connection.
+    #[error("the session has registered with epoch {got}: expected {expected}")]
+    NotRegistered {
+        /// The epoch in the request.
+        got: Epoch,
+        /// The epoch of the leadership that answers.
+        expected: Epoch,
+    },
+    /// The session does not exist (any more). Its leases, and all that depends on them, are gone.
+    #[error("session {session} is gone")]
+    SessionGone {
+        /// The session.
+        session: SessionId,
+    },
+    /// The request's number lies outside of the window of remembered outcomes (S9).
+    #[error("request {got} of the session is outside of the window of remembered outcomes: expected {lowest} to {highest}")]
+    Window {
+        /// The request's number.
+        got: Sequence,
+        /// The lowest accepted.
+        lowest: Sequence,
+        /// The highest accepted.
+        highest: Sequence,
+    },
+    /// The write's conditions did not hold.
+    #[error(transparent)]
+    Write(#[from] WriteRefusal),
+    /// Something is too long.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// A volume cannot have these settings.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// A bounded table of the server is full.
+    #[error("the server has {got} {what} under way: expected at most {most}")]
+    Busy {
+        /// What there are too many of.
+        what: String,
+        /// How many.
+        got: usize,
+        /// The bound.
+        most: usize,
+    },
+}
+
+/// One session's lease or hold on a node, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HolderInfo {
+    /// The session.
+    pub session: SessionId,
+    /// What it calls itself.
+    pub name: String,
+    /// The object that it holds, or may hold.
+    pub object: Object,
+    /// Whether the server assumes it rather than knows it.
+    pub is_covering: bool,
+    /// What remains of its volume lease, with the margin.
+    pub remaining: Duration,
+}
+
+/// What a write waits for, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitInfo {
+    /// The node that is written.
+    pub path: Path,
+    /// Who writes.
+    pub writer: SessionId,
+    /// The writer's name.
+    pub writer_name: String,
+    /// The session whose consent is missing; none while the write waits for others in its queue or for its commit.
+    pub holder: Option<SessionId>,
+    /// The holder's name.
+    pub holder_name: String,
+    /// How long the write has been waiting.
+    pub since: Duration,
+    /// At most how much longer it will wait for this holder.
+    pub at_most: Duration,
+}
+
+/// A volume, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeInfo {
+    /// The top.
+    pub path: Path,
+    /// What it promises.
+    pub settings: VolumeSettings,
+    /// How often it has changed.
+    pub generation: Generation,
+    /// How many sessions have a lease on it.
+    pub leases: u64,
+}
+
+/// The cluster as one server sees it, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterInfo {
+    /// The server that answers.
+    pub replica: u64,
+    /// The leader, if known.
+    pub leader: Option<u64>,
+    /// The last epoch that the server has applied.
+    pub epoch: Epoch,
+    /// The last revision that the server has applied.
+    pub revision: Revision,
+    /// All members.
+    pub members: Vec<MemberInfo>,
+}
+
+/// A member of the cluster, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberInfo {
+    /// Its id.
+    pub replica: u64,
+    /// Where it listens.
+    pub address: String,
+    /// Whether its vote counts.
+    pub is_voter: bool,
+    /// The last log index that is known to be on its disk. Only the leader knows all.
+    pub matched: Option<u64>,
+    /// The last log index applied; known of the server that answers.
+    pub applied: Option<u64>,
+}

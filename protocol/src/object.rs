@@ -1,0 +1,190 @@
+//! The things that are cached, and sets of them.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::{Revision, SessionId},
+    path::Path,
+};
+
+/// Which of a node's two cacheable objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// The value and the stat without the child fields, or the fact that the node does not exist.
+    Data,
+    /// The sorted names of its children, or the fact that the node does not exist.
+    Children,
+}
+
+/// One cacheable thing: the unit of object leases (Yin et al. 1999).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Object {
+    /// The node.
+    pub path: Path,
+    /// Which of its objects.
+    pub kind: Kind,
+}
+
+impl Object {
+    /// The data of a node.
+    pub fn data(path: Path) -> Self {
+        Self { path, kind: Kind::Data }
+    }
+
+    /// The children of a node.
+    pub fn children(path: Path) -> Self {
+        Self { path, kind: Kind::Children }
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Kind::Data => write!(f, "{}", self.path),
+            Kind::Children => write!(f, "{} (children)", self.path),
+        }
+    }
+}
+
+/// Objects that are recalled, covered or changed together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ObjectSet {
+    /// One object.
+    One(Object),
+    /// Both objects of each node at and below the path, whether it exists or not. A recall of a subtree is a recall
+    /// of each object in it (S8).
+    Subtree(Path),
+}
+
+impl ObjectSet {
+    /// Whether the object is in the set.
+    pub fn contains(&self, object: &Object) -> bool {
+        match self {
+            Self::One(one) => one == object,
+            Self::Subtree(top) => top.contains(&object.path),
+        }
+    }
+
+    /// Whether all of `other` is in this set.
+    pub fn includes(&self, other: &ObjectSet) -> bool {
+        match (self, other) {
+            (Self::One(one), Self::One(other)) => one == other,
+            (Self::One(_), Self::Subtree(_)) => false,
+            (Self::Subtree(top), Self::One(other)) => top.contains(&other.path),
+            (Self::Subtree(top), Self::Subtree(other)) => top.contains(other),
+        }
+    }
+
+    /// Whether the two have an object in common.
+    pub fn overlaps(&self, other: &ObjectSet) -> bool {
+        match (self, other) {
+            (Self::Subtree(one), Self::Subtree(other)) => one.contains(other) || other.contains(one),
+            (Self::One(_), _) => other.includes(self),
+            (Self::Subtree(_), Self::One(_)) => self.includes(other),
+        }
+    }
+
+    /// The node that the set is about: its own, or its top.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::One(object) => &object.path,
+            Self::Subtree(top) => top,
+        }
+    }
+}
+
+/// A node's value: any bytes. Cheap to clone.
+pub type Value = Bytes;
+
+/// What is known of a node's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    /// The change that made the node.
+    pub create_revision: Revision,
+    /// The last change of the value.
+    pub modify_revision: Revision,
+    /// How many times the value was written since the node was made; 1 for a new node.
+    pub version: u64,
+    /// The value's length in bytes.
+    pub value_len: u64,
+    /// The session whose volume lease the node goes with, for a node that does.
+    pub owner: Option<SessionId>,
+}
+
+/// The content of a node's data object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Data {
+    /// The bytes.
+    pub value: Value,
+    /// Everything about the node but its children.
+    pub stat: Stat,
+}
+
+/// The content of a node's children object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Children {
+    /// The names, sorted by their bytes.
+    pub names: Vec<String>,
+    /// How many times a child came or went since the node was made.
+    pub version: u64,
+    /// The last change of the list: a child came or went, or the node was made.
+    pub modify_revision: Revision,
+}
+
+/// What a read of an object found. `None` is the fact that the node does not exist; it is cacheable like any other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Content {
+    /// Of a data object.
+    Data(Option<Data>),
+    /// Of a children object.
+    Children(Option<Children>),
+}
+
+impl Content {
+    /// The revision of the last change, by which a copy is revalidated. `None` for a node that does not exist.
+    pub fn modify_revision(&self) -> Option<Revision> {
+        match self {
+            Self::Data(data) => data.as_ref().map(|data| data.stat.modify_revision),
+            Self::Children(children) => children.as_ref().map(|children| children.modify_revision),
+        }
+    }
+
+    /// About how many bytes it takes in memory: what a cache weighs it by.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Data(data) => data.as_ref().map_or(0, |data| data.value.len()),
+            Self::Children(None) => 0,
+            Self::Children(Some(children)) => children.names.iter().map(|name| name.len() + 24).sum(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> Path {
+        Path::parse(text).expect("a valid path")
+    }
+
+    #[test]
+    fn sets_overlap_exactly_where_they_share_an_object() {
+        let one = ObjectSet::One(Object::data(path("/a/b")));
+        let other = ObjectSet::One(Object::children(path("/a/b")));
+        let tree = ObjectSet::Subtree(path("/a"));
+        assert!(!one.overlaps(&other));
+        assert!(one.overlaps(&tree) && tree.overlaps(&one));
+        assert!(tree.includes(&one) && !one.includes(&tree));
+        assert!(tree.overlaps(&ObjectSet::Subtree(Path::root())));
+        assert!(!tree.overlaps(&ObjectSet::Subtree(path("/ab"))));
+    }
+}

@@ -1,0 +1,256 @@
+//! Absolute paths of nodes: parsed once, valid for as long as they exist.
+//!
+//! A path is `/`, or one or more components each led by `/`. A component is any UTF-8 text without `/` and NUL that is
+//! neither empty, `.` nor `..`. Lengths are bounded by [`COMPONENT_MAX_BYTES`] and [`PATH_MAX_BYTES`] here and may be
+//! bounded further by a server's [`Limits`](crate::limits::Limits).
+//!
+//! Paths are ordered by their bytes. That puts all nodes below `/a` between `/a/` and `/a0`, in one run that holds
+//! nothing else, which is how subtrees are walked.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The longest component of a path, in bytes.
+pub const COMPONENT_MAX_BYTES: usize = 255;
+
+/// The longest path, in bytes.
+pub const PATH_MAX_BYTES: usize = 4096;
+
+/// The absolute path of a node. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Path(Arc<str>);
+
+/// Why a text is not a path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum PathError {
+    /// The text does not begin with `/`.
+    #[error("path {path:?} is not absolute: expected it to begin with \"/\"")]
+    Relative {
+        /// The text that was given.
+        path: String,
+    },
+    /// Two slashes in a row, or one at the end.
+    #[error("path {path:?} has an empty component at byte {at}: expected a name between slashes and none after the last")]
+    EmptyComponent {
+        /// The text that was given.
+        path: String,
+        /// Where the empty component begins.
+        at: usize,
+    },
+    /// A component that means something else to those who read it.
+    #[error("path {path:?} has the component {component:?}: expected a name other than \".\" and \"..\", without NUL")]
+    ForbiddenComponent {
+        /// The text that was given.
+        path: String,
+        /// The component at fault.
+        component: String,
+    },
+    /// A component is too long.
+    #[error("a component of the path has {got} bytes: expected at most {expected}")]
+    ComponentTooLong {
+        /// Its length in bytes.
+        got: usize,
+        /// The bound in bytes.
+        expected: usize,
+    },
+    /// The path is too long.
+    #[error("the path has {got} bytes: expected at most {expected}")]
+    TooLong {
+        /// Its length in bytes.
+        got: usize,
+        /// The bound in bytes.
+        expected: usize,
+    },
+}
+
+impl Path {
+    /// The root, `/`.
+    pub fn root() -> Self {
+        Self(Arc::from("/"))
+    }
+
+    /// Parses an absolute path.
+    ///
+    /// # Errors
+    ///
+    /// [`PathError`] says what was wrong and what was expected.
+    pub fn parse(text: &str) -> Result<Self, PathError> {
+        if text.len() > PATH_MAX_BYTES {
+            return Err(PathError::TooLong { got: text.len(), expected: PATH_MAX_BYTES });
+        }
+        let Some(rest) = text.strip_prefix('/') else {
+            return Err(PathError::Relative { path: text.to_owned() });
+        };
+        if !rest.is_empty() {
+            let mut at = 1;
+            for component in rest.split('/') {
+                check_component(text, component, at)?;
+                at += component.len() + 1;
+            }
+        }
+        Ok(Self(Arc::from(text)))
+    }
+
+    /// The path as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether this is `/`.
+    pub fn is_root(&self) -> bool {
+        self.0.len() == 1
+    }
+
+    /// The node above; none above the root.
+    pub fn parent(&self) -> Option<Self> {
+        if self.is_root() {
+            return None;
+        }
+        match self.0.rfind('/') {
+            Some(0) | None => Some(Self::root()),
+            Some(at) => Some(Self(Arc::from(&self.0[..at]))),
+        }
+    }
+
+    /// The last component; the root has none.
+    pub fn name(&self) -> Option<&str> {
+        if self.is_root() { None } else { self.0.rsplit('/').next() }
+    }
+
+    /// The node of this name below this one.
+    ///
+    /// # Errors
+    ///
+    /// [`PathError`] if `name` is not one valid component, or the path would be too long.
+    pub fn child(&self, name: &str) -> Result<Self, PathError> {
+        let text = if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.0) };
+        if name.contains('/') {
+            return Err(PathError::ForbiddenComponent { path: text, component: name.to_owned() });
+        }
+        Self::parse(&text)
+    }
+
+    /// Whether `other` is this node or lies below it.
+    pub fn contains(&self, other: &Path) -> bool {
+        self.is_root()
+            || (other.0.starts_with(&*self.0)
+                && (other.0.len() == self.0.len() || other.0.as_bytes()[self.0.len()] == b'/'))
+    }
+
+    /// The nodes above this one, nearest first, the root last. Empty for the root.
+    pub fn ancestors(&self) -> impl Iterator<Item = Path> + use<> {
+        std::iter::successors(self.parent(), Path::parent)
+    }
+
+    /// The text that every path strictly below this one begins with.
+    pub fn below(&self) -> String {
+        if self.is_root() { "/".to_owned() } else { format!("{}/", self.0) }
+    }
+
+    /// The number of components; 0 for the root.
+    pub fn depth(&self) -> usize {
+        if self.is_root() { 0 } else { self.0.matches('/').count() }
+    }
+}
+
+fn check_component(path: &str, component: &str, at: usize) -> Result<(), PathError> {
+    if component.is_empty() {
+        return Err(PathError::EmptyComponent { path: path.to_owned(), at });
+    }
+    if component == "." || component == ".." || component.contains('\0') {
+        return Err(PathError::ForbiddenComponent { path: path.to_owned(), component: component.to_owned() });
+    }
+    if component.len() > COMPONENT_MAX_BYTES {
+        return Err(PathError::ComponentTooLong { got: component.len(), expected: COMPONENT_MAX_BYTES });
+    }
+    Ok(())
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Path {
+    type Err = PathError;
+
+    fn from_str(text: &str) -> Result<Self, PathError> {
+        Self::parse(text)
+    }
+}
+
+impl std::borrow::Borrow<str> for Path {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Serialize for Path {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Path {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> Path {
+        Path::parse(text).expect("a valid path")
+    }
+
+    #[test]
+    fn a_path_knows_its_family() {
+        assert_eq!(path("/a/b").parent(), Some(path("/a")));
+        assert_eq!(path("/a").parent(), Some(Path::root()));
+        assert_eq!(Path::root().parent(), None);
+        assert_eq!(path("/a/b").name(), Some("b"));
+        assert_eq!(path("/a").child("b"), Ok(path("/a/b")));
+        assert_eq!(Path::root().child("a"), Ok(path("/a")));
+        assert_eq!(path("/a/b/c").ancestors().collect::<Vec<_>>(), [path("/a/b"), path("/a"), Path::root()]);
+    }
+
+    #[test]
+    fn containment_respects_component_borders() {
+        assert!(path("/a").contains(&path("/a")));
+        assert!(path("/a").contains(&path("/a/b")));
+        assert!(!path("/a").contains(&path("/ab")));
+        assert!(Path::root().contains(&path("/ab")));
+    }
+
+    #[test]
+    fn malformed_paths_are_refused_with_what_was_expected() {
+        assert!(matches!(Path::parse("a"), Err(PathError::Relative { .. })));
+        assert!(matches!(Path::parse(""), Err(PathError::Relative { .. })));
+        assert!(matches!(Path::parse("/a//b"), Err(PathError::EmptyComponent { at: 3, .. })));
+        assert!(matches!(Path::parse("/a/"), Err(PathError::EmptyComponent { at: 3, .. })));
+        assert!(matches!(Path::parse("/a/../b"), Err(PathError::ForbiddenComponent { .. })));
+        assert!(matches!(Path::parse("/a\0"), Err(PathError::ForbiddenComponent { .. })));
+        let long = format!("/{}", "x".repeat(COMPONENT_MAX_BYTES + 1));
+        assert_eq!(Path::parse(&long), Err(PathError::ComponentTooLong { got: 256, expected: 255 }));
+        let deep = "/x".repeat(PATH_MAX_BYTES / 2 + 1);
+        assert_eq!(Path::parse(&deep), Err(PathError::TooLong { got: 4098, expected: 4096 }));
+        assert!(path("/a").child("b/c").is_err());
+    }
+
+    #[test]
+    fn decoding_a_path_validates_it() {
+        let bytes = postcard::to_allocvec("no/slash").expect("encodes");
+        assert!(postcard::from_bytes::<Path>(&bytes).is_err());
+    }
+}

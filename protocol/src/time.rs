@@ -1,0 +1,139 @@
+//! Time as a value.
+//!
+//! Nothing in this crate reads a clock (T7). Two kinds of time come in from outside and are never mixed:
+//! [`Instant`], a reading of one machine's own clock that counts suspended time (T1), and [`ClusterTime`], the
+//! replicated clock that the ends of replicated leases are kept in (T4). Only durations cross the wire.
+//!
+//! All arithmetic saturates: no sequence of inputs makes a remaining time negative or wrap.
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! time {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $name(u64);
+
+        impl $name {
+            /// The origin of the clock.
+            pub const ZERO: Self = Self(0);
+
+            /// The time this many microseconds after the origin.
+            pub const fn from_micros(micros: u64) -> Self {
+                Self(micros)
+            }
+
+            /// Microseconds since the origin.
+            pub const fn as_micros(self) -> u64 {
+                self.0
+            }
+
+            /// The time `span` later; the greatest time there is if that is too far.
+            #[must_use]
+            pub fn after(self, span: Duration) -> Self {
+                Self(self.0.saturating_add(micros(span)))
+            }
+
+            /// The time `span` earlier; the origin if that is too far.
+            #[must_use]
+            pub fn before(self, span: Duration) -> Self {
+                Self(self.0.saturating_sub(micros(span)))
+            }
+
+            /// How long from `earlier` to this; zero if it is not earlier.
+            pub fn since(self, earlier: Self) -> Duration {
+                Duration::from_micros(self.0.saturating_sub(earlier.0))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}.{:06}s", self.0 / 1_000_000, self.0 % 1_000_000)
+            }
+        }
+    };
+}
+
+time! {
+    /// A reading of this machine's own clock, in microseconds. The clock counts the time that the machine is suspended
+    /// (`CLOCK_BOOTTIME` on Linux) and is never compared with another machine's (T1).
+    Instant
+}
+
+time! {
+    /// The replicated clock, in microseconds that a leader was there to count (T4; LogCabin's cluster clock).
+    ClusterTime
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// How far a machine's clock may run from true time, in parts per million. The same bound in both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DriftAllowance {
+    ppm: u32,
+}
+
+/// A drift allowance that is no allowance.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("a drift allowance of {got_ppm} ppm: expected at most {} ppm", DriftAllowance::MAX_PPM)]
+pub struct DriftError {
+    /// What was given, in parts per million.
+    pub got_ppm: u32,
+}
+
+impl DriftAllowance {
+    /// A tenth: no clock that is worth the name is worse.
+    pub const MAX_PPM: u32 = 100_000;
+
+    /// 0.1 %: ten times what the crystals of ordinary machines drift.
+    pub const DEFAULT: Self = Self { ppm: 1_000 };
+
+    /// An allowance in parts per million.
+    ///
+    /// # Errors
+    ///
+    /// [`DriftError`] above [`DriftAllowance::MAX_PPM`].
+    pub fn from_ppm(ppm: u32) -> Result<Self, DriftError> {
+        if ppm > Self::MAX_PPM { Err(DriftError { got_ppm: ppm }) } else { Ok(Self { ppm }) }
+    }
+
+    /// In parts per million.
+    pub fn ppm(self) -> u32 {
+        self.ppm
+    }
+
+    /// How far one clock can be from true time after `span`, rounded up.
+    pub fn over(self, span: Duration) -> Duration {
+        let micros = span.as_micros().saturating_mul(u128::from(self.ppm)).div_ceil(1_000_000);
+        Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+
+    /// `term` as a client counts it: shortened by the allowance (T2).
+    pub fn shorten(self, term: Duration) -> Duration {
+        term.saturating_sub(self.over(term))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates_instead_of_wrapping() {
+        assert_eq!(Instant::from_micros(5).before(Duration::from_secs(1)), Instant::ZERO);
+        assert_eq!(Instant::from_micros(u64::MAX).after(Duration::MAX), Instant::from_micros(u64::MAX));
+        assert_eq!(Instant::ZERO.since(Instant::from_micros(9)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_client_counts_a_term_short() {
+        let drift = DriftAllowance::from_ppm(10_000).expect("within bounds");
+        assert_eq!(drift.shorten(Duration::from_secs(10)), Duration::from_millis(9_900));
+        assert_eq!(drift.over(Duration::from_micros(1)), Duration::from_micros(1), "rounded up");
+        assert_eq!(DriftAllowance::from_ppm(100_001), Err(DriftError { got_ppm: 100_001 }));
+    }
+}

@@ -1,0 +1,232 @@
+//! Volumes: subtrees whose objects share volume leases, the unit of failure delay (Yin et al. 1999).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::DriftAllowance;
+
+/// How a server keeps track of which objects of the volume a session holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Tracking {
+    /// One by one, up to a bound on their number for each session.
+    Objects,
+    /// Not at all: each session with a volume lease is assumed to hold all of them, so that the server's state does
+    /// not depend on the number of objects (Gray and Cheriton's one lease for many installed files).
+    Covering,
+}
+
+/// What a volume promises. One that exists is valid: see [`VolumeSettings::new`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RawSettings", into = "RawSettings")]
+pub struct VolumeSettings {
+    term: Duration,
+    object_term: Duration,
+    skew_margin: Duration,
+    tracking: Tracking,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct RawSettings {
+    term: Duration,
+    object_term: Duration,
+    skew_margin: Duration,
+    tracking: Tracking,
+}
+
+/// Why settings are refused. The numbers are in the message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum VolumeError {
+    /// The volume term is out of bounds.
+    #[error("a volume term of {got:?}: expected {least:?} to {most:?}")]
+    Term {
+        /// What was given.
+        got: Duration,
+        /// The least.
+        least: Duration,
+        /// The most.
+        most: Duration,
+    },
+    /// The object term is shorter than the volume term, or too long.
+    #[error("an object term of {got:?}: expected at least the volume term, {least:?}, and at most {most:?}")]
+    ObjectTerm {
+        /// What was given.
+        got: Duration,
+        /// The least.
+        least: Duration,
+        /// The most.
+        most: Duration,
+    },
+    /// The margin would not cover what two clocks can drift apart (T3).
+    #[error(
+        "a skew margin of {got:?}: expected more than {least:?}, which two clocks that each drift by {drift_ppm} ppm \
+         can be apart after a term and a tick of {over:?}, and at most {most:?}"
+    )]
+    SkewMargin {
+        /// What was given.
+        got: Duration,
+        /// The margin must be greater than this.
+        least: Duration,
+        /// The most.
+        most: Duration,
+        /// The allowance for each clock, in parts per million.
+        drift_ppm: u32,
+        /// The time over which they drift: the longest lease it applies to, plus its tick.
+        over: Duration,
+    },
+}
+
+impl VolumeSettings {
+    /// The shortest volume term. A tick, a tenth of it, must still be longer than a commit usually takes.
+    pub const TERM_MIN: Duration = Duration::from_millis(200);
+    /// The longest volume term: what a write may have to wait for a client that died.
+    pub const TERM_MAX: Duration = Duration::from_secs(24 * 3600);
+    /// The longest object term.
+    pub const OBJECT_TERM_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+    /// The largest margin.
+    pub const SKEW_MARGIN_MAX: Duration = Duration::from_secs(3600);
+
+    /// Volumes for 10 s with a margin of 100 ms (Gray and Cheriton's conclusion and their ε), objects for an hour.
+    pub const DEFAULT: Self = Self {
+        term: Duration::from_secs(10),
+        object_term: Duration::from_secs(3600),
+        skew_margin: Duration::from_millis(100),
+        tracking: Tracking::Objects,
+    };
+
+    /// Settings, checked against the drift that the cluster allows for (T3).
+    ///
+    /// The margin must exceed twice the allowance over a volume term and a tick. Object terms, which can be much
+    /// longer, are lengthened on the server by [`VolumeSettings::object_wait`] instead.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError`] with the number that was given and the ones that were expected.
+    pub fn new(
+        term: Duration,
+        object_term: Duration,
+        skew_margin: Duration,
+        tracking: Tracking,
+        drift: DriftAllowance,
+    ) -> Result<Self, VolumeError> {
+        let settings = Self { term, object_term, skew_margin, tracking };
+        settings.check_bounds()?;
+        settings.check_drift(drift)?;
+        Ok(settings)
+    }
+
+    /// Checks the margin against a drift allowance (T3).
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::SkewMargin`] if two clocks within the allowance could outrun it.
+    pub fn check_drift(&self, drift: DriftAllowance) -> Result<(), VolumeError> {
+        let over = self.term + self.term / TICKS_PER_TERM;
+        let least = drift.over(over) * 2;
+        if self.skew_margin <= least || self.skew_margin > Self::SKEW_MARGIN_MAX {
+            return Err(VolumeError::SkewMargin {
+                got: self.skew_margin,
+                least,
+                most: Self::SKEW_MARGIN_MAX,
+                drift_ppm: drift.ppm(),
+                over,
+            });
+        }
+        Ok(())
+    }
+
+    fn check_bounds(&self) -> Result<(), VolumeError> {
+        if self.term < Self::TERM_MIN || self.term > Self::TERM_MAX {
+            return Err(VolumeError::Term { got: self.term, least: Self::TERM_MIN, most: Self::TERM_MAX });
+        }
+        if self.object_term < self.term || self.object_term > Self::OBJECT_TERM_MAX {
+            return Err(VolumeError::ObjectTerm {
+                got: self.object_term,
+                least: self.term,
+                most: Self::OBJECT_TERM_MAX,
+            });
+        }
+        Ok(())
+    }
+
+    /// How long a volume lease is promised for.
+    pub fn term(&self) -> Duration {
+        self.term
+    }
+
+    /// How long an object lease is promised for.
+    pub fn object_term(&self) -> Duration {
+        self.object_term
+    }
+
+    /// What the server waits beyond a volume lease's end (ε).
+    pub fn skew_margin(&self) -> Duration {
+        self.skew_margin
+    }
+
+    /// How object leases are kept track of.
+    pub fn tracking(&self) -> Tracking {
+        self.tracking
+    }
+
+    /// How long after a grant the server counts an object lease as over: the object term, what two clocks can drift
+    /// apart in it, and the margin (T3).
+    pub fn object_wait(&self, drift: DriftAllowance) -> Duration {
+        self.object_term + drift.over(self.object_term) * 2 + self.skew_margin
+    }
+
+    /// How often horizons move for leases of this term.
+    pub fn tick(&self) -> Duration {
+        self.term / TICKS_PER_TERM
+    }
+}
+
+/// A tick is a tenth of the shortest term (T6): an abandoned lease is prolonged by two of them at most.
+pub const TICKS_PER_TERM: u32 = 10;
+
+impl From<VolumeSettings> for RawSettings {
+    fn from(settings: VolumeSettings) -> Self {
+        let VolumeSettings { term, object_term, skew_margin, tracking } = settings;
+        Self { term, object_term, skew_margin, tracking }
+    }
+}
+
+impl TryFrom<RawSettings> for VolumeSettings {
+    type Error = VolumeError;
+
+    /// Checks the bounds. The drift is checked by who knows the allowance: the server that is asked.
+    fn try_from(raw: RawSettings) -> Result<Self, VolumeError> {
+        let RawSettings { term, object_term, skew_margin, tracking } = raw;
+        let settings = Self { term, object_term, skew_margin, tracking };
+        settings.check_bounds()?;
+        Ok(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_margin_that_two_clocks_can_outrun_is_refused_with_the_numbers() {
+        let drift = DriftAllowance::from_ppm(10_000).expect("within bounds");
+        let hour = Duration::from_secs(3600);
+        let settings = |margin| VolumeSettings::new(Duration::from_secs(10), hour, margin, Tracking::Objects, drift);
+        let error = settings(Duration::from_millis(220)).expect_err("twice 1 % of 11 s is 220 ms");
+        assert!(error.to_string().contains("220ms") && error.to_string().contains("10000 ppm"), "{error}");
+        settings(Duration::from_millis(221)).expect("more than that is enough");
+    }
+
+    #[test]
+    fn the_default_keeps_the_rule_under_the_default_drift() {
+        VolumeSettings::DEFAULT.check_drift(DriftAllowance::DEFAULT).expect("valid");
+    }
+
+    #[test]
+    fn an_object_term_below_the_volume_term_is_refused() {
+        let second = Duration::from_secs(1);
+        let drift = DriftAllowance::DEFAULT;
+        let error = VolumeSettings::new(second, second / 2, second, Tracking::Objects, drift).expect_err("too short");
+        assert!(matches!(error, VolumeError::ObjectTerm { .. }));
+    }
+}
