@@ -1,0 +1,162 @@
+//! What the holder wants done.
+
+use std::sync::Arc;
+
+use super::{
+    input::{ReadId, Ticket, WriteId},
+    validity::{CopyValidity, VolumeValidity},
+};
+use crate::{
+    command::Written,
+    id::{Revision, SessionId, Stamp},
+    message::{Consent, Refusal, Request},
+    object::{Content, Object},
+    path::Path,
+    time::Instant,
+};
+
+/// Something to be done by the shell, in the order given. Those that touch the cache are done before the next step
+/// begins and before any later effect of the same step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Send a request on the current connection; its answer is [`Input::Answered`](super::Input::Answered).
+    Send {
+        /// What the answer is matched by.
+        ticket: Ticket,
+        /// The request.
+        request: Request,
+    },
+    /// Keep this copy, in place of any other of the object.
+    Install {
+        /// What it is a copy of.
+        object: Object,
+        /// The copy.
+        content: Arc<Content>,
+        /// What it may be used by.
+        validity: CopyValidity,
+    },
+    /// The copy that the cache has of the object is good again by this. If the cache has lost it, it says
+    /// [`Input::Evicted`](super::Input::Evicted) with the stamp given here.
+    Revalidate {
+        /// What it is a copy of.
+        object: Object,
+        /// What it may be used by from now on.
+        validity: CopyValidity,
+    },
+    /// Drop the copies of these objects: no read may be served from them from now on. The cache has none that the holder
+    /// does not know of.
+    Drop(Vec<Object>),
+    /// Drop all copies and forget all volumes: the session is over.
+    DropAll,
+    /// The volume's copies may be used by this from now on. Copies that may not be used stay in the cache, to be
+    /// validated anew, until they are dropped or evicted.
+    VolumeValid {
+        /// The top of the volume.
+        volume: Path,
+        /// What its copies may be used by; `until` is the origin of the clock when they may not be.
+        validity: VolumeValidity,
+    },
+    /// Tell the server that the copies are dropped. Always after their [`Effect::Drop`].
+    Consent(Consent),
+    /// Answer these reads with this.
+    Serve {
+        /// The reads.
+        reads: Vec<ReadId>,
+        /// What they read.
+        object: Object,
+        /// What they get.
+        content: Arc<Content>,
+        /// The revision that was applied when the server answered.
+        applied: Revision,
+        /// How long it stays valid on this client's clock; none if it came without leases that hold.
+        valid_until: Option<Instant>,
+    },
+    /// Answer these reads with the content that the cache keeps, whether or not it may be used again. If the cache has lost
+    /// it, it says [`Input::Evicted`](super::Input::Evicted) and puts the reads in anew.
+    ServeCached {
+        /// The reads.
+        reads: Vec<ReadId>,
+        /// What they read.
+        object: Object,
+        /// The copy's grant.
+        stamp: Stamp,
+        /// How long it stays valid on this client's clock; none if it has no leases that hold.
+        valid_until: Option<Instant>,
+    },
+    /// These reads cannot be answered.
+    ReadFailed {
+        /// The reads.
+        reads: Vec<ReadId>,
+        /// Why.
+        error: ReadError,
+    },
+    /// The write has ended, for the application at least.
+    WriteDone {
+        /// The write.
+        write: WriteId,
+        /// What came of it.
+        result: Result<Written, WriteError>,
+    },
+    /// Tell the application: the state of the session has changed to this. Each change is told once.
+    Connection(Connection),
+    /// Give up the current connection and look for the leader. [`Input::Disconnected`](super::Input::Disconnected)
+    /// and [`Input::Connected`](super::Input::Connected) follow.
+    FindLeader {
+        /// Where it may be.
+        hint: Option<String>,
+    },
+    /// The session is closed, as was asked for. Nothing follows.
+    Closed,
+}
+
+/// What the application is told about its session (Chubby's states).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Connection {
+    /// A leader answers.
+    Connected {
+        /// The session that it knows.
+        session: SessionId,
+    },
+    /// Leases have ended on this client's clock because nothing was heard in time. The session may be alive or not.
+    Jeopardy,
+    /// The session is gone, and all that depended on it. Reads go on under a new one, of which
+    /// [`Connection::Connected`] tells.
+    Expired {
+        /// The session that is gone.
+        session: SessionId,
+    },
+}
+
+/// Why a read was not answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The server refused it for good.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// The session was closed by the application.
+    #[error("the session is closed")]
+    Closed,
+}
+
+/// Why a write was not acknowledged. Says whether it may still take effect.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The server refused it for good: it changed nothing and never will.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// It was never sent: it changed nothing and never will.
+    #[error("the write was given up before it was sent: it changed nothing")]
+    NotSent,
+    /// It was sent and its outcome was not heard: it may have taken effect, or may still.
+    #[error(
+        "the write was sent, and its outcome is not known: it may have taken effect, or may still"
+    )]
+    OutcomeUnknown,
+}
+
+impl WriteError {
+    /// Whether the write may have taken effect, or may still.
+    pub fn may_still_happen(&self) -> bool {
+        matches!(self, Self::OutcomeUnknown)
+    }
+}

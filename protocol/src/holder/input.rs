@@ -1,0 +1,104 @@
+//! What the holder is told.
+
+use std::collections::BTreeSet;
+
+use crate::planted::Planted;
+use crate::{
+    command::Write,
+    id::Stamp,
+    message::{Recall, Response},
+    object::Object,
+    path::Path,
+    time::DriftAllowance,
+};
+
+/// What a holder is given once, when it is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// What the session calls itself, for people who look.
+    pub name: String,
+    /// How far this machine's clock may run from true time. Every span is shortened by it (T2).
+    pub drift: DriftAllowance,
+    /// Where this client stands among all, from 0 to 1000: a number drawn once by whoever starts it. Renewals and repeats
+    /// of many clients are spread by it, so that they do not come all at once.
+    pub spread_permille: u16,
+    /// Mistakes that a test build puts back.
+    pub planted: Planted,
+}
+
+impl Config {
+    /// The default drift allowance, no spread, no mistakes.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            drift: DriftAllowance::DEFAULT,
+            spread_permille: 0,
+            planted: Planted::default(),
+        }
+    }
+}
+
+/// Names a read that the application waits for. Given by the shell, never twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadId(pub u64);
+
+/// Names a write that the application waits for. Given by the shell, never twice, and in rising order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WriteId(pub u64);
+
+/// Names one sending of one request: what its answer is matched by. A request that is sent again gets a new ticket, so
+/// that a term is counted from the very sending that was answered (T2), and an answer that nobody waits for any more is
+/// known as such (S4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// Something that happened on the client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// A connection to a server that may lead is up. One that was up before is over.
+    Connected,
+    /// The connection is over. Answers that were still to come on it will be ignored.
+    Disconnected,
+    /// The application reads an object of which the cache has no copy that may be used.
+    Read {
+        /// The read.
+        read: ReadId,
+        /// What it reads.
+        object: Object,
+    },
+    /// The application writes.
+    Write {
+        /// The write.
+        write: WriteId,
+        /// The change.
+        change: Write,
+    },
+    /// The application does not wait for the read any more.
+    GiveUpRead(ReadId),
+    /// The application does not wait for the write any more. Answered by [`Effect::WriteDone`](super::Effect::WriteDone)
+    /// with an error that says whether it may still happen.
+    GiveUpWrite(WriteId),
+    /// The answer to what was sent under this ticket.
+    Answered {
+        /// The ticket.
+        ticket: Ticket,
+        /// The answer.
+        response: Response,
+    },
+    /// A recall came down the connection.
+    Recalled(Recall),
+    /// The cache has dropped a copy of its own accord, or found that it does not have it any more.
+    Evicted {
+        /// What it was a copy of.
+        object: Object,
+        /// The copy's grant. Ignored if the copy has had a later one since.
+        stamp: Stamp,
+    },
+    /// The time of [`Holder::next_deadline`](super::Holder::next_deadline) has come.
+    Timeout {
+        /// The volumes of which the cache served copies since it was last asked. Only those are kept renewed.
+        used: BTreeSet<Path>,
+    },
+    /// The application has no more use for the session.
+    Close,
+}

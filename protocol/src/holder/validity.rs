@@ -1,0 +1,58 @@
+//! May a cached copy be used now? A comparison that a cache makes by itself, without a step of the rules.
+//!
+//! It holds the whole of S1: *a cached copy is used only while its object lease and its volume lease both hold on the
+//! client's own clock*, checked at the moment of each use (T2). The deadlines come out of [`Effect`](super::Effect)s,
+//! already shortened by the drift allowance; nothing here adds or subtracts.
+//!
+//! It does not know about recalls: a recalled copy has to be gone from the cache, not judged here.
+
+use crate::{
+    id::{Incarnation, Stamp},
+    path::Path,
+    time::Instant,
+};
+
+/// What a copy's validity depends on. Fixed from its installation on, until it is validated anew.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyValidity {
+    /// The grant that the copy came with; named when the cache evicts it.
+    pub stamp: Stamp,
+    /// The volume that the object belongs to.
+    pub volume: Path,
+    /// The volume lease that the copy was granted under.
+    pub incarnation: Incarnation,
+    /// When the object lease ends on this client's clock.
+    pub until: Instant,
+}
+
+/// What a volume's copies have in common.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VolumeValidity {
+    /// The oldest volume lease whose copies are good under the one that is held now. Copies of older ones wait to be
+    /// validated. It stays where it is when a returning client's copies are revived (DESIGN section 5).
+    pub since: Incarnation,
+    /// When the volume lease ends on this client's clock; the origin of the clock when there is none.
+    pub until: Instant,
+}
+
+/// Whether a copy may be used at `now` (S1).
+///
+/// `now` has to be read from the clock *after* the copy and the volume's validity were looked up: a process that is
+/// suspended in between must see that its time is over.
+///
+/// ```
+/// use leasehold_protocol::{holder::validity::{may_use, CopyValidity, VolumeValidity}, id::{Incarnation, Stamp}};
+/// use leasehold_protocol::{path::Path, time::Instant};
+///
+/// let at = Instant::from_micros;
+/// let copy = CopyValidity {
+///     stamp: Stamp::default(), volume: Path::root(), incarnation: Incarnation(1), until: at(3_600),
+/// };
+/// let volume = VolumeValidity { since: Incarnation(1), until: at(10) };
+/// assert!(may_use(&copy, &volume, at(9)));
+/// assert!(!may_use(&copy, &volume, at(10)), "at its deadline a lease is over");
+/// ```
+#[inline]
+pub fn may_use(copy: &CopyValidity, volume: &VolumeValidity, now: Instant) -> bool {
+    now < volume.until && now < copy.until && copy.incarnation >= volume.since
+}
