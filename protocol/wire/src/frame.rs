@@ -1,0 +1,168 @@
+//! Frames: a length in four bytes, big-endian, then that many bytes.
+//!
+//! A length beyond the bound is refused before anything is read or allocated for it, and below the bound memory
+//! follows what has arrived, not what was announced. After a bad frame there is no way to find the next one: the
+//! connection ends.
+
+use std::marker::PhantomData;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tarpc::Transport;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::codec::{Decoder, Encoder, Framed};
+
+use crate::{
+    codec::{self, Decode, Encode},
+    error::ConnectionError,
+    warn,
+};
+
+/// The longest frame, without its length prefix. Twice the longest value that can be configured
+/// (`Limits::VALUE_MAX_BYTES`), so that a value always fits with all that rides along; and little enough that one frame
+/// on its way delays what comes after it by no more than 0.14 s on a gigabit link.
+pub const FRAME_MAX_BYTES: usize = 16 << 20;
+
+/// The length prefix.
+pub(crate) const PREFIX_BYTES: usize = 4;
+
+/// A peer's frames are handed to the socket once so many bytes have gathered, or when there are no more to send.
+const PEER_BATCH_BYTES: usize = 256 << 10;
+
+const _: () = assert!(FRAME_MAX_BYTES >= 2 * leasehold_protocol::limits::Limits::VALUE_MAX_BYTES);
+
+/// Cuts what arrives into frames.
+#[derive(Debug, Default)]
+pub(crate) struct FrameDecoder;
+
+impl Decoder for FrameDecoder {
+    type Item = Bytes;
+    type Error = ConnectionError;
+
+    fn decode(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, ConnectionError> {
+        let Some(prefix) = arrived.first_chunk::<PREFIX_BYTES>() else {
+            return Ok(None);
+        };
+        let length = u32::from_be_bytes(*prefix) as usize;
+        if length > FRAME_MAX_BYTES {
+            return Err(ConnectionError::Oversized {
+                got: length,
+                expected: FRAME_MAX_BYTES,
+            });
+        }
+        if arrived.len() < PREFIX_BYTES + length {
+            return Ok(None);
+        }
+        arrived.advance(PREFIX_BYTES);
+        Ok(Some(arrived.split_to(length).freeze()))
+    }
+
+    fn decode_eof(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, ConnectionError> {
+        match self.decode(arrived)? {
+            Some(frame) => Ok(Some(frame)),
+            None if arrived.is_empty() => Ok(None),
+            None => Err(ConnectionError::Truncated { got: arrived.len() }),
+        }
+    }
+}
+
+/// Appends the message as one frame, after the tag if there is one. On an error `out` is as it was.
+pub(crate) fn put_frame<T: Encode>(
+    message: &T,
+    tag: Option<u8>,
+    out: &mut BytesMut,
+) -> Result<(), codec::CodecError> {
+    let start = out.len();
+    match try_put_frame(message, tag, out) {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            out.truncate(start);
+            match message.refusal(&error) {
+                Some(refusal) => {
+                    try_put_frame(&refusal, tag, out).inspect_err(|_| out.truncate(start))
+                }
+                None => Err(error),
+            }
+        }
+    }
+}
+
+fn try_put_frame<T: Encode>(
+    message: &T,
+    tag: Option<u8>,
+    out: &mut BytesMut,
+) -> Result<(), codec::CodecError> {
+    let start = out.len();
+    out.put_u32(0);
+    if let Some(tag) = tag {
+        out.put_u8(tag);
+    }
+    message.encode(out, start + PREFIX_BYTES + FRAME_MAX_BYTES)?;
+    let length = out.len() - start - PREFIX_BYTES;
+    // At most FRAME_MAX_BYTES, which is below 2^32.
+    out[start..start + PREFIX_BYTES].copy_from_slice(&(length as u32).to_be_bytes());
+    Ok(())
+}
+
+/// What servers say to each other: one channel over the whole connection, for a service that the server defines.
+///
+/// `Item` is what comes in and `SinkItem` what goes out: `ClientMessage<Request>` and `Response<Response>` where the
+/// service is served, the other way round where it is called. Frames are gathered until they are flushed. An error ends
+/// the connection: it is logged here, and given by the stream as its last item.
+pub fn peer_transport<Item, SinkItem>(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> impl Transport<SinkItem, Item, TransportError = ConnectionError> + Send + Unpin + 'static
+where
+    Item: Decode + Send + 'static,
+    SinkItem: Encode + Send + 'static,
+{
+    let mut framed = Framed::new(
+        stream,
+        MessageCodec {
+            frames: FrameDecoder,
+            messages: PhantomData,
+        },
+    );
+    framed.set_backpressure_boundary(PEER_BATCH_BYTES);
+    framed
+}
+
+/// Messages of one type in, of another out, each in a frame of its own.
+struct MessageCodec<Item, SinkItem> {
+    frames: FrameDecoder,
+    messages: PhantomData<fn(SinkItem) -> Item>,
+}
+
+impl<Item: Decode, SinkItem> MessageCodec<Item, SinkItem> {
+    fn message(
+        frame: Result<Option<Bytes>, ConnectionError>,
+    ) -> Result<Option<Item>, ConnectionError> {
+        frame
+            .and_then(|frame| Ok(frame.map(|frame| Item::decode(&frame)).transpose()?))
+            .inspect_err(|error| {
+                if error.is_violation() {
+                    warn::violation(error)
+                }
+            })
+    }
+}
+
+impl<Item: Decode, SinkItem> Decoder for MessageCodec<Item, SinkItem> {
+    type Item = Item;
+    type Error = ConnectionError;
+
+    fn decode(&mut self, arrived: &mut BytesMut) -> Result<Option<Item>, ConnectionError> {
+        Self::message(self.frames.decode(arrived))
+    }
+
+    fn decode_eof(&mut self, arrived: &mut BytesMut) -> Result<Option<Item>, ConnectionError> {
+        Self::message(self.frames.decode_eof(arrived))
+    }
+}
+
+impl<Item, SinkItem: Encode> Encoder<SinkItem> for MessageCodec<Item, SinkItem> {
+    type Error = ConnectionError;
+
+    fn encode(&mut self, message: SinkItem, out: &mut BytesMut) -> Result<(), ConnectionError> {
+        Ok(put_frame(&message, None, out)?)
+    }
+}

@@ -1,0 +1,354 @@
+//! What the two transports and the driver of a connection share: the queues between them, and the windows.
+//!
+//! One lock, held for a push or a pop and never across a wait. Each queue has one who fills it and one who empties it, so
+//! one waker for each is enough; all that the driver waits for is behind the driver's own.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use super::{RECALLS, REQUESTS, WRITE_BATCH_BYTES};
+use crate::{error::ConnectionError, frame::PREFIX_BYTES};
+
+/// What one side may send on a channel before the other's consumer has taken any of it, in bytes as [`cost`] counts them.
+/// The last frame may go beyond. It bounds what an idle consumer makes us keep, and at a round trip of a millisecond it
+/// lets a gigabyte through each second.
+pub const WINDOW_BYTES: usize = 1 << 20;
+
+/// Room is given back in pieces of this size: seldom enough to cost nothing, early enough that the other side never waits
+/// for it as long as the consumer keeps up.
+const CREDIT_BYTES: usize = WINDOW_BYTES / 2;
+
+/// What waits to be written on a channel, beyond which its transport takes no more: a few batches for the writer.
+const OUTGOING_BYTES: usize = 4 * WRITE_BATCH_BYTES;
+
+/// Counted for each frame beside its bytes, so that the bounds hold for the number of frames too.
+const FRAME_COST_BYTES: usize = 64;
+
+/// The tag of frames that give room on a channel: the channel in one byte, then how much in four.
+pub(super) const CREDIT: u8 = 2;
+
+const CREDIT_FRAME_BYTES: usize = 6;
+
+/// What a frame counts as, given its length from the tag on.
+fn cost(bytes: usize) -> usize {
+    bytes + FRAME_COST_BYTES
+}
+
+/// Between the transports and the driver.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    requests: Channel,
+    recalls: Channel,
+    /// Why the driver is to end.
+    failure: Option<ConnectionError>,
+    /// This side is done with the connection.
+    is_closing: bool,
+    /// The connection has ended.
+    is_ended: bool,
+    driver: Option<Waker>,
+}
+
+#[derive(Debug, Default)]
+struct Channel {
+    outgoing: VecDeque<BytesMut>,
+    outgoing_cost: usize,
+    /// Sent, and no room given back for it yet.
+    unacknowledged: usize,
+    incoming: VecDeque<Bytes>,
+    /// Received, and no room given back for it yet.
+    unreturned: usize,
+    /// The part of that which the consumer has taken.
+    taken: usize,
+    sender: Option<Waker>,
+    receiver: Option<Waker>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a transport: ready when there is room for another frame, and after the end.
+    pub(super) fn poll_room(&self, channel: u8, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        if state.is_ended {
+            return Poll::Ready(());
+        }
+        let channel = state.channel(channel);
+        if channel.outgoing_cost < OUTGOING_BYTES {
+            return Poll::Ready(());
+        }
+        register(&mut channel.sender, cx);
+        Poll::Pending
+    }
+
+    /// For a transport: a frame, from its length on, to be written.
+    pub(super) fn put(&self, channel: u8, frame: BytesMut) {
+        let mut state = self.lock();
+        if state.is_ended {
+            return;
+        }
+        let channel = state.channel(channel);
+        channel.outgoing_cost += cost(frame.len() - PREFIX_BYTES);
+        channel.outgoing.push_back(frame);
+        let driver = if channel.may_send() {
+            state.driver.take()
+        } else {
+            None
+        };
+        drop(state);
+        wake(driver);
+    }
+
+    /// For a transport: the next message that has arrived; none after the end.
+    pub(super) fn poll_take(&self, channel: u8, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let mut state = self.lock();
+        let is_ended = state.is_ended;
+        let channel = state.channel(channel);
+        let Some(message) = channel.incoming.pop_front() else {
+            if is_ended {
+                return Poll::Ready(None);
+            }
+            register(&mut channel.receiver, cx);
+            return Poll::Pending;
+        };
+        // The tag has been cut off, and counts.
+        channel.taken += cost(message.len() + 1);
+        let driver = if channel.taken >= CREDIT_BYTES {
+            state.driver.take()
+        } else {
+            None
+        };
+        drop(state);
+        wake(driver);
+        Poll::Ready(Some(message))
+    }
+
+    /// For a transport: the other side sent something that ends the connection.
+    pub(super) fn fail(&self, failure: ConnectionError) {
+        let mut state = self.lock();
+        state.failure.get_or_insert(failure);
+        let driver = state.driver.take();
+        drop(state);
+        wake(driver);
+    }
+
+    /// For a transport that is dropped.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closing = true;
+        let driver = state.driver.take();
+        drop(state);
+        wake(driver);
+    }
+
+    /// For the driver: the connection has ended. What had arrived can still be taken.
+    pub(super) fn end(&self) {
+        let mut state = self.lock();
+        state.is_ended = true;
+        let wakers = [REQUESTS, RECALLS].map(|channel| {
+            let channel = state.channel(channel);
+            channel.outgoing.clear();
+            (channel.sender.take(), channel.receiver.take())
+        });
+        drop(state);
+        for (sender, receiver) in wakers {
+            wake(sender);
+            wake(receiver);
+        }
+    }
+
+    /// For the driver: a frame that has arrived, from its tag on.
+    pub(super) fn receive(&self, mut frame: Bytes) -> Result<(), ConnectionError> {
+        let Some(&tag) = frame.first() else {
+            return Err(ConnectionError::UnknownChannel { got: None });
+        };
+        let cost = cost(frame.len());
+        frame.advance(1);
+        let mut state = self.lock();
+        let channel = match tag {
+            REQUESTS | RECALLS => state.channel(tag),
+            CREDIT => return state.receive_credit(frame),
+            got => return Err(ConnectionError::UnknownChannel { got: Some(got) }),
+        };
+        if channel.unreturned >= WINDOW_BYTES {
+            let got = channel.unreturned;
+            return Err(ConnectionError::Overrun {
+                channel: tag,
+                got,
+                expected: WINDOW_BYTES,
+            });
+        }
+        channel.unreturned += cost;
+        channel.incoming.push_back(frame);
+        let receiver = channel.receiver.take();
+        drop(state);
+        wake(receiver);
+        Ok(())
+    }
+
+    /// For the driver: waits for something to write and puts it into `frames`, in the order in which it is to be written.
+    /// False if this side is done and there is nothing left that may be written.
+    pub(super) async fn batch(&self, frames: &mut Vec<BytesMut>) -> bool {
+        poll_fn(|cx| {
+            let mut state = self.lock();
+            let senders = state.take_batch(frames);
+            let is_idle = frames.is_empty() && !state.is_closing;
+            if is_idle {
+                register(&mut state.driver, cx);
+            }
+            drop(state);
+            senders.into_iter().for_each(wake);
+            if is_idle {
+                Poll::Pending
+            } else {
+                Poll::Ready(!frames.is_empty())
+            }
+        })
+        .await
+    }
+
+    /// For the driver: waits until a transport found that the connection has to end.
+    pub(super) async fn failure(&self) -> ConnectionError {
+        poll_fn(|cx| {
+            let mut state = self.lock();
+            register(&mut state.driver, cx);
+            state.failure.take().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// For the driver: waits until this side is done.
+    pub(super) async fn closing(&self) {
+        poll_fn(|cx| {
+            let mut state = self.lock();
+            register(&mut state.driver, cx);
+            if state.is_closing {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+}
+
+impl State {
+    fn channel(&mut self, channel: u8) -> &mut Channel {
+        if channel == RECALLS {
+            &mut self.recalls
+        } else {
+            &mut self.requests
+        }
+    }
+
+    /// Room first, then recalls, then requests, of which at least one goes with each batch.
+    fn take_batch(&mut self, frames: &mut Vec<BytesMut>) -> [Option<Waker>; 2] {
+        for tag in [RECALLS, REQUESTS] {
+            frames.extend(self.channel(tag).take_credit(tag));
+        }
+        let mut bytes = 0;
+        while bytes < WRITE_BATCH_BYTES
+            && let Some(frame) = self.recalls.take_outgoing()
+        {
+            bytes += frame.len();
+            frames.push(frame);
+        }
+        while let Some(frame) = self.requests.take_outgoing() {
+            bytes += frame.len();
+            frames.push(frame);
+            if bytes >= WRITE_BATCH_BYTES {
+                break;
+            }
+        }
+        [self.recalls.take_sender(), self.requests.take_sender()]
+    }
+
+    fn receive_credit(&mut self, mut credit: Bytes) -> Result<(), ConnectionError> {
+        if credit.len() != CREDIT_FRAME_BYTES - 1 {
+            return Err(ConnectionError::UnknownChannel { got: None });
+        }
+        let channel = match credit.get_u8() {
+            channel @ (REQUESTS | RECALLS) => self.channel(channel),
+            got => return Err(ConnectionError::UnknownChannel { got: Some(got) }),
+        };
+        let got = credit.get_u32() as usize;
+        if got > channel.unacknowledged {
+            return Err(ConnectionError::Credit {
+                got,
+                expected: channel.unacknowledged,
+            });
+        }
+        channel.unacknowledged -= got;
+        let driver = self.driver.take();
+        // The driver itself is asking, and may be past the point where it looks for something to write.
+        wake(driver);
+        Ok(())
+    }
+}
+
+impl Channel {
+    fn may_send(&self) -> bool {
+        self.unacknowledged < WINDOW_BYTES
+    }
+
+    fn take_outgoing(&mut self) -> Option<BytesMut> {
+        if !self.may_send() {
+            return None;
+        }
+        let frame = self.outgoing.pop_front()?;
+        let cost = cost(frame.len() - PREFIX_BYTES);
+        self.outgoing_cost -= cost;
+        self.unacknowledged += cost;
+        Some(frame)
+    }
+
+    /// A frame that gives room back, if there is enough to make it worth while.
+    fn take_credit(&mut self, tag: u8) -> Option<BytesMut> {
+        if self.taken < CREDIT_BYTES {
+            return None;
+        }
+        let mut frame = BytesMut::with_capacity(PREFIX_BYTES + CREDIT_FRAME_BYTES);
+        frame.put_u32(CREDIT_FRAME_BYTES as u32);
+        frame.put_u8(CREDIT);
+        frame.put_u8(tag);
+        // At most a window and a frame, which is below 2^32.
+        frame.put_u32(self.taken as u32);
+        self.unreturned -= self.taken;
+        self.taken = 0;
+        Some(frame)
+    }
+
+    /// Who waits for room, if there is some.
+    fn take_sender(&mut self) -> Option<Waker> {
+        if self.outgoing_cost < OUTGOING_BYTES {
+            self.sender.take()
+        } else {
+            None
+        }
+    }
+}
+
+fn register(slot: &mut Option<Waker>, cx: &Context<'_>) {
+    match slot {
+        Some(waker) if waker.will_wake(cx.waker()) => {}
+        _ => *slot = Some(cx.waker().clone()),
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
