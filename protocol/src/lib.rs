@@ -21,5 +21,6 @@ pub mod message;
 pub mod object;
 pub mod path;
 pub mod planted;
+pub mod state;
 pub mod time;
 pub mod volume;

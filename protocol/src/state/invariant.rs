@@ -1,0 +1,170 @@
+//! What holds of every state, whatever was applied.
+//!
+//! Checked of rows that come from a disk or another machine, and after every step of simulations.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{State, session::highest_in_window};
+use crate::{command::LeaseKey, id::Revision, path::Path};
+
+impl State {
+    /// Checks that the parts of the state fit together. Takes time by the size of the state.
+    ///
+    /// # Errors
+    ///
+    /// What does not fit, in words.
+    pub fn check(&self) -> Result<(), String> {
+        self.check_nodes()?;
+        self.check_volumes()?;
+        self.check_sessions()?;
+        self.check_leases()?;
+        self.check_history()?;
+        let (epoch, index) = (self.meta.epoch, self.meta.applied_index);
+        expect(epoch.0 <= index, || {
+            format!("epoch {epoch} began after the last applied entry, {index}")
+        })
+    }
+
+    fn check_nodes(&self) -> Result<(), String> {
+        expect(self.nodes.contains_key(&Path::root()), || {
+            "the root does not exist".to_owned()
+        })?;
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        for path in self.nodes.keys().filter(|path| !path.is_root()) {
+            let parent = parent_text(path);
+            expect(self.nodes.contains_key(parent), || {
+                format!("node {path} exists, but not the node above it")
+            })?;
+            *counts.entry(parent).or_default() += 1;
+        }
+        for (path, node) in &self.nodes {
+            let children = counts.get(path.as_str()).copied().unwrap_or_default();
+            let got = node.child_count;
+            expect(got == children, || {
+                format!("node {path} counts {got} children: expected {children}")
+            })?;
+            let in_order = node.create_revision <= node.modify_revision
+                && node.create_revision <= node.children_revision
+                && node.modify_revision.max(node.children_revision) <= self.meta.revision;
+            expect(in_order, || {
+                format!(
+                    "node {path} was made at {}, changed at {} and its children at {}: expected at most {}, making first",
+                    node.create_revision,
+                    node.modify_revision,
+                    node.children_revision,
+                    self.meta.revision
+                )
+            })?;
+            expect(node.version > 0, || {
+                format!("node {path} has version 0: expected at least 1")
+            })?;
+            expect(node.children_version >= children, || {
+                format!(
+                    "{children} children came to node {path} in {} changes",
+                    node.children_version
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_volumes(&self) -> Result<(), String> {
+        expect(self.volumes.contains_key(&Path::root()), || {
+            "the root is not a volume".to_owned()
+        })?;
+        let newest = self.meta.revision.0.saturating_add(1);
+        for (top, volume) in &self.volumes {
+            expect(self.nodes.contains_key(top), || {
+                format!("volume {top} has no node")
+            })?;
+            expect((1..=newest).contains(&volume.generation.0), || {
+                format!(
+                    "volume {top} has generation {}: expected 1 to {newest}",
+                    volume.generation
+                )
+            })?;
+        }
+        let (got, expected) = (self.tick, self.shortest_tick());
+        expect(got == expected, || {
+            format!("the tick is {got:?}: expected {expected:?}")
+        })
+    }
+
+    fn check_sessions(&self) -> Result<(), String> {
+        for (id, session) in &self.sessions {
+            let next = self.meta.next_session;
+            expect(*id < next, || {
+                format!("session {id} exists: expected identities below {next}")
+            })?;
+            expect(self.leases.contains_key(&LeaseKey::Session(*id)), || {
+                format!("session {id} has no lease")
+            })?;
+            let lowest = session.unanswered_from;
+            let highest = highest_in_window(lowest);
+            for (sequence, answer) in &session.answers {
+                expect((lowest..=highest).contains(sequence), || {
+                    format!(
+                        "session {id} has an answer to request {sequence}: expected {lowest} to {highest}"
+                    )
+                })?;
+                let done = answer
+                    .as_ref()
+                    .map_or(Revision(0), |written| written.revision);
+                expect(done <= self.meta.revision, || {
+                    format!(
+                        "request {sequence} of session {id} made change {done}, after the last one"
+                    )
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_leases(&self) -> Result<(), String> {
+        let mut incarnations = BTreeSet::new();
+        for (key, lease) in &self.leases {
+            let session = key.session();
+            expect(self.sessions.contains_key(&session), || {
+                format!("lease {key:?} is of a session that is gone")
+            })?;
+            if let LeaseKey::Volume(_, top) = key {
+                expect(self.volumes.contains_key(top), || {
+                    format!("lease {key:?} is on a volume that is gone")
+                })?;
+            }
+            let (incarnation, next) = (lease.incarnation, self.meta.next_incarnation);
+            expect(incarnation < next, || {
+                format!("lease {key:?} has incarnation {incarnation}: expected one below {next}")
+            })?;
+            expect(incarnations.insert(incarnation), || {
+                format!("two leases have incarnation {incarnation}")
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_history(&self) -> Result<(), String> {
+        let kept = self.history.changes.len();
+        let most = Self::HISTORY_MAX;
+        expect(kept <= most, || {
+            format!("the history keeps {kept} changes: expected at most {most}")
+        })?;
+        let (start, revision) = (self.meta.history_start, self.meta.revision);
+        expect(start.0.checked_add(kept as u64) == Some(revision.0), || {
+            format!(
+                "the history keeps {kept} changes after {start}: expected them to end with {revision}"
+            )
+        })
+    }
+}
+
+fn parent_text(path: &Path) -> &str {
+    match path.as_str().rfind('/') {
+        Some(end) if end > 0 => &path.as_str()[..end],
+        _ => "/",
+    }
+}
+
+fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}

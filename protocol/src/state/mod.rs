@@ -1,0 +1,249 @@
+//! The replicated state: what every replica agrees on.
+//!
+//! One way in: [`State::apply`] takes one log entry and gives back one [`Outcome`] for each of its commands, together
+//! with the [rows](RowKey) that it changed. Applying the same entries in the same order gives equal states and equal
+//! rows on every machine. Nothing here reads a clock; time is the cluster time that proposals carry (T4).
+//!
+//! # What it guarantees
+//!
+//! - A command of another leadership than the current one changes nothing (S2). That goes for the cluster time of its
+//!   proposal too: the clock that leases end by is moved by one leadership only, so that a leader that was deposed
+//!   without knowing cannot bring nearer the end of a lease that its successor still renews. A proposal that begins an
+//!   epoch does move it: it is the first of the leadership that counts from there on.
+//! - A write changes exactly the objects in its [footprint](State::footprint), and only if its consents cover them.
+//! - A write takes effect once, however often it is sent, and always gets the first outcome (S9).
+//! - Every command either does all that it says or changes nothing.
+//! - The rows are the state: [`State::from_rows`] of the [`State::rows`] is the same state, and `touched` names each
+//!   row that an entry changed. What is on disk can follow by storing those, never by writing all of it.
+//!
+//! # What it does not know
+//!
+//! Who holds a copy of what, when a lease really ends within its horizon, and which writes are waiting: that is the
+//! lessor's, and gone with it. It trusts the proposer that the consents named in a command were given, and that a
+//! lease that it expires has ended.
+//!
+//! # Costs
+//!
+//! A put of an existing key costs a few look-ups in ordered maps. Only what removes subtrees, volumes and sessions
+//! costs by the number of things removed, and removing a volume by the number of leases.
+
+mod history;
+mod invariant;
+mod lease;
+mod node;
+mod row;
+mod session;
+mod volume;
+mod write;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map},
+    ops::Bound,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use self::history::History;
+pub use self::{
+    lease::Lease,
+    node::Node,
+    row::{RowError, RowKey},
+    session::{Answered, Session},
+    volume::Volume,
+};
+use crate::{
+    command::{Command, LeaseKey, Outcome, Proposal},
+    id::{Epoch, Incarnation, Revision, SessionId},
+    path::Path,
+    time::ClusterTime,
+    volume::VolumeSettings,
+};
+
+/// What every replica agrees on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    meta: Meta,
+    nodes: BTreeMap<Path, Node>,
+    volumes: BTreeMap<Path, Volume>,
+    sessions: BTreeMap<SessionId, Session>,
+    leases: BTreeMap<LeaseKey, Lease>,
+    history: History,
+    /// Follows from the volumes; kept because every promise asks for it.
+    tick: Duration,
+}
+
+/// The counters and clocks: all that there is one of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Meta {
+    applied_index: u64,
+    epoch: Epoch,
+    cluster_time: ClusterTime,
+    revision: Revision,
+    next_session: SessionId,
+    next_incarnation: Incarnation,
+    /// The last revision that the history has forgotten: it knows all changes after this one.
+    history_start: Revision,
+}
+
+/// What applying one log entry did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied {
+    /// What came of each command, in order.
+    pub outcomes: Vec<Outcome>,
+    /// The rows that are to be stored anew, or removed: [`State::row`] says which.
+    pub touched: BTreeSet<RowKey>,
+}
+
+impl State {
+    /// How long a session is remembered without a sign of life. Much longer than a volume term, because losing it
+    /// means *outcome unknown* for requests under way (S9), and remembering it costs little.
+    pub const SESSION_TERM: Duration = Duration::from_secs(600);
+
+    /// How many requests of one session can have remembered outcomes (S9): the window of sequences that a session may
+    /// use at one time. More than a client has under way, and still small for each session.
+    pub const ANSWERS_MAX: u64 = 1024;
+
+    /// How many changes the history keeps: what a client can have missed and still revive its copies. About a minute
+    /// of a busy cluster, in some tens of megabytes.
+    pub const HISTORY_MAX: usize = 100_000;
+
+    /// The state before any entry: the node `/`, which is a volume with these settings, and nothing else. Every replica
+    /// must begin with the same.
+    pub fn new(root: VolumeSettings) -> Self {
+        let origin = Revision(0);
+        let mut state = Self {
+            meta: Meta {
+                applied_index: 0,
+                epoch: Epoch(0),
+                cluster_time: ClusterTime::ZERO,
+                revision: origin,
+                next_session: SessionId(1),
+                next_incarnation: Incarnation(1),
+                history_start: origin,
+            },
+            nodes: BTreeMap::from([(Path::root(), Node::new(Default::default(), origin))]),
+            volumes: BTreeMap::from([(Path::root(), Volume::new(root, origin))]),
+            sessions: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            history: History::default(),
+            tick: Duration::ZERO,
+        };
+        state.tick = state.shortest_tick();
+        state
+    }
+
+    /// Applies one log entry. `index` is its place in the log.
+    ///
+    /// # Panics
+    ///
+    /// If the entry is not later than all that were applied before: applying an entry twice would make replicas differ
+    /// without anybody noticing.
+    pub fn apply(&mut self, index: u64, proposal: &Proposal) -> Applied {
+        assert!(
+            index > self.meta.applied_index,
+            "entry {index} is applied after entry {}: expected each once, in order",
+            self.meta.applied_index
+        );
+        self.meta.applied_index = index;
+        let begins = proposal
+            .commands
+            .iter()
+            .any(|command| matches!(command, Command::BeginEpoch { .. }));
+        if begins || proposal.epoch == self.meta.epoch {
+            self.meta.cluster_time = self.meta.cluster_time.max(proposal.time);
+        }
+        let mut touched = BTreeSet::from([RowKey::Meta]);
+        let outcomes = proposal
+            .commands
+            .iter()
+            .map(|command| self.execute(index, proposal.epoch, command, &mut touched))
+            .collect();
+        Applied { outcomes, touched }
+    }
+
+    fn execute(
+        &mut self,
+        index: u64,
+        epoch: Epoch,
+        command: &Command,
+        touched: &mut BTreeSet<RowKey>,
+    ) -> Outcome {
+        if let Command::BeginEpoch { .. } = command {
+            self.meta.epoch = Epoch(index);
+            return Outcome::EpochBegun {
+                epoch: self.meta.epoch,
+            };
+        }
+        if epoch != self.meta.epoch {
+            return Outcome::EpochOver;
+        }
+        match command {
+            Command::BeginEpoch { .. } => Outcome::EpochBegun {
+                epoch: self.meta.epoch,
+            },
+            Command::OpenSession { name } => self.open_session(name, touched),
+            Command::CloseSession { session } => self.close_session(*session, touched),
+            Command::AcquireVolume { session, path } => {
+                self.acquire_volume(*session, path, touched)
+            }
+            Command::Tick { renewals } => self.move_horizons(renewals, touched),
+            Command::Expire {
+                lease,
+                incarnation,
+                horizon,
+            } => self.expire(lease, *incarnation, *horizon, touched),
+            Command::Write {
+                session,
+                sequence,
+                unanswered_from,
+                write,
+                covers,
+            } => {
+                let request = session::Request {
+                    session: *session,
+                    sequence: *sequence,
+                    unanswered_from: *unanswered_from,
+                };
+                self.write_once(request, write, covers, touched)
+            }
+        }
+    }
+
+    /// The place in the log of the last entry that was applied.
+    pub fn applied_index(&self) -> u64 {
+        self.meta.applied_index
+    }
+
+    /// The leadership whose commands count.
+    pub fn epoch(&self) -> Epoch {
+        self.meta.epoch
+    }
+
+    /// The highest cluster time that a proposal carried (T4).
+    pub fn cluster_time(&self) -> ClusterTime {
+        self.meta.cluster_time
+    }
+
+    /// The last change.
+    pub fn revision(&self) -> Revision {
+        self.meta.revision
+    }
+}
+
+/// The entries strictly below `path`, in order.
+fn below<'a, V>(map: &'a BTreeMap<Path, V>, path: &Path) -> btree_map::Range<'a, Path, V> {
+    let lower = path.below();
+    let upper = after_all_below(&lower);
+    map.range::<str, _>((
+        Bound::Excluded(lower.as_str()),
+        Bound::Excluded(upper.as_str()),
+    ))
+}
+
+/// Where the run of paths ends that begin with `lower`, a text that ends in `/`: `0` is the byte after `/`.
+fn after_all_below(lower: &str) -> String {
+    let mut upper = lower.strip_suffix('/').unwrap_or(lower).to_owned();
+    upper.push('0');
+    upper
+}

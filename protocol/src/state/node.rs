@@ -1,0 +1,214 @@
+//! Nodes, and what is read of them.
+//!
+//! Nodes lie in one ordered map by path. A node keeps the number of its children but not their names: those are found
+//! by walking the map below it, with one seek past each child's own subtree. So a put touches no list of siblings,
+//! however many there are.
+
+use std::{collections::BTreeSet, ops::Bound};
+
+use serde::{Deserialize, Serialize};
+
+use super::{RowKey, State, after_all_below, below};
+use crate::{
+    id::{Revision, SessionId},
+    object::{Children, Content, Data, Kind, Object, Stat, Value},
+    path::Path,
+};
+
+/// One node of the tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// The bytes.
+    pub value: Value,
+    /// The change that made the node.
+    pub create_revision: Revision,
+    /// The last change of the value.
+    pub modify_revision: Revision,
+    /// How many times the value was written since the node was made; 1 for a new node.
+    pub version: u64,
+    /// How many times a child came or went since the node was made.
+    pub children_version: u64,
+    /// The last change of the list of children: a child came or went, or the node was made.
+    pub children_revision: Revision,
+    /// How many children there are.
+    pub child_count: u64,
+    /// The session whose volume lease the node goes with, for a node that does.
+    pub owner: Option<SessionId>,
+}
+
+impl Node {
+    /// A node without children.
+    pub(super) fn new(value: Value, revision: Revision) -> Self {
+        Self {
+            value,
+            create_revision: revision,
+            modify_revision: revision,
+            version: 1,
+            children_version: 0,
+            children_revision: revision,
+            child_count: 0,
+            owner: None,
+        }
+    }
+
+    /// Everything about the node but its children.
+    pub fn stat(&self) -> Stat {
+        Stat {
+            create_revision: self.create_revision,
+            modify_revision: self.modify_revision,
+            version: self.version,
+            value_len: self.value.len() as u64,
+            owner: self.owner,
+        }
+    }
+
+    pub(super) fn set_value(&mut self, value: Value, revision: Revision) {
+        self.value = value;
+        self.modify_revision = revision;
+        self.version += 1;
+    }
+
+    pub(super) fn child_came(&mut self, revision: Revision) {
+        self.child_count += 1;
+        self.children_changed(revision);
+    }
+
+    pub(super) fn child_went(&mut self, revision: Revision) {
+        self.child_count -= 1;
+        self.children_changed(revision);
+    }
+
+    fn children_changed(&mut self, revision: Revision) {
+        self.children_version += 1;
+        self.children_revision = revision;
+    }
+}
+
+impl State {
+    /// The node at `path`.
+    pub fn node(&self, path: &Path) -> Option<&Node> {
+        self.nodes.get(path)
+    }
+
+    /// The content of a node's data object.
+    pub fn data(&self, path: &Path) -> Option<Data> {
+        self.node(path).map(|node| Data {
+            value: node.value.clone(),
+            stat: node.stat(),
+        })
+    }
+
+    /// The content of a node's children object. Costs by the number of children, not of what lies below them.
+    pub fn children(&self, path: &Path) -> Option<Children> {
+        self.node(path).map(|node| Children {
+            names: self.child_names(path, node),
+            version: node.children_version,
+            modify_revision: node.children_revision,
+        })
+    }
+
+    fn child_names(&self, path: &Path, node: &Node) -> Vec<String> {
+        let mut names = Vec::new();
+        if node.child_count == 0 {
+            return names;
+        }
+        let lower = path.below();
+        let upper = after_all_below(&lower);
+        let mut rest = below(&self.nodes, path);
+        while let Some((at, _)) = rest.next() {
+            let name = &at.as_str()[lower.len()..];
+            match name.find('/') {
+                None => names.push(name.to_owned()),
+                // A run of nodes below a child that has been seen already.
+                Some(end) => {
+                    let past = after_all_below(&at.as_str()[..=lower.len() + end]);
+                    rest = self.nodes.range::<str, _>((
+                        Bound::Included(past.as_str()),
+                        Bound::Excluded(upper.as_str()),
+                    ));
+                }
+            }
+        }
+        names
+    }
+
+    /// The content of an object. An object of a node that does not exist has content too: that fact.
+    pub fn content(&self, object: &Object) -> Content {
+        match object.kind {
+            Kind::Data => Content::Data(self.data(&object.path)),
+            Kind::Children => Content::Children(self.children(&object.path)),
+        }
+    }
+
+    /// The revision of an object's last change; none for a node that does not exist.
+    pub fn modify_revision(&self, object: &Object) -> Option<Revision> {
+        self.node(&object.path).map(|node| match object.kind {
+            Kind::Data => node.modify_revision,
+            Kind::Children => node.children_revision,
+        })
+    }
+
+    /// All nodes from `path` on, in the order of paths, `path` itself first if it exists.
+    pub fn nodes_from<'a>(
+        &'a self,
+        path: &Path,
+    ) -> impl Iterator<Item = (&'a Path, &'a Node)> + use<'a> {
+        self.nodes
+            .range::<Path, _>((Bound::Included(path), Bound::Unbounded))
+    }
+
+    /// The nodes strictly below `path`, in the order of paths.
+    pub fn nodes_below<'a>(
+        &'a self,
+        path: &Path,
+    ) -> impl Iterator<Item = (&'a Path, &'a Node)> + use<'a> {
+        below(&self.nodes, path)
+    }
+
+    /// Makes a node that does not exist, and those above it that do not.
+    pub(super) fn make_node(
+        &mut self,
+        path: &Path,
+        value: Value,
+        revision: Revision,
+        touched: &mut BTreeSet<RowKey>,
+    ) {
+        self.nodes.insert(path.clone(), Node::new(value, revision));
+        touched.insert(RowKey::Node(path.clone()));
+        for ancestor in path.ancestors() {
+            touched.insert(RowKey::Node(ancestor.clone()));
+            if let Some(node) = self.nodes.get_mut(&ancestor) {
+                node.child_came(revision);
+                return;
+            }
+            let mut node = Node::new(Value::new(), revision);
+            node.child_came(revision);
+            self.nodes.insert(ancestor, node);
+        }
+    }
+
+    /// Removes a node other than the root, and all below it. Returns how many there were.
+    pub(super) fn remove_nodes(
+        &mut self,
+        path: &Path,
+        revision: Revision,
+        touched: &mut BTreeSet<RowKey>,
+    ) -> u64 {
+        let mut removed: Vec<Path> = self
+            .nodes_below(path)
+            .map(|(below, _)| below.clone())
+            .collect();
+        removed.push(path.clone());
+        for gone in &removed {
+            self.nodes.remove(gone);
+            touched.insert(RowKey::Node(gone.clone()));
+        }
+        if let Some(parent) = path.parent()
+            && let Some(node) = self.nodes.get_mut(&parent)
+        {
+            node.child_went(revision);
+            touched.insert(RowKey::Node(parent));
+        }
+        removed.len() as u64
+    }
+}

@@ -1,0 +1,351 @@
+//! Rows: the replicated state as keys and values of bytes, for the disk and for snapshots.
+//!
+//! A key is one tag byte and a rest that keeps the order: numbers big-endian, a path as its bytes and always last. So
+//! rows of a kind lie together and in the order of the maps that they come from. A value is
+//! [postcard](https://postcard.jamesmunns.com).
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{History, Meta, State};
+use crate::{
+    command::{LeaseKey, WriteRefusal, Written},
+    id::{Revision, Sequence, SessionId},
+    object::ObjectSet,
+    path::{Path, PathError},
+};
+
+/// Names one row.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RowKey {
+    /// Counters and clocks: the only row of its kind. Changes with every entry.
+    Meta,
+    /// A node.
+    Node(Path),
+    /// A volume.
+    Volume(Path),
+    /// A session.
+    Session(SessionId),
+    /// What a request of a session was answered.
+    Answer(SessionId, Sequence),
+    /// A lease.
+    Lease(LeaseKey),
+    /// What a change changed.
+    Change(Revision),
+}
+
+/// Rows that are not a state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RowError {
+    /// A key is none.
+    #[error("row key {key:02x?} is malformed: expected {expected}")]
+    Key {
+        /// The key.
+        key: Vec<u8>,
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// A key has a path that is none.
+    #[error("row key {key:02x?} holds no path: {cause}")]
+    Path {
+        /// The key.
+        key: Vec<u8>,
+        /// What is wrong with the path.
+        cause: PathError,
+    },
+    /// A value does not decode.
+    #[error("the value of row {key:?} does not decode: {cause}")]
+    Value {
+        /// The row.
+        key: RowKey,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// A row is there twice.
+    #[error("row {key:?} is there twice")]
+    Twice {
+        /// The row.
+        key: RowKey,
+    },
+    /// The row with counters and clocks is missing.
+    #[error("the row {:?} is missing", RowKey::Meta)]
+    MetaMissing,
+    /// Each row is well-formed, but they do not fit together.
+    #[error("the rows contradict each other: {what}")]
+    Inconsistent {
+        /// What does not fit.
+        what: String,
+    },
+}
+
+const TAG_META: u8 = 0;
+const TAG_NODE: u8 = 1;
+const TAG_VOLUME: u8 = 2;
+const TAG_SESSION: u8 = 3;
+const TAG_ANSWER: u8 = 4;
+const TAG_LEASE_SESSION: u8 = 5;
+const TAG_LEASE_VOLUME: u8 = 6;
+const TAG_CHANGE: u8 = 7;
+
+impl RowKey {
+    /// The key as bytes, in the same order.
+    pub fn encode(&self) -> Vec<u8> {
+        let (tag, numbers, path): (u8, [Option<u64>; 2], &str) = match self {
+            Self::Meta => (TAG_META, [None, None], ""),
+            Self::Node(path) => (TAG_NODE, [None, None], path.as_str()),
+            Self::Volume(top) => (TAG_VOLUME, [None, None], top.as_str()),
+            Self::Session(id) => (TAG_SESSION, [Some(id.0), None], ""),
+            Self::Answer(id, sequence) => (TAG_ANSWER, [Some(id.0), Some(sequence.0)], ""),
+            Self::Lease(LeaseKey::Session(id)) => (TAG_LEASE_SESSION, [Some(id.0), None], ""),
+            Self::Lease(LeaseKey::Volume(id, top)) => {
+                (TAG_LEASE_VOLUME, [Some(id.0), None], top.as_str())
+            }
+            Self::Change(revision) => (TAG_CHANGE, [Some(revision.0), None], ""),
+        };
+        let mut bytes = Vec::with_capacity(1 + 16 + path.len());
+        bytes.push(tag);
+        for number in numbers.into_iter().flatten() {
+            bytes.extend_from_slice(&number.to_be_bytes());
+        }
+        bytes.extend_from_slice(path.as_bytes());
+        bytes
+    }
+
+    /// The key that these bytes are.
+    ///
+    /// # Errors
+    ///
+    /// [`RowError::Key`] or [`RowError::Path`] if they are none.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RowError> {
+        let mut rest = KeyRest {
+            key: bytes,
+            rest: bytes,
+        };
+        let key = match rest.tag()? {
+            TAG_META => Self::Meta,
+            TAG_NODE => Self::Node(rest.path()?),
+            TAG_VOLUME => Self::Volume(rest.path()?),
+            TAG_SESSION => Self::Session(SessionId(rest.number()?)),
+            TAG_ANSWER => Self::Answer(SessionId(rest.number()?), Sequence(rest.number()?)),
+            TAG_LEASE_SESSION => Self::Lease(LeaseKey::Session(SessionId(rest.number()?))),
+            TAG_LEASE_VOLUME => {
+                Self::Lease(LeaseKey::Volume(SessionId(rest.number()?), rest.path()?))
+            }
+            TAG_CHANGE => Self::Change(Revision(rest.number()?)),
+            _ => return Err(rest.malformed("a tag from 0 to 7")),
+        };
+        if rest.rest.is_empty() {
+            Ok(key)
+        } else {
+            Err(rest.malformed("nothing more"))
+        }
+    }
+}
+
+/// What is still to be read of a key.
+struct KeyRest<'a> {
+    key: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl KeyRest<'_> {
+    fn tag(&mut self) -> Result<u8, RowError> {
+        let (tag, rest) = self
+            .rest
+            .split_first()
+            .ok_or_else(|| self.malformed("a tag"))?;
+        self.rest = rest;
+        Ok(*tag)
+    }
+
+    fn number(&mut self) -> Result<u64, RowError> {
+        let (number, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or_else(|| self.malformed("a number of 8 bytes"))?;
+        self.rest = rest;
+        Ok(u64::from_be_bytes(*number))
+    }
+
+    fn path(&mut self) -> Result<Path, RowError> {
+        let text = std::str::from_utf8(self.rest).map_err(|_| self.malformed("a path in UTF-8"))?;
+        let path = Path::parse(text).map_err(|cause| RowError::Path {
+            key: self.key.to_vec(),
+            cause,
+        })?;
+        self.rest = &[];
+        Ok(path)
+    }
+
+    fn malformed(&self, expected: &'static str) -> RowError {
+        RowError::Key {
+            key: self.key.to_vec(),
+            expected,
+        }
+    }
+}
+
+impl State {
+    /// The value of a row as it is now. None: the row is gone, or never was.
+    pub fn row(&self, key: &RowKey) -> Option<Vec<u8>> {
+        match key {
+            RowKey::Meta => Some(encode(&self.meta)),
+            RowKey::Node(path) => self.nodes.get(path).map(encode),
+            RowKey::Volume(top) => self.volumes.get(top).map(encode),
+            RowKey::Session(id) => self.sessions.get(id).map(encode),
+            RowKey::Answer(id, sequence) => {
+                self.sessions.get(id)?.answers.get(sequence).map(encode)
+            }
+            RowKey::Lease(key) => self.leases.get(key).map(encode),
+            RowKey::Change(revision) => self.change(*revision).map(encode),
+        }
+    }
+
+    /// All rows, in the order of their keys: what a snapshot is made of. They are encoded one by one as they are asked
+    /// for.
+    pub fn rows(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+        let meta = std::iter::once((RowKey::Meta.encode(), encode(&self.meta)));
+        let nodes = self
+            .nodes
+            .iter()
+            .map(|(path, node)| (RowKey::Node(path.clone()).encode(), encode(node)));
+        let volumes = self
+            .volumes
+            .iter()
+            .map(|(top, volume)| (RowKey::Volume(top.clone()).encode(), encode(volume)));
+        let sessions = self
+            .sessions
+            .iter()
+            .map(|(id, session)| (RowKey::Session(*id).encode(), encode(session)));
+        let answers = self.sessions.iter().flat_map(|(id, session)| {
+            session
+                .answers
+                .iter()
+                .map(|(sequence, answer)| (RowKey::Answer(*id, *sequence).encode(), encode(answer)))
+        });
+        let leases = self
+            .leases
+            .iter()
+            .map(|(key, lease)| (RowKey::Lease(key.clone()).encode(), encode(lease)));
+        let first = self.meta.history_start.0 + 1;
+        let changes = (first..).zip(&self.history.changes);
+        let changes = changes
+            .map(|(revision, sets)| (RowKey::Change(Revision(revision)).encode(), encode(sets)));
+        meta.chain(nodes)
+            .chain(volumes)
+            .chain(sessions)
+            .chain(answers)
+            .chain(leases)
+            .chain(changes)
+    }
+
+    /// The state that these rows are, in whatever order they come.
+    ///
+    /// # Errors
+    ///
+    /// [`RowError`] if a row is malformed, or the rows are not those of one state: whatever [`State::check`] finds.
+    pub fn from_rows(rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<Self, RowError> {
+        let mut reader = RowReader::default();
+        for (key, value) in rows {
+            reader.read(RowKey::decode(&key)?, &value)?;
+        }
+        reader.finish()
+    }
+}
+
+/// Rows read so far.
+#[derive(Default)]
+struct RowReader {
+    meta: Option<Meta>,
+    nodes: BTreeMap<Path, super::Node>,
+    volumes: BTreeMap<Path, super::Volume>,
+    sessions: BTreeMap<SessionId, super::Session>,
+    answers: BTreeMap<(SessionId, Sequence), Result<Written, WriteRefusal>>,
+    leases: BTreeMap<LeaseKey, super::Lease>,
+    changes: BTreeMap<Revision, Vec<ObjectSet>>,
+}
+
+impl RowReader {
+    fn read(&mut self, key: RowKey, value: &[u8]) -> Result<(), RowError> {
+        let is_new = match key.clone() {
+            RowKey::Meta => self.meta.replace(decode(&key, value)?).is_none(),
+            RowKey::Node(path) => self.nodes.insert(path, decode(&key, value)?).is_none(),
+            RowKey::Volume(top) => self.volumes.insert(top, decode(&key, value)?).is_none(),
+            RowKey::Session(id) => self.sessions.insert(id, decode(&key, value)?).is_none(),
+            RowKey::Answer(id, sequence) => self
+                .answers
+                .insert((id, sequence), decode(&key, value)?)
+                .is_none(),
+            RowKey::Lease(lease) => self.leases.insert(lease, decode(&key, value)?).is_none(),
+            RowKey::Change(revision) => self
+                .changes
+                .insert(revision, decode(&key, value)?)
+                .is_none(),
+        };
+        if is_new {
+            Ok(())
+        } else {
+            Err(RowError::Twice { key })
+        }
+    }
+
+    fn finish(mut self) -> Result<State, RowError> {
+        let meta = self.meta.ok_or(RowError::MetaMissing)?;
+        for ((id, sequence), answer) in self.answers {
+            let session = self
+                .sessions
+                .get_mut(&id)
+                .ok_or_else(|| RowError::Inconsistent {
+                    what: format!(
+                        "the answer to request {sequence} of session {id}, which does not exist"
+                    ),
+                })?;
+            session.answers.insert(sequence, answer);
+        }
+        let mut expected = meta.history_start;
+        for got in self.changes.keys() {
+            expected = Revision(expected.0.saturating_add(1));
+            if *got != expected {
+                let what = format!("the history goes on with change {got}: expected {expected}");
+                return Err(RowError::Inconsistent { what });
+            }
+        }
+        let mut state = State {
+            meta,
+            nodes: self.nodes,
+            volumes: self.volumes,
+            sessions: self.sessions,
+            leases: self.leases,
+            history: History {
+                changes: self.changes.into_values().collect(),
+            },
+            tick: Default::default(),
+        };
+        state.tick = state.shortest_tick();
+        state
+            .check()
+            .map_err(|what| RowError::Inconsistent { what })?;
+        Ok(state)
+    }
+}
+
+fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    postcard::to_allocvec(value).expect("plain data in memory always encodes")
+}
+
+fn decode<T: DeserializeOwned>(key: &RowKey, value: &[u8]) -> Result<T, RowError> {
+    let malformed = |cause: String| RowError::Value {
+        key: key.clone(),
+        cause,
+    };
+    let (decoded, rest) =
+        postcard::take_from_bytes(value).map_err(|error| malformed(error.to_string()))?;
+    if !rest.is_empty() {
+        return Err(malformed(format!(
+            "{} bytes are left over: expected none",
+            rest.len()
+        )));
+    }
+    Ok(decoded)
+}
