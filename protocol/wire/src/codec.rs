@@ -1,8 +1,9 @@
 //! Messages as bytes: postcard, through types of ours.
 //!
-//! tarpc's own encoding of a request is not used: decoding it adds a duration that the other side chose to the clock,
-//! which panics if that is large enough, and a deadline of more than two years panics in its timer. Here a deadline
-//! crosses as the microseconds that are left (T1) and is cut to [`DEADLINE_MAX`].
+//! tarpc's own encoding is not used. Decoding a request adds a duration that the other side chose to the clock, which
+//! panics if that is large enough, and a deadline of more than two years panics in its timer: here a deadline crosses as
+//! the microseconds that are left (T1) and is cut to [`DEADLINE_MAX`]. And tarpc writes the kind of a server's error as a
+//! signed number and reads it as an unsigned one, which in postcard is another number.
 
 use std::{
     io,
@@ -108,6 +109,56 @@ impl From<Trace> for trace::Context {
     }
 }
 
+/// [`Response`] as it crosses the wire.
+#[derive(Serialize, Deserialize)]
+struct Reply<T> {
+    id: u64,
+    message: Result<T, Failure>,
+}
+
+/// [`ServerError`] as it crosses the wire.
+#[derive(Serialize, Deserialize)]
+struct Failure {
+    /// The place in [`FAILURE_KINDS`].
+    kind: u8,
+    detail: String,
+}
+
+/// The kinds of errors that tarpc and we give; any other becomes the first. New ones go to the end.
+const FAILURE_KINDS: [io::ErrorKind; 8] = [
+    io::ErrorKind::Other,
+    io::ErrorKind::WouldBlock,
+    io::ErrorKind::InvalidInput,
+    io::ErrorKind::InvalidData,
+    io::ErrorKind::TimedOut,
+    io::ErrorKind::PermissionDenied,
+    io::ErrorKind::NotFound,
+    io::ErrorKind::ConnectionAborted,
+];
+
+impl From<&ServerError> for Failure {
+    fn from(error: &ServerError) -> Self {
+        let kind = FAILURE_KINDS
+            .iter()
+            .position(|kind| *kind == error.kind)
+            .unwrap_or(0);
+        Self {
+            kind: kind as u8,
+            detail: error.detail.clone(),
+        }
+    }
+}
+
+impl From<Failure> for ServerError {
+    fn from(failure: Failure) -> Self {
+        let kind = FAILURE_KINDS
+            .get(usize::from(failure.kind))
+            .copied()
+            .unwrap_or(io::ErrorKind::Other);
+        Self::new(kind, failure.detail)
+    }
+}
+
 /// Any context: the type can only be made by asking for the current one, which costs more than copying it.
 static CONTEXT: LazyLock<context::Context> = LazyLock::new(context::current);
 
@@ -180,7 +231,14 @@ impl<T: DeserializeOwned> Decode for ClientMessage<T> {
 
 impl<T: Serialize> Encode for Response<T> {
     fn encode(&self, out: &mut BytesMut, end: usize) -> Result<(), CodecError> {
-        put(self, out, end)
+        put(
+            &Reply {
+                id: self.request_id,
+                message: self.message.as_ref().map_err(Failure::from),
+            },
+            out,
+            end,
+        )
     }
 
     fn refusal(&self, error: &CodecError) -> Option<Self> {
@@ -197,7 +255,11 @@ impl<T: Serialize> Encode for Response<T> {
 
 impl<T: DeserializeOwned> Decode for Response<T> {
     fn decode(frame: &[u8]) -> Result<Self, CodecError> {
-        take(frame)
+        let Reply { id, message } = take(frame)?;
+        Ok(Self {
+            request_id: id,
+            message: message.map_err(ServerError::from),
+        })
     }
 }
 
@@ -253,5 +315,167 @@ impl postcard::ser_flavors::Flavor for Bounded<'_> {
 
     fn finalize(self) -> postcard::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(message: &impl Encode) -> BytesMut {
+        let mut out = BytesMut::new();
+        message
+            .encode(&mut out, crate::frame::FRAME_MAX_BYTES)
+            .unwrap();
+        out
+    }
+
+    fn request(left: Duration) -> ClientMessage<String> {
+        let mut context = context::current();
+        context.deadline = Instant::now() + left;
+        context.trace_context = trace::Context {
+            trace_id: TraceId::from(7),
+            span_id: SpanId::from(9),
+            sampling_decision: SamplingDecision::Sampled,
+        };
+        ClientMessage::Request(Request {
+            context,
+            id: 3,
+            message: "hello".to_owned(),
+        })
+    }
+
+    fn decoded_request(bytes: &[u8]) -> Request<String> {
+        match ClientMessage::decode(bytes).unwrap() {
+            ClientMessage::Request(request) => request,
+            other => panic!("expected a request, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_request_comes_back_with_its_trace_and_what_is_left_of_its_deadline() {
+        let before = Instant::now();
+        let got = decoded_request(&encoded(&request(Duration::from_secs(10))));
+        assert_eq!((got.id, got.message.as_str()), (3, "hello"));
+        assert_eq!(got.context.trace_context.trace_id, TraceId::from(7));
+        assert_eq!(got.context.trace_context.span_id, SpanId::from(9));
+        assert_eq!(
+            got.context.trace_context.sampling_decision,
+            SamplingDecision::Sampled
+        );
+        assert!(got.context.deadline >= before + Duration::from_secs(9));
+        assert!(got.context.deadline <= Instant::now() + Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_deadline_that_has_passed_is_one_that_passes_now() {
+        let mut late = request(Duration::ZERO);
+        if let ClientMessage::Request(request) = &mut late {
+            request.context.deadline = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+        }
+        assert!(decoded_request(&encoded(&late)).context.deadline <= Instant::now());
+    }
+
+    #[test]
+    fn a_deadline_beyond_all_clocks_is_cut() {
+        let trace = Trace {
+            trace: 0,
+            span: 0,
+            is_sampled: false,
+        };
+        let call = Call::Request {
+            id: 0,
+            deadline_us: u64::MAX,
+            trace,
+            message: String::new(),
+        };
+        let got = decoded_request(&postcard::to_stdvec(&call).unwrap());
+        assert!(got.context.deadline <= Instant::now() + DEADLINE_MAX);
+    }
+
+    #[test]
+    fn without_a_trace_a_small_request_takes_few_bytes() {
+        let mut small = request(Duration::from_secs(10));
+        if let ClientMessage::Request(request) = &mut small {
+            request.context.trace_context.trace_id = TraceId::from(0);
+            request.message.clear();
+        }
+        // Kind, id, up to four bytes of deadline, three of trace, the length of the text.
+        assert!(encoded(&small).len() <= 10);
+    }
+
+    #[test]
+    fn a_cancellation_comes_back() {
+        let cancel = ClientMessage::<String>::Cancel {
+            trace_context: trace::Context::default(),
+            request_id: 5,
+        };
+        let got = ClientMessage::<String>::decode(&encoded(&cancel)).unwrap();
+        assert!(matches!(got, ClientMessage::Cancel { request_id: 5, .. }));
+    }
+
+    #[test]
+    fn a_response_comes_back_whether_it_went_well_or_not() {
+        let good = Response {
+            request_id: 1,
+            message: Ok(7_u64),
+        };
+        assert_eq!(Response::<u64>::decode(&encoded(&good)), Ok(good));
+        let refused = ServerError::new(io::ErrorKind::WouldBlock, "busy".to_owned());
+        let bad = Response::<u64> {
+            request_id: 1,
+            message: Err(refused),
+        };
+        assert_eq!(Response::<u64>::decode(&encoded(&bad)), Ok(bad));
+    }
+
+    #[test]
+    fn what_follows_a_message_in_its_frame_is_an_error() {
+        let mut frame = encoded(&Response {
+            request_id: 1,
+            message: Ok(7_u64),
+        });
+        frame.extend_from_slice(&[0, 0]);
+        assert_eq!(
+            Response::<u64>::decode(&frame),
+            Err(CodecError::Trailing { got: 2 })
+        );
+    }
+
+    #[test]
+    fn no_bytes_make_decoding_panic() {
+        let good = encoded(&request(Duration::from_secs(10)));
+        for end in 0..good.len() {
+            assert!(ClientMessage::<String>::decode(&good[..end]).is_err());
+        }
+        for at in 0..good.len() {
+            for byte in 0..=u8::MAX {
+                let mut bad = good.to_vec();
+                bad[at] = byte;
+                let _ = ClientMessage::<String>::decode(&bad);
+                let _ = Response::<String>::decode(&bad);
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_too_large_takes_no_memory_and_tells_its_length() {
+        let mut out = BytesMut::new();
+        let message = Response {
+            request_id: 1,
+            message: Ok("x".repeat(1000)),
+        };
+        let end = 100;
+        let error = message.encode(&mut out, end).unwrap_err();
+        // 1000 bytes of text and 4 of everything else, where there is room for 100.
+        let expected = crate::frame::FRAME_MAX_BYTES;
+        assert_eq!(
+            error,
+            CodecError::TooLarge {
+                got: expected + 904,
+                expected
+            }
+        );
+        assert!(out.len() <= end);
     }
 }

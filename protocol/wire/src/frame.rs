@@ -166,3 +166,107 @@ impl<Item, SinkItem: Encode> Encoder<SinkItem> for MessageCodec<Item, SinkItem> 
         Ok(put_frame(&message, None, out)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt, SinkExt, StreamExt};
+    use tarpc::Response;
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+    use crate::error::CodecError;
+
+    type Message = Response<String>;
+
+    fn message(bytes: usize) -> Message {
+        Response {
+            request_id: 1,
+            message: Ok("x".repeat(bytes)),
+        }
+    }
+
+    #[test]
+    fn an_oversized_frame_is_refused_by_its_length_alone() {
+        let mut arrived = BytesMut::from(&u32::MAX.to_be_bytes()[..]);
+        let error = FrameDecoder.decode(&mut arrived).unwrap_err();
+        assert!(matches!(
+            error,
+            ConnectionError::Oversized {
+                got: 0xffff_ffff,
+                expected: FRAME_MAX_BYTES
+            }
+        ));
+        assert!(arrived.capacity() < 1024);
+    }
+
+    #[test]
+    fn memory_follows_what_has_arrived() {
+        let mut arrived = BytesMut::from(&(FRAME_MAX_BYTES as u32).to_be_bytes()[..]);
+        assert!(FrameDecoder.decode(&mut arrived).unwrap().is_none());
+        assert!(arrived.capacity() < 1024);
+    }
+
+    #[test]
+    fn a_message_that_does_not_fit_leaves_nothing_behind() {
+        let mut out = BytesMut::from(&b"before"[..]);
+        let request = tarpc::ClientMessage::Request(tarpc::Request {
+            context: tarpc::context::current(),
+            id: 1,
+            message: "x".repeat(FRAME_MAX_BYTES),
+        });
+        assert!(matches!(
+            put_frame(&request, Some(0), &mut out),
+            Err(CodecError::TooLarge { .. })
+        ));
+        assert_eq!(&out[..], b"before");
+    }
+
+    #[test]
+    fn a_response_that_does_not_fit_is_replaced_by_an_error() {
+        let mut out = BytesMut::new();
+        put_frame(&message(FRAME_MAX_BYTES), None, &mut out).unwrap();
+        let frame = FrameDecoder.decode(&mut out).unwrap().unwrap();
+        let got = Message::decode(&frame).unwrap();
+        assert_eq!(got.request_id, 1);
+        assert!(
+            got.message
+                .unwrap_err()
+                .detail
+                .contains("expected at most 16777216")
+        );
+    }
+
+    #[tokio::test]
+    async fn peers_exchange_messages_of_all_sizes() {
+        let (one, other) = tokio::io::duplex(1 << 16);
+        let mut one = peer_transport::<Message, Message>(one);
+        let mut other = peer_transport::<Message, Message>(other);
+        let sizes = [0, 1, 1000, PEER_BATCH_BYTES, 8 << 20];
+        let send = async {
+            for size in sizes {
+                one.feed(message(size)).await.unwrap();
+            }
+            one.flush().await.unwrap();
+        };
+        let receive = async {
+            for size in sizes {
+                assert_eq!(other.next().await.unwrap().unwrap(), message(size));
+            }
+        };
+        futures::join!(send, receive);
+        drop(one);
+        assert!(other.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn half_a_frame_and_a_close_is_an_error() {
+        let (mut raw, stream) = tokio::io::duplex(1 << 16);
+        let mut transport = peer_transport::<Message, Message>(stream);
+        raw.write_all(&[0, 0, 0, 9, 1, 2]).await.unwrap();
+        assert!(transport.next().now_or_never().is_none());
+        drop(raw);
+        let error = transport.next().await.unwrap().unwrap_err();
+        assert!(matches!(error, ConnectionError::Truncated { got: 6 }));
+        assert!(transport.next().await.is_none());
+    }
+}

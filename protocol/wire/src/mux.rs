@@ -277,3 +277,6 @@ async fn linger(shared: &Shared) {
     shared.closing().await;
     tokio::time::sleep(LINGER).await;
 }
+
+#[cfg(test)]
+mod tests;

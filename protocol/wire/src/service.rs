@@ -68,3 +68,6 @@ fn calls() -> client::Config {
     config.pending_request_buffer = CALLS_PENDING_MAX;
     config
 }
+
+#[cfg(test)]
+mod tests;
