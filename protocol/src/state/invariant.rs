@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{State, session::highest_in_window};
 use crate::{command::LeaseKey, id::Revision, path::Path};
 
+/// No counter gets this far by counting. One that is beyond was damaged, and could overflow.
+const COUNTER_MAX: u64 = u64::MAX >> 1;
+
 impl State {
     /// Checks that the parts of the state fit together. Takes time by the size of the state.
     ///
@@ -14,106 +17,85 @@ impl State {
     ///
     /// What does not fit, in words.
     pub fn check(&self) -> Result<(), String> {
+        self.check_meta()?;
         self.check_nodes()?;
         self.check_volumes()?;
         self.check_sessions()?;
         self.check_leases()?;
-        self.check_history()?;
-        let (epoch, index) = (self.meta.epoch, self.meta.applied_index);
-        expect(epoch.0 <= index, || {
-            format!("epoch {epoch} began after the last applied entry, {index}")
-        })
+        self.check_history()
+    }
+
+    fn check_meta(&self) -> Result<(), String> {
+        let meta = &self.meta;
+        let (epoch, index) = (meta.epoch, meta.applied_index);
+        expect(epoch.0 <= index, || format!("epoch {epoch} began after the last applied entry, {index}"))?;
+        for counter in [index, meta.revision.0, meta.next_session.0, meta.next_incarnation.0] {
+            expect(counter <= COUNTER_MAX, || format!("a counter is at {counter}: expected at most {COUNTER_MAX}"))?;
+        }
+        Ok(())
     }
 
     fn check_nodes(&self) -> Result<(), String> {
-        expect(self.nodes.contains_key(&Path::root()), || {
-            "the root does not exist".to_owned()
-        })?;
+        expect(self.nodes.contains_key(&Path::root()), || "the root does not exist".to_owned())?;
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for path in self.nodes.keys().filter(|path| !path.is_root()) {
             let parent = parent_text(path);
-            expect(self.nodes.contains_key(parent), || {
-                format!("node {path} exists, but not the node above it")
-            })?;
+            expect(self.nodes.contains_key(parent), || format!("node {path} exists, but not the node above it"))?;
             *counts.entry(parent).or_default() += 1;
         }
         for (path, node) in &self.nodes {
             let children = counts.get(path.as_str()).copied().unwrap_or_default();
             let got = node.child_count;
-            expect(got == children, || {
-                format!("node {path} counts {got} children: expected {children}")
-            })?;
+            expect(got == children, || format!("node {path} counts {got} children: expected {children}"))?;
             let in_order = node.create_revision <= node.modify_revision
                 && node.create_revision <= node.children_revision
                 && node.modify_revision.max(node.children_revision) <= self.meta.revision;
             expect(in_order, || {
                 format!(
                     "node {path} was made at {}, changed at {} and its children at {}: expected at most {}, making first",
-                    node.create_revision,
-                    node.modify_revision,
-                    node.children_revision,
-                    self.meta.revision
+                    node.create_revision, node.modify_revision, node.children_revision, self.meta.revision
                 )
             })?;
-            expect(node.version > 0, || {
-                format!("node {path} has version 0: expected at least 1")
+            // Each change of either has a revision of its own.
+            let newest = 1 + (node.modify_revision.0 - node.create_revision.0);
+            expect((1..=newest).contains(&node.version), || {
+                format!("node {path} has version {}: expected 1 to {newest}", node.version)
             })?;
-            expect(node.children_version >= children, || {
-                format!(
-                    "{children} children came to node {path} in {} changes",
-                    node.children_version
-                )
+            let newest = 1 + (node.children_revision.0 - node.create_revision.0);
+            expect((children..=newest).contains(&node.children_version), || {
+                format!("node {path} has children version {}: expected {children} to {newest}", node.children_version)
             })?;
         }
         Ok(())
     }
 
     fn check_volumes(&self) -> Result<(), String> {
-        expect(self.volumes.contains_key(&Path::root()), || {
-            "the root is not a volume".to_owned()
-        })?;
+        expect(self.volumes.contains_key(&Path::root()), || "the root is not a volume".to_owned())?;
         let newest = self.meta.revision.0.saturating_add(1);
         for (top, volume) in &self.volumes {
-            expect(self.nodes.contains_key(top), || {
-                format!("volume {top} has no node")
-            })?;
+            expect(self.nodes.contains_key(top), || format!("volume {top} has no node"))?;
             expect((1..=newest).contains(&volume.generation.0), || {
-                format!(
-                    "volume {top} has generation {}: expected 1 to {newest}",
-                    volume.generation
-                )
+                format!("volume {top} has generation {}: expected 1 to {newest}", volume.generation)
             })?;
         }
         let (got, expected) = (self.tick, self.shortest_tick());
-        expect(got == expected, || {
-            format!("the tick is {got:?}: expected {expected:?}")
-        })
+        expect(got == expected, || format!("the tick is {got:?}: expected {expected:?}"))
     }
 
     fn check_sessions(&self) -> Result<(), String> {
         for (id, session) in &self.sessions {
             let next = self.meta.next_session;
-            expect(*id < next, || {
-                format!("session {id} exists: expected identities below {next}")
-            })?;
-            expect(self.leases.contains_key(&LeaseKey::Session(*id)), || {
-                format!("session {id} has no lease")
-            })?;
+            expect(*id < next, || format!("session {id} exists: expected identities below {next}"))?;
+            expect(self.leases.contains_key(&LeaseKey::Session(*id)), || format!("session {id} has no lease"))?;
             let lowest = session.unanswered_from;
             let highest = highest_in_window(lowest);
             for (sequence, answer) in &session.answers {
                 expect((lowest..=highest).contains(sequence), || {
-                    format!(
-                        "session {id} has an answer to request {sequence}: expected {lowest} to {highest}"
-                    )
+                    format!("session {id} has an answer to request {sequence}: expected {lowest} to {highest}")
                 })?;
-                let done = answer
-                    .as_ref()
-                    .map_or(Revision(0), |written| written.revision);
+                let done = answer.as_ref().map_or(Revision(0), |written| written.revision);
                 expect(done <= self.meta.revision, || {
-                    format!(
-                        "request {sequence} of session {id} made change {done}, after the last one"
-                    )
+                    format!("request {sequence} of session {id} made change {done}, after the last one")
                 })?;
             }
         }
@@ -124,21 +106,15 @@ impl State {
         let mut incarnations = BTreeSet::new();
         for (key, lease) in &self.leases {
             let session = key.session();
-            expect(self.sessions.contains_key(&session), || {
-                format!("lease {key:?} is of a session that is gone")
-            })?;
+            expect(self.sessions.contains_key(&session), || format!("lease {key:?} is of a session that is gone"))?;
             if let LeaseKey::Volume(_, top) = key {
-                expect(self.volumes.contains_key(top), || {
-                    format!("lease {key:?} is on a volume that is gone")
-                })?;
+                expect(self.volumes.contains_key(top), || format!("lease {key:?} is on a volume that is gone"))?;
             }
             let (incarnation, next) = (lease.incarnation, self.meta.next_incarnation);
             expect(incarnation < next, || {
                 format!("lease {key:?} has incarnation {incarnation}: expected one below {next}")
             })?;
-            expect(incarnations.insert(incarnation), || {
-                format!("two leases have incarnation {incarnation}")
-            })?;
+            expect(incarnations.insert(incarnation), || format!("two leases have incarnation {incarnation}"))?;
         }
         Ok(())
     }
@@ -146,14 +122,10 @@ impl State {
     fn check_history(&self) -> Result<(), String> {
         let kept = self.history.changes.len();
         let most = Self::HISTORY_MAX;
-        expect(kept <= most, || {
-            format!("the history keeps {kept} changes: expected at most {most}")
-        })?;
+        expect(kept <= most, || format!("the history keeps {kept} changes: expected at most {most}"))?;
         let (start, revision) = (self.meta.history_start, self.meta.revision);
         expect(start.0.checked_add(kept as u64) == Some(revision.0), || {
-            format!(
-                "the history keeps {kept} changes after {start}: expected them to end with {revision}"
-            )
+            format!("the history keeps {kept} changes after {start}: expected them to end with {revision}")
         })
     }
 }

@@ -42,10 +42,7 @@ impl State {
 
     /// All leases of one session: its own, then those on volumes.
     pub fn leases_of(&self, session: SessionId) -> impl Iterator<Item = (&LeaseKey, &Lease)> {
-        self.leases
-            .get_key_value(&LeaseKey::Session(session))
-            .into_iter()
-            .chain(self.volume_leases_of(session))
+        self.leases.get_key_value(&LeaseKey::Session(session)).into_iter().chain(self.volume_leases_of(session))
     }
 
     fn volume_leases_of(&self, session: SessionId) -> impl Iterator<Item = (&LeaseKey, &Lease)> {
@@ -65,19 +62,10 @@ impl State {
     }
 
     /// Gives a lease of this name, a new one whether or not there was one before.
-    pub(super) fn grant_lease(
-        &mut self,
-        key: LeaseKey,
-        term: Duration,
-        touched: &mut BTreeSet<RowKey>,
-    ) -> Lease {
+    pub(super) fn grant_lease(&mut self, key: LeaseKey, term: Duration, touched: &mut BTreeSet<RowKey>) -> Lease {
         let incarnation = self.meta.next_incarnation;
         self.meta.next_incarnation = incarnation.next();
-        let lease = Lease {
-            incarnation,
-            term,
-            horizon: self.horizon_from_now(term),
-        };
+        let lease = Lease { incarnation, term, horizon: self.horizon_from_now(term) };
         touched.insert(RowKey::Lease(key.clone()));
         self.leases.insert(key, lease.clone());
         lease
@@ -88,12 +76,7 @@ impl State {
     }
 
     /// A new lease on the volume that `path` belongs to. It is a sign of life of its session too.
-    pub(super) fn acquire_volume(
-        &mut self,
-        id: SessionId,
-        path: &Path,
-        touched: &mut BTreeSet<RowKey>,
-    ) -> Outcome {
+    pub(super) fn acquire_volume(&mut self, id: SessionId, path: &Path, touched: &mut BTreeSet<RowKey>) -> Outcome {
         if !self.sessions.contains_key(&id) {
             return Outcome::SessionGone;
         }
@@ -108,12 +91,7 @@ impl State {
         let (top, volume) = self.volume_of(path);
         let (top, generation, term) = (top.clone(), volume.generation, volume.settings.term());
         let lease = self.grant_lease(LeaseKey::Volume(id, top.clone()), term, touched);
-        Outcome::VolumeAcquired {
-            volume: top,
-            incarnation: lease.incarnation,
-            generation,
-            horizon: lease.horizon,
-        }
+        Outcome::VolumeAcquired { volume: top, incarnation: lease.incarnation, generation, horizon: lease.horizon }
     }
 
     /// Moves the horizons of renewed leases to the lesser of *now + term + tick* and *last renewal + term + two
@@ -122,33 +100,14 @@ impl State {
     /// The lesser bound is for a tick entry that was late: counted from now alone, it would give a lease that its
     /// client has long abandoned a full extension. The term is the volume's of today: a changed one counts from the
     /// next renewal on.
-    pub(super) fn move_horizons(
-        &mut self,
-        renewals: &[Renewal],
-        touched: &mut BTreeSet<RowKey>,
-    ) -> Outcome {
-        for Renewal {
-            lease: key,
-            incarnation,
-            at,
-        } in renewals
-        {
+    pub(super) fn move_horizons(&mut self, renewals: &[Renewal], touched: &mut BTreeSet<RowKey>) -> Outcome {
+        for Renewal { lease: key, incarnation, at } in renewals {
             let term = self.current_term(key);
-            let bound = self
-                .horizon_from_now(term)
-                .min(at.after(term).after(self.tick * 2));
-            let Some(lease) = self
-                .leases
-                .get_mut(key)
-                .filter(|lease| lease.incarnation == *incarnation)
-            else {
+            let bound = self.horizon_from_now(term).min(at.after(term).after(self.tick * 2));
+            let Some(lease) = self.leases.get_mut(key).filter(|lease| lease.incarnation == *incarnation) else {
                 continue;
             };
-            let moved = Lease {
-                incarnation: *incarnation,
-                term,
-                horizon: lease.horizon.max(bound),
-            };
+            let moved = Lease { incarnation: *incarnation, term, horizon: lease.horizon.max(bound) };
             if *lease != moved {
                 *lease = moved;
                 touched.insert(RowKey::Lease(key.clone()));
@@ -176,17 +135,11 @@ impl State {
         horizon: ClusterTime,
         touched: &mut BTreeSet<RowKey>,
     ) -> Outcome {
-        let Some(lease) = self
-            .leases
-            .get(key)
-            .filter(|lease| lease.incarnation == incarnation)
-        else {
+        let Some(lease) = self.leases.get(key).filter(|lease| lease.incarnation == incarnation) else {
             return Outcome::NotHeld;
         };
         if lease.horizon != horizon {
-            return Outcome::HorizonMoved {
-                horizon: lease.horizon,
-            };
+            return Outcome::HorizonMoved { horizon: lease.horizon };
         }
         match key {
             LeaseKey::Session(id) if self.volume_leases_of(*id).next().is_some() => {
@@ -212,5 +165,188 @@ impl State {
             }
             stays
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::{
+        command::{Command, Write},
+        id::Generation,
+    };
+
+    fn on_volume(session: SessionId, top: &str) -> LeaseKey {
+        LeaseKey::Volume(session, path(top))
+    }
+
+    fn renewal(fixture: &Fixture, key: &LeaseKey, at: ClusterTime) -> Renewal {
+        let incarnation = fixture.state.lease(key).expect("a lease").incarnation;
+        Renewal { lease: key.clone(), incarnation, at }
+    }
+
+    fn tick(fixture: &mut Fixture, renewals: Vec<Renewal>) {
+        assert_eq!(fixture.run(Command::Tick { renewals }), Outcome::Ticked);
+    }
+
+    fn horizon(fixture: &Fixture, key: &LeaseKey) -> ClusterTime {
+        fixture.state.lease(key).expect("a lease").horizon
+    }
+
+    fn expire(fixture: &mut Fixture, key: &LeaseKey) -> Outcome {
+        let Lease { incarnation, horizon, .. } = *fixture.state.lease(key).expect("a lease");
+        fixture.run(Command::Expire { lease: key.clone(), incarnation, horizon })
+    }
+
+    #[test]
+    fn an_acquired_volume_is_promised_for_a_term_and_a_tick_from_now() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.time = seconds(100);
+        let acquired = Outcome::VolumeAcquired {
+            volume: path("/"),
+            incarnation: Incarnation(2),
+            generation: Generation(1),
+            horizon: seconds(111),
+        };
+        assert_eq!(fixture.acquire(session, "/any/node"), acquired);
+        let key = on_volume(session, "/");
+        let lease = Lease { incarnation: Incarnation(2), term: Duration::from_secs(10), horizon: seconds(111) };
+        assert_eq!(fixture.state.lease(&key), Some(&lease));
+        assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), seconds(701), "it is a sign of life");
+        let keys: Vec<_> = fixture.state.leases_of(session).map(|(key, _)| key.clone()).collect();
+        assert_eq!(keys, [LeaseKey::Session(session), key]);
+    }
+
+    #[test]
+    fn a_volume_acquired_again_is_another_incarnation_in_place_of_the_first() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let other = fixture.open();
+        fixture.acquire(session, "/");
+        fixture.acquire(other, "/");
+        fixture.acquire(session, "/");
+        assert_eq!(fixture.state.lease(&on_volume(session, "/")).expect("a lease").incarnation, Incarnation(5));
+        assert_eq!(fixture.state.leases().count(), 4, "a session's own and one on the volume, for two");
+        assert_eq!(fixture.state.leases_of(session).count(), 2);
+        assert_eq!(fixture.acquire(SessionId(9), "/"), Outcome::SessionGone);
+    }
+
+    #[test]
+    fn a_tick_on_time_moves_the_horizon_a_term_and_a_tick_from_now() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.acquire(session, "/");
+        let key = on_volume(session, "/");
+        let renewed = renewal(&fixture, &key, seconds(4));
+        fixture.time = ClusterTime::from_micros(4_500_000);
+        tick(&mut fixture, vec![renewed]);
+        assert_eq!(horizon(&fixture, &key), ClusterTime::from_micros(15_500_000), "4.5 + 10 + 1");
+    }
+
+    #[test]
+    fn a_late_tick_counts_from_the_renewal() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.acquire(session, "/");
+        let key = on_volume(session, "/");
+        let renewed = renewal(&fixture, &key, seconds(4));
+        fixture.time = seconds(9);
+        tick(&mut fixture, vec![renewed]);
+        assert_eq!(horizon(&fixture, &key), seconds(16), "4 + 10 + 2 is less than 9 + 10 + 1");
+    }
+
+    #[test]
+    fn a_horizon_never_moves_back_and_silent_leases_keep_theirs() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let silent = fixture.open();
+        fixture.time = seconds(20);
+        fixture.acquire(session, "/");
+        fixture.acquire(silent, "/");
+        let key = on_volume(session, "/");
+        let renewed = renewal(&fixture, &key, seconds(3));
+        fixture.time = seconds(25);
+        tick(&mut fixture, vec![renewed]);
+        assert_eq!(horizon(&fixture, &key), seconds(31));
+        assert_eq!(horizon(&fixture, &on_volume(silent, "/")), seconds(31));
+    }
+
+    #[test]
+    fn a_renewal_of_a_lease_that_is_gone_or_replaced_moves_nothing() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.acquire(session, "/");
+        let key = on_volume(session, "/");
+        let old = renewal(&fixture, &key, seconds(9));
+        fixture.acquire(session, "/");
+        let mut gone = old.clone();
+        gone.lease = on_volume(SessionId(9), "/");
+        fixture.time = seconds(9);
+        tick(&mut fixture, vec![old, gone]);
+        assert_eq!(horizon(&fixture, &key), seconds(11));
+    }
+
+    #[test]
+    fn a_changed_term_counts_from_the_next_renewal_on() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.acquire(session, "/");
+        let key = on_volume(session, "/");
+        let longer = Write::SetVolume { path: path("/"), settings: settings(Duration::from_secs(30)) };
+        fixture.write(session, longer).expect("a volume");
+        assert_eq!(fixture.state.lease(&key).expect("it stays").term, Duration::from_secs(10));
+        let renewals =
+            vec![renewal(&fixture, &key, seconds(5)), renewal(&fixture, &LeaseKey::Session(session), seconds(5))];
+        fixture.time = seconds(5);
+        tick(&mut fixture, renewals);
+        let expected = Lease { incarnation: Incarnation(2), term: Duration::from_secs(30), horizon: seconds(38) };
+        assert_eq!(fixture.state.lease(&key), Some(&expected));
+        assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), seconds(608), "5 + 600 + 3");
+    }
+
+    #[test]
+    fn a_lease_expires_if_it_is_the_one_that_is_meant() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.acquire(session, "/");
+        let lease = on_volume(session, "/");
+        let mut expire = |incarnation, horizon| {
+            fixture.run(Command::Expire { lease: lease.clone(), incarnation: Incarnation(incarnation), horizon })
+        };
+        assert_eq!(expire(1, seconds(11)), Outcome::NotHeld);
+        assert_eq!(expire(2, seconds(10)), Outcome::HorizonMoved { horizon: seconds(11) });
+        assert_eq!(expire(2, seconds(11)), Outcome::Expired);
+        assert_eq!(expire(2, seconds(11)), Outcome::NotHeld);
+        assert!(fixture.state.session(session).is_some());
+    }
+
+    #[test]
+    fn a_session_expires_with_its_answers_once_it_has_no_volume_lease() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let other = fixture.open();
+        fixture.put(session, "/a", "");
+        fixture.acquire(session, "/");
+        fixture.acquire(other, "/");
+        let own = LeaseKey::Session(session);
+        assert_eq!(expire(&mut fixture, &own), Outcome::HorizonMoved { horizon: seconds(601) });
+        assert_eq!(expire(&mut fixture, &on_volume(session, "/")), Outcome::Expired);
+        assert_eq!(expire(&mut fixture, &own), Outcome::Expired);
+        assert_eq!(fixture.state.session(session), None);
+        assert_eq!(fixture.state.leases_of(session).count(), 0);
+        assert_eq!(fixture.state.leases_of(other).count(), 2);
+    }
+
+    #[test]
+    fn the_margin_is_that_of_the_volume_or_of_the_nearest_one_left() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.write(session, create_volume("/a", 5)).expect("new");
+        let second = Duration::from_secs(1);
+        assert_eq!(fixture.state.margin(&on_volume(session, "/a")), second);
+        fixture.write(session, Write::RemoveVolume { path: path("/a") }).expect("a volume");
+        assert_eq!(fixture.state.margin(&on_volume(session, "/a")), second / 10);
+        assert_eq!(fixture.state.margin(&LeaseKey::Session(session)), Duration::ZERO);
     }
 }

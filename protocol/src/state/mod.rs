@@ -36,6 +36,11 @@ mod session;
 mod volume;
 mod write;
 
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod random;
+
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map},
     ops::Bound,
@@ -146,10 +151,7 @@ impl State {
             self.meta.applied_index
         );
         self.meta.applied_index = index;
-        let begins = proposal
-            .commands
-            .iter()
-            .any(|command| matches!(command, Command::BeginEpoch { .. }));
+        let begins = proposal.commands.iter().any(|command| matches!(command, Command::BeginEpoch { .. }));
         if begins || proposal.epoch == self.meta.epoch {
             self.meta.cluster_time = self.meta.cluster_time.max(proposal.time);
         }
@@ -162,49 +164,24 @@ impl State {
         Applied { outcomes, touched }
     }
 
-    fn execute(
-        &mut self,
-        index: u64,
-        epoch: Epoch,
-        command: &Command,
-        touched: &mut BTreeSet<RowKey>,
-    ) -> Outcome {
+    fn execute(&mut self, index: u64, epoch: Epoch, command: &Command, touched: &mut BTreeSet<RowKey>) -> Outcome {
         if let Command::BeginEpoch { .. } = command {
             self.meta.epoch = Epoch(index);
-            return Outcome::EpochBegun {
-                epoch: self.meta.epoch,
-            };
+            return Outcome::EpochBegun { epoch: self.meta.epoch };
         }
         if epoch != self.meta.epoch {
             return Outcome::EpochOver;
         }
         match command {
-            Command::BeginEpoch { .. } => Outcome::EpochBegun {
-                epoch: self.meta.epoch,
-            },
+            Command::BeginEpoch { .. } => Outcome::EpochBegun { epoch: self.meta.epoch },
             Command::OpenSession { name } => self.open_session(name, touched),
             Command::CloseSession { session } => self.close_session(*session, touched),
-            Command::AcquireVolume { session, path } => {
-                self.acquire_volume(*session, path, touched)
-            }
+            Command::AcquireVolume { session, path } => self.acquire_volume(*session, path, touched),
             Command::Tick { renewals } => self.move_horizons(renewals, touched),
-            Command::Expire {
-                lease,
-                incarnation,
-                horizon,
-            } => self.expire(lease, *incarnation, *horizon, touched),
-            Command::Write {
-                session,
-                sequence,
-                unanswered_from,
-                write,
-                covers,
-            } => {
-                let request = session::Request {
-                    session: *session,
-                    sequence: *sequence,
-                    unanswered_from: *unanswered_from,
-                };
+            Command::Expire { lease, incarnation, horizon } => self.expire(lease, *incarnation, *horizon, touched),
+            Command::Write { session, sequence, unanswered_from, write, covers } => {
+                let request =
+                    session::Request { session: *session, sequence: *sequence, unanswered_from: *unanswered_from };
                 self.write_once(request, write, covers, touched)
             }
         }
@@ -235,10 +212,7 @@ impl State {
 fn below<'a, V>(map: &'a BTreeMap<Path, V>, path: &Path) -> btree_map::Range<'a, Path, V> {
     let lower = path.below();
     let upper = after_all_below(&lower);
-    map.range::<str, _>((
-        Bound::Excluded(lower.as_str()),
-        Bound::Excluded(upper.as_str()),
-    ))
+    map.range::<str, _>((Bound::Excluded(lower.as_str()), Bound::Excluded(upper.as_str())))
 }
 
 /// Where the run of paths ends that begin with `lower`, a text that ends in `/`: `0` is the byte after `/`.
@@ -246,4 +220,103 @@ fn after_all_below(lower: &str) -> String {
     let mut upper = lower.strip_suffix('/').unwrap_or(lower).to_owned();
     upper.push('0');
     upper
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fixture::*, *};
+    use crate::id::Generation;
+
+    fn begin(replica: u64) -> Command {
+        Command::BeginEpoch { replica, attempt: 1 }
+    }
+
+    #[test]
+    fn a_new_state_is_a_root_that_is_a_volume_and_nothing_else() {
+        let state = State::new(VolumeSettings::DEFAULT);
+        assert_eq!(state.check(), Ok(()));
+        assert_eq!(state.nodes_from(&Path::root()).count(), 1);
+        let root = state.volume(&Path::root()).expect("a volume");
+        assert_eq!((root.generation, root.settings), (Generation(1), VolumeSettings::DEFAULT));
+        assert_eq!((state.sessions().count(), state.leases().count()), (0, 0));
+        assert_eq!((state.applied_index(), state.epoch(), state.revision()), (0, Epoch(0), Revision(0)));
+        assert_eq!(state.tick(), Duration::from_secs(1), "a tenth of the default term");
+    }
+
+    #[test]
+    fn beginning_an_epoch_names_it_by_the_index_and_moves_the_clock() {
+        let mut state = State::new(VolumeSettings::DEFAULT);
+        let proposal = Proposal { epoch: Epoch(77), number: 1, time: seconds(5), commands: vec![begin(1)] };
+        let applied = state.apply(3, &proposal);
+        assert_eq!(applied.outcomes, [Outcome::EpochBegun { epoch: Epoch(3) }]);
+        assert_eq!(applied.touched, BTreeSet::from([RowKey::Meta]));
+        assert_eq!((state.epoch(), state.applied_index(), state.cluster_time()), (Epoch(3), 3, seconds(5)));
+    }
+
+    #[test]
+    fn a_proposal_of_another_epoch_changes_nothing_not_even_the_clock() {
+        let mut fixture = Fixture::new();
+        let before = fixture.state.clone();
+        let stale = Proposal {
+            epoch: Epoch(0),
+            number: 9,
+            time: before.cluster_time().after(Duration::from_secs(3600)),
+            commands: vec![Command::OpenSession { name: "late".to_owned() }, fixture.put_command("/a", "1")],
+        };
+        let applied = fixture.apply(&stale);
+        assert_eq!(applied.outcomes, [Outcome::EpochOver, Outcome::EpochOver]);
+        assert_eq!(applied.touched, BTreeSet::from([RowKey::Meta]));
+        let index = fixture.state.applied_index();
+        let expected = State { meta: Meta { applied_index: index, ..before.meta.clone() }, ..before };
+        assert_eq!(fixture.state, expected);
+    }
+
+    #[test]
+    fn commands_behind_the_beginning_of_another_epoch_are_over() {
+        let mut fixture = Fixture::new();
+        let proposal = Proposal {
+            epoch: fixture.state.epoch(),
+            number: 9,
+            time: ClusterTime::ZERO,
+            commands: vec![begin(2), Command::OpenSession { name: "late".to_owned() }],
+        };
+        let applied = fixture.apply(&proposal);
+        let epoch = Epoch(fixture.state.applied_index());
+        assert_eq!(applied.outcomes, [Outcome::EpochBegun { epoch }, Outcome::EpochOver]);
+    }
+
+    #[test]
+    fn cluster_time_never_goes_back() {
+        let mut fixture = Fixture::new();
+        fixture.time = seconds(50);
+        fixture.run(Command::Tick { renewals: vec![] });
+        fixture.time = seconds(40);
+        fixture.run(Command::Tick { renewals: vec![] });
+        assert_eq!(fixture.state.cluster_time(), seconds(50));
+    }
+
+    #[test]
+    #[should_panic(expected = "entry 1 is applied after entry 1")]
+    fn an_entry_cannot_be_applied_twice() {
+        let mut state = State::new(VolumeSettings::DEFAULT);
+        let proposal = Proposal { epoch: Epoch(0), number: 1, time: ClusterTime::ZERO, commands: vec![begin(1)] };
+        state.apply(1, &proposal);
+        state.apply(1, &proposal);
+    }
+
+    #[test]
+    fn a_put_of_an_existing_node_touches_only_its_own_rows() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.put(session, "/a/b", "1");
+        let command = fixture.put_command_of(session, "/a/b", "2");
+        let applied = fixture.apply_command(command);
+        let expected = [
+            RowKey::Meta,
+            RowKey::Node(path("/a/b")),
+            RowKey::Answer(session, crate::id::Sequence(2)),
+            RowKey::Change(Revision(2)),
+        ];
+        assert_eq!(applied.touched, BTreeSet::from(expected));
+    }
 }

@@ -92,10 +92,7 @@ impl State {
 
     /// The content of a node's data object.
     pub fn data(&self, path: &Path) -> Option<Data> {
-        self.node(path).map(|node| Data {
-            value: node.value.clone(),
-            stat: node.stat(),
-        })
+        self.node(path).map(|node| Data { value: node.value.clone(), stat: node.stat() })
     }
 
     /// The content of a node's children object. Costs by the number of children, not of what lies below them.
@@ -122,10 +119,8 @@ impl State {
                 // A run of nodes below a child that has been seen already.
                 Some(end) => {
                     let past = after_all_below(&at.as_str()[..=lower.len() + end]);
-                    rest = self.nodes.range::<str, _>((
-                        Bound::Included(past.as_str()),
-                        Bound::Excluded(upper.as_str()),
-                    ));
+                    rest =
+                        self.nodes.range::<str, _>((Bound::Included(past.as_str()), Bound::Excluded(upper.as_str())));
                 }
             }
         }
@@ -149,30 +144,17 @@ impl State {
     }
 
     /// All nodes from `path` on, in the order of paths, `path` itself first if it exists.
-    pub fn nodes_from<'a>(
-        &'a self,
-        path: &Path,
-    ) -> impl Iterator<Item = (&'a Path, &'a Node)> + use<'a> {
-        self.nodes
-            .range::<Path, _>((Bound::Included(path), Bound::Unbounded))
+    pub fn nodes_from<'a>(&'a self, path: &Path) -> impl Iterator<Item = (&'a Path, &'a Node)> + use<'a> {
+        self.nodes.range::<Path, _>((Bound::Included(path), Bound::Unbounded))
     }
 
     /// The nodes strictly below `path`, in the order of paths.
-    pub fn nodes_below<'a>(
-        &'a self,
-        path: &Path,
-    ) -> impl Iterator<Item = (&'a Path, &'a Node)> + use<'a> {
+    pub fn nodes_below<'a>(&'a self, path: &Path) -> impl Iterator<Item = (&'a Path, &'a Node)> + use<'a> {
         below(&self.nodes, path)
     }
 
     /// Makes a node that does not exist, and those above it that do not.
-    pub(super) fn make_node(
-        &mut self,
-        path: &Path,
-        value: Value,
-        revision: Revision,
-        touched: &mut BTreeSet<RowKey>,
-    ) {
+    pub(super) fn make_node(&mut self, path: &Path, value: Value, revision: Revision, touched: &mut BTreeSet<RowKey>) {
         self.nodes.insert(path.clone(), Node::new(value, revision));
         touched.insert(RowKey::Node(path.clone()));
         for ancestor in path.ancestors() {
@@ -188,16 +170,8 @@ impl State {
     }
 
     /// Removes a node other than the root, and all below it. Returns how many there were.
-    pub(super) fn remove_nodes(
-        &mut self,
-        path: &Path,
-        revision: Revision,
-        touched: &mut BTreeSet<RowKey>,
-    ) -> u64 {
-        let mut removed: Vec<Path> = self
-            .nodes_below(path)
-            .map(|(below, _)| below.clone())
-            .collect();
+    pub(super) fn remove_nodes(&mut self, path: &Path, revision: Revision, touched: &mut BTreeSet<RowKey>) -> u64 {
+        let mut removed: Vec<Path> = self.nodes_below(path).map(|(below, _)| below.clone()).collect();
         removed.push(path.clone());
         for gone in &removed {
             self.nodes.remove(gone);
@@ -210,5 +184,72 @@ impl State {
             touched.insert(RowKey::Node(parent));
         }
         removed.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::id::Revision;
+
+    #[test]
+    fn children_are_found_past_their_subtrees_and_their_neighbours() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        // In the order of bytes, /a-b lies between /a and what is below /a, and /a0 right behind that.
+        for at in ["/a/x/deep", "/a/y", "/a-b/z", "/a0", "/a/x-1", "/b/x/y/z"] {
+            fixture.put(session, at, "");
+        }
+        let names = |at: &str| fixture.state.children(&path(at)).expect("it exists").names;
+        assert_eq!(names("/"), ["a", "a-b", "a0", "b"]);
+        assert_eq!(names("/a"), ["x", "x-1", "y"]);
+        assert_eq!(names("/a/x"), ["deep"]);
+        assert_eq!(names("/a/y"), [""; 0]);
+        assert_eq!(fixture.state.children(&path("/none")), None);
+    }
+
+    #[test]
+    fn a_child_that_comes_or_goes_changes_the_list_and_not_the_data() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.put(session, "/a", "value");
+        let before = fixture.state.data(&path("/a"));
+        fixture.put(session, "/a/b", "");
+        fixture.write(session, delete("/a/b", false)).expect("a leaf");
+        assert_eq!(fixture.state.data(&path("/a")), before);
+        let expected = Children { names: vec![], version: 2, modify_revision: Revision(3) };
+        assert_eq!(fixture.state.children(&path("/a")), Some(expected));
+        assert_eq!(fixture.state.modify_revision(&Object::data(path("/a"))), Some(Revision(1)));
+        assert_eq!(fixture.state.modify_revision(&Object::children(path("/a"))), Some(Revision(3)));
+        assert_eq!(fixture.state.modify_revision(&Object::data(path("/a/b"))), None);
+    }
+
+    #[test]
+    fn what_lies_below_is_the_subtree_and_nothing_else() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        for at in ["/a/x/deep", "/a-b", "/a0"] {
+            fixture.put(session, at, "");
+        }
+        let below = |at: &str| -> Vec<String> {
+            fixture.state.nodes_below(&path(at)).map(|(below, _)| below.to_string()).collect()
+        };
+        assert_eq!(below("/a"), ["/a/x", "/a/x/deep"]);
+        assert_eq!(below("/"), ["/a", "/a-b", "/a/x", "/a/x/deep", "/a0"]);
+        let from: Vec<_> = fixture.state.nodes_from(&path("/a/x")).map(|(at, _)| at.as_str()).collect();
+        assert_eq!(from, ["/a/x", "/a/x/deep", "/a0"]);
+    }
+
+    #[test]
+    fn a_node_that_is_made_again_looks_new() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.put(session, "/a", "one");
+        fixture.put(session, "/a", "two");
+        fixture.write(session, delete("/a", false)).expect("a leaf");
+        let written = fixture.put(session, "/a", "three");
+        let revision = Revision(4);
+        let stat = Stat { create_revision: revision, modify_revision: revision, version: 1, value_len: 5, owner: None };
+        assert_eq!(written.stat, Some(stat));
     }
 }

@@ -98,9 +98,7 @@ impl RowKey {
             Self::Session(id) => (TAG_SESSION, [Some(id.0), None], ""),
             Self::Answer(id, sequence) => (TAG_ANSWER, [Some(id.0), Some(sequence.0)], ""),
             Self::Lease(LeaseKey::Session(id)) => (TAG_LEASE_SESSION, [Some(id.0), None], ""),
-            Self::Lease(LeaseKey::Volume(id, top)) => {
-                (TAG_LEASE_VOLUME, [Some(id.0), None], top.as_str())
-            }
+            Self::Lease(LeaseKey::Volume(id, top)) => (TAG_LEASE_VOLUME, [Some(id.0), None], top.as_str()),
             Self::Change(revision) => (TAG_CHANGE, [Some(revision.0), None], ""),
         };
         let mut bytes = Vec::with_capacity(1 + 16 + path.len());
@@ -118,10 +116,7 @@ impl RowKey {
     ///
     /// [`RowError::Key`] or [`RowError::Path`] if they are none.
     pub fn decode(bytes: &[u8]) -> Result<Self, RowError> {
-        let mut rest = KeyRest {
-            key: bytes,
-            rest: bytes,
-        };
+        let mut rest = KeyRest { key: bytes, rest: bytes };
         let key = match rest.tag()? {
             TAG_META => Self::Meta,
             TAG_NODE => Self::Node(rest.path()?),
@@ -129,17 +124,11 @@ impl RowKey {
             TAG_SESSION => Self::Session(SessionId(rest.number()?)),
             TAG_ANSWER => Self::Answer(SessionId(rest.number()?), Sequence(rest.number()?)),
             TAG_LEASE_SESSION => Self::Lease(LeaseKey::Session(SessionId(rest.number()?))),
-            TAG_LEASE_VOLUME => {
-                Self::Lease(LeaseKey::Volume(SessionId(rest.number()?), rest.path()?))
-            }
+            TAG_LEASE_VOLUME => Self::Lease(LeaseKey::Volume(SessionId(rest.number()?), rest.path()?)),
             TAG_CHANGE => Self::Change(Revision(rest.number()?)),
             _ => return Err(rest.malformed("a tag from 0 to 7")),
         };
-        if rest.rest.is_empty() {
-            Ok(key)
-        } else {
-            Err(rest.malformed("nothing more"))
-        }
+        if rest.rest.is_empty() { Ok(key) } else { Err(rest.malformed("nothing more")) }
     }
 }
 
@@ -151,38 +140,26 @@ struct KeyRest<'a> {
 
 impl KeyRest<'_> {
     fn tag(&mut self) -> Result<u8, RowError> {
-        let (tag, rest) = self
-            .rest
-            .split_first()
-            .ok_or_else(|| self.malformed("a tag"))?;
+        let (tag, rest) = self.rest.split_first().ok_or_else(|| self.malformed("a tag"))?;
         self.rest = rest;
         Ok(*tag)
     }
 
     fn number(&mut self) -> Result<u64, RowError> {
-        let (number, rest) = self
-            .rest
-            .split_first_chunk()
-            .ok_or_else(|| self.malformed("a number of 8 bytes"))?;
+        let (number, rest) = self.rest.split_first_chunk().ok_or_else(|| self.malformed("a number of 8 bytes"))?;
         self.rest = rest;
         Ok(u64::from_be_bytes(*number))
     }
 
     fn path(&mut self) -> Result<Path, RowError> {
         let text = std::str::from_utf8(self.rest).map_err(|_| self.malformed("a path in UTF-8"))?;
-        let path = Path::parse(text).map_err(|cause| RowError::Path {
-            key: self.key.to_vec(),
-            cause,
-        })?;
+        let path = Path::parse(text).map_err(|cause| RowError::Path { key: self.key.to_vec(), cause })?;
         self.rest = &[];
         Ok(path)
     }
 
     fn malformed(&self, expected: &'static str) -> RowError {
-        RowError::Key {
-            key: self.key.to_vec(),
-            expected,
-        }
+        RowError::Key { key: self.key.to_vec(), expected }
     }
 }
 
@@ -194,9 +171,7 @@ impl State {
             RowKey::Node(path) => self.nodes.get(path).map(encode),
             RowKey::Volume(top) => self.volumes.get(top).map(encode),
             RowKey::Session(id) => self.sessions.get(id).map(encode),
-            RowKey::Answer(id, sequence) => {
-                self.sessions.get(id)?.answers.get(sequence).map(encode)
-            }
+            RowKey::Answer(id, sequence) => self.sessions.get(id)?.answers.get(sequence).map(encode),
             RowKey::Lease(key) => self.leases.get(key).map(encode),
             RowKey::Change(revision) => self.change(*revision).map(encode),
         }
@@ -206,38 +181,17 @@ impl State {
     /// for.
     pub fn rows(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
         let meta = std::iter::once((RowKey::Meta.encode(), encode(&self.meta)));
-        let nodes = self
-            .nodes
-            .iter()
-            .map(|(path, node)| (RowKey::Node(path.clone()).encode(), encode(node)));
-        let volumes = self
-            .volumes
-            .iter()
-            .map(|(top, volume)| (RowKey::Volume(top.clone()).encode(), encode(volume)));
-        let sessions = self
-            .sessions
-            .iter()
-            .map(|(id, session)| (RowKey::Session(*id).encode(), encode(session)));
+        let nodes = self.nodes.iter().map(|(path, node)| (RowKey::Node(path.clone()).encode(), encode(node)));
+        let volumes = self.volumes.iter().map(|(top, volume)| (RowKey::Volume(top.clone()).encode(), encode(volume)));
+        let sessions = self.sessions.iter().map(|(id, session)| (RowKey::Session(*id).encode(), encode(session)));
         let answers = self.sessions.iter().flat_map(|(id, session)| {
-            session
-                .answers
-                .iter()
-                .map(|(sequence, answer)| (RowKey::Answer(*id, *sequence).encode(), encode(answer)))
+            session.answers.iter().map(|(sequence, answer)| (RowKey::Answer(*id, *sequence).encode(), encode(answer)))
         });
-        let leases = self
-            .leases
-            .iter()
-            .map(|(key, lease)| (RowKey::Lease(key.clone()).encode(), encode(lease)));
+        let leases = self.leases.iter().map(|(key, lease)| (RowKey::Lease(key.clone()).encode(), encode(lease)));
         let first = self.meta.history_start.0 + 1;
         let changes = (first..).zip(&self.history.changes);
-        let changes = changes
-            .map(|(revision, sets)| (RowKey::Change(Revision(revision)).encode(), encode(sets)));
-        meta.chain(nodes)
-            .chain(volumes)
-            .chain(sessions)
-            .chain(answers)
-            .chain(leases)
-            .chain(changes)
+        let changes = changes.map(|(revision, sets)| (RowKey::Change(Revision(revision)).encode(), encode(sets)));
+        meta.chain(nodes).chain(volumes).chain(sessions).chain(answers).chain(leases).chain(changes)
     }
 
     /// The state that these rows are, in whatever order they come.
@@ -273,34 +227,19 @@ impl RowReader {
             RowKey::Node(path) => self.nodes.insert(path, decode(&key, value)?).is_none(),
             RowKey::Volume(top) => self.volumes.insert(top, decode(&key, value)?).is_none(),
             RowKey::Session(id) => self.sessions.insert(id, decode(&key, value)?).is_none(),
-            RowKey::Answer(id, sequence) => self
-                .answers
-                .insert((id, sequence), decode(&key, value)?)
-                .is_none(),
+            RowKey::Answer(id, sequence) => self.answers.insert((id, sequence), decode(&key, value)?).is_none(),
             RowKey::Lease(lease) => self.leases.insert(lease, decode(&key, value)?).is_none(),
-            RowKey::Change(revision) => self
-                .changes
-                .insert(revision, decode(&key, value)?)
-                .is_none(),
+            RowKey::Change(revision) => self.changes.insert(revision, decode(&key, value)?).is_none(),
         };
-        if is_new {
-            Ok(())
-        } else {
-            Err(RowError::Twice { key })
-        }
+        if is_new { Ok(()) } else { Err(RowError::Twice { key }) }
     }
 
     fn finish(mut self) -> Result<State, RowError> {
         let meta = self.meta.ok_or(RowError::MetaMissing)?;
         for ((id, sequence), answer) in self.answers {
-            let session = self
-                .sessions
-                .get_mut(&id)
-                .ok_or_else(|| RowError::Inconsistent {
-                    what: format!(
-                        "the answer to request {sequence} of session {id}, which does not exist"
-                    ),
-                })?;
+            let session = self.sessions.get_mut(&id).ok_or_else(|| RowError::Inconsistent {
+                what: format!("the answer to request {sequence} of session {id}, which does not exist"),
+            })?;
             session.answers.insert(sequence, answer);
         }
         let mut expected = meta.history_start;
@@ -317,15 +256,11 @@ impl RowReader {
             volumes: self.volumes,
             sessions: self.sessions,
             leases: self.leases,
-            history: History {
-                changes: self.changes.into_values().collect(),
-            },
+            history: History { changes: self.changes.into_values().collect() },
             tick: Default::default(),
         };
         state.tick = state.shortest_tick();
-        state
-            .check()
-            .map_err(|what| RowError::Inconsistent { what })?;
+        state.check().map_err(|what| RowError::Inconsistent { what })?;
         Ok(state)
     }
 }
@@ -335,17 +270,127 @@ fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 }
 
 fn decode<T: DeserializeOwned>(key: &RowKey, value: &[u8]) -> Result<T, RowError> {
-    let malformed = |cause: String| RowError::Value {
-        key: key.clone(),
-        cause,
-    };
-    let (decoded, rest) =
-        postcard::take_from_bytes(value).map_err(|error| malformed(error.to_string()))?;
+    let malformed = |cause: String| RowError::Value { key: key.clone(), cause };
+    let (decoded, rest) = postcard::take_from_bytes(value).map_err(|error| malformed(error.to_string()))?;
     if !rest.is_empty() {
-        return Err(malformed(format!(
-            "{} bytes are left over: expected none",
-            rest.len()
-        )));
+        return Err(malformed(format!("{} bytes are left over: expected none", rest.len())));
     }
     Ok(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+
+    fn sample() -> Fixture {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        for at in ["/a/x", "/a-b", "/a0/y"] {
+            fixture.put(session, at, "value");
+        }
+        fixture.write(session, create_volume("/a", 5)).expect("new");
+        fixture.acquire(session, "/a");
+        fixture.write(session, delete("/none", false)).expect_err("it does not exist");
+        fixture
+    }
+
+    fn without(fixture: &Fixture, key: RowKey) -> Result<State, RowError> {
+        let mut rows = fixture.rows.clone();
+        assert!(rows.remove(&key.encode()).is_some(), "{key:?} is there");
+        State::from_rows(rows)
+    }
+
+    #[test]
+    fn keys_come_back_from_their_bytes_and_keep_their_order() {
+        let (one, two) = (SessionId(1), SessionId(256));
+        let keys = [
+            RowKey::Meta,
+            RowKey::Node(path("/")),
+            RowKey::Node(path("/a")),
+            RowKey::Node(path("/a-b")),
+            RowKey::Node(path("/a/x")),
+            RowKey::Volume(path("/")),
+            RowKey::Session(one),
+            RowKey::Session(two),
+            RowKey::Answer(one, Sequence(255)),
+            RowKey::Answer(one, Sequence(256)),
+            RowKey::Answer(two, Sequence(1)),
+            RowKey::Lease(LeaseKey::Session(one)),
+            RowKey::Lease(LeaseKey::Session(two)),
+            RowKey::Lease(LeaseKey::Volume(one, path("/b"))),
+            RowKey::Lease(LeaseKey::Volume(two, path("/a"))),
+            RowKey::Change(Revision(9)),
+            RowKey::Change(Revision(u64::MAX)),
+        ];
+        assert!(keys.is_sorted());
+        let encoded = keys.each_ref().map(RowKey::encode);
+        assert!(encoded.is_sorted());
+        assert_eq!(encoded.map(|key| RowKey::decode(&key)), keys.map(Ok));
+    }
+
+    #[test]
+    fn malformed_keys_are_refused_with_what_was_expected() {
+        let expected = |key: &[u8]| match RowKey::decode(key) {
+            Err(RowError::Key { expected, .. }) => expected,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(expected(&[]), "a tag");
+        assert_eq!(expected(&[8]), "a tag from 0 to 7");
+        assert_eq!(expected(&[TAG_META, 0]), "nothing more");
+        assert_eq!(expected(&[TAG_SESSION, 0, 0]), "a number of 8 bytes");
+        assert_eq!(expected(&[TAG_NODE, 0xff]), "a path in UTF-8");
+        assert!(matches!(RowKey::decode(&[TAG_NODE, b'a']), Err(RowError::Path { .. })));
+    }
+
+    #[test]
+    fn the_rows_are_the_state() {
+        let fixture = sample();
+        let rows: Vec<_> = fixture.state.rows().collect();
+        assert!(rows.is_sorted_by(|one, other| one.0 < other.0), "in order, each once");
+        assert_eq!(State::from_rows(rows.iter().rev().cloned()), Ok(fixture.state.clone()));
+        for (key, value) in rows {
+            let key = RowKey::decode(&key).expect("a key");
+            assert_eq!(fixture.state.row(&key), Some(value), "{key:?}");
+        }
+        assert_eq!(fixture.state.row(&RowKey::Node(path("/none"))), None);
+        assert_eq!(fixture.state.row(&RowKey::Change(Revision(0))), None);
+        assert_eq!(fixture.state.row(&RowKey::Change(Revision(5))), None);
+    }
+
+    #[test]
+    fn a_missing_row_is_missed() {
+        let fixture = sample();
+        let session = SessionId(1);
+        let what = |key| match without(&fixture, key) {
+            Err(RowError::Inconsistent { what }) => what,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(without(&fixture, RowKey::Meta), Err(RowError::MetaMissing));
+        assert_eq!(what(RowKey::Node(path("/"))), "the root does not exist");
+        assert_eq!(what(RowKey::Node(path("/a"))), "node /a/x exists, but not the node above it");
+        assert_eq!(what(RowKey::Node(path("/a/x"))), "node /a counts 1 children: expected 0");
+        assert_eq!(what(RowKey::Volume(path("/"))), "the root is not a volume");
+        assert!(what(RowKey::Volume(path("/a"))).ends_with("is on a volume that is gone"));
+        assert_eq!(what(RowKey::Lease(LeaseKey::Session(session))), "session 1 has no lease");
+        assert!(what(RowKey::Session(session)).starts_with("the answer to request 1 of session 1"));
+        assert_eq!(what(RowKey::Change(Revision(2))), "the history goes on with change 3: expected 2");
+        assert!(what(RowKey::Change(Revision(4))).ends_with("expected them to end with 4"));
+    }
+
+    #[test]
+    fn rows_that_are_there_twice_or_do_not_decode_are_refused() {
+        let fixture = sample();
+        let rows = || fixture.state.rows();
+        let key = RowKey::Node(path("/a"));
+        let row = (key.encode(), fixture.state.row(&key).expect("a row"));
+        assert_eq!(State::from_rows(rows().chain([row.clone()])), Err(RowError::Twice { key }));
+        let session = RowKey::Session(SessionId(7));
+        let cut = (session.encode(), vec![9]);
+        assert!(matches!(State::from_rows(rows().chain([cut])), Err(RowError::Value { key, .. }) if key == session));
+        let mut longer = row;
+        longer.0 = RowKey::Node(path("/a/z")).encode();
+        longer.1.push(0);
+        let error = State::from_rows(rows().chain([longer])).expect_err("left over");
+        assert!(error.to_string().contains("1 bytes are left over"), "{error}");
+    }
 }

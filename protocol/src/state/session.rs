@@ -62,19 +62,13 @@ impl Session {
 
     fn answered(&self, sequence: Sequence, unanswered_from: Sequence) -> Answered<'_> {
         if sequence < self.unanswered_from {
-            return Answered::BelowWindow {
-                lowest: self.unanswered_from,
-            };
+            return Answered::BelowWindow { lowest: self.unanswered_from };
         }
         if let Some(outcome) = self.answers.get(&sequence) {
             return Answered::Outcome(outcome);
         }
         let highest = highest_in_window(self.window_start(sequence, unanswered_from));
-        if sequence > highest {
-            Answered::BeyondWindow { highest }
-        } else {
-            Answered::Never
-        }
+        if sequence > highest { Answered::BeyondWindow { highest } } else { Answered::Never }
     }
 }
 
@@ -110,39 +104,25 @@ impl State {
         sequence: Sequence,
         unanswered_from: Sequence,
     ) -> Option<Answered<'_>> {
-        self.session(session)
-            .map(|session| session.answered(sequence, unanswered_from))
+        self.session(session).map(|session| session.answered(sequence, unanswered_from))
     }
 
     pub(super) fn open_session(&mut self, name: &str, touched: &mut BTreeSet<RowKey>) -> Outcome {
         let id = self.meta.next_session;
         self.meta.next_session = id.next();
-        let session = Session {
-            name: name.to_owned(),
-            unanswered_from: Sequence(1),
-            answers: BTreeMap::new(),
-        };
+        let session = Session { name: name.to_owned(), unanswered_from: Sequence(1), answers: BTreeMap::new() };
         self.sessions.insert(id, session);
         touched.insert(RowKey::Session(id));
         self.grant_lease(LeaseKey::Session(id), Self::SESSION_TERM, touched);
         Outcome::SessionOpened { session: id }
     }
 
-    pub(super) fn close_session(
-        &mut self,
-        id: SessionId,
-        touched: &mut BTreeSet<RowKey>,
-    ) -> Outcome {
+    pub(super) fn close_session(&mut self, id: SessionId, touched: &mut BTreeSet<RowKey>) -> Outcome {
         let Some(session) = self.sessions.remove(&id) else {
             return Outcome::SessionGone;
         };
         touched.insert(RowKey::Session(id));
-        touched.extend(
-            session
-                .answers
-                .into_keys()
-                .map(|sequence| RowKey::Answer(id, sequence)),
-        );
+        touched.extend(session.answers.into_keys().map(|sequence| RowKey::Answer(id, sequence)));
         let keys: Vec<LeaseKey> = self.leases_of(id).map(|(key, _)| key.clone()).collect();
         for key in keys {
             self.leases.remove(&key);
@@ -162,11 +142,7 @@ impl State {
         covers: &[ObjectSet],
         touched: &mut BTreeSet<RowKey>,
     ) -> Outcome {
-        let Request {
-            session,
-            sequence,
-            unanswered_from,
-        } = request;
+        let Request { session, sequence, unanswered_from } = request;
         match self.answered_given(session, sequence, unanswered_from) {
             None => return Outcome::SessionGone,
             Some(Answered::Outcome(outcome)) => return Outcome::Written(outcome.clone()),
@@ -176,11 +152,7 @@ impl State {
         }
         let result = match self.footprint(write) {
             Err(refusal) => Err(refusal),
-            Ok(sets)
-                if sets
-                    .iter()
-                    .all(|set| covers.iter().any(|cover| cover.includes(set))) =>
-            {
+            Ok(sets) if sets.iter().all(|set| covers.iter().any(|cover| cover.includes(set))) => {
                 Ok(self.write(write, sets, touched))
             }
             Ok(_) => return Outcome::NotCovered,
@@ -189,17 +161,8 @@ impl State {
         Outcome::Written(result)
     }
 
-    fn remember(
-        &mut self,
-        request: Request,
-        result: Result<Written, WriteRefusal>,
-        touched: &mut BTreeSet<RowKey>,
-    ) {
-        let Request {
-            session: id,
-            sequence,
-            unanswered_from,
-        } = request;
+    fn remember(&mut self, request: Request, result: Result<Written, WriteRefusal>, touched: &mut BTreeSet<RowKey>) {
+        let Request { session: id, sequence, unanswered_from } = request;
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
@@ -216,5 +179,140 @@ impl State {
         }
         session.answers.insert(sequence, result);
         touched.insert(RowKey::Answer(id, sequence));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::{
+        command::{Command, Condition},
+        id::Revision,
+        path::Path,
+    };
+
+    fn request(session: SessionId, sequence: u64, unanswered_from: u64, write: Write) -> Command {
+        let (sequence, unanswered_from) = (Sequence(sequence), Sequence(unanswered_from));
+        Command::Write { session, sequence, unanswered_from, write, covers: everything() }
+    }
+
+    #[test]
+    fn identities_are_never_used_again() {
+        let mut fixture = Fixture::new();
+        assert_eq!(fixture.open(), SessionId(1));
+        assert_eq!(fixture.run(Command::CloseSession { session: SessionId(1) }), Outcome::SessionClosed);
+        assert_eq!(fixture.run(Command::CloseSession { session: SessionId(1) }), Outcome::SessionGone);
+        assert_eq!(fixture.open(), SessionId(2));
+        let session = fixture.state.session(SessionId(2)).expect("it is open");
+        assert_eq!((session.name.as_str(), session.unanswered_from), ("tester", Sequence(1)));
+        assert_eq!(fixture.state.sessions().map(|(id, _)| id).collect::<Vec<_>>(), [SessionId(2)]);
+    }
+
+    #[test]
+    fn a_closed_session_leaves_no_lease_and_no_answer() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.put(session, "/a", "");
+        fixture.acquire(session, "/");
+        fixture.run(Command::CloseSession { session });
+        assert_eq!(fixture.state.leases().count(), 0);
+        assert_eq!(fixture.state.answered(session, Sequence(1)), None);
+        let late = fixture.put_command_of(session, "/a", "late");
+        assert_eq!(fixture.run(late), Outcome::SessionGone);
+        assert_eq!(fixture.state.revision(), Revision(1));
+    }
+
+    #[test]
+    fn a_write_sent_again_takes_effect_once_and_gets_the_first_outcome() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let first = fixture.run(request(session, 1, 1, put("/a", "1")));
+        fixture.run(request(session, 2, 1, put("/a", "2")));
+        let before = fixture.state.clone();
+        assert_eq!(fixture.run(request(session, 1, 1, put("/a", "1"))), first);
+        assert_eq!((fixture.state.revision(), &fixture.state.nodes), (before.revision(), &before.nodes));
+        let Some(Answered::Outcome(answer)) = fixture.state.answered(session, Sequence(1)) else {
+            panic!("the outcome is remembered");
+        };
+        assert_eq!(Outcome::Written(answer.clone()), first);
+    }
+
+    #[test]
+    fn a_refusal_is_remembered_too() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let refused = Outcome::Written(Err(WriteRefusal::NotFound { path: path("/a") }));
+        let conditional = put_if("/a", "", Condition::Revision(Revision(1)));
+        assert_eq!(fixture.run(request(session, 1, 1, conditional.clone())), refused);
+        assert_eq!(fixture.state.revision(), Revision(0));
+        fixture.run(request(session, 2, 1, put("/a", "")));
+        assert_eq!(fixture.run(request(session, 1, 1, conditional)), refused, "though it would succeed by now");
+    }
+
+    #[test]
+    fn a_write_that_its_consents_do_not_cover_changes_nothing_and_can_be_tried_again() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.put(session, "/a", "");
+        let (nodes, sessions) = (fixture.state.nodes.clone(), fixture.state.sessions.clone());
+        let attempt = |covers| Command::Write {
+            session,
+            sequence: Sequence(5),
+            unanswered_from: Sequence(5),
+            write: put("/a/b/c", ""),
+            covers,
+        };
+        let needed = [data("/a/b/c"), children("/a/b/c"), data("/a/b"), children("/a/b"), children("/a")];
+        for missing in 0..needed.len() {
+            let mut covers = needed.to_vec();
+            covers.remove(missing);
+            assert_eq!(fixture.run(attempt(covers)), Outcome::NotCovered, "without {:?}", needed[missing]);
+        }
+        assert_eq!((&fixture.state.nodes, &fixture.state.sessions), (&nodes, &sessions));
+        assert_eq!(fixture.state.answered(session, Sequence(5)), Some(Answered::Never));
+        assert!(matches!(fixture.run(attempt(needed.to_vec())), Outcome::Written(Ok(_))));
+    }
+
+    #[test]
+    fn the_window_forgets_what_was_answered_and_is_bounded() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.run(request(session, 1, 1, put("/a", "1")));
+        fixture.run(request(session, 3, 1, put("/a", "3")));
+        let beyond = Outcome::BeyondWindow { highest: Sequence(State::ANSWERS_MAX) };
+        assert_eq!(fixture.run(request(session, State::ANSWERS_MAX + 1, 1, put("/a", ""))), beyond);
+        assert!(matches!(fixture.run(request(session, State::ANSWERS_MAX, 3, put("/a", ""))), Outcome::Written(Ok(_))));
+        let below = Outcome::BelowWindow { lowest: Sequence(3) };
+        assert_eq!(fixture.run(request(session, 1, 1, put("/a", "1"))), below);
+        assert_eq!(fixture.run(request(session, 2, 1, put("/a", "2"))), below);
+        assert!(matches!(fixture.state.answered(session, Sequence(3)), Some(Answered::Outcome(Ok(_)))));
+        assert_eq!(fixture.state.answered(session, Sequence(4)), Some(Answered::Never));
+        assert_eq!(fixture.state.answered(session, Sequence(2)), Some(Answered::BelowWindow { lowest: Sequence(3) }));
+        let highest = Sequence(State::ANSWERS_MAX + 2);
+        assert_eq!(fixture.state.answered(session, highest), Some(Answered::Never));
+        assert_eq!(fixture.state.answered(session, highest.next()), Some(Answered::BeyondWindow { highest }));
+    }
+
+    #[test]
+    fn a_write_after_many_reads_moves_the_window_before_it_is_judged() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let far = Sequence(50 * State::ANSWERS_MAX);
+        assert!(matches!(fixture.state.answered(session, far), Some(Answered::BeyondWindow { .. })));
+        assert_eq!(fixture.state.answered_given(session, far, far), Some(Answered::Never));
+        assert!(matches!(fixture.run(request(session, far.0, far.0, put("/a", ""))), Outcome::Written(Ok(_))));
+        assert_eq!(fixture.state.session(session).expect("it is open").unanswered_from, far);
+    }
+
+    #[test]
+    fn a_request_does_not_give_itself_up() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let first = fixture.run(request(session, 2, u64::MAX, put("/a", "")));
+        assert!(matches!(first, Outcome::Written(Ok(_))));
+        assert_eq!(fixture.run(request(session, 2, u64::MAX, put("/a", ""))), first);
+        assert_eq!(fixture.state.node(&Path::root()).expect("the root").child_count, 1);
+        let last = fixture.run(request(session, u64::MAX, u64::MAX, put("/a", "")));
+        assert!(matches!(last, Outcome::Written(Ok(_))), "the end of the numbers is no end of the state");
     }
 }

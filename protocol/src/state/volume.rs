@@ -24,10 +24,7 @@ pub struct Volume {
 impl Volume {
     /// A volume as it is from `revision` on. The root, made at revision 0, begins with generation 1.
     pub(super) fn new(settings: VolumeSettings, revision: Revision) -> Self {
-        Self {
-            settings,
-            generation: Generation(revision.0 + 1),
-        }
+        Self { settings, generation: Generation(revision.0 + 1) }
     }
 }
 
@@ -45,9 +42,7 @@ impl State {
                 _ => break,
             };
         }
-        self.volumes
-            .first_key_value()
-            .expect("the root always is a volume")
+        self.volumes.first_key_value().expect("the root always is a volume")
     }
 
     /// The volume with this top.
@@ -56,14 +51,8 @@ impl State {
     }
 
     /// The volumes whose top is `path` or lies below it, in the order of paths.
-    pub fn volumes_below<'a>(
-        &'a self,
-        path: &Path,
-    ) -> impl Iterator<Item = (&'a Path, &'a Volume)> + use<'a> {
-        self.volumes
-            .get_key_value(path)
-            .into_iter()
-            .chain(below(&self.volumes, path))
+    pub fn volumes_below<'a>(&'a self, path: &Path) -> impl Iterator<Item = (&'a Path, &'a Volume)> + use<'a> {
+        self.volumes.get_key_value(path).into_iter().chain(below(&self.volumes, path))
     }
 
     /// How often horizons move: a tenth of the shortest volume term (T6).
@@ -72,10 +61,68 @@ impl State {
     }
 
     pub(super) fn shortest_tick(&self) -> Duration {
-        self.volumes
-            .values()
-            .map(|volume| volume.settings.tick())
-            .min()
-            .unwrap_or_default()
+        self.volumes.values().map(|volume| volume.settings.tick()).min().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::command::{Write, WriteRefusal};
+
+    #[test]
+    fn a_node_belongs_to_the_nearest_volume_at_or_above_it() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        for top in ["/a", "/a/b/c"] {
+            fixture.write(session, create_volume(top, 5)).expect("new");
+        }
+        let volume = |at: &str| fixture.state.volume_of(&path(at)).0.to_string();
+        assert_eq!(volume("/"), "/");
+        assert_eq!(volume("/x/y"), "/");
+        assert_eq!(volume("/a"), "/a");
+        assert_eq!(volume("/ab"), "/");
+        assert_eq!(volume("/a/b/d"), "/a");
+        assert_eq!(volume("/a/b/c/d/e"), "/a/b/c", "whether or not the node exists");
+        let below = |at: &str| -> Vec<String> {
+            fixture.state.volumes_below(&path(at)).map(|(top, _)| top.to_string()).collect()
+        };
+        assert_eq!(below("/"), ["/", "/a", "/a/b/c"]);
+        assert_eq!(below("/a"), ["/a", "/a/b/c"]);
+        assert_eq!(below("/a/b"), ["/a/b/c"]);
+    }
+
+    #[test]
+    fn the_tick_follows_the_shortest_term() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.write(session, create_volume("/a", 2)).expect("new");
+        assert_eq!(fixture.state.tick(), Duration::from_millis(200));
+        let longer = Write::SetVolume { path: path("/a"), settings: settings(Duration::from_secs(20)) };
+        fixture.write(session, longer).expect("a volume");
+        assert_eq!(fixture.state.tick(), Duration::from_secs(1));
+        fixture.write(session, create_volume("/b", 1)).expect("new");
+        fixture.write(session, Write::RemoveVolume { path: path("/b") }).expect("a volume");
+        assert_eq!(fixture.state.tick(), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_generation_is_never_used_again_for_the_same_top() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let root = fixture.state.volume_of(&path("/")).1.generation;
+        let same = Write::SetVolume { path: path("/"), settings: VolumeSettings::DEFAULT };
+        fixture.write(session, same).expect("a volume");
+        assert!(fixture.state.volume_of(&path("/")).1.generation > root);
+
+        fixture.write(session, create_volume("/a", 5)).expect("new");
+        let first = fixture.state.volume_of(&path("/a")).1.generation;
+        fixture.write(session, Write::RemoveVolume { path: path("/a") }).expect("a volume");
+        fixture.write(session, create_volume("/a", 5)).expect("new again");
+        assert!(fixture.state.volume_of(&path("/a")).1.generation > first);
+        assert_eq!(
+            fixture.write(session, create_volume("/a", 5)),
+            Err(WriteRefusal::VolumeExists { path: path("/a") })
+        );
     }
 }

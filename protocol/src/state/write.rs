@@ -38,14 +38,8 @@ impl State {
     /// [`WriteRefusal`] if the write would be refused.
     pub fn footprint(&self, write: &Write) -> Result<Vec<ObjectSet>, WriteRefusal> {
         match write {
-            Write::Put {
-                path, condition, ..
-            } => self.put_footprint(path, *condition),
-            Write::Delete {
-                path,
-                recursive,
-                condition,
-            } => self.delete_footprint(path, *recursive, *condition),
+            Write::Put { path, condition, .. } => self.put_footprint(path, *condition),
+            Write::Delete { path, recursive, condition } => self.delete_footprint(path, *recursive, *condition),
             Write::CreateVolume { path, .. } => self.create_volume_footprint(path),
             Write::SetVolume { path, .. } => {
                 self.expect_volume(path)?;
@@ -61,11 +55,7 @@ impl State {
         }
     }
 
-    fn put_footprint(
-        &self,
-        path: &Path,
-        condition: Condition,
-    ) -> Result<Vec<ObjectSet>, WriteRefusal> {
+    fn put_footprint(&self, path: &Path, condition: Condition) -> Result<Vec<ObjectSet>, WriteRefusal> {
         self.check_condition(path, condition)?;
         let mut sets = vec![ObjectSet::One(Object::data(path.clone()))];
         if !self.nodes.contains_key(path) {
@@ -88,17 +78,11 @@ impl State {
             return Err(WriteRefusal::Root { path: path.clone() });
         };
         if node.child_count > 0 && !recursive {
-            return Err(WriteRefusal::HasChildren {
-                path: path.clone(),
-                children: node.child_count,
-            });
+            return Err(WriteRefusal::HasChildren { path: path.clone(), children: node.child_count });
         }
         self.check_condition(path, condition)?;
         if let Some((volume, _)) = self.volumes_below(path).next() {
-            return Err(WriteRefusal::HoldsVolume {
-                path: path.clone(),
-                volume: volume.clone(),
-            });
+            return Err(WriteRefusal::HoldsVolume { path: path.clone(), volume: volume.clone() });
         }
         let siblings = ObjectSet::One(Object::children(parent));
         if node.child_count > 0 {
@@ -134,19 +118,14 @@ impl State {
     fn check_condition(&self, path: &Path, condition: Condition) -> Result<(), WriteRefusal> {
         match (condition, self.nodes.get(path)) {
             (Condition::Any, _) | (Condition::Absent, None) => Ok(()),
-            (Condition::Absent, Some(node)) => Err(WriteRefusal::Exists {
-                path: path.clone(),
-                create_revision: node.create_revision,
-            }),
-            (Condition::Revision(_), None) => Err(WriteRefusal::NotFound { path: path.clone() }),
-            (Condition::Revision(expected), Some(node)) if node.modify_revision == expected => {
-                Ok(())
+            (Condition::Absent, Some(node)) => {
+                Err(WriteRefusal::Exists { path: path.clone(), create_revision: node.create_revision })
             }
-            (Condition::Revision(expected), Some(node)) => Err(WriteRefusal::RevisionDiffers {
-                path: path.clone(),
-                got: node.modify_revision,
-                expected,
-            }),
+            (Condition::Revision(_), None) => Err(WriteRefusal::NotFound { path: path.clone() }),
+            (Condition::Revision(expected), Some(node)) if node.modify_revision == expected => Ok(()),
+            (Condition::Revision(expected), Some(node)) => {
+                Err(WriteRefusal::RevisionDiffers { path: path.clone(), got: node.modify_revision, expected })
+            }
         }
     }
 
@@ -155,42 +134,24 @@ impl State {
             return Ok(());
         }
         let (volume, _) = self.volume_of(path);
-        Err(WriteRefusal::NotAVolume {
-            path: path.clone(),
-            volume: volume.clone(),
-        })
+        Err(WriteRefusal::NotAVolume { path: path.clone(), volume: volume.clone() })
     }
 
     /// Carries out a write that is not refused. `sets` is its footprint.
-    pub(super) fn write(
-        &mut self,
-        write: &Write,
-        sets: Vec<ObjectSet>,
-        touched: &mut BTreeSet<RowKey>,
-    ) -> Written {
+    pub(super) fn write(&mut self, write: &Write, sets: Vec<ObjectSet>, touched: &mut BTreeSet<RowKey>) -> Written {
         let revision = self.meta.revision.next();
         self.meta.revision = revision;
-        let mut written = Written {
-            revision,
-            stat: None,
-            removed: 0,
-        };
+        let mut written = Written { revision, stat: None, removed: 0 };
         match write {
-            Write::Put { path, value, .. } => {
-                written.stat = Some(self.put(path, value, revision, touched))
-            }
-            Write::Delete { path, .. } => {
-                written.removed = self.remove_nodes(path, revision, touched)
-            }
+            Write::Put { path, value, .. } => written.stat = Some(self.put(path, value, revision, touched)),
+            Write::Delete { path, .. } => written.removed = self.remove_nodes(path, revision, touched),
             Write::CreateVolume { path, settings } => {
                 if !self.nodes.contains_key(path) {
                     self.make_node(path, Value::new(), revision, touched);
                 }
                 self.set_volume(path, Some(*settings), revision, touched);
             }
-            Write::SetVolume { path, settings } => {
-                self.set_volume(path, Some(*settings), revision, touched)
-            }
+            Write::SetVolume { path, settings } => self.set_volume(path, Some(*settings), revision, touched),
             Write::RemoveVolume { path } => {
                 self.set_volume(path, None, revision, touched);
                 self.remove_leases_on(path, touched);
@@ -200,13 +161,7 @@ impl State {
         written
     }
 
-    fn put(
-        &mut self,
-        path: &Path,
-        value: &Value,
-        revision: Revision,
-        touched: &mut BTreeSet<RowKey>,
-    ) -> Stat {
+    fn put(&mut self, path: &Path, value: &Value, revision: Revision, touched: &mut BTreeSet<RowKey>) -> Stat {
         if let Some(node) = self.nodes.get_mut(path) {
             node.set_value(value.clone(), revision);
             touched.insert(RowKey::Node(path.clone()));
@@ -224,12 +179,156 @@ impl State {
         touched: &mut BTreeSet<RowKey>,
     ) {
         match settings {
-            Some(settings) => self
-                .volumes
-                .insert(top.clone(), Volume::new(settings, revision)),
+            Some(settings) => self.volumes.insert(top.clone(), Volume::new(settings, revision)),
             None => self.volumes.remove(top),
         };
         self.tick = self.shortest_tick();
         touched.insert(RowKey::Volume(top.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::{command::LeaseKey, command::Outcome, id::Generation, volume::VolumeSettings};
+
+    fn fixture() -> (Fixture, crate::id::SessionId) {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        (fixture, session)
+    }
+
+    fn done(revision: u64, removed: u64) -> Result<Written, WriteRefusal> {
+        Ok(Written { revision: Revision(revision), stat: None, removed })
+    }
+
+    fn stat(create: u64, modify: u64, version: u64, value_len: u64) -> Option<Stat> {
+        let (create_revision, modify_revision) = (Revision(create), Revision(modify));
+        Some(Stat { create_revision, modify_revision, version, value_len, owner: None })
+    }
+
+    #[test]
+    fn a_put_makes_the_nodes_above_it_and_counts_versions() {
+        let (mut fixture, session) = fixture();
+        let sets = vec![
+            data("/a/b/c"),
+            children("/a/b/c"),
+            children("/a/b"),
+            data("/a/b"),
+            children("/a"),
+            data("/a"),
+            children("/"),
+        ];
+        assert_eq!(fixture.state.footprint(&put("/a/b/c", "one")), Ok(sets));
+        assert_eq!(fixture.put(session, "/a/b/c", "one").stat, stat(1, 1, 1, 3));
+        let made = fixture.state.node(&path("/a/b")).expect("it was made");
+        assert_eq!((made.value.len(), made.owner, made.version), (0, None, 1));
+        assert_eq!((made.child_count, made.children_version, made.children_revision), (1, 1, Revision(1)));
+        assert_eq!(fixture.state.footprint(&put("/a/b/c", "two")), Ok(vec![data("/a/b/c")]));
+        assert_eq!(fixture.put(session, "/a/b/c", "three").stat, stat(1, 2, 2, 5));
+        assert_eq!(fixture.put(session, "/", "root").stat, stat(0, 3, 2, 4));
+    }
+
+    #[test]
+    fn a_put_takes_effect_only_if_its_condition_holds() {
+        let (mut fixture, session) = fixture();
+        fixture.write(session, put_if("/a", "1", Condition::Absent)).expect("it does not exist");
+        let exists = WriteRefusal::Exists { path: path("/a"), create_revision: Revision(1) };
+        assert_eq!(fixture.write(session, put_if("/a", "2", Condition::Absent)), Err(exists));
+        fixture.write(session, put_if("/a", "2", Condition::Revision(Revision(1)))).expect("it is at 1");
+        let differs = WriteRefusal::RevisionDiffers { path: path("/a"), got: Revision(2), expected: Revision(1) };
+        assert_eq!(fixture.write(session, put_if("/a", "3", Condition::Revision(Revision(1)))), Err(differs));
+        let missing = fixture.write(session, put_if("/b", "3", Condition::Revision(Revision(1))));
+        assert_eq!(missing, Err(WriteRefusal::NotFound { path: path("/b") }));
+        assert_eq!(fixture.state.revision(), Revision(2));
+    }
+
+    #[test]
+    fn a_delete_removes_a_leaf_and_a_recursive_one_what_lies_below() {
+        let (mut fixture, session) = fixture();
+        for at in ["/a/b/c", "/a/d", "/a-b"] {
+            fixture.put(session, at, "");
+        }
+        let has_children = WriteRefusal::HasChildren { path: path("/a"), children: 2 };
+        assert_eq!(fixture.write(session, delete("/a", false)), Err(has_children));
+        let leaf = vec![data("/a/d"), children("/a/d"), children("/a")];
+        assert_eq!(fixture.state.footprint(&delete("/a/d", false)), Ok(leaf.clone()));
+        assert_eq!(fixture.state.footprint(&delete("/a/d", true)), Ok(leaf), "nothing lies below");
+        assert_eq!(fixture.write(session, delete("/a/d", false)), done(4, 1));
+        assert_eq!(fixture.state.footprint(&delete("/a", true)), Ok(vec![subtree("/a"), children("/")]));
+        assert_eq!(fixture.write(session, delete("/a", true)), done(5, 3));
+        assert_eq!(fixture.state.children(&Path::root()).expect("the root").names, ["a-b"]);
+    }
+
+    #[test]
+    fn a_delete_is_refused_with_the_first_reason_that_holds() {
+        let (mut fixture, session) = fixture();
+        fixture.put(session, "/a/b", "");
+        fixture.write(session, create_volume("/a/b/v", 5)).expect("new");
+        let delete_if = |at: &str, recursive, condition| Write::Delete { path: path(at), recursive, condition };
+        let refusal = |write| fixture.state.footprint(&write);
+        assert_eq!(refusal(delete("/none", true)), Err(WriteRefusal::NotFound { path: path("/none") }));
+        assert_eq!(refusal(delete("/", true)), Err(WriteRefusal::Root { path: path("/") }));
+        let differing = Condition::Revision(Revision(9));
+        let has_children = WriteRefusal::HasChildren { path: path("/a"), children: 1 };
+        assert_eq!(refusal(delete_if("/a", false, differing)), Err(has_children));
+        let differs = WriteRefusal::RevisionDiffers { path: path("/a"), got: Revision(1), expected: Revision(9) };
+        assert_eq!(refusal(delete_if("/a", true, differing)), Err(differs));
+        let exists = WriteRefusal::Exists { path: path("/a"), create_revision: Revision(1) };
+        assert_eq!(refusal(delete_if("/a", true, Condition::Absent)), Err(exists));
+        let holds = |at: &str| Err(WriteRefusal::HoldsVolume { path: path(at), volume: path("/a/b/v") });
+        assert_eq!(refusal(delete("/a", true)), holds("/a"));
+        assert_eq!(refusal(delete("/a/b/v", false)), holds("/a/b/v"));
+    }
+
+    #[test]
+    fn making_a_volume_is_a_write_to_all_it_covers_and_makes_its_node() {
+        let (mut fixture, session) = fixture();
+        let made = vec![subtree("/a/v"), children("/a"), data("/a"), children("/")];
+        assert_eq!(fixture.state.footprint(&create_volume("/a/v", 5)), Ok(made));
+        assert_eq!(fixture.write(session, create_volume("/a/v", 5)), done(1, 0));
+        assert!(fixture.state.node(&path("/a/v")).is_some());
+        assert_eq!(fixture.state.volume(&path("/a/v")).expect("a volume").generation, Generation(2));
+        assert_eq!(fixture.state.footprint(&create_volume("/a", 5)), Ok(vec![subtree("/a")]), "its node exists");
+        let exists = WriteRefusal::VolumeExists { path: path("/a/v") };
+        assert_eq!(fixture.write(session, create_volume("/a/v", 5)), Err(exists));
+        assert_eq!(fixture.write(session, create_volume("/", 5)), Err(WriteRefusal::VolumeExists { path: path("/") }));
+    }
+
+    #[test]
+    fn a_changed_volume_has_a_new_generation_and_keeps_its_leases() {
+        let (mut fixture, session) = fixture();
+        fixture.write(session, create_volume("/v", 5)).expect("new");
+        fixture.acquire(session, "/v/x");
+        let set = |at: &str| Write::SetVolume { path: path(at), settings: VolumeSettings::DEFAULT };
+        assert_eq!(fixture.state.footprint(&set("/v")), Ok(vec![subtree("/v")]));
+        assert_eq!(fixture.write(session, set("/v")), done(2, 0));
+        let volume = fixture.state.volume(&path("/v")).expect("a volume");
+        assert_eq!(*volume, Volume { settings: VolumeSettings::DEFAULT, generation: Generation(3) });
+        assert!(fixture.state.lease(&LeaseKey::Volume(session, path("/v"))).is_some());
+        let not_a_volume = WriteRefusal::NotAVolume { path: path("/v/x"), volume: path("/v") };
+        assert_eq!(fixture.write(session, set("/v/x")), Err(not_a_volume));
+    }
+
+    #[test]
+    fn a_removed_volume_leaves_its_nodes_and_no_lease() {
+        let (mut fixture, session) = fixture();
+        let other = fixture.open();
+        fixture.write(session, create_volume("/v", 5)).expect("new");
+        fixture.put(session, "/v/x", "");
+        for holder in [session, other] {
+            assert!(matches!(fixture.acquire(holder, "/v/x"), Outcome::VolumeAcquired { .. }));
+            fixture.acquire(holder, "/");
+        }
+        let remove = |at: &str| Write::RemoveVolume { path: path(at) };
+        assert_eq!(fixture.state.footprint(&remove("/v")), Ok(vec![subtree("/v")]));
+        assert_eq!(fixture.write(session, remove("/v")), done(3, 0));
+        assert_eq!(fixture.state.volume_of(&path("/v/x")).0, &Path::root());
+        assert!(fixture.state.node(&path("/v/x")).is_some());
+        assert!(fixture.state.leases().all(|(key, _)| *key != LeaseKey::Volume(key.session(), path("/v"))));
+        assert_eq!(fixture.state.leases().count(), 4, "each session's own and the one on the root");
+        let not_a_volume = WriteRefusal::NotAVolume { path: path("/v"), volume: path("/") };
+        assert_eq!(fixture.write(session, remove("/v")), Err(not_a_volume));
+        assert_eq!(fixture.write(session, remove("/")), Err(WriteRefusal::Root { path: path("/") }));
     }
 }

@@ -1,0 +1,355 @@
+//! Random runs, each repeated by its seed: the state against what a simpler reading of the rules says.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use super::{Applied, State, fixture::*};
+use crate::{
+    command::{Command, Condition, LeaseKey, Outcome, Proposal, Renewal, Write},
+    id::{Epoch, Generation, Revision, Sequence, SessionId},
+    object::{Content, Object, ObjectSet, Value},
+    path::Path,
+    time::ClusterTime,
+};
+
+const SEEDS: u64 = 40;
+const STEPS: usize = 250;
+
+/// Xorshift (Marsaglia 2003): small, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % bound
+    }
+
+    fn one_in(&mut self, chances: u64) -> bool {
+        self.below(chances) == 0
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize].clone()
+    }
+}
+
+/// Names whose bytes lie on both sides of the slash.
+const NAMES: [&str; 3] = ["a", "a-b", "a0"];
+
+/// All paths of up to three names.
+fn paths() -> Vec<Path> {
+    let mut all = vec![Path::root()];
+    let mut last = all.clone();
+    for _ in 0..3 {
+        last = last.iter().flat_map(|above| NAMES.map(|name| above.child(name).expect("a name"))).collect();
+        all.extend(last.iter().cloned());
+    }
+    all
+}
+
+fn random_write(random: &mut Random, state: &State) -> Write {
+    let path = random.pick(&paths());
+    let condition = match random.below(6) {
+        0 => Condition::Absent,
+        1 => Condition::Revision(Revision(random.below(state.revision().0 + 2))),
+        2 => state.node(&path).map_or(Condition::Any, |node| Condition::Revision(node.modify_revision)),
+        _ => Condition::Any,
+    };
+    let settings = settings(Duration::from_millis(200 + 200 * random.below(60)));
+    match random.below(16) {
+        0..=8 => Write::Put { path, value: Value::from(vec![0; random.below(5) as usize]), condition },
+        9..=12 => Write::Delete { path, recursive: random.one_in(2), condition },
+        13 => Write::CreateVolume { path, settings },
+        14 => Write::SetVolume { path, settings },
+        _ => Write::RemoveVolume { path },
+    }
+}
+
+fn random_session(random: &mut Random) -> SessionId {
+    SessionId(1 + random.below(6))
+}
+
+fn random_write_command(random: &mut Random, state: &State) -> Command {
+    let session = random_session(random);
+    let write = random_write(random, state);
+    let lowest = state.session(session).map_or(1, |session| session.unanswered_from.0);
+    let far = if random.one_in(20) { State::ANSWERS_MAX } else { 0 };
+    let sequence = Sequence((lowest + far + random.below(8)).saturating_sub(1));
+    let covers = match random.below(3) {
+        0 => everything(),
+        1 => vec![],
+        _ => state.footprint(&write).unwrap_or_default(),
+    };
+    let unanswered_from = Sequence(lowest + random.below(3));
+    Command::Write { session, sequence, unanswered_from, write, covers }
+}
+
+fn random_lease(random: &mut Random, state: &State) -> Option<Renewal> {
+    let leases: Vec<&LeaseKey> = state.leases().map(|(key, _)| key).collect();
+    if leases.is_empty() {
+        return None;
+    }
+    let lease = random.pick(&leases).clone();
+    let mut incarnation = state.lease(&lease)?.incarnation;
+    if random.one_in(6) {
+        incarnation = incarnation.next();
+    }
+    let at = state.cluster_time().before(Duration::from_millis(random.below(3000)));
+    Some(Renewal { lease, incarnation, at })
+}
+
+fn random_command(random: &mut Random, state: &State) -> Command {
+    match random.below(20) {
+        0 | 1 => Command::OpenSession { name: "s".repeat(random.below(4) as usize) },
+        2 if random.one_in(3) => Command::CloseSession { session: random_session(random) },
+        3 if random.one_in(3) => Command::BeginEpoch { replica: 1, attempt: 1 },
+        4..=6 => Command::AcquireVolume { session: random_session(random), path: random.pick(&paths()) },
+        7 | 8 => {
+            let count = random.below(4);
+            Command::Tick { renewals: (0..count).filter_map(|_| random_lease(random, state)).collect() }
+        }
+        9 | 10 => match random_lease(random, state) {
+            None => Command::OpenSession { name: String::new() },
+            Some(Renewal { lease, incarnation, .. }) => {
+                let horizon = state.lease(&lease).map_or(ClusterTime::ZERO, |lease| lease.horizon);
+                Command::Expire { lease, incarnation, horizon: horizon.after(Duration::from_micros(random.below(2))) }
+            }
+        },
+        _ => random_write_command(random, state),
+    }
+}
+
+fn random_proposal(random: &mut Random, state: &State) -> Proposal {
+    let epoch = if random.one_in(20) { Epoch(state.epoch().0.saturating_sub(1)) } else { state.epoch() };
+    let time = state.cluster_time().after(Duration::from_millis(random.below(800))).before(Duration::from_millis(100));
+    let count = random.below(4);
+    let commands = (0..count).map(|_| random_command(random, state)).collect();
+    Proposal { epoch, number: 1, time, commands }
+}
+
+/// Runs random entries, giving each with what it did to `look`.
+fn runs(mut look: impl FnMut(&str, &mut Random, &State, &Proposal, &Applied, &Fixture)) {
+    for seed in 1..=SEEDS {
+        let mut random = Random::new(seed);
+        let mut fixture = Fixture::new();
+        for step in 0..STEPS {
+            let before = fixture.state.clone();
+            let proposal = random_proposal(&mut random, &before);
+            let applied = fixture.apply(&proposal);
+            let place = format!("seed {seed}, step {step}: {proposal:?}");
+            look(&place, &mut random, &before, &proposal, &applied, &fixture);
+        }
+    }
+}
+
+#[test]
+fn the_touched_rows_are_all_that_an_entry_changes_and_the_rows_are_the_state() {
+    runs(|place, _, before, proposal, applied, fixture| {
+        assert_eq!(State::from_rows(fixture.rows.clone()).as_ref(), Ok(&fixture.state), "{place}");
+        assert!(fixture.state.rows().eq(fixture.rows.clone()), "{place}");
+        assert_eq!(applied.outcomes.len(), proposal.commands.len(), "{place}");
+        let mut restored = State::from_rows(before.rows()).expect("the rows of a state");
+        let again = restored.apply(fixture.state.applied_index(), proposal);
+        assert_eq!(
+            (&again, &restored),
+            (applied, &fixture.state),
+            "a restored replica goes on like the others: {place}"
+        );
+    });
+}
+
+#[test]
+fn the_random_runs_reach_every_outcome() {
+    let mut reached = BTreeSet::new();
+    runs(|_, _, _, _, applied, _| {
+        for outcome in &applied.outcomes {
+            reached.insert(match outcome {
+                Outcome::Written(Err(refusal)) => first_word(refusal),
+                outcome => first_word(outcome),
+            });
+        }
+    });
+    let expected = [
+        "BelowWindow",
+        "BeyondWindow",
+        "EpochBegun",
+        "EpochOver",
+        "Exists",
+        "Expired",
+        "HasChildren",
+        "HoldsVolume",
+        "HorizonMoved",
+        "NotAVolume",
+        "NotCovered",
+        "NotFound",
+        "NotHeld",
+        "RevisionDiffers",
+        "Root",
+        "SessionClosed",
+        "SessionGone",
+        "SessionOpened",
+        "Ticked",
+        "VolumeAcquired",
+        "VolumeExists",
+        "Written",
+    ];
+    assert!(reached.iter().eq(expected.iter()), "{reached:?}");
+}
+
+fn first_word(of: &impl std::fmt::Debug) -> String {
+    format!("{of:?}").split(|character: char| !character.is_alphanumeric()).next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn clocks_counters_and_horizons_never_go_back() {
+    runs(|place, _, before, _, _, fixture| {
+        let (old, new) = (&before.meta, &fixture.state.meta);
+        assert!(old.cluster_time <= new.cluster_time && old.revision <= new.revision, "{place}");
+        assert!(old.next_session <= new.next_session && old.next_incarnation <= new.next_incarnation, "{place}");
+        assert!(old.epoch <= new.epoch && old.history_start <= new.history_start, "{place}");
+        for (key, lease) in before.leases() {
+            if let Some(now) = fixture.state.lease(key).filter(|now| now.incarnation == lease.incarnation) {
+                assert!(lease.horizon <= now.horizon, "{key:?}, {place}");
+            }
+        }
+    });
+}
+
+/// What a client can see of an object, and the lease that a copy of it would hang on.
+fn seen(state: &State, object: &Object) -> (Content, Path, Generation) {
+    let (top, volume) = state.volume_of(&object.path);
+    (state.content(object), top.clone(), volume.generation)
+}
+
+fn objects() -> Vec<Object> {
+    paths().into_iter().flat_map(|path| [Object::data(path.clone()), Object::children(path)]).collect()
+}
+
+#[test]
+fn a_footprint_is_exactly_what_a_write_changes() {
+    let objects = objects();
+    for seed in 1..=SEEDS {
+        let mut random = Random::new(seed);
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        for step in 0..STEPS {
+            let before = fixture.state.clone();
+            let write = random_write(&mut random, &before);
+            let place = format!("seed {seed}, step {step}: {write:?}");
+            let footprint = before.footprint(&write);
+            let sequence = fixture.next_sequence(session);
+            let covers = footprint.clone().unwrap_or_default();
+            let command = Command::Write { session, sequence, unanswered_from: sequence, write, covers };
+            let outcome = fixture.run(command);
+            let changed: BTreeSet<&Object> =
+                objects.iter().filter(|object| seen(&before, object) != seen(&fixture.state, object)).collect();
+            match (outcome, footprint) {
+                (Outcome::Written(Err(got)), Err(expected)) => {
+                    assert_eq!((got, changed.len()), (expected, 0), "{place}");
+                }
+                (Outcome::Written(Ok(written)), Ok(sets)) => {
+                    assert_eq!(written.revision, before.revision().next(), "{place}");
+                    assert_changed(&changed, &sets, &place);
+                    assert_revisions_moved(&before, &fixture.state, &changed, &place);
+                }
+                other => panic!("{other:?}, {place}"),
+            }
+        }
+    }
+}
+
+/// Each object that changed is in a set, each set of one object names one that changed, and the top of each subtree did.
+fn assert_changed(changed: &BTreeSet<&Object>, sets: &[ObjectSet], place: &str) {
+    for object in changed {
+        assert!(sets.iter().any(|set| set.contains(object)), "{object} changed and is not in {sets:?}, {place}");
+    }
+    for set in sets {
+        let named = match set {
+            ObjectSet::One(object) => object.clone(),
+            ObjectSet::Subtree(top) => Object::data(top.clone()),
+        };
+        assert!(changed.contains(&named), "{named} is in {sets:?} and did not change, {place}");
+    }
+}
+
+/// A copy whose revision is the object's is a good copy.
+fn assert_revisions_moved(before: &State, after: &State, changed: &BTreeSet<&Object>, place: &str) {
+    for object in changed {
+        if before.content(object) != after.content(object) {
+            let (old, new) = (before.modify_revision(object), after.modify_revision(object));
+            assert!(old != new && new.is_none_or(|new| new == after.revision()), "{object}: {old:?} {new:?}, {place}");
+        }
+        assert_eq!(after.modify_revision(object), after.content(object).modify_revision(), "{object}, {place}");
+    }
+}
+
+#[test]
+fn children_are_the_nodes_with_this_parent() {
+    runs(|place, random, _, _, _, fixture| {
+        let path = random.pick(&paths());
+        let expected: Option<BTreeSet<String>> = fixture.state.node(&path).map(|_| {
+            let nodes = fixture.state.nodes_from(&Path::root());
+            nodes
+                .filter(|(at, _)| at.parent().as_ref() == Some(&path))
+                .filter_map(|(at, _)| at.name().map(str::to_owned))
+                .collect()
+        });
+        let got = fixture.state.children(&path).map(|children| children.names);
+        assert_eq!(got, expected.map(|names| names.into_iter().collect()), "{path}, {place}");
+    });
+}
+
+#[test]
+fn what_changed_since_is_enough_to_revive_copies() {
+    let objects = objects();
+    for seed in 1..=SEEDS {
+        let mut random = Random::new(seed);
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let mut past = vec![fixture.state.clone()];
+        for step in 0..STEPS {
+            let write = random_write(&mut random, &fixture.state);
+            let sequence = fixture.next_sequence(session);
+            let covers = everything();
+            fixture.run(Command::Write { session, sequence, unanswered_from: sequence, write, covers });
+            let then = random.pick(&past);
+            let top = random.pick(&paths());
+            let changed = fixture.state.changed_since(then.revision(), &top).expect("the history reaches back");
+            assert!(changed.is_sorted_by(|one, other| one < other), "each once");
+            let differs =
+                |object: &&Object| top.contains(&object.path) && seen(&then, object) != seen(&fixture.state, object);
+            for object in objects.iter().filter(differs) {
+                let is_told = changed.iter().any(|set| set.contains(object));
+                assert!(is_told, "{object} changed since {} , seed {seed}, step {step}", then.revision());
+            }
+            past.push(fixture.state.clone());
+        }
+    }
+}
+
+#[test]
+fn damaged_rows_are_an_error_or_a_sound_state_and_never_a_panic() {
+    runs(|_, random, _, _, _, fixture| {
+        let mut rows: Vec<_> = fixture.rows.clone().into_iter().collect();
+        let place = random.below(rows.len() as u64) as usize;
+        let (key, value) = &mut rows[place];
+        let bytes = if random.one_in(3) { key } else { value };
+        match random.below(3) {
+            0 => bytes.truncate(random.below(bytes.len() as u64 + 1) as usize),
+            1 => bytes.push(random.below(256) as u8),
+            _ if bytes.is_empty() => {}
+            _ => {
+                let at = random.below(bytes.len() as u64) as usize;
+                bytes[at] = random.below(256) as u8;
+            }
+        }
+        if let Ok(state) = State::from_rows(rows) {
+            assert_eq!(state.check(), Ok(()));
+        }
+    });
+}
