@@ -84,6 +84,17 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// About how many bytes of users' data it carries.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::Write { write: Write::Put { value, .. }, .. } => value.len(),
+            Self::Tick { renewals } => renewals.len() * 32,
+            _ => 0,
+        }
+    }
+}
+
 /// Names a replicated lease.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LeaseKey {

@@ -84,3 +84,15 @@ impl fmt::Display for Stamp {
         write!(f, "{}.{}", self.epoch, self.sequence)
     }
 }
+
+impl Sequence {
+    /// The highest number in the window of remembered outcomes that begins here (S9).
+    pub(crate) fn window_end(self) -> Self {
+        Self(self.0.saturating_add(crate::state::State::ANSWERS_MAX - 1))
+    }
+
+    /// The lowest number in the window of remembered outcomes that ends here (S9).
+    pub(crate) fn window_start(self) -> Self {
+        Self(self.0.saturating_sub(crate::state::State::ANSWERS_MAX - 1))
+    }
+}

@@ -16,6 +16,7 @@
 pub mod command;
 pub mod holder;
 pub mod id;
+pub mod lessor;
 pub mod limits;
 pub mod message;
 pub mod object;

@@ -148,6 +148,19 @@ impl Path {
         if self.is_root() { "/".to_owned() } else { format!("{}/", self.0) }
     }
 
+    /// A bound for ordered searches: at or before every path strictly below this one, and after this one. Not a path itself.
+    pub(crate) fn bound_below(&self) -> Path {
+        Self(Arc::from(self.below()))
+    }
+
+    /// A bound for ordered searches: after every path below this one, and at or before what follows. Not a path itself.
+    pub(crate) fn bound_after(&self) -> Path {
+        let mut text = self.below();
+        text.pop();
+        text.push('0');
+        Self(Arc::from(text))
+    }
+
     /// The number of components; 0 for the root.
     pub fn depth(&self) -> usize {
         if self.is_root() { 0 } else { self.0.matches('/').count() }

@@ -1,0 +1,146 @@
+//! What the leader says to one session unasked, and in which order (S4, S5).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    id::{Epoch, SessionId, Stamp},
+    message::Recall,
+    object::ObjectSet,
+    time::Instant,
+};
+
+/// A recall that goes unanswered is sent again with the session's requests, at most this often: a connection loses
+/// nothing by itself, but a server may have dropped what it could not send.
+pub const RECALL_AGAIN: Duration = Duration::from_millis(500);
+
+/// One session's stamps and recalls in one epoch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Channel {
+    /// The session has registered with this epoch: recalls can be sent.
+    pub(super) is_registered: bool,
+    /// The last stamp given.
+    sequence: u64,
+    /// The stamp of the last grant.
+    last_grant: u64,
+    /// The number of the last recall.
+    recalls: u64,
+    unanswered: BTreeMap<Stamp, Unanswered>,
+}
+
+/// A recall that no consent has come for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Unanswered {
+    recall: Recall,
+    since: Instant,
+    sent: Instant,
+}
+
+impl Channel {
+    /// The next stamp.
+    pub(super) fn stamp(&mut self, epoch: Epoch) -> Stamp {
+        self.sequence += 1;
+        Stamp { epoch, sequence: self.sequence }
+    }
+
+    /// The next stamp, for a grant.
+    pub(super) fn stamp_grant(&mut self, epoch: Epoch) -> Stamp {
+        let stamp = self.stamp(epoch);
+        self.last_grant = stamp.sequence;
+        stamp
+    }
+
+    /// The stamp of the last grant; 0 before any.
+    pub(super) fn last_grant(&self) -> u64 {
+        self.last_grant
+    }
+
+    /// Recalls the sets from the session. If an unanswered recall has them all, and nothing was granted since, nothing new
+    /// is asked: its consent is the one to wait for.
+    pub(super) fn recall(
+        &mut self,
+        session: SessionId,
+        epoch: Epoch,
+        sets: Vec<ObjectSet>,
+        now: Instant,
+    ) -> (Stamp, Option<Recall>) {
+        let has_all = |recall: &Recall| sets.iter().all(|set| recall.sets.iter().any(|one| one.includes(set)));
+        let asked =
+            self.unanswered.iter().find(|(stamp, one)| stamp.sequence > self.last_grant && has_all(&one.recall));
+        if let Some((stamp, _)) = asked {
+            return (*stamp, None);
+        }
+        let stamp = self.stamp(epoch);
+        self.recalls += 1;
+        let recall = Recall { session, stamp, number: self.recalls, sets };
+        self.unanswered.insert(stamp, Unanswered { recall: recall.clone(), since: now, sent: now });
+        (stamp, self.is_registered.then_some(recall))
+    }
+
+    /// Takes a consent. Returns what had been recalled, once (S2).
+    pub(super) fn consent(&mut self, stamp: Stamp) -> Option<Recall> {
+        self.unanswered.remove(&stamp).map(|unanswered| unanswered.recall)
+    }
+
+    /// The session has found this leader: everything unanswered is to be sent to it now.
+    pub(super) fn register(&mut self, now: Instant) -> Vec<Recall> {
+        self.is_registered = true;
+        self.again(now, Duration::ZERO)
+    }
+
+    /// Recalls that were sent at least `after` ago and are unanswered, to be sent again.
+    pub(super) fn again(&mut self, now: Instant, after: Duration) -> Vec<Recall> {
+        let is_registered = self.is_registered;
+        let late = self.unanswered.values_mut().filter(|one| is_registered && now.since(one.sent) >= after);
+        late.map(|one| {
+            one.sent = now;
+            one.recall.clone()
+        })
+        .collect()
+    }
+
+    /// Since when the oldest unanswered recall has been so (S5).
+    pub(super) fn unanswered_since(&self) -> Option<Instant> {
+        self.unanswered.values().next().map(|unanswered| unanswered.since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{object::Object, path::Path};
+
+    fn set(text: &str) -> ObjectSet {
+        ObjectSet::One(Object::data(Path::parse(text).expect("a path")))
+    }
+
+    #[test]
+    fn recalls_are_numbered_without_gaps_and_answered_once() {
+        let mut channel = Channel { is_registered: true, ..Channel::default() };
+        let (session, epoch, now) = (SessionId(1), Epoch(5), Instant::from_micros(9));
+        let (first, recall) = channel.recall(session, epoch, vec![set("/a")], now);
+        assert_eq!(recall.map(|recall| recall.number), Some(1));
+        channel.stamp_grant(epoch);
+        let (second, recall) = channel.recall(session, epoch, vec![set("/b")], now);
+        assert_eq!(recall.map(|recall| recall.number), Some(2));
+        assert!(channel.consent(first).is_some());
+        assert!(channel.consent(first).is_none());
+        assert!(channel.consent(second).is_some());
+    }
+
+    #[test]
+    fn what_is_recalled_already_is_not_asked_for_twice() {
+        let mut channel = Channel { is_registered: true, ..Channel::default() };
+        let (session, epoch, now) = (SessionId(1), Epoch(5), Instant::from_micros(9));
+        let (first, _) = channel.recall(session, epoch, vec![ObjectSet::Subtree(Path::root())], now);
+        assert_eq!(channel.recall(session, epoch, vec![set("/a")], now), (first, None));
+    }
+
+    #[test]
+    fn a_session_that_registers_is_told_what_it_missed() {
+        let mut channel = Channel::default();
+        let now = Instant::from_micros(9);
+        let (_, recall) = channel.recall(SessionId(1), Epoch(5), vec![set("/a")], now);
+        assert_eq!(recall, None, "there is nowhere to send it yet");
+        assert_eq!(channel.register(now).len(), 1);
+    }
+}

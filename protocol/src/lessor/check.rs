@@ -1,0 +1,76 @@
+//! What must hold after every step. Run by tests; see the invariants in docs/PROTOCOL.md.
+
+use crate::{command::LeaseKey, state::State};
+
+use super::Lessor;
+
+impl Lessor {
+    /// Checks the invariants that the lessor can see by itself, against the state that it was last stepped with.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that says what does not hold.
+    pub fn check(&self, state: &State) -> Result<(), String> {
+        if self.epoch != Some(state.epoch()) {
+            return Ok(());
+        }
+        self.writes.check()?;
+        self.holdings.check(state)?;
+        self.promises_stay_within_horizons(state)?;
+        self.every_volume_lease_is_tracked(state)?;
+        self.writes_wait_for_every_known_holder(state)
+    }
+
+    /// No promised end goes beyond the replicated horizon (T6; DHCP failover's maximum client lead time).
+    fn promises_stay_within_horizons(&self, state: &State) -> Result<(), String> {
+        for (key, end) in self.ends.iter().filter(|(key, _)| matches!(key, LeaseKey::Volume(..))) {
+            if let Some(lease) = state.lease(key).filter(|lease| lease.incarnation == end.incarnation)
+                && end.end > lease.horizon
+            {
+                return Err(format!("{key:?} is promised until {}, beyond its horizon {}", end.end, lease.horizon));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tracks, ends and the replicated leases are about the same leases (S7).
+    fn every_volume_lease_is_tracked(&self, state: &State) -> Result<(), String> {
+        for (key, lease) in state.leases() {
+            if self.ends.get(key).is_none_or(|end| end.incarnation != lease.incarnation) {
+                return Err(format!("{key:?} has no end in the leader's memory"));
+            }
+            if let LeaseKey::Volume(session, volume) = key
+                && self.holdings.track(volume, *session).is_none_or(|track| track.incarnation != lease.incarnation)
+            {
+                return Err(format!("{key:?} is not tracked"));
+            }
+        }
+        match self
+            .holdings
+            .tracks()
+            .find(|(volume, session, _)| state.lease(&LeaseKey::Volume(*session, (*volume).clone())).is_none())
+        {
+            Some((volume, session, _)) => Err(format!("{session} is tracked in {volume} without a lease")),
+            None => Ok(()),
+        }
+    }
+
+    /// A write that is not proposed waits for each session that was granted an object it covers (S2), and none that
+    /// waits for nothing is left waiting.
+    fn writes_wait_for_every_known_holder(&self, _state: &State) -> Result<(), String> {
+        let now = self.clock.ending();
+        for (turn, pending) in self.writes.iter() {
+            if pending.is_ready() {
+                return Err(format!("write {turn} waits for nothing and is not proposed"));
+            }
+            for set in pending.covers.iter().filter(|_| !pending.is_proposed) {
+                for ((object, session), lease) in self.holdings.leases_in(set) {
+                    if lease.sequence > 0 && lease.over > now && !pending.waits.contains_key(session) {
+                        return Err(format!("write {turn} does not wait for {session}, which holds {object}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! What follows from the log: proposals of this lessor that were committed and applied just now.
+
+use crate::{
+    command::{Command, LeaseKey, Outcome, Write, WriteRefusal, Written},
+    id::{Epoch, Incarnation, SessionId, Stamp},
+    message::{Acquired, Answer, LastValid, Refusal, Revival},
+    object::Object,
+    path::Path,
+    planted::Bug,
+    state::State,
+    time::Instant,
+    volume::Tracking,
+};
+
+use super::{
+    Asker, InFlight, Lessor, Reason, StepContext,
+    ends::Ends,
+    holdings::Mode,
+    writes::{Pending, Turn},
+};
+
+/// The most changes in the list for a returning session; with more, revalidating one by one is cheaper.
+pub const CHANGES_MAX: usize = 4096;
+
+impl Lessor {
+    pub(super) fn committed(&mut self, number: u64, outcomes: Vec<Outcome>, turn: &mut StepContext<'_>) {
+        let Some(InFlight { time, proposed_at, reasons }) = self.in_flight.remove(&number) else { return };
+        if self.epoch.is_some() {
+            self.clock.committed(time, proposed_at);
+        }
+        for (reason, outcome) in reasons.into_iter().zip(outcomes) {
+            match reason {
+                Reason::Begin => self.begin(&outcome, proposed_at, turn),
+                Reason::Tick => self.is_ticking = false,
+                Reason::Open(asker) => self.opened(&asker, &outcome, turn),
+                Reason::Close(asker) => self.closed(&asker, turn),
+                Reason::Acquire(asker, valid_at) => self.acquired(&asker, valid_at, &outcome, turn),
+                Reason::Expire(key) => self.expired(key, &outcome, turn),
+                Reason::Write(waiting) => self.written(waiting, outcome, turn),
+            }
+        }
+    }
+
+    /// The first entry of the epoch is applied: everything older in the log is too. Every lease starts at its horizon (T6), and every
+    /// volume lease as a covering (S7).
+    fn begin(&mut self, outcome: &Outcome, proposed_at: Instant, turn: &mut StepContext<'_>) {
+        let Outcome::EpochBegun { epoch } = outcome else { return };
+        let state = turn.state;
+        self.epoch = Some(*epoch);
+        self.clock.catch_up(state.cluster_time());
+        self.clock.committed(state.cluster_time(), proposed_at);
+        self.last_tick = self.clock.ending();
+        self.ends = Ends::from_horizons(state);
+        for (key, lease) in state.leases() {
+            if let LeaseKey::Volume(session, volume) = key {
+                let mode =
+                    if self.planted(Bug::ForgetOldHolders) { Mode::Exact } else { self.covering_mode(volume, state) };
+                self.holdings.start(volume.clone(), *session, lease.incarnation, mode, state);
+            }
+        }
+    }
+
+    /// How a volume lease is tracked of which it is not known what is held under it.
+    fn covering_mode(&mut self, volume: &Path, state: &State) -> Mode {
+        match tracking(volume, state) {
+            Tracking::Covering => Mode::Covering,
+            Tracking::Objects => Mode::Listed { number: self.next_covering(), pieces: Default::default() },
+        }
+    }
+
+    fn opened(&mut self, asker: &Asker, outcome: &Outcome, turn: &mut StepContext<'_>) {
+        let Outcome::SessionOpened { session } = outcome else {
+            return self.reply_bare(asker, Err(Refusal::Retry), turn);
+        };
+        let key = LeaseKey::Session(*session);
+        if let Some(lease) = turn.state.lease(&key) {
+            self.ends.insert(key, lease.incarnation, self.clock.ending().after(State::SESSION_TERM));
+        }
+        self.reply_bare(asker, Ok(Answer::Opened { session: *session, term: State::SESSION_TERM }), turn);
+    }
+
+    fn closed(&mut self, asker: &Asker, turn: &mut StepContext<'_>) {
+        if turn.state.session(asker.session).is_none() {
+            self.forget_session(asker.session, turn);
+        }
+        self.reply_bare(asker, Ok(Answer::Closed), turn);
+    }
+
+    /// A session has a new lease on a volume. What it had before is over, by its own word.
+    fn acquired(&mut self, asker: &Asker, valid_at: Option<LastValid>, outcome: &Outcome, turn: &mut StepContext<'_>) {
+        let session = asker.session;
+        let Outcome::VolumeAcquired { volume, incarnation, .. } = outcome else {
+            let refusal = match outcome {
+                Outcome::SessionGone => Refusal::SessionGone { session },
+                _ => Refusal::Retry,
+            };
+            return self.reply_bare(asker, Err(refusal), turn);
+        };
+        let key = LeaseKey::Volume(session, volume.clone());
+        let revival = self.revival(volume, *incarnation, valid_at, turn);
+        let mode = match (&revival, tracking(volume, turn.state)) {
+            (_, Tracking::Covering) => Mode::Covering,
+            (Revival::AllBut { covering, .. }, Tracking::Objects) if !self.planted(Bug::ReviveWithoutCovering) => {
+                Mode::Listed { number: *covering, pieces: Default::default() }
+            }
+            (_, Tracking::Objects) => Mode::Exact,
+        };
+        self.holdings.start(volume.clone(), session, *incarnation, mode, turn.state);
+        self.ends.insert(key.clone(), *incarnation, self.clock.ending());
+        self.end_waits_without_lease(session);
+        let Some(epoch) = self.epoch else { return };
+        let stamp = self.channel(session).stamp(epoch);
+        match self.promise(&key, volume, turn) {
+            Some(promise) => self.reply(asker, Ok(Answer::Acquired(Acquired { promise, stamp, revival })), turn),
+            None => self.reply(asker, Err(Refusal::Retry), turn),
+        }
+    }
+
+    /// What becomes of the copies of a returning session: good again, but for those that changed since it was last
+    /// valid, and those that a write is under way for (Yin's delayed invalidation, without a list for each client).
+    fn revival(
+        &mut self,
+        volume: &Path,
+        incarnation: Incarnation,
+        valid_at: Option<LastValid>,
+        turn: &StepContext<'_>,
+    ) -> Revival {
+        let state = turn.state;
+        let known = valid_at.filter(|valid_at| {
+            valid_at.incarnation < incarnation
+                && state.volume(volume).is_some_and(|volume| volume.generation == valid_at.generation)
+        });
+        let changed = known.and_then(|known| state.changed_since(known.revision, volume));
+        match changed.filter(|changed| changed.len() <= CHANGES_MAX) {
+            Some(mut changed) => {
+                changed.extend(self.writes.covers_within(volume));
+                Revival::AllBut { changed, covering: self.next_covering() }
+            }
+            None => Revival::None,
+        }
+    }
+
+    fn expired(&mut self, key: LeaseKey, outcome: &Outcome, turn: &mut StepContext<'_>) {
+        match outcome {
+            Outcome::Expired => match &key {
+                LeaseKey::Session(session) => self.forget_session(*session, turn),
+                LeaseKey::Volume(session, volume) => {
+                    self.ends.remove(&key);
+                    self.holdings.end(volume, *session, turn.state);
+                    self.end_waits_without_lease(*session);
+                }
+            },
+            // A tick on its way moved the horizon. The lease is not renewed any more; its end is proposed again (T5).
+            Outcome::HorizonMoved { horizon } => {
+                if let Some(lease) = turn.state.lease(&key) {
+                    let (incarnation, horizon) = (lease.incarnation, *horizon);
+                    self.propose(Command::Expire { lease: key.clone(), incarnation, horizon }, Reason::Expire(key));
+                }
+            }
+            // Another incarnation has taken its place.
+            _ => {}
+        }
+    }
+
+    fn forget_session(&mut self, session: SessionId, turn: &mut StepContext<'_>) {
+        let keys: Vec<LeaseKey> = self.ends.of(session).cloned().collect();
+        for key in keys {
+            self.ends.remove(&key);
+            if let LeaseKey::Volume(_, volume) = &key {
+                self.holdings.end(volume, session, turn.state);
+            }
+        }
+        self.channels.remove(&session);
+        self.end_waits_without_lease(session);
+    }
+
+    fn written(&mut self, waiting: Turn, outcome: Outcome, turn: &mut StepContext<'_>) {
+        let result = match outcome {
+            Outcome::NotCovered => return self.gather_again(waiting, turn),
+            Outcome::Written(result) => Ok(result),
+            Outcome::BelowWindow { lowest } => Err((lowest, lowest.window_end())),
+            Outcome::BeyondWindow { highest } => Err((highest.window_start(), highest)),
+            Outcome::SessionGone => {
+                return self.write_refused(waiting, |session, _| Refusal::SessionGone { session }, turn);
+            }
+            _ => return self.write_refused(waiting, |_, _| Refusal::Retry, turn),
+        };
+        let result = match result {
+            Ok(result) => result,
+            Err((lowest, highest)) => {
+                return self.write_refused(waiting, |_, got| Refusal::Window { got, lowest, highest }, turn);
+            }
+        };
+        let Some((pending, ready)) = self.writes.leave(waiting) else { return };
+        if result.is_ok() && !matches!(pending.write, Write::Put { .. } | Write::Delete { .. }) {
+            self.resettle(pending.write.path(), turn.state);
+        }
+        self.answer_write(pending, &result, turn);
+        self.propose_ready(ready);
+    }
+
+    /// The write would have changed objects that no consent covers. It keeps its turn, and gathers those too (S2).
+    fn gather_again(&mut self, waiting: Turn, turn: &mut StepContext<'_>) {
+        let Some(pending) = self.writes.get(waiting) else { return };
+        let covers = turn.state.footprint(&pending.write).unwrap_or_default();
+        let ready = self.writes.cover(waiting, covers);
+        self.propose_ready(ready);
+        self.gather(waiting, turn);
+    }
+
+    fn write_refused(
+        &mut self,
+        waiting: Turn,
+        refusal: impl Fn(SessionId, crate::id::Sequence) -> Refusal,
+        turn: &mut StepContext<'_>,
+    ) {
+        let Some((pending, ready)) = self.writes.leave(waiting) else { return };
+        for asker in &pending.askers {
+            self.reply(asker, Err(refusal(pending.session, pending.sequence)), turn);
+        }
+        self.propose_ready(ready);
+    }
+
+    /// Answers all who asked. The last of them gets a lease on what was written, so that its next read is a hit.
+    fn answer_write(&mut self, pending: Pending, result: &Result<Written, WriteRefusal>, turn: &mut StepContext<'_>) {
+        let Pending { askers, write, session, .. } = pending;
+        let last = askers.len().saturating_sub(1);
+        for (place, asker) in askers.iter().enumerate() {
+            let answer = match result {
+                Err(refusal) => Err(Refusal::Write(refusal.clone())),
+                Ok(written) => {
+                    let stamp = self.stamp(session);
+                    let grant = match &write {
+                        Write::Put { path, .. } if place == last => {
+                            self.grant(session, &Object::data(path.clone()), turn)
+                        }
+                        _ => None,
+                    };
+                    Ok(Answer::Written { written: written.clone(), stamp, grant, applied: turn.state.revision() })
+                }
+            };
+            self.reply(asker, answer, turn);
+        }
+    }
+
+    /// Repeats a remembered outcome: without any lease, and with promises computed afresh (S9).
+    pub(super) fn answer_again(
+        &mut self,
+        asker: &Asker,
+        outcome: Result<Written, WriteRefusal>,
+        turn: &mut StepContext<'_>,
+    ) {
+        let answer = match outcome {
+            Err(refusal) => Err(Refusal::Write(refusal)),
+            Ok(written) => {
+                let stamp = self.stamp(asker.session);
+                Ok(Answer::Written { written, stamp, grant: None, applied: turn.state.revision() })
+            }
+        };
+        self.reply(asker, answer, turn);
+    }
+
+    fn stamp(&mut self, session: SessionId) -> Stamp {
+        let epoch = self.epoch.unwrap_or(Epoch(0));
+        self.channel(session).stamp(epoch)
+    }
+
+    /// A volume's borders have changed. All copies in it were recalled, so what is still counted there is counted for nothing; and
+    /// leases on a volume that was removed are gone.
+    fn resettle(&mut self, top: &Path, state: &State) {
+        let gone: Vec<LeaseKey> =
+            self.ends.iter().map(|(key, _)| key).filter(|key| state.lease(key).is_none()).cloned().collect();
+        self.holdings.resettle(top, state);
+        for key in gone {
+            self.ends.remove(&key);
+            if let LeaseKey::Volume(session, volume) = &key {
+                self.holdings.end(volume, *session, state);
+                self.end_waits_without_lease(*session);
+            }
+        }
+    }
+}
+
+fn tracking(volume: &Path, state: &State) -> Tracking {
+    state.volume(volume).map_or(Tracking::Objects, |volume| volume.settings.tracking())
+}

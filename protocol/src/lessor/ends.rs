@@ -1,0 +1,137 @@
+//! When each replicated lease really ends: the leader's memory, within the horizons that the log has (T5, T6).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use crate::{
+    command::{LeaseKey, Renewal},
+    id::{Incarnation, SessionId},
+    path::Path,
+    state::State,
+    time::ClusterTime,
+};
+
+/// One lease as its leader sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct End {
+    pub(super) incarnation: Incarnation,
+    /// No promise that was made reaches further. Never lowered within the epoch.
+    pub(super) end: ClusterTime,
+    /// When it was last renewed, if that was after the last tick.
+    renewed: Option<ClusterTime>,
+    /// Its end was proposed: it is not renewed any more (T5).
+    pub(super) is_ending: bool,
+}
+
+/// All leases of the replicated state, with their ends.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Ends {
+    ends: BTreeMap<LeaseKey, End>,
+    /// A time not after the one at which the lease can be ended. Put right when it comes up, so that a renewal does not
+    /// have to move it.
+    queue: BTreeSet<(ClusterTime, LeaseKey)>,
+    /// Leases that were renewed since the last tick.
+    renewed: BTreeSet<LeaseKey>,
+}
+
+impl Ends {
+    /// Starts every lease of the state at its horizon: what the old leader can have promised at most (T6).
+    pub(super) fn from_horizons(state: &State) -> Self {
+        let mut ends = Self::default();
+        for (key, lease) in state.leases() {
+            ends.insert(key.clone(), lease.incarnation, lease.horizon);
+        }
+        ends
+    }
+
+    pub(super) fn insert(&mut self, key: LeaseKey, incarnation: Incarnation, end: ClusterTime) {
+        self.queue.insert((end, key.clone()));
+        self.renewed.remove(&key);
+        self.ends.insert(key, End { incarnation, end, renewed: None, is_ending: false });
+    }
+
+    pub(super) fn remove(&mut self, key: &LeaseKey) {
+        self.ends.remove(key);
+        self.renewed.remove(key);
+    }
+
+    pub(super) fn get(&self, key: &LeaseKey) -> Option<&End> {
+        self.ends.get(key)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&LeaseKey, &End)> {
+        self.ends.iter()
+    }
+
+    /// The leases of one session.
+    pub(super) fn of(&self, session: SessionId) -> impl Iterator<Item = &LeaseKey> {
+        let volumes = LeaseKey::Volume(session, Path::root())..;
+        let volumes = self.ends.range(volumes).map(|(key, _)| key).take_while(move |key| key.session() == session);
+        self.ends.get_key_value(&LeaseKey::Session(session)).map(|(key, _)| key).into_iter().chain(volumes)
+    }
+
+    /// The lease was renewed at `now` and promised until `end`.
+    pub(super) fn renew(&mut self, key: &LeaseKey, now: ClusterTime, end: ClusterTime) {
+        if let Some(lease) = self.ends.get_mut(key) {
+            lease.end = lease.end.max(end);
+            lease.renewed = Some(now);
+            if !self.renewed.contains(key) {
+                self.renewed.insert(key.clone());
+            }
+        }
+    }
+
+    /// The renewals since the last tick, for the next one (T6). At most `most`; the rest waits for the tick after.
+    pub(super) fn take_renewals(&mut self, most: usize) -> Vec<Renewal> {
+        let mut renewals = Vec::new();
+        while renewals.len() < most
+            && let Some(lease) = self.renewed.pop_first()
+        {
+            if let Some(end) = self.ends.get_mut(&lease)
+                && let Some(at) = end.renewed.take()
+            {
+                renewals.push(Renewal { lease, incarnation: end.incarnation, at });
+            }
+        }
+        renewals
+    }
+
+    /// The next lease whose end and margin have passed, marked as ending; none is left when this returns none.
+    ///
+    /// `may_end` says of a lease that has passed whether it is to be ended now; if not it is looked at again after
+    /// `again`.
+    pub(super) fn next_over(
+        &mut self,
+        now: ClusterTime,
+        margin: impl Fn(&LeaseKey) -> Duration,
+        may_end: impl Fn(&LeaseKey) -> bool,
+        again: Duration,
+    ) -> Option<(LeaseKey, Incarnation)> {
+        while self.queue.first().is_some_and(|(at, _)| *at <= now) {
+            let (_, key) = self.queue.pop_first()?;
+            let Some(lease) = self.ends.get_mut(&key).filter(|lease| !lease.is_ending) else { continue };
+            let over = lease.end.after(margin(&key));
+            if over > now {
+                self.queue.insert((over, key));
+            } else if may_end(&key) {
+                lease.is_ending = true;
+                self.renewed.remove(&key);
+                return Some((key, lease.incarnation));
+            } else {
+                self.queue.insert((now.after(again), key));
+            }
+        }
+        None
+    }
+
+    /// When [`Ends::next_over`] may have something to say.
+    pub(super) fn next_deadline(&self) -> Option<ClusterTime> {
+        self.queue.first().map(|(at, _)| *at)
+    }
+}

@@ -1,0 +1,306 @@
+//! Who holds which objects: the leader's memory of its own grants, and of what it cannot know (S7).
+//!
+//! Object leases are not replicated. For each live volume lease there is a [`Track`]: exact, or *covering* when
+//! the leader does not know what the session holds and so assumes all of the volume. Exact entries are kept beside a
+//! covering too: what is granted or listed meanwhile counts when the covering ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    id::{CoveringNumber, Incarnation, SessionId},
+    message::Covering,
+    object::{Kind, Object, ObjectSet},
+    path::Path,
+    state::State,
+    time::ClusterTime,
+};
+
+/// What the leader knows of one volume lease's copies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Track {
+    pub(super) incarnation: Incarnation,
+    pub(super) mode: Mode,
+    /// How many exact entries there are.
+    pub(super) exact: usize,
+}
+
+/// Whether the exact entries are all that the session can hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// They are.
+    Exact,
+    /// They may not be, until all pieces of a list that names the covering are in.
+    Listed { number: CoveringNumber, pieces: BTreeSet<u32> },
+    /// They are not kept: by the volume's settings, or because there would be too many.
+    Covering,
+}
+
+impl Track {
+    pub(super) fn is_covering(&self) -> bool {
+        self.mode != Mode::Exact
+    }
+}
+
+/// One object lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ObjectLease {
+    /// The leader counts it as over from here on: term, drift and margin are in (T3).
+    pub(super) over: ClusterTime,
+    /// The stamp of the last grant, in the leader's epoch; 0 for one that was only listed.
+    pub(super) sequence: u64,
+}
+
+/// All of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Holdings {
+    tracks: BTreeMap<(Path, SessionId), Track>,
+    leases: BTreeMap<(Object, SessionId), ObjectLease>,
+    by_session: BTreeSet<(SessionId, Object)>,
+    /// Where the sweep for leases that are over goes on.
+    swept: Option<(Object, SessionId)>,
+}
+
+const EVERYONE: (SessionId, SessionId) = (SessionId(0), SessionId(u64::MAX));
+
+impl Holdings {
+    pub(super) fn track(&self, volume: &Path, session: SessionId) -> Option<&Track> {
+        self.tracks.get(&(volume.clone(), session))
+    }
+
+    pub(super) fn track_mut(&mut self, volume: &Path, session: SessionId) -> Option<&mut Track> {
+        self.tracks.get_mut(&(volume.clone(), session))
+    }
+
+    pub(super) fn tracks(&self) -> impl Iterator<Item = (&Path, SessionId, &Track)> {
+        self.tracks.iter().map(|((volume, session), track)| (volume, *session, track))
+    }
+
+    pub(super) fn lease(&self, object: &Object, session: SessionId) -> Option<&ObjectLease> {
+        self.leases.get(&(object.clone(), session))
+    }
+
+    /// A new volume lease. What was known under an older one no longer counts: the client has stopped using it.
+    pub(super) fn start(
+        &mut self,
+        volume: Path,
+        session: SessionId,
+        incarnation: Incarnation,
+        mode: Mode,
+        state: &State,
+    ) {
+        self.forget_objects(&volume, session, state);
+        self.tracks.insert((volume, session), Track { incarnation, mode, exact: 0 });
+    }
+
+    /// The volume lease is gone, and every object lease under it with it (S2).
+    pub(super) fn end(&mut self, volume: &Path, session: SessionId, state: &State) {
+        self.forget_objects(volume, session, state);
+        self.tracks.remove(&(volume.clone(), session));
+    }
+
+    /// Counts an object as leased. False if that would be one more than `most` in its volume: then nothing is kept of
+    /// this volume's objects one by one, and the session is covering.
+    pub(super) fn add(
+        &mut self,
+        volume: &Path,
+        object: &Object,
+        session: SessionId,
+        lease: ObjectLease,
+        most: usize,
+        state: &State,
+    ) {
+        let Some(track) = self.tracks.get_mut(&(volume.clone(), session)) else { return };
+        if track.mode == Mode::Covering {
+            return;
+        }
+        if let Some(known) = self.leases.get_mut(&(object.clone(), session)) {
+            known.over = known.over.max(lease.over);
+            known.sequence = known.sequence.max(lease.sequence);
+            return;
+        }
+        if track.exact >= most {
+            track.mode = Mode::Covering;
+            self.forget_objects(volume, session, state);
+            return;
+        }
+        track.exact += 1;
+        let object = self.shared(object);
+        self.by_session.insert((session, object.clone()));
+        self.leases.insert((object, session), lease);
+    }
+
+    /// Forgets the exact entries of one session in a set: it has dropped its copies.
+    pub(super) fn remove(&mut self, set: &ObjectSet, session: SessionId, state: &State) {
+        match set {
+            ObjectSet::One(object) => self.remove_one(object, session, state),
+            ObjectSet::Subtree(top) => {
+                let objects: Vec<Object> = self.objects_of(session, top).cloned().collect();
+                for object in objects {
+                    self.remove_one(&object, session, state);
+                }
+            }
+        }
+    }
+
+    /// Forgets one exact entry.
+    pub(super) fn remove_one(&mut self, object: &Object, session: SessionId, state: &State) {
+        if self.leases.remove(&(object.clone(), session)).is_some() {
+            self.by_session.remove(&(session, object.clone()));
+            let (volume, _) = state.volume_of(&object.path);
+            if let Some(track) = self.tracks.get_mut(&(volume.clone(), session)) {
+                track.exact = track.exact.saturating_sub(1);
+            }
+        }
+    }
+
+    /// The sessions that may hold an object of the set, by exact entry (with the latest end) or by covering (without).
+    pub(super) fn holders(
+        &self,
+        set: &ObjectSet,
+        now: ClusterTime,
+        state: &State,
+    ) -> Vec<(SessionId, Path, Option<ClusterTime>)> {
+        let mut holders: BTreeMap<(SessionId, Path), Option<ClusterTime>> = BTreeMap::new();
+        for ((object, session), lease) in self.leases_in(set) {
+            if lease.over > now {
+                let (volume, _) = state.volume_of(&object.path);
+                let over = holders.entry((*session, volume.clone())).or_insert(Some(lease.over));
+                *over = over.map(|over| over.max(lease.over));
+            }
+        }
+        let mut add_coverings = |volume: &Path| {
+            for (_, session, _) in self.tracks_of(volume).filter(|(_, _, track)| track.is_covering()) {
+                holders.insert((session, volume.clone()), None);
+            }
+        };
+        add_coverings(state.volume_of(set.path()).0);
+        if let ObjectSet::Subtree(top) = set {
+            state.volumes_below(top).for_each(|(volume, _)| add_coverings(volume));
+        }
+        holders.into_iter().map(|((session, volume), over)| (session, volume, over)).collect()
+    }
+
+    /// The exact entries of all sessions in a set.
+    pub(super) fn leases_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&(Object, SessionId), &ObjectLease)> {
+        let (own, below) = match set {
+            ObjectSet::One(object) => ((object.clone(), object.clone()), None),
+            ObjectSet::Subtree(top) => (
+                (Object::data(top.clone()), Object::children(top.clone())),
+                Some((Object::data(top.bound_below()), Object::data(top.bound_after()))),
+            ),
+        };
+        let own = self.leases.range((own.0, EVERYONE.0)..=(own.1, EVERYONE.1));
+        let below = below.map(|(from, to)| self.leases.range((from, EVERYONE.0)..(to, EVERYONE.0)));
+        own.chain(below.into_iter().flatten())
+    }
+
+    /// The coverings of a session that a list can end, for it to be asked for them (S7).
+    pub(super) fn coverings_of(&self, session: SessionId) -> Vec<Covering> {
+        let listed = self.tracks.iter().filter(|((_, holder), _)| *holder == session);
+        listed
+            .filter_map(|((volume, _), track)| match &track.mode {
+                Mode::Listed { number, .. } => {
+                    Some(Covering { volume: volume.clone(), incarnation: track.incarnation, number: *number })
+                }
+                Mode::Exact | Mode::Covering => None,
+            })
+            .collect()
+    }
+
+    /// Forgets some of the leases that are over, going on where it stopped last: looks at `most` of them.
+    pub(super) fn sweep(&mut self, now: ClusterTime, most: usize, state: &State) {
+        let start = match self.swept.take() {
+            Some(key) => std::ops::Bound::Excluded(key),
+            None => std::ops::Bound::Unbounded,
+        };
+        let mut over = Vec::new();
+        for (seen, (key, lease)) in self.leases.range((start, std::ops::Bound::Unbounded)).enumerate() {
+            if seen == most {
+                break;
+            }
+            self.swept = Some(key.clone());
+            if lease.over <= now {
+                over.push(key.clone());
+            }
+        }
+        if over.is_empty() && self.swept.as_ref() == self.leases.last_key_value().map(|(key, _)| key) {
+            self.swept = None;
+        }
+        for (object, session) in over {
+            self.remove_one(&object, session, state);
+        }
+    }
+
+    /// A volume's borders have changed: forgets the exact entries at and below `top`, and counts the others anew.
+    pub(super) fn resettle(&mut self, top: &Path, state: &State) {
+        let below: Vec<(Object, SessionId)> =
+            self.leases_in(&ObjectSet::Subtree(top.clone())).map(|(key, _)| key.clone()).collect();
+        for (object, session) in below {
+            self.leases.remove(&(object.clone(), session));
+            self.by_session.remove(&(session, object));
+        }
+        self.tracks.values_mut().for_each(|track| track.exact = 0);
+        for (object, session) in self.leases.keys() {
+            let (volume, _) = state.volume_of(&object.path);
+            if let Some(track) = self.tracks.get_mut(&(volume.clone(), *session)) {
+                track.exact += 1;
+            }
+        }
+    }
+
+    fn forget_objects(&mut self, volume: &Path, session: SessionId, state: &State) {
+        let in_volume = |object: &&Object| state.volume_of(&object.path).0 == volume;
+        let objects: Vec<Object> = self.objects_of(session, volume).filter(in_volume).cloned().collect();
+        for object in objects {
+            self.leases.remove(&(object.clone(), session));
+            self.by_session.remove(&(session, object));
+        }
+        if let Some(track) = self.tracks.get_mut(&(volume.clone(), session)) {
+            track.exact = 0;
+        }
+    }
+
+    fn tracks_of(&self, volume: &Path) -> impl Iterator<Item = (&Path, SessionId, &Track)> {
+        self.tracks
+            .range((volume.clone(), EVERYONE.0)..=(volume.clone(), EVERYONE.1))
+            .map(|((volume, session), track)| (volume, *session, track))
+    }
+
+    fn objects_of(&self, session: SessionId, top: &Path) -> impl Iterator<Item = &Object> {
+        let own = (session, Object::data(top.clone()))..=(session, Object::children(top.clone()));
+        let below = (session, Object::data(top.bound_below()))..(session, Object::data(top.bound_after()));
+        self.by_session.range(own).chain(self.by_session.range(below)).map(|(_, object)| object)
+    }
+
+    /// The object with the path's text shared with entries that there are already.
+    fn shared(&self, object: &Object) -> Object {
+        let path = [Kind::Data, Kind::Children].into_iter().find_map(|kind| {
+            let twin = Object { path: object.path.clone(), kind };
+            let known = self.leases.range((twin.clone(), EVERYONE.0)..=(twin, EVERYONE.1)).next();
+            known.map(|((known, _), _)| known.path.clone())
+        });
+        Object { path: path.unwrap_or_else(|| object.path.clone()), kind: object.kind }
+    }
+
+    /// The tables agree with each other.
+    pub(super) fn check(&self, state: &State) -> Result<(), String> {
+        let mut counts: BTreeMap<(Path, SessionId), usize> = BTreeMap::new();
+        for (object, session) in self.leases.keys() {
+            if !self.by_session.contains(&(*session, object.clone())) {
+                return Err(format!("the lease of {session} on {object} is missing among the session's"));
+            }
+            *counts.entry((state.volume_of(&object.path).0.clone(), *session)).or_default() += 1;
+        }
+        if self.by_session.len() != self.leases.len() {
+            return Err(format!("{} leases by session, {} by object", self.by_session.len(), self.leases.len()));
+        }
+        for (key, count) in &counts {
+            match self.tracks.get(key) {
+                Some(track) if track.exact == *count => {}
+                Some(track) => return Err(format!("{key:?} counts {} leases and has {count}", track.exact)),
+                None => return Err(format!("{key:?} has object leases without a volume lease")),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! What people may look at.
+
+use std::time::Duration;
+
+use crate::{
+    command::LeaseKey,
+    id::SessionId,
+    message::{HolderInfo, Inspect, Refusal, VolumeInfo, WaitInfo},
+    object::{Object, ObjectSet},
+    path::Path,
+    state::State,
+    time::ClusterTime,
+};
+
+use super::{
+    Asker, Lessor, StepContext,
+    writes::{Pending, Wait},
+};
+
+/// The most rows in one answer: it stays well below a frame.
+pub const ROWS_MAX: usize = 4096;
+
+impl Lessor {
+    pub(super) fn inspect(&self, asker: &Asker, inspect: &Inspect, turn: &mut StepContext<'_>) {
+        match self.answer_inspect(inspect, turn) {
+            Some(answer) => self.reply_bare(asker, Ok(answer), turn),
+            // Answered by the server itself, which knows its peers.
+            None => self.reply_bare(asker, Err(Refusal::Retry), turn),
+        }
+    }
+
+    /// The sessions that hold, or may hold, the objects at `path`.
+    pub(super) fn holder_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<HolderInfo> {
+        let objects = [Object::data(path.clone()), Object::children(path.clone())];
+        let rows = objects.into_iter().flat_map(|object| {
+            let set = ObjectSet::One(object.clone());
+            let holders = self.holdings.holders(&set, self.clock.ending(), turn.state);
+            holders.into_iter().map(move |(session, volume, over)| HolderInfo {
+                session,
+                name: name(session, turn.state),
+                object: object.clone(),
+                is_covering: over.is_none(),
+                remaining: self.remaining(session, &volume, over, turn.state),
+            })
+        });
+        rows.take(ROWS_MAX).collect()
+    }
+
+    /// What writes of `path` wait for.
+    pub(super) fn wait_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<WaitInfo> {
+        let objects = [Object::data(path.clone()), Object::children(path.clone())];
+        let about = |pending: &Pending| {
+            pending.write.path() == path
+                || pending.covers.iter().any(|set| objects.iter().any(|object| set.contains(object)))
+        };
+        let writes = self.writes.iter().filter(|(_, pending)| about(pending));
+        let rows = writes.flat_map(|(_, pending)| {
+            let row = move |holder: Option<SessionId>, at_most: Duration| WaitInfo {
+                path: pending.write.path().clone(),
+                writer: pending.session,
+                writer_name: name(pending.session, turn.state),
+                holder,
+                holder_name: holder.map(|holder| name(holder, turn.state)).unwrap_or_default(),
+                since: turn.now.since(pending.since),
+                at_most,
+            };
+            let waits = pending
+                .waits
+                .iter()
+                .map(move |(holder, wait)| row(Some(*holder), self.at_most(*holder, wait, turn.state)));
+            let commit = pending.waits.is_empty().then(|| row(None, Duration::ZERO));
+            waits.chain(commit)
+        });
+        rows.take(ROWS_MAX).collect()
+    }
+
+    pub(super) fn volume_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<VolumeInfo> {
+        let info = |path: &Path, volume: &crate::state::Volume| VolumeInfo {
+            path: path.clone(),
+            settings: volume.settings,
+            generation: volume.generation,
+            leases: self.holdings.tracks().filter(|(top, ..)| *top == path).count() as u64,
+        };
+        turn.state.volumes_below(path).map(|(path, volume)| info(path, volume)).take(ROWS_MAX).collect()
+    }
+
+    /// At most how much longer a write waits for this holder: until its volume leases have ended, with their margins, or
+    /// its object leases are over.
+    fn at_most(&self, holder: SessionId, wait: &Wait, state: &State) -> Duration {
+        let volumes = wait.leases.keys().map(|volume| self.remaining(holder, volume, None, state));
+        let longest = volumes.max().unwrap_or_default();
+        wait.over.map_or(longest, |over| longest.min(over.since(self.clock.ending())))
+    }
+
+    fn remaining(&self, session: SessionId, volume: &Path, over: Option<ClusterTime>, state: &State) -> Duration {
+        let key = LeaseKey::Volume(session, volume.clone());
+        let now = self.clock.ending();
+        let end = self.ends.get(&key).map_or(now, |end| end.end.after(state.margin(&key)));
+        over.map_or(end, |over| over.min(end)).since(now)
+    }
+}
+
+fn name(session: SessionId, state: &State) -> String {
+    state.session(session).map(|session| session.name.clone()).unwrap_or_default()
+}

@@ -1,0 +1,210 @@
+//! What clients ask, up to where it is answered or begins to wait.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    command::Command,
+    id::{RequestId, SessionId, Stamp},
+    message::{Answer, Body, Consent, HeldPiece, Inspect, ReadAnswer, Refusal, Request},
+    object::{Object, ObjectSet},
+};
+
+use super::{
+    Asker, Effect, Lessor, READS_MAX, Reason, StepContext, WaitingRead,
+    channel::{Channel, RECALL_AGAIN},
+    holdings::{Mode, ObjectLease},
+};
+
+impl Lessor {
+    pub(super) fn request(&mut self, id: RequestId, request: Request, turn: &mut StepContext<'_>) {
+        let Request { header, body } = request;
+        let session = header.session;
+        let asker = Asker { id, session, renew: header.renew };
+        let Some(epoch) = self.epoch.filter(|epoch| *epoch == turn.state.epoch()) else {
+            return self.reply_bare(&asker, Err(Refusal::Retry), turn);
+        };
+        match body {
+            Body::Open { name } => return self.open(asker, name, turn),
+            Body::Inspect(inspect) => return self.inspect(&asker, &inspect, turn),
+            _ if turn.state.session(session).is_none() => {
+                return self.reply_bare(&asker, Err(Refusal::SessionGone { session }), turn);
+            }
+            Body::Register => return self.register(&asker, turn),
+            _ if header.epoch != epoch || !self.channels.get(&session).is_some_and(|channel| channel.is_registered) => {
+                let refusal = Refusal::NotRegistered { got: header.epoch, expected: epoch };
+                return self.reply_bare(&asker, Err(refusal), turn);
+            }
+            _ => {}
+        }
+        self.sign_of_life(session, turn);
+        for stamp in header.consents {
+            self.consent(Consent { session, stamp }, turn);
+        }
+        for given_back in header.returns {
+            self.take_back(session, &given_back.object, given_back.stamp, turn);
+        }
+        self.recall_again(session, turn);
+        match body {
+            Body::KeepAlive => self.reply(&asker, Ok(Answer::Noted), turn),
+            Body::Close => self.propose(Command::CloseSession { session }, Reason::Close(asker)),
+            Body::Acquire { path, valid_at } => {
+                self.propose(Command::AcquireVolume { session, path }, Reason::Acquire(asker, valid_at));
+            }
+            Body::Read { object, known } => self.read(WaitingRead { asker, object, known }, turn),
+            Body::Write { write, dropped, seen } => {
+                let numbers = (header.sequence, header.unanswered_from);
+                self.write(asker, numbers, write, (dropped, seen), turn);
+            }
+            Body::Held(piece) => {
+                self.held(session, &piece, turn);
+                self.reply(&asker, Ok(Answer::Noted), turn);
+            }
+            // Answered above.
+            Body::Open { .. } | Body::Inspect(_) | Body::Register => {}
+        }
+    }
+
+    fn open(&mut self, asker: Asker, name: String, turn: &mut StepContext<'_>) {
+        match self.config.limits.check_session_name(&name) {
+            Ok(()) => self.propose(Command::OpenSession { name }, Reason::Open(asker)),
+            Err(error) => self.reply_bare(&asker, Err(error.into()), turn),
+        }
+    }
+
+    /// The session has found this leader. It is told for which volumes a list of what it holds is wanted (S7), and gets the
+    /// recalls that could not be sent before.
+    fn register(&mut self, asker: &Asker, turn: &mut StepContext<'_>) {
+        self.sign_of_life(asker.session, turn);
+        let coverings = self.holdings.coverings_of(asker.session);
+        self.reply(asker, Ok(Answer::Registered { coverings }), turn);
+        let channel = self.channels.entry(asker.session).or_default();
+        turn.effects.extend(channel.register(turn.now).into_iter().map(Effect::Recall));
+    }
+
+    fn recall_again(&mut self, session: SessionId, turn: &mut StepContext<'_>) {
+        let channel = self.channels.entry(session).or_default();
+        turn.effects.extend(channel.again(turn.now, RECALL_AGAIN).into_iter().map(Effect::Recall));
+    }
+
+    /// The session has dropped what this recall named (S2). A consent to any other stamp has no effect.
+    pub(super) fn consent(&mut self, consent: Consent, turn: &mut StepContext<'_>) {
+        let Consent { session, stamp } = consent;
+        let Some(recall) = self.channels.get_mut(&session).and_then(|channel| channel.consent(stamp)) else { return };
+        for set in &recall.sets {
+            self.drop_older(session, set, stamp, turn);
+        }
+        self.end_waits(session, |wait| wait.stamp == stamp);
+    }
+
+    /// Forgets leases of the session in the set that were granted before the stamp; a later grant stands (S2).
+    fn drop_older(&mut self, session: SessionId, set: &ObjectSet, stamp: Stamp, turn: &StepContext<'_>) {
+        if let ObjectSet::One(object) = set {
+            self.take_back(session, object, stamp, turn);
+        } else {
+            let objects: BTreeSet<Object> = self
+                .holdings
+                .leases_in(set)
+                .filter(|((_, holder), _)| *holder == session)
+                .map(|((object, _), _)| object.clone())
+                .collect();
+            for object in objects {
+                self.take_back(session, &object, stamp, turn);
+            }
+        }
+    }
+
+    /// A copy was given back; the consent or return names the stamp that it answers, and a later grant stands (S2).
+    fn take_back(&mut self, session: SessionId, object: &Object, stamp: Stamp, turn: &StepContext<'_>) {
+        let lease = self.holdings.lease(object, session);
+        if Some(stamp.epoch) == self.epoch && lease.is_some_and(|lease| lease.sequence <= stamp.sequence) {
+            self.holdings.remove_one(object, session, turn.state);
+        }
+    }
+
+    /// One piece of a list of what the session holds (S7). It only ever adds, and is never a consent; a list that names another
+    /// lease or covering is an old one and ends nothing.
+    fn held(&mut self, session: SessionId, piece: &HeldPiece, turn: &StepContext<'_>) {
+        let HeldPiece { volume, incarnation, covering, piece, pieces, objects } = piece;
+        let Some(track) = self.holdings.track(volume, session) else { return };
+        let is_current = track.incarnation == *incarnation
+            && matches!(&track.mode, Mode::Listed { number, .. } if number == covering);
+        let Some((_, settings)) = is_current.then(|| turn.state.volume_of(volume)) else { return };
+        let over = self.clock.ending().after(settings.settings.object_wait(self.config.drift));
+        let most = self.config.limits.session_objects_max;
+        for object in objects.iter().filter(|object| turn.state.volume_of(&object.path).0 == volume) {
+            self.holdings.add(volume, object, session, ObjectLease { over, sequence: 0 }, most, turn.state);
+        }
+        if let Some(track) = self.holdings.track_mut(volume, session)
+            && let Mode::Listed { pieces: seen, .. } = &mut track.mode
+        {
+            seen.insert(*piece);
+            if (0..*pieces).all(|piece| seen.contains(&piece)) {
+                track.mode = Mode::Exact;
+            }
+        }
+    }
+
+    /// A read waits for a quorum round that begins after its arrival: if one is under way, for the next (S6).
+    fn read(&mut self, read: WaitingRead, turn: &mut StepContext<'_>) {
+        if let Err(error) = self.config.limits.check_path(&read.object.path) {
+            return self.reply(&read.asker, Err(error.into()), turn);
+        }
+        let got = self.proving.len() + self.next_round.len();
+        if got >= READS_MAX {
+            let refusal = Refusal::Busy { what: "reads".to_owned(), got, most: READS_MAX };
+            return self.reply_bare(&read.asker, Err(refusal), turn);
+        }
+        self.next_round.push(read);
+        self.begin_round(turn);
+    }
+
+    fn begin_round(&mut self, turn: &mut StepContext<'_>) {
+        if self.proving.is_empty() && !self.next_round.is_empty() {
+            self.round += 1;
+            self.proving = std::mem::take(&mut self.next_round);
+            turn.effects.push(Effect::Prove { round: self.round });
+        }
+    }
+
+    pub(super) fn proven(&mut self, round: u64, turn: &mut StepContext<'_>) {
+        if round == self.round {
+            for read in std::mem::take(&mut self.proving) {
+                self.answer_read(&read, turn);
+            }
+            self.begin_round(turn);
+        }
+    }
+
+    pub(super) fn not_proven(&mut self, round: u64, turn: &mut StepContext<'_>) {
+        if round == self.round {
+            for read in std::mem::take(&mut self.proving) {
+                self.reply_bare(&read.asker, Err(Refusal::Retry), turn);
+            }
+            self.begin_round(turn);
+        }
+    }
+
+    fn answer_read(&mut self, read: &WaitingRead, turn: &mut StepContext<'_>) {
+        let WaitingRead { asker, object, known } = read;
+        let grant = self.grant(asker.session, object, turn);
+        let is_unchanged = known.is_some() && *known == turn.state.modify_revision(object);
+        let content = if is_unchanged { None } else { Some(turn.state.content(object)) };
+        let volume = turn.state.volume_of(&object.path).0.clone();
+        let answer = ReadAnswer { content, grant, volume, applied: turn.state.revision() };
+        self.reply(asker, Ok(Answer::Read(answer)), turn);
+    }
+
+    pub(super) fn answer_inspect(&self, inspect: &Inspect, turn: &StepContext<'_>) -> Option<Answer> {
+        match inspect {
+            Inspect::Holders { path } => Some(Answer::Holders(self.holder_infos(path, turn))),
+            Inspect::Waits { path } => Some(Answer::Waits(self.wait_infos(path, turn))),
+            Inspect::Volumes { path } => Some(Answer::Volumes(self.volume_infos(path, turn))),
+            Inspect::Cluster => None,
+        }
+    }
+
+    /// The channel of a session, for its stamps.
+    pub(super) fn channel(&mut self, session: SessionId) -> &mut Channel {
+        self.channels.entry(session).or_default()
+    }
+}
