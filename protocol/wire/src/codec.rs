@@ -51,16 +51,8 @@ pub trait Decode: Sized {
 /// [`ClientMessage`] as it crosses the wire.
 #[derive(Serialize, Deserialize)]
 enum Call<T> {
-    Request {
-        id: u64,
-        deadline_us: u64,
-        trace: Trace,
-        message: T,
-    },
-    Cancel {
-        id: u64,
-        trace: Trace,
-    },
+    Request { id: u64, deadline_us: u64, trace: Trace, message: T },
+    Cancel { id: u64, trace: Trace },
 }
 
 /// [`trace::Context`] as it crosses the wire: three bytes when nobody traces.
@@ -75,37 +67,15 @@ impl From<trace::Context> for Trace {
     fn from(context: trace::Context) -> Self {
         let trace = u128::from(context.trace_id);
         // Without a trace, tarpc makes up a random span for each request, which is of no use to anybody.
-        let span = if trace == 0 {
-            0
-        } else {
-            u64::from(context.span_id)
-        };
-        Self {
-            trace,
-            span,
-            is_sampled: context.sampling_decision == SamplingDecision::Sampled,
-        }
+        let span = if trace == 0 { 0 } else { u64::from(context.span_id) };
+        Self { trace, span, is_sampled: context.sampling_decision == SamplingDecision::Sampled }
     }
 }
 
 impl From<Trace> for trace::Context {
-    fn from(
-        Trace {
-            trace,
-            span,
-            is_sampled,
-        }: Trace,
-    ) -> Self {
-        let sampling_decision = if is_sampled {
-            SamplingDecision::Sampled
-        } else {
-            SamplingDecision::Unsampled
-        };
-        Self {
-            trace_id: TraceId::from(trace),
-            span_id: SpanId::from(span),
-            sampling_decision,
-        }
+    fn from(Trace { trace, span, is_sampled }: Trace) -> Self {
+        let sampling_decision = if is_sampled { SamplingDecision::Sampled } else { SamplingDecision::Unsampled };
+        Self { trace_id: TraceId::from(trace), span_id: SpanId::from(span), sampling_decision }
     }
 }
 
@@ -138,23 +108,14 @@ const FAILURE_KINDS: [io::ErrorKind; 8] = [
 
 impl From<&ServerError> for Failure {
     fn from(error: &ServerError) -> Self {
-        let kind = FAILURE_KINDS
-            .iter()
-            .position(|kind| *kind == error.kind)
-            .unwrap_or(0);
-        Self {
-            kind: kind as u8,
-            detail: error.detail.clone(),
-        }
+        let kind = FAILURE_KINDS.iter().position(|kind| *kind == error.kind).unwrap_or(0);
+        Self { kind: kind as u8, detail: error.detail.clone() }
     }
 }
 
 impl From<Failure> for ServerError {
     fn from(failure: Failure) -> Self {
-        let kind = FAILURE_KINDS
-            .get(usize::from(failure.kind))
-            .copied()
-            .unwrap_or(io::ErrorKind::Other);
+        let kind = FAILURE_KINDS.get(usize::from(failure.kind)).copied().unwrap_or(io::ErrorKind::Other);
         Self::new(kind, failure.detail)
     }
 }
@@ -165,31 +126,15 @@ static CONTEXT: LazyLock<context::Context> = LazyLock::new(context::current);
 impl<T: Serialize> Encode for ClientMessage<T> {
     fn encode(&self, out: &mut BytesMut, end: usize) -> Result<(), CodecError> {
         let call = match self {
-            Self::Request(Request {
-                context,
-                id,
-                message,
-            }) => {
-                let left = context
-                    .deadline
-                    .saturating_duration_since(Instant::now())
-                    .min(DEADLINE_MAX);
+            Self::Request(Request { context, id, message }) => {
+                let left = context.deadline.saturating_duration_since(Instant::now()).min(DEADLINE_MAX);
                 // An hour in microseconds is below 2^64.
                 let deadline_us = left.as_micros() as u64;
-                Call::Request {
-                    id: *id,
-                    deadline_us,
-                    trace: context.trace_context.into(),
-                    message,
-                }
+                Call::Request { id: *id, deadline_us, trace: context.trace_context.into(), message }
             }
-            Self::Cancel {
-                trace_context,
-                request_id,
-            } => Call::Cancel {
-                id: *request_id,
-                trace: (*trace_context).into(),
-            },
+            Self::Cancel { trace_context, request_id } => {
+                Call::Cancel { id: *request_id, trace: (*trace_context).into() }
+            }
             // The type says that there may be more kinds in other versions of tarpc; in ours there are not.
             _ => return Err(CodecError::Encode(postcard::Error::WontImplement)),
         };
@@ -205,61 +150,32 @@ impl<T: Serialize> Encode for ClientMessage<T> {
 impl<T: DeserializeOwned> Decode for ClientMessage<T> {
     fn decode(frame: &[u8]) -> Result<Self, CodecError> {
         Ok(match take(frame)? {
-            Call::Request {
-                id,
-                deadline_us,
-                trace,
-                message,
-            } => {
+            Call::Request { id, deadline_us, trace, message } => {
                 let mut context = *CONTEXT;
-                context.deadline =
-                    Instant::now() + Duration::from_micros(deadline_us).min(DEADLINE_MAX);
+                context.deadline = Instant::now() + Duration::from_micros(deadline_us).min(DEADLINE_MAX);
                 context.trace_context = trace.into();
-                Self::Request(Request {
-                    context,
-                    id,
-                    message,
-                })
+                Self::Request(Request { context, id, message })
             }
-            Call::Cancel { id, trace } => Self::Cancel {
-                trace_context: trace.into(),
-                request_id: id,
-            },
+            Call::Cancel { id, trace } => Self::Cancel { trace_context: trace.into(), request_id: id },
         })
     }
 }
 
 impl<T: Serialize> Encode for Response<T> {
     fn encode(&self, out: &mut BytesMut, end: usize) -> Result<(), CodecError> {
-        put(
-            &Reply {
-                id: self.request_id,
-                message: self.message.as_ref().map_err(Failure::from),
-            },
-            out,
-            end,
-        )
+        put(&Reply { id: self.request_id, message: self.message.as_ref().map_err(Failure::from) }, out, end)
     }
 
     fn refusal(&self, error: &CodecError) -> Option<Self> {
-        let message = Err(ServerError::new(
-            io::ErrorKind::InvalidData,
-            error.to_string(),
-        ));
-        Some(Self {
-            request_id: self.request_id,
-            message,
-        })
+        let message = Err(ServerError::new(io::ErrorKind::InvalidData, error.to_string()));
+        Some(Self { request_id: self.request_id, message })
     }
 }
 
 impl<T: DeserializeOwned> Decode for Response<T> {
     fn decode(frame: &[u8]) -> Result<Self, CodecError> {
         let Reply { id, message } = take(frame)?;
-        Ok(Self {
-            request_id: id,
-            message: message.map_err(ServerError::from),
-        })
+        Ok(Self { request_id: id, message: message.map_err(ServerError::from) })
     }
 }
 
@@ -274,18 +190,11 @@ fn take<T: DeserializeOwned>(frame: &[u8]) -> Result<T, CodecError> {
 fn put<T: Serialize>(message: &T, out: &mut BytesMut, end: usize) -> Result<(), CodecError> {
     let room = end.saturating_sub(out.len());
     let mut needed = 0;
-    let bounded = Bounded {
-        out,
-        room,
-        needed: &mut needed,
-    };
+    let bounded = Bounded { out, room, needed: &mut needed };
     postcard::serialize_with_flavor(message, bounded).map_err(CodecError::Encode)?;
     if needed > room {
         let expected = crate::frame::FRAME_MAX_BYTES;
-        return Err(CodecError::TooLarge {
-            got: expected + (needed - room),
-            expected,
-        });
+        return Err(CodecError::TooLarge { got: expected + (needed - room), expected });
     }
     Ok(())
 }
@@ -324,9 +233,7 @@ mod tests {
 
     fn encoded(message: &impl Encode) -> BytesMut {
         let mut out = BytesMut::new();
-        message
-            .encode(&mut out, crate::frame::FRAME_MAX_BYTES)
-            .unwrap();
+        message.encode(&mut out, crate::frame::FRAME_MAX_BYTES).unwrap();
         out
     }
 
@@ -338,11 +245,7 @@ mod tests {
             span_id: SpanId::from(9),
             sampling_decision: SamplingDecision::Sampled,
         };
-        ClientMessage::Request(Request {
-            context,
-            id: 3,
-            message: "hello".to_owned(),
-        })
+        ClientMessage::Request(Request { context, id: 3, message: "hello".to_owned() })
     }
 
     fn decoded_request(bytes: &[u8]) -> Request<String> {
@@ -359,10 +262,7 @@ mod tests {
         assert_eq!((got.id, got.message.as_str()), (3, "hello"));
         assert_eq!(got.context.trace_context.trace_id, TraceId::from(7));
         assert_eq!(got.context.trace_context.span_id, SpanId::from(9));
-        assert_eq!(
-            got.context.trace_context.sampling_decision,
-            SamplingDecision::Sampled
-        );
+        assert_eq!(got.context.trace_context.sampling_decision, SamplingDecision::Sampled);
         assert!(got.context.deadline >= before + Duration::from_secs(9));
         assert!(got.context.deadline <= Instant::now() + Duration::from_secs(10));
     }
@@ -378,17 +278,8 @@ mod tests {
 
     #[test]
     fn a_deadline_beyond_all_clocks_is_cut() {
-        let trace = Trace {
-            trace: 0,
-            span: 0,
-            is_sampled: false,
-        };
-        let call = Call::Request {
-            id: 0,
-            deadline_us: u64::MAX,
-            trace,
-            message: String::new(),
-        };
+        let trace = Trace { trace: 0, span: 0, is_sampled: false };
+        let call = Call::Request { id: 0, deadline_us: u64::MAX, trace, message: String::new() };
         let got = decoded_request(&postcard::to_stdvec(&call).unwrap());
         assert!(got.context.deadline <= Instant::now() + DEADLINE_MAX);
     }
@@ -406,40 +297,25 @@ mod tests {
 
     #[test]
     fn a_cancellation_comes_back() {
-        let cancel = ClientMessage::<String>::Cancel {
-            trace_context: trace::Context::default(),
-            request_id: 5,
-        };
+        let cancel = ClientMessage::<String>::Cancel { trace_context: trace::Context::default(), request_id: 5 };
         let got = ClientMessage::<String>::decode(&encoded(&cancel)).unwrap();
         assert!(matches!(got, ClientMessage::Cancel { request_id: 5, .. }));
     }
 
     #[test]
     fn a_response_comes_back_whether_it_went_well_or_not() {
-        let good = Response {
-            request_id: 1,
-            message: Ok(7_u64),
-        };
+        let good = Response { request_id: 1, message: Ok(7_u64) };
         assert_eq!(Response::<u64>::decode(&encoded(&good)), Ok(good));
         let refused = ServerError::new(io::ErrorKind::WouldBlock, "busy".to_owned());
-        let bad = Response::<u64> {
-            request_id: 1,
-            message: Err(refused),
-        };
+        let bad = Response::<u64> { request_id: 1, message: Err(refused) };
         assert_eq!(Response::<u64>::decode(&encoded(&bad)), Ok(bad));
     }
 
     #[test]
     fn what_follows_a_message_in_its_frame_is_an_error() {
-        let mut frame = encoded(&Response {
-            request_id: 1,
-            message: Ok(7_u64),
-        });
+        let mut frame = encoded(&Response { request_id: 1, message: Ok(7_u64) });
         frame.extend_from_slice(&[0, 0]);
-        assert_eq!(
-            Response::<u64>::decode(&frame),
-            Err(CodecError::Trailing { got: 2 })
-        );
+        assert_eq!(Response::<u64>::decode(&frame), Err(CodecError::Trailing { got: 2 }));
     }
 
     #[test]
@@ -461,21 +337,12 @@ mod tests {
     #[test]
     fn a_message_that_is_too_large_takes_no_memory_and_tells_its_length() {
         let mut out = BytesMut::new();
-        let message = Response {
-            request_id: 1,
-            message: Ok("x".repeat(1000)),
-        };
+        let message = Response { request_id: 1, message: Ok("x".repeat(1000)) };
         let end = 100;
         let error = message.encode(&mut out, end).unwrap_err();
         // 1000 bytes of text and 4 of everything else, where there is room for 100.
         let expected = crate::frame::FRAME_MAX_BYTES;
-        assert_eq!(
-            error,
-            CodecError::TooLarge {
-                got: expected + 904,
-                expected
-            }
-        );
+        assert_eq!(error, CodecError::TooLarge { got: expected + 904, expected });
         assert!(out.len() <= end);
     }
 }

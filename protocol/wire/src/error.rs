@@ -54,9 +54,7 @@ pub enum ConnectionError {
         got: Option<u8>,
     },
     /// The other side sent more than it had been given room for.
-    #[error(
-        "channel {channel} has {got} unread bytes: expected to be sent nothing from {expected} on"
-    )]
+    #[error("channel {channel} has {got} unread bytes: expected to be sent nothing from {expected} on")]
     Overrun {
         /// The channel.
         channel: u8,
@@ -66,9 +64,7 @@ pub enum ConnectionError {
         expected: usize,
     },
     /// The other side gave room that makes no sense.
-    #[error(
-        "room for {got} more bytes was given: expected at most the {expected} that had been sent"
-    )]
+    #[error("room for {got} more bytes was given: expected at most the {expected} that had been sent")]
     Credit {
         /// What was given.
         got: usize,

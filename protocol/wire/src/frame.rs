@@ -44,10 +44,7 @@ impl Decoder for FrameDecoder {
         };
         let length = u32::from_be_bytes(*prefix) as usize;
         if length > FRAME_MAX_BYTES {
-            return Err(ConnectionError::Oversized {
-                got: length,
-                expected: FRAME_MAX_BYTES,
-            });
+            return Err(ConnectionError::Oversized { got: length, expected: FRAME_MAX_BYTES });
         }
         if arrived.len() < PREFIX_BYTES + length {
             return Ok(None);
@@ -66,31 +63,21 @@ impl Decoder for FrameDecoder {
 }
 
 /// Appends the message as one frame, after the tag if there is one. On an error `out` is as it was.
-pub(crate) fn put_frame<T: Encode>(
-    message: &T,
-    tag: Option<u8>,
-    out: &mut BytesMut,
-) -> Result<(), codec::CodecError> {
+pub(crate) fn put_frame<T: Encode>(message: &T, tag: Option<u8>, out: &mut BytesMut) -> Result<(), codec::CodecError> {
     let start = out.len();
     match try_put_frame(message, tag, out) {
         Ok(()) => Ok(()),
         Err(error) => {
             out.truncate(start);
             match message.refusal(&error) {
-                Some(refusal) => {
-                    try_put_frame(&refusal, tag, out).inspect_err(|_| out.truncate(start))
-                }
+                Some(refusal) => try_put_frame(&refusal, tag, out).inspect_err(|_| out.truncate(start)),
                 None => Err(error),
             }
         }
     }
 }
 
-fn try_put_frame<T: Encode>(
-    message: &T,
-    tag: Option<u8>,
-    out: &mut BytesMut,
-) -> Result<(), codec::CodecError> {
+fn try_put_frame<T: Encode>(message: &T, tag: Option<u8>, out: &mut BytesMut) -> Result<(), codec::CodecError> {
     let start = out.len();
     out.put_u32(0);
     if let Some(tag) = tag {
@@ -115,13 +102,7 @@ where
     Item: Decode + Send + 'static,
     SinkItem: Encode + Send + 'static,
 {
-    let mut framed = Framed::new(
-        stream,
-        MessageCodec {
-            frames: FrameDecoder,
-            messages: PhantomData,
-        },
-    );
+    let mut framed = Framed::new(stream, MessageCodec { frames: FrameDecoder, messages: PhantomData });
     framed.set_backpressure_boundary(PEER_BATCH_BYTES);
     framed
 }
@@ -133,16 +114,12 @@ struct MessageCodec<Item, SinkItem> {
 }
 
 impl<Item: Decode, SinkItem> MessageCodec<Item, SinkItem> {
-    fn message(
-        frame: Result<Option<Bytes>, ConnectionError>,
-    ) -> Result<Option<Item>, ConnectionError> {
-        frame
-            .and_then(|frame| Ok(frame.map(|frame| Item::decode(&frame)).transpose()?))
-            .inspect_err(|error| {
-                if error.is_violation() {
-                    warn::violation(error)
-                }
-            })
+    fn message(frame: Result<Option<Bytes>, ConnectionError>) -> Result<Option<Item>, ConnectionError> {
+        frame.and_then(|frame| Ok(frame.map(|frame| Item::decode(&frame)).transpose()?)).inspect_err(|error| {
+            if error.is_violation() {
+                warn::violation(error)
+            }
+        })
     }
 }
 
@@ -179,23 +156,14 @@ mod tests {
     type Message = Response<String>;
 
     fn message(bytes: usize) -> Message {
-        Response {
-            request_id: 1,
-            message: Ok("x".repeat(bytes)),
-        }
+        Response { request_id: 1, message: Ok("x".repeat(bytes)) }
     }
 
     #[test]
     fn an_oversized_frame_is_refused_by_its_length_alone() {
         let mut arrived = BytesMut::from(&u32::MAX.to_be_bytes()[..]);
         let error = FrameDecoder.decode(&mut arrived).unwrap_err();
-        assert!(matches!(
-            error,
-            ConnectionError::Oversized {
-                got: 0xffff_ffff,
-                expected: FRAME_MAX_BYTES
-            }
-        ));
+        assert!(matches!(error, ConnectionError::Oversized { got: 0xffff_ffff, expected: FRAME_MAX_BYTES }));
         assert!(arrived.capacity() < 1024);
     }
 
@@ -214,10 +182,7 @@ mod tests {
             id: 1,
             message: "x".repeat(FRAME_MAX_BYTES),
         });
-        assert!(matches!(
-            put_frame(&request, Some(0), &mut out),
-            Err(CodecError::TooLarge { .. })
-        ));
+        assert!(matches!(put_frame(&request, Some(0), &mut out), Err(CodecError::TooLarge { .. })));
         assert_eq!(&out[..], b"before");
     }
 
@@ -228,12 +193,7 @@ mod tests {
         let frame = FrameDecoder.decode(&mut out).unwrap().unwrap();
         let got = Message::decode(&frame).unwrap();
         assert_eq!(got.request_id, 1);
-        assert!(
-            got.message
-                .unwrap_err()
-                .detail
-                .contains("expected at most 16777216")
-        );
+        assert!(got.message.unwrap_err().detail.contains("expected at most 16777216"));
     }
 
     #[tokio::test]

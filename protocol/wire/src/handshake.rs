@@ -151,32 +151,17 @@ pub enum ConnectError {
 /// # Errors
 ///
 /// [`ConnectError`] names the address, and why.
-pub async fn connect(
-    address: &str,
-    role: Role,
-    timeout: Duration,
-) -> Result<TcpStream, ConnectError> {
+pub async fn connect(address: &str, role: Role, timeout: Duration) -> Result<TcpStream, ConnectError> {
     let attempt = async {
         let stream = TcpStream::connect(address)
             .await
             .and_then(|stream| socket::tune(&stream).map(|()| stream))
-            .map_err(|source| ConnectError::Connect {
-                address: address.to_owned(),
-                source,
-            })?;
-        introduce(stream, role)
-            .await
-            .map_err(|source| ConnectError::Handshake {
-                address: address.to_owned(),
-                source,
-            })
+            .map_err(|source| ConnectError::Connect { address: address.to_owned(), source })?;
+        introduce(stream, role).await.map_err(|source| ConnectError::Handshake { address: address.to_owned(), source })
     };
     match tokio::time::timeout(timeout, attempt).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(ConnectError::Timeout {
-            address: address.to_owned(),
-            after: timeout,
-        }),
+        Err(_) => Err(ConnectError::Timeout { address: address.to_owned(), after: timeout }),
     }
 }
 
@@ -200,20 +185,15 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     within(HANDSHAKE_TIMEOUT, async {
-        stream
-            .write_all(&opening(PROTOCOL_VERSION, role as u8))
-            .await?;
+        stream.write_all(&opening(PROTOCOL_VERSION, role as u8)).await?;
         stream.flush().await?;
         let (version, verdict) = read_opening(&mut stream).await?;
         match verdict {
-            _ if version != PROTOCOL_VERSION => Err(HandshakeError::Version {
-                theirs: version,
-                ours: PROTOCOL_VERSION,
-            }),
+            _ if version != PROTOCOL_VERSION => {
+                Err(HandshakeError::Version { theirs: version, ours: PROTOCOL_VERSION })
+            }
             ACCEPTED => Ok(()),
-            REFUSED => Err(HandshakeError::Refused {
-                reason: read_reason(&mut stream).await?,
-            }),
+            REFUSED => Err(HandshakeError::Refused { reason: read_reason(&mut stream).await? }),
             got => Err(HandshakeError::Verdict { got }),
         }
     })
@@ -232,20 +212,13 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let outcome = within(HANDSHAKE_TIMEOUT, async {
-        let role = read_opening(&mut stream)
-            .await
-            .and_then(|(version, role)| match (version, role) {
-                (PROTOCOL_VERSION, 1) => Ok(Role::Client),
-                (PROTOCOL_VERSION, 2) => Ok(Role::Peer),
-                (PROTOCOL_VERSION, got) => Err(HandshakeError::Role { got }),
-                (theirs, _) => Err(HandshakeError::Version {
-                    theirs,
-                    ours: PROTOCOL_VERSION,
-                }),
-            })?;
-        stream
-            .write_all(&opening(PROTOCOL_VERSION, ACCEPTED))
-            .await?;
+        let role = read_opening(&mut stream).await.and_then(|(version, role)| match (version, role) {
+            (PROTOCOL_VERSION, 1) => Ok(Role::Client),
+            (PROTOCOL_VERSION, 2) => Ok(Role::Peer),
+            (PROTOCOL_VERSION, got) => Err(HandshakeError::Role { got }),
+            (theirs, _) => Err(HandshakeError::Version { theirs, ours: PROTOCOL_VERSION }),
+        })?;
+        stream.write_all(&opening(PROTOCOL_VERSION, ACCEPTED)).await?;
         stream.flush().await?;
         Ok(role)
     })
@@ -266,14 +239,10 @@ where
 fn refusal(error: &HandshakeError) -> String {
     match error {
         HandshakeError::Version { theirs, ours } => {
-            format!(
-                "the client speaks protocol version {theirs}, the server {ours}: they must be equal"
-            )
+            format!("the client speaks protocol version {theirs}, the server {ours}: they must be equal")
         }
         HandshakeError::Magic { got } => {
-            format!(
-                "this is a Leasehold server: expected the connection to begin with \"LSHD\", got {got:02x?}"
-            )
+            format!("this is a Leasehold server: expected the connection to begin with \"LSHD\", got {got:02x?}")
         }
         other => other.to_string(),
     }
@@ -283,9 +252,7 @@ async fn refuse<S>(mut stream: S, reason: &str) -> Result<(), HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let end = (0..=reason.len().min(REASON_MAX_BYTES))
-        .rev()
-        .find(|&end| reason.is_char_boundary(end));
+    let end = (0..=reason.len().min(REASON_MAX_BYTES)).rev().find(|&end| reason.is_char_boundary(end));
     let reason = &reason[..end.unwrap_or(0)];
     let mut answer = opening(PROTOCOL_VERSION, REFUSED).to_vec();
     // At most REASON_MAX_BYTES.
@@ -293,11 +260,7 @@ where
     answer.extend_from_slice(reason.as_bytes());
     stream.write_all(&answer).await?;
     stream.shutdown().await?;
-    tokio::io::copy(
-        &mut stream.take(REFUSED_DRAIN_MAX_BYTES),
-        &mut tokio::io::sink(),
-    )
-    .await?;
+    tokio::io::copy(&mut stream.take(REFUSED_DRAIN_MAX_BYTES), &mut tokio::io::sink()).await?;
     Ok(())
 }
 
@@ -326,20 +289,14 @@ async fn read_reason(stream: &mut (impl AsyncRead + Unpin)) -> Result<String, Ha
     read_exact(stream, &mut length).await?;
     let got = usize::from(u16::from_be_bytes(length));
     if got > REASON_MAX_BYTES {
-        return Err(HandshakeError::Reason {
-            got,
-            expected: REASON_MAX_BYTES,
-        });
+        return Err(HandshakeError::Reason { got, expected: REASON_MAX_BYTES });
     }
     let mut reason = [0; REASON_MAX_BYTES];
     read_exact(stream, &mut reason[..got]).await?;
     Ok(String::from_utf8_lossy(&reason[..got]).into_owned())
 }
 
-async fn read_exact(
-    stream: &mut (impl AsyncRead + Unpin),
-    into: &mut [u8],
-) -> Result<(), HandshakeError> {
+async fn read_exact(stream: &mut (impl AsyncRead + Unpin), into: &mut [u8]) -> Result<(), HandshakeError> {
     match stream.read_exact(into).await {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(HandshakeError::Closed),
@@ -388,10 +345,7 @@ mod tests {
 
     fn reason(answer: &[u8]) -> &str {
         assert_eq!(answer[..7], opening(PROTOCOL_VERSION, REFUSED));
-        assert_eq!(
-            usize::from(u16::from_be_bytes([answer[7], answer[8]])),
-            answer.len() - 9
-        );
+        assert_eq!(usize::from(u16::from_be_bytes([answer[7], answer[8]])), answer.len() - 9);
         std::str::from_utf8(&answer[9..]).unwrap()
     }
 
@@ -401,8 +355,7 @@ mod tests {
         let address = listener.local_addr().unwrap().to_string();
         for role in [Role::Client, Role::Peer] {
             let server = async { accept(listener.accept().await.unwrap().0).await };
-            let (client, server) =
-                futures::join!(connect(&address, role, HANDSHAKE_TIMEOUT), server);
+            let (client, server) = futures::join!(connect(&address, role, HANDSHAKE_TIMEOUT), server);
             let (client, server) = (client.unwrap(), server.unwrap());
             assert_eq!(server.role, role);
             assert!(client.nodelay().unwrap() && server.stream.nodelay().unwrap());
@@ -436,17 +389,8 @@ mod tests {
     #[tokio::test]
     async fn another_version_is_refused_and_both_are_named() {
         let (outcome, answer) = answer_to(&opening(9, 1)).await;
-        assert!(matches!(
-            outcome,
-            Err(HandshakeError::Version {
-                theirs: 9,
-                ours: PROTOCOL_VERSION
-            })
-        ));
-        assert_eq!(
-            reason(&answer),
-            "the client speaks protocol version 9, the server 1: they must be equal"
-        );
+        assert!(matches!(outcome, Err(HandshakeError::Version { theirs: 9, ours: PROTOCOL_VERSION })));
+        assert_eq!(reason(&answer), "the client speaks protocol version 9, the server 1: they must be equal");
     }
 
     #[tokio::test]
@@ -474,9 +418,7 @@ mod tests {
             // Ends when the client has gone, which it has not.
             let _ = tokio::time::timeout(Duration::from_millis(1), refuse).await;
         });
-        assert!(
-            matches!(outcome, Err(HandshakeError::Refused { reason }) if reason == "not today")
-        );
+        assert!(matches!(outcome, Err(HandshakeError::Refused { reason }) if reason == "not today"));
     }
 
     #[tokio::test]
@@ -484,29 +426,14 @@ mod tests {
         let magic = outcome_of(b"HTTP/1.1 400").await.unwrap_err();
         assert!(matches!(magic, HandshakeError::Magic { got } if &got == b"HTTP"));
         let version = outcome_of(&opening(2, REFUSED)).await.unwrap_err();
-        assert!(matches!(
-            version,
-            HandshakeError::Version {
-                theirs: 2,
-                ours: PROTOCOL_VERSION
-            }
-        ));
+        assert!(matches!(version, HandshakeError::Version { theirs: 2, ours: PROTOCOL_VERSION }));
         let verdict = outcome_of(&opening(PROTOCOL_VERSION, 7)).await.unwrap_err();
         assert!(matches!(verdict, HandshakeError::Verdict { got: 7 }));
         let mut long = opening(PROTOCOL_VERSION, REFUSED).to_vec();
         long.extend_from_slice(&[0xff, 0xff]);
         let reason = outcome_of(&long).await.unwrap_err();
-        assert!(matches!(
-            reason,
-            HandshakeError::Reason {
-                got: 0xffff,
-                expected: REASON_MAX_BYTES
-            }
-        ));
-        assert!(matches!(
-            outcome_of(b"LSHD").await.unwrap_err(),
-            HandshakeError::Closed
-        ));
+        assert!(matches!(reason, HandshakeError::Reason { got: 0xffff, expected: REASON_MAX_BYTES }));
+        assert!(matches!(outcome_of(b"LSHD").await.unwrap_err(), HandshakeError::Closed));
     }
 
     #[tokio::test]
@@ -514,12 +441,8 @@ mod tests {
         // Accepts on behalf of the kernel only.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let error = connect(&address, Role::Client, Duration::from_millis(20))
-            .await
-            .unwrap_err();
-        assert!(
-            matches!(&error, ConnectError::Timeout { address: named, .. } if *named == address)
-        );
+        let error = connect(&address, Role::Client, Duration::from_millis(20)).await.unwrap_err();
+        assert!(matches!(&error, ConnectError::Timeout { address: named, .. } if *named == address));
     }
 
     #[tokio::test]
@@ -527,9 +450,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let error = connect(&address, Role::Client, HANDSHAKE_TIMEOUT)
-            .await
-            .unwrap_err();
+        let error = connect(&address, Role::Client, HANDSHAKE_TIMEOUT).await.unwrap_err();
         assert!(matches!(&error, ConnectError::Connect { .. }));
         assert!(error.to_string().contains(&address));
     }

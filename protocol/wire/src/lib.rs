@@ -29,6 +29,6 @@ pub use frame::peer_transport;
 pub use handshake::{Accepted, ConnectError, HandshakeError, Role, accept, connect};
 pub use mux::Driver;
 pub use service::{
-    Callback, CallbackClient, CallbackTransport, Leasehold, LeaseholdClient, LeaseholdTransport,
-    client_connection, server_connection,
+    Callback, CallbackClient, CallbackTransport, Leasehold, LeaseholdClient, LeaseholdTransport, client_connection,
+    server_connection,
 };

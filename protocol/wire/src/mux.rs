@@ -66,11 +66,7 @@ const FRAME_USUAL_BYTES: usize = 256;
 /// `Item`s come in, `SinkItem`s go out.
 pub fn split<S, ItemA, SinkItemA, ItemB, SinkItemB>(
     stream: S,
-) -> (
-    ChannelTransport<ItemA, SinkItemA>,
-    ChannelTransport<ItemB, SinkItemB>,
-    Driver,
-)
+) -> (ChannelTransport<ItemA, SinkItemA>, ChannelTransport<ItemB, SinkItemB>, Driver)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
@@ -79,13 +75,7 @@ where
     let recalls = ChannelTransport::new(&shared, RECALLS);
     let ending = Ending(Arc::clone(&shared));
     let driver = async move { drive(stream, &ending.0).await };
-    (
-        requests,
-        recalls,
-        Driver {
-            work: Box::pin(driver),
-        },
-    )
+    (requests, recalls, Driver { work: Box::pin(driver) })
 }
 
 /// Does the work of a connection: somebody has to poll it, in a task of its own as a rule.
@@ -118,9 +108,7 @@ impl Driver {
             }
             end
         };
-        Self {
-            work: Box::pin(work),
-        }
+        Self { work: Box::pin(work) }
     }
 }
 
@@ -152,11 +140,7 @@ pub struct ChannelTransport<Item, SinkItem> {
 
 impl<Item, SinkItem> ChannelTransport<Item, SinkItem> {
     fn new(shared: &Arc<Shared>, channel: u8) -> Self {
-        Self {
-            shared: Arc::clone(shared),
-            channel,
-            messages: PhantomData,
-        }
+        Self { shared: Arc::clone(shared), channel, messages: PhantomData }
     }
 }
 
@@ -171,15 +155,13 @@ impl<Item: Decode, SinkItem> Stream for ChannelTransport<Item, SinkItem> {
 
     /// Never gives an error: a frame that is no message ends the connection, and the driver says why.
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.shared
-            .poll_take(self.channel, cx)
-            .map(|frame| match Item::decode(&frame?) {
-                Ok(message) => Some(Ok(message)),
-                Err(error) => {
-                    self.shared.fail(error.into());
-                    None
-                }
-            })
+        self.shared.poll_take(self.channel, cx).map(|frame| match Item::decode(&frame?) {
+            Ok(message) => Some(Ok(message)),
+            Err(error) => {
+                self.shared.fail(error.into());
+                None
+            }
+        })
     }
 }
 
@@ -217,10 +199,7 @@ impl Drop for Ending {
     }
 }
 
-async fn drive<S: AsyncRead + AsyncWrite>(
-    stream: S,
-    shared: &Shared,
-) -> Result<(), ConnectionError> {
+async fn drive<S: AsyncRead + AsyncWrite>(stream: S, shared: &Shared) -> Result<(), ConnectionError> {
     let (read, write) = tokio::io::split(stream);
     let end = tokio::select! {
         biased;
@@ -247,10 +226,7 @@ async fn read_frames(read: impl AsyncRead + Unpin, shared: &Shared) -> Result<()
 }
 
 /// Ends when this side is done with the connection and all that can be written has been.
-async fn write_frames(
-    mut write: impl AsyncWrite + Unpin,
-    shared: &Shared,
-) -> Result<(), ConnectionError> {
+async fn write_frames(mut write: impl AsyncWrite + Unpin, shared: &Shared) -> Result<(), ConnectionError> {
     let mut frames = Vec::new();
     let mut gathered = Vec::new();
     while shared.batch(&mut frames).await {

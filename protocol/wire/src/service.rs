@@ -29,12 +29,10 @@ pub trait Callback {
 }
 
 /// Where a server takes requests from: for `BaseChannel::new`.
-pub type LeaseholdTransport =
-    ChannelTransport<ClientMessage<LeaseholdRequest>, tarpc::Response<LeaseholdResponse>>;
+pub type LeaseholdTransport = ChannelTransport<ClientMessage<LeaseholdRequest>, tarpc::Response<LeaseholdResponse>>;
 
 /// Where a client takes recalls from: for `BaseChannel::new`.
-pub type CallbackTransport =
-    ChannelTransport<ClientMessage<CallbackRequest>, tarpc::Response<CallbackResponse>>;
+pub type CallbackTransport = ChannelTransport<ClientMessage<CallbackRequest>, tarpc::Response<CallbackResponse>>;
 
 /// The server's end of a connection whose other end is [`client_connection`].
 ///

@@ -9,17 +9,11 @@ use std::{
 /// Warnings come at least this far apart: enough to see that something is wrong and what, too little to fill a disk.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
-static LIMIT: Mutex<Limit> = Mutex::new(Limit {
-    last: None,
-    suppressed: 0,
-});
+static LIMIT: Mutex<Limit> = Mutex::new(Limit { last: None, suppressed: 0 });
 
 /// Warns that the other side of a connection broke the protocol, unless a warning has just been given.
 pub(crate) fn violation(reason: &dyn Display) {
-    let admitted = LIMIT
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .admit(Instant::now());
+    let admitted = LIMIT.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now());
     match admitted {
         Some(suppressed) => {
             tracing::warn!(%reason, suppressed, "connection closed: the other side broke the protocol")
@@ -36,10 +30,7 @@ struct Limit {
 impl Limit {
     /// How many warnings were suppressed since the last one, if it is time for another.
     fn admit(&mut self, now: Instant) -> Option<u64> {
-        if self
-            .last
-            .is_some_and(|last| now.saturating_duration_since(last) < WARNING_INTERVAL)
-        {
+        if self.last.is_some_and(|last| now.saturating_duration_since(last) < WARNING_INTERVAL) {
             self.suppressed += 1;
             return None;
         }
@@ -54,10 +45,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_one_warning_a_second_that_counts_the_others() {
-        let mut limit = Limit {
-            last: None,
-            suppressed: 0,
-        };
+        let mut limit = Limit { last: None, suppressed: 0 };
         let start = Instant::now();
         assert_eq!(limit.admit(start), Some(0));
         assert_eq!(limit.admit(start + Duration::from_millis(1)), None);

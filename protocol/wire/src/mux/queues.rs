@@ -15,7 +15,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use super::{RECALLS, REQUESTS, WRITE_BATCH_BYTES};
 use crate::{error::ConnectionError, frame::PREFIX_BYTES};
 
-/// What one side may send on a channel before the other's consumer has taken any of it, in bytes as [`cost`] counts them.
+/// What one side may send on a channel before the other's consumer has taken any of it, in bytes and 64 more for each frame.
 /// The last frame may go beyond. It bounds what an idle consumer makes us keep, and at a round trip of a millisecond it
 /// lets a gigabyte through each second.
 pub const WINDOW_BYTES: usize = 1 << 20;
@@ -102,11 +102,7 @@ impl Shared {
         let channel = state.channel(channel);
         channel.outgoing_cost += cost(frame.len() - PREFIX_BYTES);
         channel.outgoing.push_back(frame);
-        let driver = if channel.may_send() {
-            state.driver.take()
-        } else {
-            None
-        };
+        let driver = if channel.may_send() { state.driver.take() } else { None };
         drop(state);
         wake(driver);
     }
@@ -125,11 +121,7 @@ impl Shared {
         };
         // The tag has been cut off, and counts.
         channel.taken += cost(message.len() + 1);
-        let driver = if channel.taken >= CREDIT_BYTES {
-            state.driver.take()
-        } else {
-            None
-        };
+        let driver = if channel.taken >= CREDIT_BYTES { state.driver.take() } else { None };
         drop(state);
         wake(driver);
         Poll::Ready(Some(message))
@@ -184,11 +176,7 @@ impl Shared {
         };
         if channel.unreturned >= WINDOW_BYTES {
             let got = channel.unreturned;
-            return Err(ConnectionError::Overrun {
-                channel: tag,
-                got,
-                expected: WINDOW_BYTES,
-            });
+            return Err(ConnectionError::Overrun { channel: tag, got, expected: WINDOW_BYTES });
         }
         channel.unreturned += cost;
         channel.incoming.push_back(frame);
@@ -210,11 +198,7 @@ impl Shared {
             }
             drop(state);
             senders.into_iter().for_each(wake);
-            if is_idle {
-                Poll::Pending
-            } else {
-                Poll::Ready(!frames.is_empty())
-            }
+            if is_idle { Poll::Pending } else { Poll::Ready(!frames.is_empty()) }
         })
         .await
     }
@@ -234,11 +218,7 @@ impl Shared {
         poll_fn(|cx| {
             let mut state = self.lock();
             register(&mut state.driver, cx);
-            if state.is_closing {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
+            if state.is_closing { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
@@ -246,11 +226,7 @@ impl Shared {
 
 impl State {
     fn channel(&mut self, channel: u8) -> &mut Channel {
-        if channel == RECALLS {
-            &mut self.recalls
-        } else {
-            &mut self.requests
-        }
+        if channel == RECALLS { &mut self.recalls } else { &mut self.requests }
     }
 
     /// Room first, then recalls, then requests, of which at least one goes with each batch.
@@ -285,10 +261,7 @@ impl State {
         };
         let got = credit.get_u32() as usize;
         if got > channel.unacknowledged {
-            return Err(ConnectionError::Credit {
-                got,
-                expected: channel.unacknowledged,
-            });
+            return Err(ConnectionError::Credit { got, expected: channel.unacknowledged });
         }
         channel.unacknowledged -= got;
         let driver = self.driver.take();
@@ -332,11 +305,7 @@ impl Channel {
 
     /// Who waits for room, if there is some.
     fn take_sender(&mut self) -> Option<Waker> {
-        if self.outgoing_cost < OUTGOING_BYTES {
-            self.sender.take()
-        } else {
-            None
-        }
+        if self.outgoing_cost < OUTGOING_BYTES { self.sender.take() } else { None }
     }
 }
 

@@ -9,10 +9,7 @@ type Message = Response<String>;
 type Transport = ChannelTransport<Message, Message>;
 
 fn message(id: u64, bytes: usize) -> Message {
-    Response {
-        request_id: id,
-        message: Ok("x".repeat(bytes)),
-    }
+    Response { request_id: id, message: Ok("x".repeat(bytes)) }
 }
 
 /// Two ends, each of which is split, and their drivers.
@@ -37,11 +34,7 @@ fn frame(tag: u8, message: &Message) -> BytesMut {
 /// Sends until the transport takes no more.
 fn fill(transport: &mut Transport, bytes: usize) -> u64 {
     let mut sent = 0;
-    while transport
-        .feed(message(sent, bytes))
-        .now_or_never()
-        .is_some_and(|fed| fed.is_ok())
-    {
+    while transport.feed(message(sent, bytes)).now_or_never().is_some_and(|fed| fed.is_ok()) {
         sent += 1;
     }
     sent
@@ -56,10 +49,7 @@ async fn next_raw(raw: &mut DuplexStream) -> (u8, Bytes) {
 
 #[tokio::test]
 async fn messages_keep_their_channel_and_their_order() {
-    let [
-        (mut requests, mut recalls, driver),
-        (mut other_requests, mut other_recalls, other_driver),
-    ] = ends();
+    let [(mut requests, mut recalls, driver), (mut other_requests, mut other_recalls, other_driver)] = ends();
     tokio::spawn(driver);
     tokio::spawn(other_driver);
     let send = async {
@@ -70,10 +60,7 @@ async fn messages_keep_their_channel_and_their_order() {
     };
     let receive = async {
         for id in 0..1000 {
-            assert_eq!(
-                other_requests.next().await.unwrap().unwrap(),
-                message(id, 10)
-            );
+            assert_eq!(other_requests.next().await.unwrap().unwrap(), message(id, 10));
         }
     };
     let receive_recalls = async {
@@ -86,10 +73,7 @@ async fn messages_keep_their_channel_and_their_order() {
 
 #[tokio::test]
 async fn the_longest_values_cross_and_far_more_than_a_window() {
-    let [
-        (mut requests, _recalls, driver),
-        (mut other, _other_recalls, other_driver),
-    ] = ends();
+    let [(mut requests, _recalls, driver), (mut other, _other_recalls, other_driver)] = ends();
     tokio::spawn(driver);
     tokio::spawn(other_driver);
     let send = async {
@@ -107,10 +91,7 @@ async fn the_longest_values_cross_and_far_more_than_a_window() {
 
 #[tokio::test]
 async fn a_consumer_that_takes_nothing_delays_nothing_on_the_other_channel() {
-    let [
-        (mut requests, mut recalls, driver),
-        (mut other_requests, mut other_recalls, other_driver),
-    ] = ends();
+    let [(mut requests, mut recalls, driver), (mut other_requests, mut other_recalls, other_driver)] = ends();
     tokio::spawn(driver);
     tokio::spawn(other_driver);
     // Twice what the windows, the queue and the pipe can take.
@@ -125,17 +106,11 @@ async fn a_consumer_that_takes_nothing_delays_nothing_on_the_other_channel() {
         other_recalls.send(message(id, 10)).await.unwrap();
         assert_eq!(recalls.next().await.unwrap().unwrap(), message(id, 10));
         recalls.send(message(id, 11)).await.unwrap();
-        assert_eq!(
-            other_recalls.next().await.unwrap().unwrap(),
-            message(id, 11)
-        );
+        assert_eq!(other_recalls.next().await.unwrap().unwrap(), message(id, 11));
     }
     assert!(!sender.is_finished());
     for id in 0..total {
-        assert_eq!(
-            other_requests.next().await.unwrap().unwrap(),
-            message(id, 1024)
-        );
+        assert_eq!(other_requests.next().await.unwrap().unwrap(), message(id, 1024));
     }
     sender.await.unwrap();
 }
@@ -214,17 +189,7 @@ async fn whoever_sends_beyond_its_window_is_cut_off() {
         let _ = raw.write_all(&frame).await;
     }
     let error = driver.await.unwrap().unwrap_err();
-    assert!(
-        matches!(
-            error,
-            ConnectionError::Overrun {
-                channel: REQUESTS,
-                expected: WINDOW_BYTES,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, ConnectionError::Overrun { channel: REQUESTS, expected: WINDOW_BYTES, .. }), "{error}");
 }
 
 #[tokio::test]
@@ -240,52 +205,20 @@ async fn bad_frames_end_the_connection_with_the_reason() {
         end.unwrap_err()
     }
     use ConnectionError as E;
-    assert!(matches!(
-        end(&[0xff; 4]).await,
-        E::Oversized {
-            got: 0xffff_ffff,
-            expected: 0x0100_0000
-        }
-    ));
-    assert!(matches!(
-        end(&[0, 0, 0, 0]).await,
-        E::UnknownChannel { got: None }
-    ));
-    assert!(matches!(
-        end(&[0, 0, 0, 1, 9]).await,
-        E::UnknownChannel { got: Some(9) }
-    ));
-    assert!(matches!(
-        end(&[0, 0, 0, 2, 2, 0]).await,
-        E::UnknownChannel { got: None }
-    ));
-    assert!(matches!(
-        end(&[0, 0, 0, 6, 2, 5, 0, 0, 0, 0]).await,
-        E::UnknownChannel { got: Some(5) }
-    ));
-    assert!(matches!(
-        end(&[0, 0, 0, 6, 2, 1, 0, 0, 0, 9]).await,
-        E::Credit {
-            got: 9,
-            expected: 0
-        }
-    ));
-    assert!(matches!(
-        end(&[0, 0, 0, 2, 0, 0xff]).await,
-        E::Codec(CodecError::Decode(_))
-    ));
-    assert!(matches!(
-        end(&[0, 0, 0, 2, 1, 0xff]).await,
-        E::Codec(CodecError::Decode(_))
-    ));
+    assert!(matches!(end(&[0xff; 4]).await, E::Oversized { got: 0xffff_ffff, expected: 0x0100_0000 }));
+    assert!(matches!(end(&[0, 0, 0, 0]).await, E::UnknownChannel { got: None }));
+    assert!(matches!(end(&[0, 0, 0, 1, 9]).await, E::UnknownChannel { got: Some(9) }));
+    assert!(matches!(end(&[0, 0, 0, 2, 2, 0]).await, E::UnknownChannel { got: None }));
+    assert!(matches!(end(&[0, 0, 0, 6, 2, 5, 0, 0, 0, 0]).await, E::UnknownChannel { got: Some(5) }));
+    assert!(matches!(end(&[0, 0, 0, 6, 2, 1, 0, 0, 0, 9]).await, E::Credit { got: 9, expected: 0 }));
+    assert!(matches!(end(&[0, 0, 0, 2, 0, 0xff]).await, E::Codec(CodecError::Decode(_))));
+    assert!(matches!(end(&[0, 0, 0, 2, 1, 0xff]).await, E::Codec(CodecError::Decode(_))));
 }
 
 #[tokio::test]
 async fn half_a_frame_and_a_close_is_an_error() {
     let (mut raw, mut requests, _recalls, driver) = raw_end();
-    raw.write_all(&frame(REQUESTS, &message(0, 100))[..50])
-        .await
-        .unwrap();
+    raw.write_all(&frame(REQUESTS, &message(0, 100))[..50]).await.unwrap();
     drop(raw);
     let (end, request) = futures::join!(driver, requests.next());
     assert!(matches!(end, Err(ConnectionError::Truncated { got: 50 })));
@@ -295,9 +228,7 @@ async fn half_a_frame_and_a_close_is_an_error() {
 #[tokio::test]
 async fn what_arrived_before_the_end_can_still_be_taken() {
     let (mut raw, mut requests, _recalls, driver) = raw_end();
-    raw.write_all(&frame(REQUESTS, &message(0, 100)))
-        .await
-        .unwrap();
+    raw.write_all(&frame(REQUESTS, &message(0, 100))).await.unwrap();
     drop(raw);
     driver.await.unwrap();
     assert_eq!(requests.next().await.unwrap().unwrap(), message(0, 100));
@@ -306,10 +237,7 @@ async fn what_arrived_before_the_end_can_still_be_taken() {
 
 #[tokio::test]
 async fn what_was_sent_before_a_transport_was_dropped_is_written() {
-    let [
-        (mut requests, _recalls, driver),
-        (mut other, _other_recalls, other_driver),
-    ] = ends();
+    let [(mut requests, _recalls, driver), (mut other, _other_recalls, other_driver)] = ends();
     for id in 0..100 {
         requests.send(message(id, 1000)).await.unwrap();
     }
@@ -327,10 +255,7 @@ async fn what_was_sent_before_a_transport_was_dropped_is_written() {
 
 #[tokio::test]
 async fn dropping_the_driver_closes_the_connection() {
-    let [
-        (mut requests, _recalls, driver),
-        (mut other, _other_recalls, other_driver),
-    ] = ends();
+    let [(mut requests, _recalls, driver), (mut other, _other_recalls, other_driver)] = ends();
     // Even before it was polled.
     drop(driver);
     assert!(requests.next().await.is_none());

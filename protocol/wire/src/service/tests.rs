@@ -22,17 +22,8 @@ use crate::{ConnectionError, Role, accept, connect, frame::FRAME_MAX_BYTES};
 async fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let server = async {
-        accept(listener.accept().await.unwrap().0)
-            .await
-            .unwrap()
-            .stream
-    };
-    let client = async {
-        connect(&address, Role::Client, Duration::from_secs(5))
-            .await
-            .unwrap()
-    };
+    let server = async { accept(listener.accept().await.unwrap().0).await.unwrap().stream };
+    let client = async { connect(&address, Role::Client, Duration::from_secs(5)).await.unwrap() };
     futures::join!(client, server)
 }
 
@@ -47,15 +38,7 @@ impl Leasehold for Server {
     async fn call(self, _: Context, request: Request) -> Response {
         if let Some(callback) = self.callback {
             let sequence = request.header.sequence.0;
-            assert_eq!(
-                callback
-                    .recall(context(), recall(sequence))
-                    .await
-                    .unwrap()
-                    .stamp
-                    .sequence,
-                sequence
-            );
+            assert_eq!(callback.recall(context(), recall(sequence)).await.unwrap().stamp.sequence, sequence);
         }
         let answer = match request.body {
             Body::Open { name } => Answer::Waits(vec![wait(name)]),
@@ -70,10 +53,7 @@ struct Client;
 
 impl Callback for Client {
     async fn recall(self, _: Context, recall: Recall) -> Consent {
-        Consent {
-            session: recall.session,
-            stamp: recall.stamp,
-        }
+        Consent { session: recall.session, stamp: recall.stamp }
     }
 }
 
@@ -90,12 +70,7 @@ fn wait(writer_name: String) -> leasehold_protocol::message::WaitInfo {
 }
 
 fn response(epoch: u64, answer: Answer) -> Response {
-    Response {
-        epoch: Epoch(epoch),
-        promises: Vec::new(),
-        lapses: Vec::new(),
-        result: Ok(answer),
-    }
+    Response { epoch: Epoch(epoch), promises: Vec::new(), lapses: Vec::new(), result: Ok(answer) }
 }
 
 fn context() -> Context {
@@ -106,32 +81,16 @@ fn context() -> Context {
 }
 
 fn request(sequence: u64, body: Body) -> Request {
-    Request {
-        header: Header {
-            sequence: Sequence(sequence),
-            ..Header::default()
-        },
-        body,
-    }
+    Request { header: Header { sequence: Sequence(sequence), ..Header::default() }, body }
 }
 
 fn recall(sequence: u64) -> Recall {
-    Recall {
-        session: SessionId(1),
-        stamp: Stamp {
-            epoch: Epoch(1),
-            sequence,
-        },
-        number: sequence,
-        sets: Vec::new(),
-    }
+    Recall { session: SessionId(1), stamp: Stamp { epoch: Epoch(1), sequence }, number: sequence, sets: Vec::new() }
 }
 
 async fn serve(transport: LeaseholdTransport, server: Server) {
     let requests = BaseChannel::with_defaults(transport).execute(server.serve());
-    requests
-        .for_each(|request| async { drop(tokio::spawn(request)) })
-        .await;
+    requests.for_each(|request| async { drop(tokio::spawn(request)) }).await;
 }
 
 async fn consent(transport: CallbackTransport) {
@@ -150,11 +109,7 @@ async fn many_calls_go_both_ways_at_once() {
     tokio::spawn(consent(recalls));
     let calls = (0..5000).map(|sequence| {
         let leasehold = leasehold.clone();
-        tokio::spawn(async move {
-            leasehold
-                .call(context(), request(sequence, Body::KeepAlive))
-                .await
-        })
+        tokio::spawn(async move { leasehold.call(context(), request(sequence, Body::KeepAlive)).await })
     });
     let recalls = (0..5000).map(|sequence| {
         let callback = callback.clone();
@@ -162,10 +117,7 @@ async fn many_calls_go_both_ways_at_once() {
     });
     let (calls, recalls) = futures::join!(join_all(calls), join_all(recalls));
     for (sequence, (call, recall)) in calls.into_iter().zip(recalls).enumerate() {
-        assert_eq!(
-            call.unwrap().unwrap(),
-            response(sequence as u64, Answer::Noted)
-        );
+        assert_eq!(call.unwrap().unwrap(), response(sequence as u64, Answer::Noted));
         assert_eq!(recall.unwrap().unwrap().stamp.sequence, sequence as u64);
     }
 }
@@ -177,18 +129,10 @@ async fn a_request_can_wait_for_a_consent_on_its_own_connection() {
     let (leasehold, recalls, client_driver) = client_connection(client);
     tokio::spawn(driver);
     tokio::spawn(client_driver);
-    tokio::spawn(serve(
-        requests,
-        Server {
-            callback: Some(callback),
-        },
-    ));
+    tokio::spawn(serve(requests, Server { callback: Some(callback) }));
     tokio::spawn(consent(recalls));
     for sequence in 1..100 {
-        let answer = leasehold
-            .call(context(), request(sequence, Body::KeepAlive))
-            .await
-            .unwrap();
+        let answer = leasehold.call(context(), request(sequence, Body::KeepAlive)).await.unwrap();
         assert_eq!(answer.epoch, Epoch(sequence));
     }
 }
@@ -205,27 +149,12 @@ async fn requests_that_nobody_takes_delay_no_recall() {
     let calls: Vec<_> = (0..256)
         .map(|sequence| {
             let leasehold = leasehold.clone();
-            let body = Body::Open {
-                name: "x".repeat(1 << 16),
-            };
-            tokio::spawn(async move {
-                leasehold
-                    .call(context(), request(sequence, body))
-                    .await
-                    .unwrap()
-            })
+            let body = Body::Open { name: "x".repeat(1 << 16) };
+            tokio::spawn(async move { leasehold.call(context(), request(sequence, body)).await.unwrap() })
         })
         .collect();
     for sequence in 0..100 {
-        assert_eq!(
-            callback
-                .recall(context(), recall(sequence))
-                .await
-                .unwrap()
-                .stamp
-                .sequence,
-            sequence
-        );
+        assert_eq!(callback.recall(context(), recall(sequence)).await.unwrap().stamp.sequence, sequence);
     }
     assert!(calls.iter().all(|call| !call.is_finished()));
     tokio::spawn(serve(requests, Server { callback: None }));
@@ -242,30 +171,14 @@ async fn a_message_that_does_not_fit_fails_by_itself() {
     tokio::spawn(driver);
     tokio::spawn(client_driver);
     tokio::spawn(serve(requests, Server { callback: None }));
-    let body = Body::Open {
-        name: "x".repeat(FRAME_MAX_BYTES),
-    };
-    let error = leasehold
-        .call(context(), request(1, body))
-        .await
-        .unwrap_err();
+    let body = Body::Open { name: "x".repeat(FRAME_MAX_BYTES) };
+    let error = leasehold.call(context(), request(1, body)).await.unwrap_err();
     assert!(matches!(error, RpcError::Send(_)), "{error}");
     // The request fits, its answer does not.
-    let body = Body::Open {
-        name: "x".repeat(FRAME_MAX_BYTES / 2),
-    };
-    let error = leasehold
-        .call(context(), request(2, body))
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(&error, RpcError::Server(error) if error.detail.contains("expected at most")),
-        "{error}"
-    );
-    leasehold
-        .call(context(), request(3, Body::KeepAlive))
-        .await
-        .unwrap();
+    let body = Body::Open { name: "x".repeat(FRAME_MAX_BYTES / 2) };
+    let error = leasehold.call(context(), request(2, body)).await.unwrap_err();
+    assert!(matches!(&error, RpcError::Server(error) if error.detail.contains("expected at most")), "{error}");
+    leasehold.call(context(), request(3, Body::KeepAlive)).await.unwrap();
 }
 
 #[tokio::test]
@@ -275,13 +188,7 @@ async fn a_bad_connection_ends_and_the_server_goes_on() {
     let driver = tokio::spawn(driver);
     bad.write_all(&[0xff; 4]).await.unwrap();
     let end = driver.await.unwrap();
-    assert!(matches!(
-        end,
-        Err(ConnectionError::Oversized {
-            got: 0xffff_ffff,
-            expected: FRAME_MAX_BYTES
-        })
-    ));
+    assert!(matches!(end, Err(ConnectionError::Oversized { got: 0xffff_ffff, expected: FRAME_MAX_BYTES })));
     let error = callback.recall(context(), recall(1)).await.unwrap_err();
     assert!(matches!(error, RpcError::Shutdown), "{error}");
     assert_eq!(bad.read(&mut [0; 1]).await.unwrap(), 0);
@@ -292,10 +199,7 @@ async fn a_bad_connection_ends_and_the_server_goes_on() {
     tokio::spawn(driver);
     tokio::spawn(client_driver);
     tokio::spawn(serve(requests, Server { callback: None }));
-    leasehold
-        .call(context(), request(1, Body::KeepAlive))
-        .await
-        .unwrap();
+    leasehold.call(context(), request(1, Body::KeepAlive)).await.unwrap();
 }
 
 #[tokio::test]
@@ -316,12 +220,7 @@ async fn calls_under_way_fail_when_the_other_side_goes() {
     let (outcome, _taken) = futures::join!(call, kill);
     assert!(matches!(outcome, Err(RpcError::Shutdown)), "{outcome:?}");
     driver.await.unwrap().unwrap();
-    assert!(
-        leasehold
-            .call(context(), request(2, Body::KeepAlive))
-            .await
-            .is_err()
-    );
+    assert!(leasehold.call(context(), request(2, Body::KeepAlive)).await.is_err());
     assert!(callback.recall(context(), recall(1)).await.is_err());
 }
 
@@ -330,10 +229,7 @@ async fn an_answer_that_arrives_just_before_the_end_is_not_lost() {
     let (client, mut server) = connection().await;
     let (leasehold, _recalls, driver) = client_connection(client);
     let answer = response(7, Answer::Noted);
-    let sent = tarpc::Response {
-        request_id: 0,
-        message: Ok(LeaseholdResponse::Call(answer.clone())),
-    };
+    let sent = tarpc::Response { request_id: 0, message: Ok(LeaseholdResponse::Call(answer.clone())) };
     let mut frame = bytes::BytesMut::new();
     crate::frame::put_frame(&sent, Some(crate::mux::REQUESTS), &mut frame).unwrap();
     let answering = async {
@@ -359,9 +255,6 @@ async fn a_server_may_let_go_of_its_callback_client() {
     tokio::spawn(client_driver);
     tokio::spawn(serve(requests, Server { callback: None }));
     for sequence in 0..10 {
-        leasehold
-            .call(context(), request(sequence, Body::KeepAlive))
-            .await
-            .unwrap();
+        leasehold.call(context(), request(sequence, Body::KeepAlive)).await.unwrap();
     }
 }
