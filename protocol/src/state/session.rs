@@ -88,12 +88,12 @@ impl State {
         self.sessions.iter().map(|(id, session)| (*id, session))
     }
 
-    /// What is known of a request by the window as it is now; none if there is no such session.
+    /// What is known of a request, whatever else its session is still waiting for; none if there is no such session.
     ///
-    /// A request that says that more has been answered moves the window before it is judged, which can turn
-    /// [`Answered::BeyondWindow`] into [`Answered::Never`]: see [`State::answered_given`].
+    /// Never [`Answered::BeyondWindow`]: only what the request says of earlier ones can put it there. See
+    /// [`State::answered_given`].
     pub fn answered(&self, session: SessionId, sequence: Sequence) -> Option<Answered<'_>> {
-        self.answered_given(session, sequence, Sequence(0))
+        self.answered_given(session, sequence, sequence)
     }
 
     /// What is known of a request that says that all below `unanswered_from` have been answered; none if there is no
@@ -289,8 +289,9 @@ mod tests {
         assert_eq!(fixture.state.answered(session, Sequence(4)), Some(Answered::Never));
         assert_eq!(fixture.state.answered(session, Sequence(2)), Some(Answered::BelowWindow { lowest: Sequence(3) }));
         let highest = Sequence(State::ANSWERS_MAX + 2);
-        assert_eq!(fixture.state.answered(session, highest), Some(Answered::Never));
-        assert_eq!(fixture.state.answered(session, highest.next()), Some(Answered::BeyondWindow { highest }));
+        let answered = |sequence| fixture.state.answered_given(session, sequence, Sequence(1));
+        assert_eq!(answered(highest), Some(Answered::Never));
+        assert_eq!(answered(highest.next()), Some(Answered::BeyondWindow { highest }));
     }
 
     #[test]
@@ -298,7 +299,9 @@ mod tests {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let far = Sequence(50 * State::ANSWERS_MAX);
-        assert!(matches!(fixture.state.answered(session, far), Some(Answered::BeyondWindow { .. })));
+        let by_its_window = fixture.state.answered_given(session, far, Sequence(1));
+        assert!(matches!(by_its_window, Some(Answered::BeyondWindow { .. })));
+        assert_eq!(fixture.state.answered(session, far), Some(Answered::Never));
         assert_eq!(fixture.state.answered_given(session, far, far), Some(Answered::Never));
         assert!(matches!(fixture.run(request(session, far.0, far.0, put("/a", ""))), Outcome::Written(Ok(_))));
         assert_eq!(fixture.state.session(session).expect("it is open").unanswered_from, far);
