@@ -45,10 +45,10 @@ impl Lessor {
         if let Some(waiting) = self.writes.turn_of(session, sequence) {
             return self.join(waiting, asker, (dropped, seen), turn);
         }
-        if let Some(refusal) = self.refusal(session, sequence, &write, turn) {
+        if let Some(refusal) = self.refusal(session, (sequence, unanswered_from), &write, turn) {
             return self.reply(&asker, Err(refusal), turn);
         }
-        if let Some(Answered::Outcome(outcome)) = turn.state.answered(session, sequence) {
+        if let Some(Answered::Outcome(outcome)) = turn.state.answered_given(session, sequence, unanswered_from) {
             let outcome = outcome.clone();
             return self.answer_again(&asker, outcome, turn);
         }
@@ -81,12 +81,12 @@ impl Lessor {
     fn refusal(
         &self,
         session: SessionId,
-        sequence: Sequence,
+        (sequence, unanswered_from): (Sequence, Sequence),
         write: &Write,
         turn: &StepContext<'_>,
     ) -> Option<Refusal> {
         let window = |lowest, highest| Some(Refusal::Window { got: sequence, lowest, highest });
-        match turn.state.answered(session, sequence) {
+        match turn.state.answered_given(session, sequence, unanswered_from) {
             None => return Some(Refusal::SessionGone { session }),
             Some(Answered::BelowWindow { lowest }) => return window(lowest, lowest.window_end()),
             Some(Answered::BeyondWindow { highest }) => return window(highest.window_start(), highest),

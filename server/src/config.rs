@@ -1,0 +1,228 @@
+//! What a server is told: on the command line, or in a file.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use leasehold_protocol::{limits::Limits, time::DriftAllowance};
+use serde::{Deserialize, Serialize};
+
+/// A replica's configuration. In a file: TOML with these names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// This replica's number in the cluster. From 1.
+    pub id: u64,
+    /// Where it keeps its data. Made if it does not exist.
+    pub data: PathBuf,
+    /// Where it listens, for clients and for its peers: `host:port`. Port 0 for any that is free.
+    pub listen: String,
+    /// All replicas, by number, with the addresses at which the others and the clients reach them. Empty for a cluster of one.
+    #[serde(with = "by_number")]
+    pub cluster: BTreeMap<u64, String>,
+    /// How far the clocks of servers and clients may drift, in parts per million.
+    pub drift_ppm: u32,
+    /// How large what users send may be.
+    pub limits: Limits,
+    /// Raft's timings and sizes.
+    pub raft: RaftConfig,
+}
+
+/// Raft's timings and sizes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RaftConfig {
+    /// How often a leader shows itself, in milliseconds.
+    pub heartbeat_ms: u64,
+    /// Without a sign of a leader for this long at least, a replica stands for election; in milliseconds.
+    pub election_min_ms: u64,
+    /// The same, at most.
+    pub election_max_ms: u64,
+    /// A snapshot is taken after this many log entries.
+    pub snapshot_entries: u64,
+    /// This many entries are kept in the log after a snapshot, for replicas that are a little behind.
+    pub keep_entries: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            id: 1,
+            data: PathBuf::from("leasehold-data"),
+            listen: "127.0.0.1:7600".to_owned(),
+            cluster: BTreeMap::new(),
+            drift_ppm: DriftAllowance::DEFAULT.ppm(),
+            limits: Limits::default(),
+            raft: RaftConfig::default(),
+        }
+    }
+}
+
+impl Default for RaftConfig {
+    fn default() -> Self {
+        Self {
+            heartbeat_ms: 100,
+            election_min_ms: 400,
+            election_max_ms: 800,
+            snapshot_entries: 50_000,
+            keep_entries: 5_000,
+        }
+    }
+}
+
+/// A configuration that a server cannot run with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The replica is not a member of its own cluster.
+    #[error("replica {id} is not in the cluster {members:?}: expected one of its members")]
+    NotAMember {
+        /// The replica.
+        id: u64,
+        /// The members.
+        members: Vec<u64>,
+    },
+    /// Replicas count from 1.
+    #[error("replica 0: expected a number from 1 on")]
+    IdZero,
+    /// An address that is none.
+    #[error("the address {got:?}: expected HOST:PORT")]
+    Address {
+        /// What was given.
+        got: String,
+    },
+    /// Two replicas with one address.
+    #[error("replicas {one} and {other} both have the address {address}: expected each to have its own")]
+    SameAddress {
+        /// One of them.
+        one: u64,
+        /// The other.
+        other: u64,
+        /// Their address.
+        address: String,
+    },
+    /// Timings with which no leader would last.
+    #[error(
+        "a heartbeat of {heartbeat_ms} ms with elections after {election_min_ms} to {election_max_ms} ms: expected the \
+         first election time to be at least three heartbeats, and less than the second"
+    )]
+    Timings {
+        /// The heartbeat.
+        heartbeat_ms: u64,
+        /// The shorter election time.
+        election_min_ms: u64,
+        /// The longer one.
+        election_max_ms: u64,
+    },
+    /// A limit out of bounds.
+    #[error(transparent)]
+    Limit(#[from] leasehold_protocol::limits::LimitError),
+    /// An allowance out of bounds.
+    #[error(transparent)]
+    Drift(#[from] leasehold_protocol::time::DriftError),
+}
+
+impl Config {
+    /// Checks everything that can be wrong with it by itself, and fills in a cluster of one.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] says what was expected.
+    pub fn checked(mut self) -> Result<Self, ConfigError> {
+        if self.id == 0 || self.cluster.contains_key(&0) {
+            return Err(ConfigError::IdZero);
+        }
+        if !self.cluster.is_empty() && !self.cluster.contains_key(&self.id) {
+            return Err(ConfigError::NotAMember { id: self.id, members: self.cluster.keys().copied().collect() });
+        }
+        if self.cluster.is_empty() {
+            self.cluster.insert(self.id, self.listen.clone());
+        }
+        self.check_addresses()?;
+        self.limits.check()?;
+        DriftAllowance::from_ppm(self.drift_ppm)?;
+        let RaftConfig { heartbeat_ms, election_min_ms, election_max_ms, .. } = self.raft;
+        if heartbeat_ms == 0 || election_min_ms < 3 * heartbeat_ms || election_max_ms <= election_min_ms {
+            return Err(ConfigError::Timings { heartbeat_ms, election_min_ms, election_max_ms });
+        }
+        Ok(self)
+    }
+
+    fn check_addresses(&self) -> Result<(), ConfigError> {
+        let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
+        for (id, address) in &self.cluster {
+            check_address(address)?;
+            if let Some(one) = seen.insert(address, *id) {
+                return Err(ConfigError::SameAddress { one, other: *id, address: address.clone() });
+            }
+        }
+        check_address(&self.listen)
+    }
+
+    /// The drift allowance.
+    pub fn drift(&self) -> DriftAllowance {
+        DriftAllowance::from_ppm(self.drift_ppm).unwrap_or(DriftAllowance::DEFAULT)
+    }
+}
+
+fn check_address(address: &str) -> Result<(), ConfigError> {
+    let port =
+        address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
+    port.map(|_| ()).ok_or_else(|| ConfigError::Address { got: address.to_owned() })
+}
+
+impl RaftConfig {
+    /// How often a leader shows itself.
+    pub fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.heartbeat_ms)
+    }
+
+    /// The longest time without a leader before an election begins.
+    pub fn election_max(&self) -> Duration {
+        Duration::from_millis(self.election_max_ms)
+    }
+}
+
+/// TOML's keys are texts.
+mod by_number {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(cluster: &BTreeMap<u64, String>, serializer: S) -> Result<S::Ok, S::Error> {
+        let texts: BTreeMap<String, &String> = cluster.iter().map(|(id, address)| (id.to_string(), address)).collect();
+        texts.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u64, String>, D::Error> {
+        let texts = BTreeMap::<String, String>::deserialize(deserializer)?;
+        let number = |id: String| {
+            id.parse().map_err(|_| D::Error::custom(format!("the replica {id:?}: expected a number from 1 on")))
+        };
+        texts.into_iter().map(|(id, address)| Ok((number(id)?, address))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(members: &[(u64, &str)]) -> BTreeMap<u64, String> {
+        members.iter().map(|(id, address)| (*id, (*address).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_server_without_options_is_a_cluster_of_one() {
+        let config = Config::default().checked().expect("valid");
+        assert_eq!(config.cluster, cluster(&[(1, "127.0.0.1:7600")]));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_what_was_expected() {
+        let stranger = Config { id: 4, cluster: cluster(&[(1, "a:1"), (2, "b:1"), (3, "c:1")]), ..Config::default() };
+        assert!(matches!(stranger.checked(), Err(ConfigError::NotAMember { id: 4, .. })));
+        let twins = Config { cluster: cluster(&[(1, "a:1"), (2, "a:1")]), ..Config::default() };
+        assert!(matches!(twins.checked(), Err(ConfigError::SameAddress { one: 1, other: 2, .. })));
+        let nowhere = Config { listen: "7600".to_owned(), ..Config::default() };
+        assert!(matches!(nowhere.checked(), Err(ConfigError::Address { .. })));
+        let raft = RaftConfig { heartbeat_ms: 100, election_min_ms: 250, ..RaftConfig::default() };
+        assert!(matches!(Config { raft, ..Config::default() }.checked(), Err(ConfigError::Timings { .. })));
+    }
+}

@@ -1,0 +1,158 @@
+//! The listener, and what becomes of each connection.
+//!
+//! Clients and peers come in at the same address and say in their first bytes what they are. A connection that breaks the
+//! protocol is told why and closed; the server goes on.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use futures::{FutureExt, StreamExt};
+use leasehold_protocol::message::{Answer as Done, Body, Inspect, Recall, Refusal, Request, Response};
+use leasehold_wire::{CallbackClient, Leasehold, Role, accept, peer_transport, server_connection};
+use tarpc::{
+    context,
+    server::{BaseChannel, Channel},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, mpsc},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    core::{ConnectionId, Core, Recalls, bare},
+    raft::{Peer, Replica},
+};
+
+/// The most connections at one time; more wait to be accepted. Each has a task and its buffers, some tens of kilobytes.
+const CONNECTIONS_MAX: usize = 1 << 14;
+
+/// How long a recall is waited for on its connection before it is given up there; it is sent again with the
+/// session's next request, and the write that recalls goes on at the end of the volume lease in any case.
+const RECALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long to wait when the process has no file descriptor left for another connection.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// What every connection works with.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    pub(crate) core: Arc<Core>,
+    pub(crate) replica: Arc<Replica>,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) stop: CancellationToken,
+}
+
+impl Connections {
+    /// Accepts connections until the server stops.
+    pub(crate) async fn accept_all(self, listener: TcpListener) {
+        let next = AtomicU64::new(0);
+        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = self.stop.cancelled() => return,
+            };
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                    continue;
+                }
+            };
+            let id = ConnectionId(next.fetch_add(1, Ordering::Relaxed));
+            let connections = self.clone();
+            self.tasks.spawn(async move {
+                let stop = connections.stop.clone();
+                tokio::select! {
+                    () = connections.serve(id, stream) => {}
+                    () = stop.cancelled() => {}
+                }
+                drop(permit);
+            });
+        }
+    }
+
+    async fn serve(self, id: ConnectionId, stream: TcpStream) {
+        // What was wrong has been logged, and told to the other side, by the handshake.
+        let Ok(accepted) = accept(stream).await else { return };
+        match accepted.role {
+            Role::Client => self.serve_client(id, accepted.stream).await,
+            Role::Peer => {
+                let channel = BaseChannel::with_defaults(peer_transport(accepted.stream));
+                let service = self.replica.peer_service();
+                channel.execute(service.serve()).for_each(spawn_if_slow).await;
+            }
+        }
+    }
+
+    async fn serve_client(self, id: ConnectionId, stream: TcpStream) {
+        let (requests, callbacks, driver) = server_connection(stream);
+        let (recalls, to_recall) = mpsc::unbounded_channel();
+        let mut ended = self.core.ended();
+        let service = ClientService { id, core: Arc::clone(&self.core), replica: Arc::clone(&self.replica), recalls };
+        let calls = BaseChannel::with_defaults(requests).execute(service.serve()).for_each(spawn_if_slow);
+        tokio::select! {
+            // Why it ended has been logged, if it is worth a line.
+            _ = driver => {}
+            () = calls => {}
+            () = carry_recalls(Arc::clone(&self.core), callbacks, to_recall) => {}
+            _ = ended.changed() => {}
+        }
+        self.core.disconnected(id);
+    }
+}
+
+/// Quick requests are answered in place; those that have to wait get a task of their own, so that a consent never waits
+/// behind a write.
+async fn spawn_if_slow(call: impl Future<Output = ()> + Send + 'static) {
+    let mut call = Box::pin(call);
+    if call.as_mut().now_or_never().is_none() {
+        tokio::spawn(call);
+    }
+}
+
+/// Sends recalls down the connection, and brings the consents back.
+async fn carry_recalls(core: Arc<Core>, callbacks: CallbackClient, mut recalls: mpsc::UnboundedReceiver<Recall>) {
+    while let Some(recall) = recalls.recv().await {
+        let (core, callbacks) = (Arc::clone(&core), callbacks.clone());
+        tokio::spawn(async move {
+            let mut context = context::current();
+            context.deadline = Instant::now() + RECALL_TIMEOUT;
+            // Unanswered: the lessor sends it again when there is a chance, and does not depend on it.
+            if let Ok(consent) = callbacks.recall(context, recall).await {
+                core.consent(consent);
+            }
+        });
+    }
+}
+
+#[derive(Clone)]
+struct ClientService {
+    id: ConnectionId,
+    core: Arc<Core>,
+    replica: Arc<Replica>,
+    recalls: Recalls,
+}
+
+impl Leasehold for ClientService {
+    async fn call(self, _: context::Context, request: Request) -> Response {
+        if request.body == Body::Inspect(Inspect::Cluster) {
+            let (epoch, _, revision) = self.core.applied();
+            let info = self.replica.info(epoch, revision);
+            return Response { epoch, promises: Vec::new(), lapses: Vec::new(), result: Ok(Done::Cluster(info)) };
+        }
+        match self.core.request(request, self.id, &self.recalls).await {
+            Ok(response) => response,
+            // The core gave the request up because this replica leads no more.
+            Err(_) => bare(self.core.applied().0, Refusal::Retry),
+        }
+    }
+}

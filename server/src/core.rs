@@ -1,0 +1,258 @@
+//! The server's core: the replicated state and, while this replica leads, the lessor, behind one lock.
+//!
+//! Everything that happens comes in here as an input of the rules, and every effect of theirs is carried out here, in
+//! order, under the lock: replies go to the calls that wait for them, recalls to the connections that sessions
+//! registered on, proofs and proposals to the tasks that see to them. The core decides nothing, and nothing that takes
+//! time is done under its lock.
+//!
+//! It does not know Raft: what is committed comes in through [`Machine`], whether this replica leads through
+//! [`Core::lead`] and [`Core::follow`].
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use leasehold_protocol::{
+    command::{Command, Proposal},
+    id::{Epoch, RequestId, SessionId},
+    lessor::{self, Effect, Input, Lessor},
+    message::{Body, Consent, Recall, Refusal, Request, Response},
+    state::State,
+    volume::VolumeSettings,
+};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use crate::{clock, raft::Machine};
+
+/// Names one connection of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// Where the recalls for one connection go. Not bounded here: a session has at most one recall for each write that waits, and those are
+/// bounded ([`lessor::WRITES_MAX`]).
+pub type Recalls = mpsc::UnboundedSender<Recall>;
+
+/// What a call gets: its answer, now or later.
+pub type Answer = oneshot::Receiver<Response>;
+
+/// The replicated state, the lessor, and who waits for what.
+pub struct Core {
+    inner: Mutex<Inner>,
+    requests: AtomicU64,
+    /// There is something to propose.
+    proposals: Notify,
+    /// A proof of leadership is wanted.
+    proofs: mpsc::UnboundedSender<u64>,
+    /// Counts the leaderships that have ended here: clients' connections are closed then, so that they look for the next
+    /// leader at once.
+    ended: watch::Sender<u64>,
+}
+
+struct Inner {
+    state: State,
+    lessor: Option<Lessor>,
+    /// Where the leader listens, while this replica does not lead.
+    leader: Option<String>,
+    waiting: HashMap<RequestId, oneshot::Sender<Response>>,
+    connections: HashMap<SessionId, (ConnectionId, Recalls)>,
+}
+
+impl Core {
+    /// A core with the state that every cluster begins with, and the proofs that it will want.
+    pub fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<u64>) {
+        let (proofs, wanted) = mpsc::unbounded_channel();
+        let inner = Inner {
+            state: State::new(VolumeSettings::DEFAULT),
+            lessor: None,
+            leader: None,
+            waiting: HashMap::new(),
+            connections: HashMap::new(),
+        };
+        let core = Self {
+            inner: Mutex::new(inner),
+            requests: AtomicU64::new(0),
+            proposals: Notify::new(),
+            proofs,
+            ended: watch::Sender::new(0),
+        };
+        (Arc::new(core), wanted)
+    }
+
+    /// Takes a request that came in on a connection. The answer comes at once, or later, or never if the core is dropped.
+    pub fn request(&self, request: Request, connection: ConnectionId, recalls: &Recalls) -> Answer {
+        let (sender, answer) = oneshot::channel();
+        let mut inner = self.inner.lock();
+        if inner.lessor.is_none() {
+            let refusal = Refusal::NotLeader { leader: inner.leader.clone() };
+            // Whoever asked may have gone.
+            let _ = sender.send(bare(inner.state.epoch(), refusal));
+            return answer;
+        }
+        if request.body == Body::Register {
+            inner.connections.insert(request.header.session, (connection, recalls.clone()));
+        }
+        let id = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
+        inner.waiting.insert(id, sender);
+        self.step(&mut inner, Input::Request { id, request });
+        answer
+    }
+
+    /// A client has consented to a recall.
+    pub fn consent(&self, consent: Consent) {
+        self.input(Input::Consent(consent));
+    }
+
+    /// A proof of leadership was had, or not (S6).
+    pub fn proof(&self, round: u64, is_proven: bool) {
+        self.input(if is_proven { Input::Proven { round } } else { Input::NotProven { round } });
+    }
+
+    /// The lessor's deadline has come. Returns when the next one does; none while this replica does not lead.
+    pub fn timeout(&self) -> Option<std::time::Duration> {
+        let mut inner = self.inner.lock();
+        self.step(&mut inner, Input::Timeout);
+        let now = clock::now();
+        inner.lessor.as_ref().map(|lessor| lessor.next_deadline(now).since(now))
+    }
+
+    /// Waits until there may be something to propose.
+    pub async fn proposable(&self) {
+        self.proposals.notified().await;
+    }
+
+    /// What is to be proposed next, if anything.
+    pub fn take_proposal(&self) -> Option<Proposal> {
+        self.inner.lock().lessor.as_mut().and_then(|lessor| lessor.take_proposal(clock::now()))
+    }
+
+    /// This replica has become leader, or has been elected anew.
+    pub fn lead(&self, config: lessor::Config) {
+        let mut inner = self.inner.lock();
+        self.step_down(&mut inner);
+        let lessor = Lessor::new(config, &inner.state, clock::now());
+        inner.lessor = Some(lessor);
+        inner.leader = None;
+        self.proposals.notify_one();
+    }
+
+    /// This replica does not lead; another does, if known.
+    pub fn follow(&self, leader: Option<String>) {
+        let mut inner = self.inner.lock();
+        self.step_down(&mut inner);
+        inner.leader = leader;
+    }
+
+    /// Whether the first entry of this replica's leadership has been applied: it answers.
+    pub fn serves(&self) -> bool {
+        self.inner.lock().lessor.as_ref().is_some_and(|lessor| lessor.epoch().is_some())
+    }
+
+    /// The last epoch and the index of the last entry that were applied, with the revision that they led to.
+    pub fn applied(&self) -> (Epoch, u64, leasehold_protocol::id::Revision) {
+        let inner = self.inner.lock();
+        (inner.state.epoch(), inner.state.applied_index(), inner.state.revision())
+    }
+
+    /// Changes whenever a leadership ends here.
+    pub fn ended(&self) -> watch::Receiver<u64> {
+        self.ended.subscribe()
+    }
+
+    /// The connection has ended: nothing is sent down it any more.
+    pub fn disconnected(&self, connection: ConnectionId) {
+        self.inner.lock().connections.retain(|_, (one, _)| *one != connection);
+    }
+
+    fn input(&self, input: Input) {
+        let mut inner = self.inner.lock();
+        self.step(&mut inner, input);
+    }
+
+    fn step(&self, inner: &mut Inner, input: Input) {
+        let Inner { state, lessor: Some(lessor), .. } = inner else { return };
+        let effects = lessor.step(input, state, clock::now());
+        let has_proposal = lessor.has_proposal();
+        self.carry_out(inner, effects);
+        if has_proposal {
+            self.proposals.notify_one();
+        }
+    }
+
+    fn carry_out(&self, inner: &mut Inner, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Reply { id, response } => {
+                    if let Some(waiting) = inner.waiting.remove(&id) {
+                        // Whoever asked may have gone.
+                        let _ = waiting.send(response);
+                    }
+                }
+                Effect::Recall(recall) => {
+                    if let Some((_, recalls)) = inner.connections.get(&recall.session) {
+                        // A connection that has ended; the lessor sends it again on the next.
+                        let _ = recalls.send(recall);
+                    }
+                }
+                Effect::Prove { round } => {
+                    // The prover ends with the server.
+                    let _ = self.proofs.send(round);
+                }
+            }
+        }
+    }
+
+    fn step_down(&self, inner: &mut Inner) {
+        if let Some(lessor) = inner.lessor.take() {
+            let effects = lessor.step_down(&inner.state, clock::now());
+            self.carry_out(inner, effects);
+            self.ended.send_modify(|ended| *ended += 1);
+        }
+        inner.waiting.clear();
+        inner.connections.clear();
+    }
+}
+
+impl Machine for Core {
+    /// Applies a committed proposal and, if it is the lessor's, tells it. Another replica's leadership ends the lessor at once.
+    fn apply(&self, index: u64, proposal: &Proposal) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+        let mut inner = self.inner.lock();
+        let applied = inner.state.apply(index, proposal);
+        let rows = applied.touched.iter().map(|row| (row.encode(), inner.state.row(row))).collect();
+        let is_mine = inner.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(proposal));
+        if is_mine {
+            let number = proposal.number;
+            self.step(&mut inner, Input::Committed { number, outcomes: applied.outcomes });
+        } else if begins_epoch(proposal) && inner.lessor.as_ref().is_some_and(|lessor| lessor.epoch().is_some()) {
+            // A lessor that has not begun is still to come: what is applied until then is older than it.
+            self.step_down(&mut inner);
+        }
+        rows
+    }
+
+    fn restore(&self, state: State) {
+        let mut inner = self.inner.lock();
+        self.step_down(&mut inner);
+        inner.state = state;
+    }
+}
+
+fn begins_epoch(proposal: &Proposal) -> bool {
+    proposal.commands.iter().any(|command| matches!(command, Command::BeginEpoch { .. }))
+}
+
+/// A refusal without anything riding along.
+pub(crate) fn bare(epoch: Epoch, refusal: Refusal) -> Response {
+    Response { epoch, promises: Vec::new(), lapses: Vec::new(), result: Err(refusal) }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (epoch, index, revision) = self.applied();
+        f.debug_struct("Core").field("epoch", &epoch).field("index", &index).field("revision", &revision).finish()
+    }
+}

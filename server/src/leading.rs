@@ -1,0 +1,83 @@
+//! What a server does for its lessor, in tasks: leaderships, proposals, proofs and deadlines.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold_protocol::{lessor, planted::Planted};
+use tokio::sync::mpsc;
+
+use crate::{
+    config::Config,
+    core::Core,
+    raft::{ProposeError, Replica},
+};
+
+/// How often to look whether there is a deadline, while this replica does not lead.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// Makes a lessor whenever this replica becomes leader, and ends it when it leads no more. Returns when Raft has stopped.
+pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Arc<Replica>, config: Config) {
+    let mut leaderships = replica.leadership();
+    loop {
+        let leadership = leaderships.borrow_and_update().clone();
+        if leadership.leads {
+            tracing::info!(term = leadership.term, "this replica leads");
+            core.lead(lessor::Config {
+                replica: config.id,
+                attempt: rand::random(),
+                drift: config.drift(),
+                limits: config.limits,
+                planted: Planted::default(),
+            });
+        } else {
+            tracing::info!(term = leadership.term, leader = ?leadership.leader, "this replica follows");
+            core.follow(leadership.leader.map(|(_, address)| address));
+        }
+        if leaderships.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Proposes what the lessor has ready: everything that came up while the last proposal was on its way goes into the next one, so
+/// that the load itself decides how many commands share an fsync.
+pub(crate) async fn propose_all(core: Arc<Core>, replica: Arc<Replica>) {
+    loop {
+        core.proposable().await;
+        while let Some(proposal) = core.take_proposal() {
+            match replica.propose(proposal).await {
+                Ok(_) => {}
+                Err(ProposeError::Fatal(reason)) => {
+                    tracing::error!(%reason, "cannot propose any more");
+                    return;
+                }
+                // What was proposed may or may not be applied yet: this leadership can no longer tell.
+                Err(error) => {
+                    tracing::info!(%error, "a proposal did not go through");
+                    core.follow(None);
+                }
+            }
+        }
+    }
+}
+
+/// Proves leadership when the lessor wants it: one quorum round for all reads that wait (S6).
+pub(crate) async fn prove_all(core: Arc<Core>, replica: Arc<Replica>, mut wanted: mpsc::UnboundedReceiver<u64>) {
+    while let Some(round) = wanted.recv().await {
+        let is_proven = match replica.prove_leadership().await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::debug!(%error, "no proof of leadership");
+                false
+            }
+        };
+        core.proof(round, is_proven);
+    }
+}
+
+/// Steps the lessor when its deadline comes, and often enough that its clock is not held back (T4).
+pub(crate) async fn keep_time(core: Arc<Core>) {
+    loop {
+        let wait = core.timeout().unwrap_or(IDLE);
+        tokio::time::sleep(wait).await;
+    }
+}
