@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{State, session::highest_in_window};
+use super::State;
 use crate::{command::LeaseKey, id::Revision, path::Path};
 
 /// No counter gets this far by counting. One that is beyond was damaged, and could overflow.
@@ -88,7 +88,7 @@ impl State {
             expect(*id < next, || format!("session {id} exists: expected identities below {next}"))?;
             expect(self.leases.contains_key(&LeaseKey::Session(*id)), || format!("session {id} has no lease"))?;
             let lowest = session.unanswered_from;
-            let highest = highest_in_window(lowest);
+            let highest = lowest.window_end();
             for (sequence, answer) in &session.answers {
                 expect((lowest..=highest).contains(sequence), || {
                     format!("session {id} has an answer to request {sequence}: expected {lowest} to {highest}")

@@ -67,14 +67,9 @@ impl Session {
         if let Some(outcome) = self.answers.get(&sequence) {
             return Answered::Outcome(outcome);
         }
-        let highest = highest_in_window(self.window_start(sequence, unanswered_from));
+        let highest = self.window_start(sequence, unanswered_from).window_end();
         if sequence > highest { Answered::BeyondWindow { highest } } else { Answered::Never }
     }
-}
-
-/// The highest number in the window that begins with `lowest`.
-pub(super) fn highest_in_window(lowest: Sequence) -> Sequence {
-    Sequence(lowest.0.saturating_add(State::ANSWERS_MAX - 1))
 }
 
 impl State {
