@@ -1,4 +1,4 @@
-//! What time brings about: leases that end (T5), horizons that move (T6), waits that are over (T3).
+//! What time brings about: leases that end (T5), and horizons that move (T6).
 
 use crate::{
     command::{Command, LeaseKey},
@@ -14,7 +14,6 @@ impl Lessor {
             return;
         }
         self.propose_expiries(turn);
-        self.end_waits_over();
         self.propose_tick(turn);
     }
 

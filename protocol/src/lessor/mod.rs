@@ -243,7 +243,7 @@ impl Lessor {
             Input::Proven { round } => self.proven(round, &mut turn),
             Input::NotProven { round } => self.not_proven(round, &mut turn),
             Input::Committed { number, outcomes } => self.committed(number, outcomes, &mut turn),
-            Input::Timeout => {}
+            Input::Timeout => self.end_waits_over(),
         }
         self.look_at_the_clock(&turn);
         turn.effects
