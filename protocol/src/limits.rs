@@ -68,7 +68,7 @@ pub enum LimitError {
 
 impl Limits {
     /// The greatest `value_max_bytes`: what still fits into a frame with everything around it.
-    pub const VALUE_MAX_BYTES: usize = 8 << 20;
+    pub const VALUE_MAX_BYTES: usize = 4 << 20;
 
     /// Checks the limits themselves.
     ///
