@@ -148,9 +148,7 @@ pub enum WriteError {
     #[error("the write was given up before it was sent: it changed nothing")]
     NotSent,
     /// It was sent and its outcome was not heard: it may have taken effect, or may still.
-    #[error(
-        "the write was sent, and its outcome is not known: it may have taken effect, or may still"
-    )]
+    #[error("the write was sent, and its outcome is not known: it may have taken effect, or may still")]
     OutcomeUnknown,
 }
 

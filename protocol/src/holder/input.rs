@@ -29,12 +29,7 @@ pub struct Config {
 impl Config {
     /// The default drift allowance, no spread, no mistakes.
     pub fn new(name: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            drift: DriftAllowance::DEFAULT,
-            spread_permille: 0,
-            planted: Planted::default(),
-        }
+        Self { name: name.into(), drift: DriftAllowance::DEFAULT, spread_permille: 0, planted: Planted::default() }
     }
 }
 

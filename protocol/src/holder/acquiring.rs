@@ -1,0 +1,208 @@
+//! New leases on volumes, and which copies they make good again.
+//!
+//! Sending the request ends the old incarnation on this side: its copies may not be used and later promises for it are refused, so
+//! that the server may take it as given up the moment that it sees the request. The request names a path, and it is the
+//! server that knows which volume that belongs to: if the volume that the client believes in has been removed, it is one
+//! above. Therefore every volume that the path may belong to stands still from the sending on, until the answer says which
+//! one it was.
+//!
+//! DESIGN section 5: a returning client names what it was last valid at and may get a list of what changed. The copies that
+//! are not in it are good again at once, each as long as its own object lease still holds.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Holder,
+    flights::Purpose,
+    volumes::{Lease, Pace, Ride},
+};
+use crate::{
+    id::{Epoch, Incarnation},
+    message::{Acquired, Body, Covering, LastValid, Revival},
+    object::{Object, ObjectSet},
+    path::Path,
+    time::Instant,
+};
+
+/// A new lease that was asked for, or will be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Acquisition {
+    /// A path in the volume.
+    path: Path,
+    /// Fetches that wait for it.
+    pub(super) waiters: BTreeSet<Object>,
+    /// It was sent at least once: what it may replace stands still.
+    pub(super) is_sent: bool,
+    /// What the copies were last valid at, as the request says.
+    valid_at: Option<LastValid>,
+}
+
+impl Holder {
+    /// Whether the volume stands still because the new lease that was asked for may turn out to be its own.
+    pub(super) fn is_suspended(&self, volume: &Path) -> bool {
+        self.acquisitions.values().any(|acquisition| acquisition.is_sent && volume.contains(&acquisition.path))
+    }
+
+    /// Wants a lease on the volume that the object belongs to, believed to be `volume`. One is asked for at a time.
+    pub(super) fn acquire(&mut self, volume: Path, object: &Object) {
+        if let Some(acquisition) = self.acquisitions.get_mut(&volume) {
+            acquisition.waiters.insert(object.clone());
+            return;
+        }
+        self.volumes.learn(&volume);
+        let waiters = BTreeSet::from([object.clone()]);
+        let acquisition = Acquisition { path: object.path.clone(), waiters, is_sent: false, valid_at: None };
+        self.acquisitions.insert(volume.clone(), acquisition);
+        self.queue.push(Purpose::Acquire(volume));
+    }
+
+    /// Ends what the request may replace, then sends it.
+    pub(super) fn send_acquire(&mut self, top: &Path, now: Instant) {
+        let Some(acquisition) = self.acquisitions.get(top) else { return };
+        let volume = self.volumes.learn(top);
+        if !acquisition.is_sent && volume.live(now).is_some() {
+            return self.stop_acquiring(top);
+        }
+        volume.end_lease();
+        let ended = volume.ended;
+        self.held.remove(top);
+        // None without a copy that the answer could make good again.
+        let valid_at = ended.filter(|ended| self.has_revivable(top, ended.since, now)).map(|ended| ended.last);
+        let Some(acquisition) = self.acquisitions.get_mut(top) else { return };
+        acquisition.is_sent = true;
+        acquisition.valid_at = valid_at;
+        let path = acquisition.path.clone();
+        self.tell_validities(&path);
+        self.send(Purpose::Acquire(top.clone()), Body::Acquire { path, valid_at }, Ride::Due, now);
+    }
+
+    /// Wants no new lease there any more.
+    fn stop_acquiring(&mut self, top: &Path) {
+        if let Some(acquisition) = self.acquisitions.remove(top) {
+            self.tell_validities(&acquisition.path);
+            self.wake_waiters(acquisition.waiters);
+        }
+    }
+
+    fn has_revivable(&self, top: &Path, since: Incarnation, now: Instant) -> bool {
+        self.copies.below(top).any(|(_, copy)| {
+            let validity = &copy.validity;
+            validity.volume == *top && validity.incarnation >= since && now < validity.until
+        })
+    }
+
+    /// Tells the cache about the volumes that a path may belong to, which stand still together.
+    fn tell_validities(&mut self, path: &Path) {
+        for volume in self.volumes.at_and_above(path) {
+            self.tell_validity(&volume);
+        }
+    }
+
+    /// The new lease has come.
+    pub(super) fn acquired(&mut self, asked: &Path, sent: Instant, epoch: Epoch, answer: Acquired, now: Instant) {
+        if epoch != self.epoch {
+            return self.wants_again(Purpose::Acquire(asked.clone()), now);
+        }
+        let Some(acquisition) = self.acquisitions.remove(asked) else { return };
+        self.seen = self.seen.max(answer.stamp);
+        let top = answer.promise.volume.clone();
+        let lease = self.volumes.get(&top).and_then(|volume| volume.lease.as_ref());
+        let is_newest = lease.is_none_or(|lease| lease.incarnation < answer.promise.incarnation);
+        if is_newest {
+            let valid_at = acquisition.valid_at.filter(|_| top == *asked);
+            let since = self.revived_since(&top, valid_at, &answer);
+            self.begin_lease(&top, since, sent, &answer, now);
+            if top != *asked && top.contains(asked) {
+                self.forget_volume(asked);
+            }
+            self.drop_older_generations(&top);
+        }
+        self.tell_validities(&acquisition.path);
+        self.wake_waiters(acquisition.waiters);
+        if let Revival::AllBut { covering, .. } = answer.revival {
+            let incarnation = answer.promise.incarnation;
+            self.list_held(&Covering { volume: top, incarnation, number: covering }, now);
+        }
+    }
+
+    /// Drops what has changed. The oldest incarnation whose copies are good again: the new one if none are.
+    fn revived_since(&mut self, top: &Path, valid_at: Option<LastValid>, answer: &Acquired) -> Incarnation {
+        let ended = self.volumes.get(top).and_then(|volume| volume.ended);
+        match (&answer.revival, valid_at, ended) {
+            (Revival::AllBut { changed, .. }, Some(_), Some(ended)) => {
+                let mut gone = Vec::new();
+                for set in changed {
+                    gone.extend(self.copies.remove_where(set, |copy| copy.validity.volume == *top));
+                }
+                self.dropped(gone);
+                ended.since
+            }
+            _ => answer.promise.incarnation,
+        }
+    }
+
+    fn begin_lease(&mut self, top: &Path, since: Incarnation, sent: Instant, answer: &Acquired, now: Instant) {
+        let promise = &answer.promise;
+        let until = self.ends_at(sent, promise.span.min(promise.term), now);
+        let pace = Pace::new(sent, promise.span, promise.term, self.config.spread_permille, now);
+        let volume = self.volumes.learn(top);
+        volume.ended = None;
+        volume.is_used = true;
+        volume.lease = Some(Lease {
+            incarnation: promise.incarnation,
+            since,
+            generation: promise.generation,
+            revision: promise.revision,
+            until,
+            stamp: answer.stamp,
+            pace,
+            has_lapsed: until <= now,
+        });
+    }
+
+    /// The server will not give a lease there. Those who wait for one read without.
+    pub(super) fn refused_volume(&mut self, top: &Path) {
+        if let Some(acquisition) = self.acquisitions.get(top) {
+            for object in &acquisition.waiters {
+                self.reads.go_without_lease(object);
+            }
+        }
+        self.stop_acquiring(top);
+    }
+
+    fn wake_waiters(&mut self, waiters: BTreeSet<Object>) {
+        for object in waiters {
+            if self.reads.stop_waiting(&object) {
+                self.queue.push(Purpose::Read(object));
+            }
+        }
+    }
+
+    /// The volume that an object belongs to, as a server that leads says.
+    pub(super) fn learn_volume(&mut self, path: &Path, volume: &Path) {
+        let believed = self.volumes.nearest(path);
+        if believed == *volume || !volume.contains(path) {
+            return;
+        }
+        if volume.contains(&believed) {
+            self.forget_volume(&believed);
+        }
+        self.volumes.learn(volume);
+    }
+
+    /// There is no such volume any more.
+    fn forget_volume(&mut self, top: &Path) {
+        if self.acquisitions.contains_key(top) {
+            return;
+        }
+        let below = ObjectSet::Subtree(top.clone());
+        let gone = self.copies.remove_where(&below, |copy| copy.validity.volume == *top);
+        self.dropped(gone);
+        if let Some(volume) = self.volumes.get_mut(top) {
+            volume.end_lease();
+        }
+        self.tell_validity(top);
+        self.held.remove(top);
+        self.volumes.forget(top);
+    }
+}

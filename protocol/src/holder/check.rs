@@ -1,0 +1,75 @@
+//! What must hold of a holder between any two steps. Run after each step in tests.
+
+use super::{Holder, copies::Copy, session::Link};
+use crate::{object::Object, path::Path, planted::Bug, time::Instant};
+
+impl Holder {
+    /// Checks that the parts agree with each other, and that the rules hold of them.
+    ///
+    /// # Errors
+    ///
+    /// Says which invariant does not hold, and of what.
+    pub fn check(&self, now: Instant) -> Result<(), String> {
+        if !self.effects.is_empty() {
+            return Err("effects are left over from a step".to_owned());
+        }
+        if self.session.is_none() && (self.link == Link::Registered || self.copies.iter().next().is_some()) {
+            return Err("without a session there are copies, or a leader that knows it".to_owned());
+        }
+        for (object, copy) in self.copies.iter() {
+            self.check_copy(&object, copy, now)?;
+        }
+        for (top, _) in self.volumes.iter() {
+            self.check_volume(top, now)?;
+        }
+        self.recalls.check(self.flights.oldest_granting())?;
+        self.check_reads()?;
+        self.check_writes()
+    }
+
+    fn check_copy(&self, object: &Object, copy: &Copy, now: Instant) -> Result<(), String> {
+        let validity = &copy.validity;
+        let Some(volume) = self.volumes.get(&validity.volume) else {
+            return Err(format!("the copy of {object} belongs to {}, which is not known", validity.volume));
+        };
+        if !validity.volume.contains(&object.path) {
+            return Err(format!("the copy of {object} belongs to {}, which is elsewhere", validity.volume));
+        }
+        if validity.stamp.epoch > self.epoch {
+            return Err(format!("the copy of {object} is stamped {} in epoch {}", validity.stamp, self.epoch));
+        }
+        if let Some(lease) = &volume.lease
+            && (validity.incarnation > lease.incarnation || copy.generation > lease.generation)
+        {
+            return Err(format!("the copy of {object} is newer than the lease on {}", validity.volume));
+        }
+        // A lapsed volume lease makes every object lease under it unusable until validated again.
+        let holds = volume.live(now).is_some() && now < validity.until;
+        if self.may_serve(object, now) && !holds && !self.config.planted.has(Bug::ServeAfterExpiry) {
+            return Err(format!("the copy of {object} would be used at {now}, after {}", validity.until));
+        }
+        Ok(())
+    }
+
+    fn check_volume(&self, top: &Path, now: Instant) -> Result<(), String> {
+        let Some(volume) = self.volumes.get(top) else { return Ok(()) };
+        if volume.told != self.validity_of(top) {
+            return Err(format!("the cache was told {:?} of {top}: it is {:?}", volume.told, self.validity_of(top)));
+        }
+        let Some(lease) = &volume.lease else { return Ok(()) };
+        if lease.since > lease.incarnation {
+            return Err(format!(
+                "the lease on {top} makes copies good from {}: it is {}",
+                lease.since, lease.incarnation
+            ));
+        }
+        if lease.until > now.after(lease.pace.term) {
+            return Err(format!("the lease on {top} ends at {}, more than a term after {now}", lease.until));
+        }
+        let is_asked = self.acquisitions.get(top).is_some_and(|acquisition| acquisition.is_sent);
+        if is_asked && self.certain_for(top, now) > std::time::Duration::ZERO {
+            return Err(format!("a new lease on {top} was asked for, and the old one counts"));
+        }
+        Ok(())
+    }
+}

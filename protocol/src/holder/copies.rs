@@ -1,0 +1,145 @@
+//! The copies that the cache has, as far as the rules need to know them.
+//!
+//! A superset of what the cache really keeps: it drops on its own for lack of room and says so later. The contents are
+//! not here.
+
+use std::{collections::BTreeMap, ops::Bound};
+
+use super::validity::CopyValidity;
+use crate::{
+    id::{Generation, Revision},
+    object::{Kind, Object, ObjectSet},
+    path::Path,
+};
+
+/// One copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Copy {
+    pub(super) validity: CopyValidity,
+    /// The volume's generation when it was granted: a copy of an older one is not valid any more (S8).
+    pub(super) generation: Generation,
+    /// By which it can be validated anew; none for a node that does not exist.
+    pub(super) modified: Option<Revision>,
+}
+
+/// The copies of one node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Node {
+    data: Option<Copy>,
+    children: Option<Copy>,
+}
+
+impl Node {
+    fn slot(&mut self, kind: Kind) -> &mut Option<Copy> {
+        match kind {
+            Kind::Data => &mut self.data,
+            Kind::Children => &mut self.children,
+        }
+    }
+
+    fn both(&self) -> impl Iterator<Item = (Kind, &Copy)> {
+        let data = self.data.as_ref().map(|copy| (Kind::Data, copy));
+        let children = self.children.as_ref().map(|copy| (Kind::Children, copy));
+        data.into_iter().chain(children)
+    }
+}
+
+/// All copies, by path: those of a subtree lie together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Copies {
+    nodes: BTreeMap<Path, Node>,
+}
+
+impl Copies {
+    /// The copy of an object.
+    pub(super) fn get(&self, object: &Object) -> Option<&Copy> {
+        let node = self.nodes.get(&object.path)?;
+        match object.kind {
+            Kind::Data => node.data.as_ref(),
+            Kind::Children => node.children.as_ref(),
+        }
+    }
+
+    /// Puts a copy in place of any other of the object.
+    pub(super) fn insert(&mut self, object: &Object, copy: Copy) {
+        *self.nodes.entry(object.path.clone()).or_default().slot(object.kind) = Some(copy);
+    }
+
+    /// Takes a copy out.
+    pub(super) fn remove(&mut self, object: &Object) {
+        if let Some(node) = self.nodes.get_mut(&object.path) {
+            *node.slot(object.kind) = None;
+            if *node == Node::default() {
+                self.nodes.remove(&object.path);
+            }
+        }
+    }
+
+    /// Takes out the copies of a set that fit, and names their objects in order.
+    pub(super) fn remove_where(&mut self, set: &ObjectSet, fits: impl Fn(&Copy) -> bool) -> Vec<Object> {
+        let gone: Vec<Object> = match set {
+            ObjectSet::One(object) => {
+                self.get(object).filter(|copy| fits(copy)).map(|_| object.clone()).into_iter().collect()
+            }
+            ObjectSet::Subtree(top) => {
+                self.below(top).filter(|(_, copy)| fits(copy)).map(|(object, _)| object).collect()
+            }
+        };
+        for object in &gone {
+            self.remove(object);
+        }
+        gone
+    }
+
+    /// The copies of objects at and below a path.
+    pub(super) fn below(&self, top: &Path) -> impl Iterator<Item = (Object, &Copy)> {
+        // The node itself first: between it and those below it others may lie, such as `/a-b` between `/a` and `/a/b`.
+        let prefix = top.below();
+        let own = if top.is_root() { None } else { self.nodes.get_key_value(top) };
+        let rest = self.nodes.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
+        let rest = rest.take_while(move |(path, _)| path.as_str().starts_with(&prefix));
+        own.into_iter()
+            .chain(rest)
+            .flat_map(|(path, node)| node.both().map(|(kind, copy)| (Object { path: path.clone(), kind }, copy)))
+    }
+
+    /// All copies.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Object, &Copy)> {
+        self.nodes
+            .iter()
+            .flat_map(|(path, node)| node.both().map(|(kind, copy)| (Object { path: path.clone(), kind }, copy)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        id::{Incarnation, Stamp},
+        time::Instant,
+    };
+
+    #[test]
+    fn a_subtree_is_found_without_its_neighbours() {
+        let copy = Copy {
+            validity: CopyValidity {
+                stamp: Stamp::default(),
+                volume: Path::root(),
+                incarnation: Incarnation(1),
+                until: Instant::ZERO,
+            },
+            generation: Generation(0),
+            modified: None,
+        };
+        let object = |text: &str| Object::data(Path::parse(text).expect("valid"));
+        let mut copies = Copies::default();
+        for text in ["/", "/a", "/a-b", "/a/x", "/a/x/y", "/a0", "/b"] {
+            copies.insert(&object(text), copy.clone());
+        }
+        let subtree = ObjectSet::Subtree(Path::parse("/a").expect("valid"));
+        assert_eq!(copies.remove_where(&subtree, |_| true), [object("/a"), object("/a/x"), object("/a/x/y")]);
+        let all = copies.remove_where(&ObjectSet::Subtree(Path::root()), |_| true);
+        assert_eq!(all, [object("/"), object("/a-b"), object("/a0"), object("/b")]);
+        assert_eq!(copies, Copies::default());
+    }
+}

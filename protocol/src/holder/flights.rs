@@ -1,0 +1,128 @@
+//! Requests that are on their way: when each was sent, what for, and what rode along.
+//!
+//! Each sending has its own ticket, in rising order. A ticket ends once: answered, or abandoned because the connection
+//! ended or nobody wants the answer any more. What comes for an ended ticket is not looked at, which is what lets a recall
+//! be forgotten as soon as every ticket before it has ended (S4).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::input::{Ticket, WriteId};
+use crate::{id::Stamp, message::Return, object::Object, path::Path, time::Instant};
+
+/// What a request is for: enough to build it anew, and to find who waits for it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Purpose {
+    /// Get a session.
+    Open,
+    /// Register with the leader.
+    Register,
+    /// End the session.
+    Close,
+    /// Renew what is due.
+    KeepAlive,
+    /// Get a lease on the volume that is believed to have this top.
+    Acquire(Path),
+    /// Tell what is held in the volume.
+    Held(Path),
+    /// Read the object.
+    Read(Object),
+    /// Send the write.
+    Write(WriteId),
+}
+
+impl Purpose {
+    /// Whether the answer may carry an object lease, which a recall can overtake (S4).
+    fn may_grant(&self) -> bool {
+        matches!(self, Self::Read(_) | Self::Write(_))
+    }
+
+    /// Whether the server answers it without waiting for other clients. A write may wait for their leases.
+    pub(super) fn is_quick(&self) -> bool {
+        !matches!(self, Self::Write(_))
+    }
+}
+
+/// One sending of one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Flight {
+    /// Read from the clock before it was sent: what its terms count from (T2).
+    pub(super) sent: Instant,
+    pub(super) purpose: Purpose,
+    pub(super) consents: Vec<Stamp>,
+    pub(super) returns: Vec<Return>,
+}
+
+/// Keep-alives that may be unanswered at once: more than are ever sent within one term. The oldest is abandoned.
+const KEEP_ALIVES_MAX: usize = 16;
+
+/// All requests that are on their way.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Flights {
+    last: u64,
+    live: BTreeMap<Ticket, Flight>,
+    granting: BTreeSet<Ticket>,
+    keep_alives: VecDeque<Ticket>,
+}
+
+impl Flights {
+    /// Gives a sending its ticket.
+    pub(super) fn start(&mut self, flight: Flight) -> Ticket {
+        self.last += 1;
+        let ticket = Ticket(self.last);
+        if flight.purpose.may_grant() {
+            self.granting.insert(ticket);
+        }
+        if flight.purpose == Purpose::KeepAlive {
+            self.keep_alives.push_back(ticket);
+            if self.keep_alives.len() > KEEP_ALIVES_MAX
+                && let Some(oldest) = self.keep_alives.pop_front()
+            {
+                self.live.remove(&oldest);
+            }
+        }
+        self.live.insert(ticket, flight);
+        ticket
+    }
+
+    /// Ends a ticket. None if it has ended before.
+    pub(super) fn end(&mut self, ticket: Ticket) -> Option<Flight> {
+        let flight = self.live.remove(&ticket)?;
+        self.granting.remove(&ticket);
+        if flight.purpose == Purpose::KeepAlive {
+            self.keep_alives.retain(|other| *other != ticket);
+        }
+        Some(flight)
+    }
+
+    /// Ends all tickets: the connection is over. In the order of their sending.
+    pub(super) fn end_all(&mut self) -> Vec<Purpose> {
+        self.granting.clear();
+        self.keep_alives.clear();
+        std::mem::take(&mut self.live).into_values().map(|flight| flight.purpose).collect()
+    }
+
+    /// The ticket that the next sending will have: everything sent so far is before it.
+    pub(super) fn next(&self) -> Ticket {
+        Ticket(self.last + 1)
+    }
+
+    /// The oldest ticket whose answer may still bring an object lease.
+    pub(super) fn oldest_granting(&self) -> Option<Ticket> {
+        self.granting.first().copied()
+    }
+
+    /// When the oldest request was sent that should have been answered quickly.
+    pub(super) fn oldest_quick(&self) -> Option<Instant> {
+        self.live.values().find(|flight| flight.purpose.is_quick()).map(|flight| flight.sent)
+    }
+
+    /// What a live ticket is for.
+    pub(super) fn purpose(&self, ticket: Ticket) -> Option<&Purpose> {
+        self.live.get(&ticket).map(|flight| &flight.purpose)
+    }
+
+    /// All that are on their way.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Ticket, &Flight)> {
+        self.live.iter()
+    }
+}

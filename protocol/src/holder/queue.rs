@@ -1,0 +1,80 @@
+//! Requests that are to be sent: as soon as there is a leader that the session has registered with, or some time
+//! later because the server asked to try again.
+//!
+//! Each setback doubles the wait, between [`WAIT_MIN`] and [`WAIT_MAX`], spread over clients by a number from outside.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use super::flights::Purpose;
+use crate::time::Instant;
+
+/// The wait after the first setback: about what an election's last steps or a full queue take to clear.
+const WAIT_MIN: Duration = Duration::from_millis(20);
+
+/// The longest wait between two tries.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// What is to be sent, in order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Queue {
+    ready: VecDeque<Purpose>,
+    later: BTreeSet<(Instant, Purpose)>,
+    setbacks: BTreeMap<Purpose, u32>,
+}
+
+impl Queue {
+    /// To be sent after all others that are ready.
+    pub(super) fn push(&mut self, purpose: Purpose) {
+        self.ready.push_back(purpose);
+    }
+
+    /// The next to be sent.
+    pub(super) fn pop(&mut self) -> Option<Purpose> {
+        self.ready.pop_front()
+    }
+
+    /// To be sent after a wait that doubles with each setback.
+    pub(super) fn postpone(&mut self, purpose: Purpose, spread_permille: u16, now: Instant) {
+        let setbacks = self.setbacks.entry(purpose.clone()).or_default();
+        let wait = (WAIT_MIN * (1 << (*setbacks).min(10))).min(WAIT_MAX);
+        *setbacks += 1;
+        let wait = wait * (1000 + u32::from(spread_permille)) / 1000;
+        self.later.insert((now.after(wait), purpose));
+    }
+
+    /// The request has got its answer, or nobody wants it any more: its setbacks are forgotten.
+    pub(super) fn settle(&mut self, purpose: &Purpose) {
+        self.setbacks.remove(purpose);
+    }
+
+    /// Makes ready what has waited long enough.
+    pub(super) fn wake(&mut self, now: Instant) {
+        while self.later.first().is_some_and(|(at, _)| *at <= now) {
+            self.ready.extend(self.later.pop_first().map(|(_, purpose)| purpose));
+        }
+    }
+
+    /// Makes everything ready, whatever it waited for: there is another server to ask.
+    pub(super) fn wake_all(&mut self) {
+        self.ready.extend(std::mem::take(&mut self.later).into_iter().map(|(_, purpose)| purpose));
+        self.setbacks.clear();
+    }
+
+    /// Takes out what opens or registers a session: it is built anew when it is sent.
+    pub(super) fn drop_greetings(&mut self) {
+        self.ready.retain(|purpose| !matches!(purpose, Purpose::Open | Purpose::Register));
+    }
+
+    /// When the next one has waited long enough.
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        self.later.first().map(|(at, _)| *at)
+    }
+
+    /// Everything that is to be sent.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Purpose> {
+        self.ready.iter().chain(self.later.iter().map(|(_, purpose)| purpose))
+    }
+}

@@ -1,0 +1,330 @@
+//! Reads that the cache could not answer, and the fetches that they share.
+//!
+//! One request at a time is under way for an object. A read that *began before* the request was sent may use any answer to
+//! it. One that *joined* it later may use the answer only if it came with leases that hold now; an answer without, or one
+//! that a recall overtook, could be older than a write that was acknowledged before the read began (DESIGN section 6).
+//!
+//! A fetch first sees to a lease on the volume, so that what it brings can be kept. It does not insist: after a few
+//! tries it reads without.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    Effect, Holder, ReadError, ReadId, Ticket, copies::Copy, flights::Purpose, grants::Arrival, volumes::Ride,
+};
+use crate::{
+    id::{Epoch, Revision, Stamp},
+    message::{Body, ReadAnswer, Refusal},
+    object::Object,
+    time::Instant,
+};
+
+/// How often one fetch waits for a volume lease before it reads without: for the volume believed in, the real one, and once more
+/// for each if it went to others.
+const WAITS_MAX: u8 = 4;
+
+/// How far a fetch has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It is in the queue.
+    Queued,
+    /// It waits for a lease on its volume.
+    Waiting,
+    /// It is on its way.
+    Sent(Ticket),
+}
+
+/// An object that is being read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Fetch {
+    /// Reads that began before it was sent, or wait for it to be sent.
+    began: Vec<ReadId>,
+    /// Reads that began after it was sent.
+    joined: Vec<ReadId>,
+    stage: Stage,
+    /// The copy that the request named to be validated.
+    named: Option<(Revision, Stamp)>,
+    waits: u8,
+    /// It was read without a lease on its volume, and will be read once more with one.
+    is_repeated: bool,
+}
+
+impl Fetch {
+    fn new(began: Vec<ReadId>) -> Self {
+        Self { began, joined: Vec::new(), stage: Stage::Queued, named: None, waits: 0, is_repeated: false }
+    }
+
+    /// It is to be sent anew: all reads have begun by then.
+    fn unsend(&mut self) {
+        self.began.append(&mut self.joined);
+        self.stage = Stage::Queued;
+    }
+}
+
+/// Everything that is being read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Reads {
+    fetches: BTreeMap<Object, Fetch>,
+    /// What each read waits for.
+    by_id: BTreeMap<ReadId, Object>,
+}
+
+impl Reads {
+    pub(super) fn is_empty(&self) -> bool {
+        self.fetches.is_empty()
+    }
+
+    /// Nothing is on its way any more.
+    pub(super) fn unsend_all(&mut self) {
+        for fetch in self.fetches.values_mut().filter(|fetch| matches!(fetch.stage, Stage::Sent(_))) {
+            fetch.unsend();
+        }
+    }
+
+    /// Everything begins anew. What is to be put into the queue.
+    pub(super) fn begin_anew(&mut self) -> Vec<Object> {
+        for fetch in self.fetches.values_mut() {
+            fetch.unsend();
+            *fetch = Fetch::new(std::mem::take(&mut fetch.began));
+        }
+        self.fetches.keys().cloned().collect()
+    }
+
+    /// Ends all. The reads that waited.
+    pub(super) fn end_all(&mut self) -> Vec<ReadId> {
+        self.fetches.clear();
+        std::mem::take(&mut self.by_id).into_keys().collect()
+    }
+
+    /// The fetch waits for a lease no longer. True if it did, and is to be put into the queue.
+    pub(super) fn stop_waiting(&mut self, object: &Object) -> bool {
+        match self.fetches.get_mut(object) {
+            Some(fetch) if fetch.stage == Stage::Waiting => {
+                fetch.stage = Stage::Queued;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The fetch will not wait for a lease again.
+    pub(super) fn go_without_lease(&mut self, object: &Object) {
+        if let Some(fetch) = self.fetches.get_mut(object) {
+            fetch.waits = WAITS_MAX;
+            fetch.is_repeated = true;
+        }
+    }
+
+    fn end(&mut self, object: &Object) -> Option<Fetch> {
+        let fetch = self.fetches.remove(object)?;
+        self.forget(&fetch.began);
+        self.forget(&fetch.joined);
+        Some(fetch)
+    }
+
+    fn forget(&mut self, reads: &[ReadId]) {
+        for read in reads {
+            self.by_id.remove(read);
+        }
+    }
+}
+
+impl Holder {
+    /// The application misses an object in the cache.
+    pub(super) fn read(&mut self, read: ReadId, object: Object, now: Instant) {
+        if self.is_closed() {
+            return self.effects.push(Effect::ReadFailed { reads: vec![read], error: ReadError::Closed });
+        }
+        self.volumes.touch(&object.path);
+        if self.may_serve(&object, now) {
+            return self.serve_cached(vec![read], &object, now);
+        }
+        self.reads.by_id.insert(read, object.clone());
+        match self.reads.fetches.get_mut(&object) {
+            Some(fetch) if matches!(fetch.stage, Stage::Sent(_)) => fetch.joined.push(read),
+            Some(fetch) => fetch.began.push(read),
+            None => {
+                self.reads.fetches.insert(object.clone(), Fetch::new(vec![read]));
+                self.queue.push(Purpose::Read(object));
+            }
+        }
+    }
+
+    fn serve_cached(&mut self, reads: Vec<ReadId>, object: &Object, now: Instant) {
+        let Some(copy) = self.copies.get(object) else { return };
+        let (stamp, valid_until) = (copy.validity.stamp, self.valid_until(&copy.validity, now));
+        if !reads.is_empty() {
+            self.effects.push(Effect::ServeCached { reads, object: object.clone(), stamp, valid_until });
+        }
+    }
+
+    /// Sends a fetch, unless a copy has become good meanwhile or a lease on the volume comes first.
+    pub(super) fn send_read(&mut self, object: &Object, now: Instant) {
+        if self.reads.fetches.get(object).is_none_or(|fetch| fetch.stage != Stage::Queued) {
+            return;
+        }
+        if self.may_serve(object, now) {
+            if let Some(fetch) = self.reads.end(object) {
+                self.serve_cached(fetch.began, object, now);
+            }
+            return;
+        }
+        let volume = self.volumes.nearest(&object.path);
+        let has_lease = self.volumes.get(&volume).is_some_and(|volume| volume.live(now).is_some());
+        let Some(fetch) = self.reads.fetches.get_mut(object) else { return };
+        if !has_lease && fetch.waits < WAITS_MAX {
+            fetch.waits += 1;
+            fetch.stage = Stage::Waiting;
+            return self.acquire(volume, object);
+        }
+        let copy = self.copies.get(object);
+        let named = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
+        let body = Body::Read { object: object.clone(), known: named.map(|(revision, _)| revision) };
+        let ticket = self.send(Purpose::Read(object.clone()), body, Ride::Along(&object.path), now);
+        if let Some(fetch) = self.reads.fetches.get_mut(object) {
+            fetch.named = named;
+            fetch.stage = Stage::Sent(ticket);
+        }
+    }
+
+    /// The fetch has to be sent again: the server could not answer it.
+    pub(super) fn read_set_back(&mut self, object: &Object) {
+        if let Some(fetch) = self.reads.fetches.get_mut(object) {
+            fetch.unsend();
+        }
+    }
+
+    /// A fetch has been answered.
+    pub(super) fn read_answered(
+        &mut self,
+        object: Object,
+        sent: Instant,
+        epoch: Epoch,
+        answer: ReadAnswer,
+        now: Instant,
+    ) {
+        let ReadAnswer { content, grant, volume, applied } = answer;
+        let Some(named) = self.reads.fetches.get(&object).map(|fetch| fetch.named) else { return };
+        if epoch == self.epoch {
+            self.learn_volume(&object.path, &volume);
+            if grant.is_none() && self.repeats_with_lease(&object, now) {
+                return;
+            }
+        }
+        let copy = grant.and_then(|grant| {
+            let arrival = Arrival { grant: &grant, epoch, applied, sent };
+            self.judge(&object, arrival, now)
+        });
+        match content {
+            Some(content) => {
+                let content = Arc::new(content);
+                let valid_until = copy.and_then(|copy| self.install(&object, copy, &content, now));
+                let reads = self.end_fetch(&object, valid_until.is_some());
+                if !reads.is_empty() {
+                    self.effects.push(Effect::Serve { reads, object, content, applied, valid_until });
+                }
+            }
+            None if self.still_has(&object, named) => self.revalidated(object, copy, now),
+            // Recalled, evicted or replaced meanwhile: there is nothing that the answer could speak of.
+            None => {
+                self.read_set_back(&object);
+                self.queue.push(Purpose::Read(object));
+            }
+        }
+    }
+
+    /// Whether the object is to be read once more because there is no lease on its volume yet: then the next read of it can
+    /// come from memory.
+    fn repeats_with_lease(&mut self, object: &Object, now: Instant) -> bool {
+        let volume = self.volumes.nearest(&object.path);
+        let has_lease = self.volumes.get(&volume).is_some_and(|volume| volume.live(now).is_some());
+        let Some(fetch) = self.reads.fetches.get_mut(object) else { return false };
+        if has_lease || fetch.is_repeated {
+            return false;
+        }
+        fetch.is_repeated = true;
+        fetch.unsend();
+        fetch.stage = Stage::Waiting;
+        self.acquire(volume, object);
+        true
+    }
+
+    fn still_has(&self, object: &Object, named: Option<(Revision, Stamp)>) -> bool {
+        let copy = self.copies.get(object);
+        let has = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
+        has.is_some() && has == named
+    }
+
+    /// The copy that was named has not been modified.
+    fn revalidated(&mut self, object: Object, copy: Option<Copy>, now: Instant) {
+        if let Some(copy) = copy {
+            let modified = self.copies.get(&object).and_then(|old| old.modified);
+            let validity = copy.validity.clone();
+            self.copies.insert(&object, Copy { modified, ..copy });
+            self.effects.push(Effect::Revalidate { object: object.clone(), validity });
+        }
+        let reads = self.end_fetch(&object, self.may_serve(&object, now));
+        self.serve_cached(reads, &object, now);
+    }
+
+    /// The reads that an answer serves: all if it came with leases that hold, else those that began before it was asked for.
+    /// The others begin anew.
+    fn end_fetch(&mut self, object: &Object, serves_joined: bool) -> Vec<ReadId> {
+        let Some(fetch) = self.reads.fetches.remove(object) else { return Vec::new() };
+        let Fetch { began: mut reads, joined, .. } = fetch;
+        if serves_joined {
+            reads.extend(joined);
+        } else if !joined.is_empty() {
+            self.reads.fetches.insert(object.clone(), Fetch::new(joined));
+            self.queue.push(Purpose::Read(object.clone()));
+        }
+        self.reads.forget(&reads);
+        reads
+    }
+
+    /// The server will not answer the read, however often it is asked.
+    pub(super) fn refused_read(&mut self, object: &Object, refusal: Refusal) {
+        if let Some(fetch) = self.reads.end(object) {
+            let reads = fetch.began.into_iter().chain(fetch.joined).collect();
+            self.effects.push(Effect::ReadFailed { reads, error: ReadError::Refused(refusal) });
+        }
+    }
+
+    /// The application does not wait any more. A fetch that nobody waits for is abandoned (S4).
+    pub(super) fn give_up_read(&mut self, read: ReadId) {
+        let Some(object) = self.reads.by_id.remove(&read) else { return };
+        let Some(fetch) = self.reads.fetches.get_mut(&object) else { return };
+        fetch.began.retain(|other| *other != read);
+        fetch.joined.retain(|other| *other != read);
+        if fetch.began.is_empty() && fetch.joined.is_empty() {
+            if let Stage::Sent(ticket) = fetch.stage {
+                self.flights.end(ticket);
+            }
+            self.reads.fetches.remove(&object);
+            self.queue.settle(&Purpose::Read(object));
+        }
+    }
+
+    /// Whether each fetch is where something will move it on, and each read waits for one.
+    pub(super) fn check_reads(&self) -> Result<(), String> {
+        for (object, fetch) in &self.reads.fetches {
+            let purpose = Purpose::Read(object.clone());
+            let moves_on = match fetch.stage {
+                Stage::Queued => self.queue.iter().any(|other| *other == purpose),
+                Stage::Waiting => self.acquisitions.values().any(|other| other.waiters.contains(object)),
+                Stage::Sent(ticket) => self.flights.purpose(ticket) == Some(&purpose),
+            };
+            if !moves_on {
+                return Err(format!("the fetch of {object} is {:?} and nothing will move it on", fetch.stage));
+            }
+            if !matches!(fetch.stage, Stage::Sent(_)) && !fetch.joined.is_empty() {
+                return Err(format!("reads have joined the fetch of {object}, which is not on its way"));
+            }
+        }
+        let reads = self.reads.fetches.values().flat_map(|fetch| fetch.began.iter().chain(&fetch.joined));
+        if reads.count() != self.reads.by_id.len() {
+            return Err("reads are counted that no fetch serves, or the other way round".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,170 @@
+//! What has been recalled, and what of it still matters.
+//!
+//! S4: a recall that overtakes a grant still wins. The hard case: a read's answer is delayed, the recall arrives first, the
+//! client says that it holds nothing, the write takes effect, then the old value arrives, with a lease. So a recall is
+//! remembered until every request sent before it has been answered or abandoned, and until then no grant stamped before it
+//! is cached.
+//!
+//! S5: recalls are numbered for each session and epoch without gaps. A gap means that recalls were lost: what they
+//! named is not known, so everything is dropped.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{input::Ticket, volumes::at_and_above};
+use crate::{
+    id::{Epoch, Stamp},
+    message::Recall,
+    object::{Object, ObjectSet},
+    path::Path,
+};
+
+/// Recalls remembered at once. Beyond it they are taken together as one of everything, which refuses some grants for nothing
+/// and none wrongly.
+const REMEMBERED_MAX: usize = 4096;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Memory {
+    /// No grant stamped at or before this is cached.
+    through: Stamp,
+    /// For as long as a request with a ticket before this may bring one.
+    mark: Ticket,
+}
+
+/// Which grants are overtaken.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Recalls {
+    epoch: Epoch,
+    last: u64,
+    objects: BTreeMap<Object, Memory>,
+    subtrees: BTreeMap<Path, Memory>,
+    by_mark: VecDeque<(Ticket, ObjectSet)>,
+}
+
+impl Recalls {
+    /// A leadership's recalls are counted from 1. Those of an older one are not counted any more.
+    pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
+        if epoch > self.epoch {
+            (self.epoch, self.last) = (epoch, 0);
+        }
+    }
+
+    /// Counts a recall. True if others before it are missing.
+    pub(super) fn has_gap(&mut self, recall: &Recall) -> bool {
+        self.begin_epoch(recall.stamp.epoch);
+        if recall.stamp.epoch < self.epoch {
+            return false;
+        }
+        let gap = recall.number > self.last.saturating_add(1);
+        self.last = self.last.max(recall.number);
+        gap
+    }
+
+    /// From now on no grant on the set stamped at or before `through` is cached, for as long as a ticket before `mark`
+    /// is live.
+    pub(super) fn remember(&mut self, set: &ObjectSet, through: Stamp, mark: Ticket) {
+        let memory = match set {
+            ObjectSet::One(object) => self.objects.entry(object.clone()).or_insert(Memory { through, mark }),
+            ObjectSet::Subtree(top) => self.subtrees.entry(top.clone()).or_insert(Memory { through, mark }),
+        };
+        *memory = Memory { through: through.max(memory.through), mark };
+        // Marks never fall. A set that is named twice at one mark is in the list once.
+        if self.by_mark.back().is_none_or(|(last, other)| *last != mark || other != set) {
+            self.by_mark.push_back((mark, set.clone()));
+        }
+        if self.by_mark.len() > REMEMBERED_MAX {
+            self.merge(mark);
+        }
+    }
+
+    fn merge(&mut self, mark: Ticket) {
+        let all = self.objects.values().chain(self.subtrees.values());
+        let through = all.map(|memory| memory.through).max().unwrap_or_default();
+        self.clear();
+        self.remember(&ObjectSet::Subtree(Path::root()), through, mark);
+    }
+
+    /// Forgets what no live ticket can be overtaken by any more.
+    pub(super) fn forget(&mut self, oldest: Option<Ticket>) {
+        while let Some((mark, set)) = self.by_mark.front() {
+            if oldest.is_some_and(|oldest| oldest < *mark) {
+                break;
+            }
+            match set {
+                ObjectSet::One(object) if self.objects.get(object).is_some_and(|memory| memory.mark == *mark) => {
+                    self.objects.remove(object);
+                }
+                ObjectSet::Subtree(top) if self.subtrees.get(top).is_some_and(|memory| memory.mark == *mark) => {
+                    self.subtrees.remove(top);
+                }
+                _ => {}
+            }
+            self.by_mark.pop_front();
+        }
+    }
+
+    fn clear(&mut self) {
+        self.objects.clear();
+        self.subtrees.clear();
+        self.by_mark.clear();
+    }
+
+    /// Whether a grant on the object has been overtaken (S4).
+    pub(super) fn overtook(&self, object: &Object, stamp: Stamp) -> bool {
+        let one = self.objects.get(object);
+        let mut trees = at_and_above(object.path.as_str()).filter_map(|top| self.subtrees.get(top));
+        one.is_some_and(|memory| stamp <= memory.through) || trees.any(|memory| stamp <= memory.through)
+    }
+
+    /// Whether each thing remembered still matters, given the oldest live ticket.
+    pub(super) fn check(&self, oldest: Option<Ticket>) -> Result<(), String> {
+        for (mark, set) in &self.by_mark {
+            if oldest.is_none_or(|oldest| oldest >= *mark) {
+                return Err(format!("a recall of {set:?} is remembered though no request from before it is left"));
+            }
+        }
+        if self.objects.len() + self.subtrees.len() > self.by_mark.len() {
+            return Err("a recall is remembered that nothing will forget".to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(sequence: u64) -> Stamp {
+        Stamp { epoch: Epoch(1), sequence }
+    }
+
+    #[test]
+    fn a_recall_is_remembered_until_the_last_request_before_it_has_ended() {
+        let object = Object::data(Path::parse("/a/b").expect("valid"));
+        let one = ObjectSet::One(object.clone());
+        let tree = ObjectSet::Subtree(Path::parse("/a").expect("valid"));
+        let mut recalls = Recalls::default();
+        recalls.remember(&one, stamp(5), Ticket(3));
+        recalls.remember(&tree, stamp(4), Ticket(4));
+        recalls.remember(&one, stamp(2), Ticket(5));
+        recalls.forget(Some(Ticket(3)));
+        assert!(recalls.overtook(&object, stamp(5)), "a second recall prolongs the memory of the first");
+        recalls.forget(Some(Ticket(4)));
+        assert!(recalls.overtook(&object, stamp(5)) && !recalls.overtook(&object, stamp(6)));
+        recalls.forget(Some(Ticket(5)));
+        assert!(!recalls.overtook(&object, stamp(1)));
+        assert_eq!(recalls, Recalls::default());
+    }
+
+    #[test]
+    fn too_many_recalls_become_one_of_everything() {
+        let mut recalls = Recalls::default();
+        for i in 0..=REMEMBERED_MAX {
+            let path = Path::parse(&format!("/{i}")).expect("valid");
+            recalls.remember(&ObjectSet::One(Object::data(path)), stamp(9), Ticket(2));
+        }
+        let other = Object::data(Path::parse("/other").expect("valid"));
+        assert!(recalls.overtook(&other, stamp(9)) && !recalls.overtook(&other, stamp(10)));
+        assert_eq!(recalls.by_mark.len(), 1);
+        assert_eq!(recalls.check(Some(Ticket(1))), Ok(()));
+    }
+}

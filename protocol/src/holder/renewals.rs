@@ -1,0 +1,131 @@
+//! Promises, lapses, and the time they run on.
+//!
+//! T2: a term counts from the moment before its request was sent, shortened by the drift allowance. T6: a renewal names its
+//! incarnation; if that is gone the lease is over, and only a new one, with a list of what changed, brings its copies
+//! back. Renewals ride along with other requests; one of their own is sent only after a quiet time, for all volumes in use
+//! at once, and a volume that nobody reads is left to lapse.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use super::{Effect, Holder, flights::Purpose, session::Link, volumes::Ride};
+use crate::{
+    message::{Body, Lapse, Promise},
+    object::ObjectSet,
+    path::Path,
+    planted::Bug,
+    time::Instant,
+};
+
+/// The part of the shortest term within which a server that is asked has to be heard of; after that another is looked for,
+/// while most of the term is left to find it in.
+const SILENCE_PER_TERM: u32 = 3;
+
+/// The shortest silence that means something: a commit on a busy disk can take as long.
+const SILENCE_MIN: Duration = Duration::from_millis(250);
+
+/// The longest silence.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+
+impl Holder {
+    /// When a span that was asked for at `sent` ends on this clock (T2).
+    pub(super) fn ends_at(&self, sent: Instant, span: Duration, now: Instant) -> Instant {
+        let from = if self.config.planted.has(Bug::TermFromReceipt) { now } else { sent };
+        from.after(self.config.drift.shorten(span))
+    }
+
+    /// A promise, of the epoch that the session has registered with. It never moves a deadline back.
+    pub(super) fn promised(&mut self, promise: &Promise, sent: Instant, now: Instant) {
+        let until = self.ends_at(sent, promise.span.min(promise.term), now);
+        let spread = self.config.spread_permille;
+        let Some(lease) = self.volumes.promised(promise) else { return };
+        lease.revision = lease.revision.max(promise.revision);
+        if until > lease.until {
+            lease.until = until;
+            lease.has_lapsed = until <= now;
+            lease.pace.renewed(sent, promise.span, promise.term, spread, now);
+        }
+        let is_newer = promise.generation > lease.generation;
+        lease.generation = promise.generation;
+        if is_newer {
+            self.drop_older_generations(&promise.volume);
+        }
+        self.tell_validity(&promise.volume);
+    }
+
+    /// The borders or settings of the volume have changed: copies from before are not valid any more (S8).
+    pub(super) fn drop_older_generations(&mut self, volume: &Path) {
+        let Some(lease) = self.volumes.get(volume).and_then(|volume| volume.lease.as_ref()) else { return };
+        let generation = lease.generation;
+        let below = ObjectSet::Subtree(volume.clone());
+        let gone =
+            self.copies.remove_where(&below, |copy| copy.validity.volume == *volume && copy.generation < generation);
+        self.dropped(gone);
+    }
+
+    /// The server has ended the lease. Its copies wait to be validated.
+    pub(super) fn lapsed(&mut self, lapse: &Lapse) {
+        let Some(volume) = self.volumes.get_mut(&lapse.volume) else { return };
+        if volume.lease.as_ref().is_some_and(|lease| lease.incarnation == lapse.incarnation) {
+            volume.end_lease();
+            self.held.remove(&lapse.volume);
+            self.tell_validity(&lapse.volume);
+        }
+    }
+
+    /// The cache has served copies of these volumes: they are worth renewing.
+    pub(super) fn note_used(&mut self, used: &BTreeSet<Path>) {
+        for top in used {
+            if let Some(volume) = self.volumes.get_mut(top) {
+                volume.is_used = true;
+            }
+        }
+    }
+
+    /// What the clock says by itself, whatever the connection does (DESIGN section 2, client states).
+    pub(super) fn note_time(&mut self, now: Instant) {
+        let lapsed = self.volumes.note_lapsed(self.link == Link::Registered, now);
+        let forgotten = self.session.as_ref().is_some_and(|session| now >= session.until);
+        if lapsed || forgotten {
+            self.endangered();
+        }
+    }
+
+    /// The time that was asked for has come.
+    pub(super) fn timed_out(&mut self, now: Instant) {
+        self.queue.wake(now);
+        self.greet_again(now);
+        if self.link == Link::Registered {
+            let session_due = self.session.as_ref().is_some_and(|session| now >= session.pace.due);
+            if self.volumes.are_due(now) || session_due {
+                self.keep_alive(now);
+            }
+        }
+        if self.silence_deadline().is_some_and(|deadline| now >= deadline) {
+            self.find_leader(None);
+        }
+    }
+
+    /// A request that is there only to renew.
+    pub(super) fn keep_alive(&mut self, now: Instant) {
+        self.send(Purpose::KeepAlive, Body::KeepAlive, Ride::All, now);
+    }
+
+    /// Until when a server has to be heard of that owes a quick answer.
+    pub(super) fn silence_deadline(&self) -> Option<Instant> {
+        if !matches!(self.link, Link::Up | Link::Registered) {
+            return None;
+        }
+        let session_term = self.session.as_ref().map(|session| session.pace.term);
+        let term = self.volumes.shortest_term().into_iter().chain(session_term).min();
+        let patience = term.map_or(SILENCE_MAX, |term| (term / SILENCE_PER_TERM).clamp(SILENCE_MIN, SILENCE_MAX));
+        self.flights.oldest_quick().map(|sent| sent.max(self.heard).after(patience))
+    }
+
+    /// Another server has to be asked. Nothing more is sent on this connection.
+    pub(super) fn find_leader(&mut self, hint: Option<String>) {
+        if matches!(self.link, Link::Up | Link::Registered) {
+            self.link = Link::Leaving;
+            self.effects.push(Effect::FindLeader { hint });
+        }
+    }
+}

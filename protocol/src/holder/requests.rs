@@ -1,0 +1,201 @@
+//! Sending: what goes into each request's header, and what is sent when.
+//!
+//! S9: writes are numbered from 1 without gaps, and keep their number however often they are sent. Other requests need no
+//! deduplication: they carry the number that the next write will have and do not use it up, so that any number of reads
+//! can pass while one write waits.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::{
+    Effect, Holder, Ticket,
+    flights::{Flight, Purpose},
+    session::Link,
+    volumes::Ride,
+};
+use crate::{
+    id::{Epoch, Stamp},
+    message::{Answer, Body, Header, Refusal, Request, Response, Return},
+    time::Instant,
+};
+
+/// Consents carried by one request. A session that owes more has them carried by the next.
+const CONSENTS_PER_REQUEST: usize = 1024;
+
+/// Returns carried by one request.
+const RETURNS_PER_REQUEST: usize = 256;
+
+/// Copies given back that wait for a request to carry them. The oldest are forgotten beyond it: the server then asks for what
+/// is not there, and is told so.
+const RETURNS_MAX: usize = 4096;
+
+/// What waits to ride along with requests, until one that carried it has been answered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Riders {
+    consents: BTreeSet<Stamp>,
+    returns: VecDeque<Return>,
+}
+
+impl Riders {
+    /// A recall was consented to (S5).
+    pub(super) fn consent(&mut self, stamp: Stamp) {
+        self.consents.insert(stamp);
+    }
+
+    /// A copy was dropped that nobody had recalled.
+    pub(super) fn give_back(&mut self, copy: Return) {
+        self.returns.push_back(copy);
+        if self.returns.len() > RETURNS_MAX {
+            self.returns.pop_front();
+        }
+    }
+
+    /// A new leader knows nothing of what an older one granted or recalled.
+    pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
+        self.consents.retain(|stamp| stamp.epoch >= epoch);
+        self.returns.retain(|copy| copy.stamp.epoch >= epoch);
+    }
+
+    fn arrived(&mut self, flight: &Flight) {
+        for stamp in &flight.consents {
+            self.consents.remove(stamp);
+        }
+        if !flight.returns.is_empty() {
+            self.returns.retain(|copy| !flight.returns.contains(copy));
+        }
+    }
+}
+
+impl Holder {
+    /// Sends what is ready, if there is a leader to send it to.
+    pub(super) fn send_ready(&mut self, now: Instant) {
+        if self.link == Link::Up && self.has_work() {
+            self.greet(now);
+        }
+        while self.link == Link::Registered {
+            let Some(purpose) = self.queue.pop() else { break };
+            match purpose {
+                Purpose::Acquire(volume) => self.send_acquire(&volume, now),
+                Purpose::Held(volume) => self.send_held(&volume, now),
+                Purpose::Read(object) => self.send_read(&object, now),
+                Purpose::Write(write) => self.send_write(write, now),
+                Purpose::KeepAlive | Purpose::Open | Purpose::Register | Purpose::Close => {}
+            }
+        }
+    }
+
+    /// Sends a request, with everything that rides along.
+    pub(super) fn send(&mut self, purpose: Purpose, body: Body, ride: Ride<'_>, now: Instant) -> Ticket {
+        let mut header = self.header(&purpose, ride, now);
+        if let Purpose::Write(write) = &purpose {
+            header.sequence = self.writes.sequence(*write).unwrap_or(header.sequence);
+        }
+        let flight = Flight { sent: now, purpose, consents: header.consents.clone(), returns: header.returns.clone() };
+        let ticket = self.flights.start(flight);
+        self.effects.push(Effect::Send { ticket, request: Request { header, body } });
+        ticket
+    }
+
+    fn header(&mut self, purpose: &Purpose, ride: Ride<'_>, now: Instant) -> Header {
+        let Some(session) = &mut self.session else { return Header::default() };
+        if purpose.is_quick() {
+            session.pace.asked(session.until, now);
+        }
+        Header {
+            session: session.id,
+            epoch: self.epoch,
+            sequence: self.writes.next_sequence(),
+            unanswered_from: self.writes.unanswered_from(),
+            renew: self.volumes.renewals(ride, purpose.is_quick(), now),
+            consents: self.riders.consents.iter().take(CONSENTS_PER_REQUEST).copied().collect(),
+            returns: self.riders.returns.iter().take(RETURNS_PER_REQUEST).cloned().collect(),
+        }
+    }
+
+    /// An answer has come. What rode along is looked at first, then the answer itself.
+    pub(super) fn answered(&mut self, ticket: Ticket, response: Response, now: Instant) {
+        self.heard = self.heard.max(now);
+        let Some(flight) = self.flights.end(ticket) else { return };
+        // Registering comes first: what the answer promises is of the epoch that it begins.
+        if let (Purpose::Register, Ok(Answer::Registered { coverings })) = (&flight.purpose, &response.result) {
+            self.registered(ticket, flight.sent, response.epoch, coverings, now);
+        }
+        if self.session.is_some() && self.is_from_leader(&response) {
+            self.riders.arrived(&flight);
+            self.session_renewed(flight.sent, now);
+            for promise in &response.promises {
+                self.promised(promise, flight.sent, now);
+            }
+            for lapse in &response.lapses {
+                self.lapsed(lapse);
+            }
+        }
+        let Response { epoch, result, .. } = response;
+        match result {
+            Ok(answer) => self.accepted(flight, epoch, answer, now),
+            Err(refusal) => self.refused(ticket, flight, refusal, now),
+        }
+    }
+
+    /// Whether the leader that the session has registered with has dealt with the request. Nothing that another says
+    /// counts (T6, S4).
+    fn is_from_leader(&self, response: &Response) -> bool {
+        let dealt_with = !matches!(
+            response.result,
+            Err(Refusal::NotLeader { .. }
+                | Refusal::Retry
+                | Refusal::Unknown
+                | Refusal::NotRegistered { .. }
+                | Refusal::SessionGone { .. }
+                | Refusal::Busy { .. })
+        );
+        response.epoch == self.epoch && dealt_with
+    }
+
+    fn refused(&mut self, ticket: Ticket, flight: Flight, refusal: Refusal, now: Instant) {
+        match refusal {
+            Refusal::NotLeader { leader } => {
+                self.wants_again(flight.purpose, now);
+                self.find_leader(leader);
+            }
+            Refusal::SessionGone { session } if self.session() == Some(session) => self.expire(flight.purpose, now),
+            Refusal::NotRegistered { .. } => self.not_registered(ticket, flight.purpose, now),
+            Refusal::Retry | Refusal::Unknown | Refusal::Busy { .. } | Refusal::SessionGone { .. } => {
+                self.wants_again(flight.purpose, now);
+            }
+            Refusal::Window { .. } | Refusal::Write(_) | Refusal::Limit(_) | Refusal::Volume(_) => {
+                self.queue.settle(&flight.purpose);
+                self.refused_for_good(flight.purpose, refusal);
+            }
+        }
+    }
+
+    /// The request is to be sent again after a while (S9: the same one).
+    pub(super) fn wants_again(&mut self, purpose: Purpose, now: Instant) {
+        match &purpose {
+            // Renewals are asked for again at their own pace.
+            Purpose::KeepAlive => return,
+            Purpose::Read(object) => self.read_set_back(object),
+            Purpose::Write(_) | Purpose::Acquire(_) | Purpose::Held(_) => {}
+            Purpose::Open | Purpose::Register => {
+                self.queue.postpone(purpose, self.config.spread_permille, now);
+                return;
+            }
+            Purpose::Close => return self.closed(),
+        }
+        self.queue.postpone(purpose, self.config.spread_permille, now);
+    }
+
+    fn refused_for_good(&mut self, purpose: Purpose, refusal: Refusal) {
+        match purpose {
+            Purpose::Open | Purpose::Register => self.refused_session(refusal),
+            Purpose::Close => self.closed(),
+            Purpose::KeepAlive => {}
+            Purpose::Acquire(volume) => self.refused_volume(&volume),
+            Purpose::Held(volume) => {
+                self.held.remove(&volume);
+            }
+            Purpose::Read(object) => self.refused_read(&object, refusal),
+            Purpose::Write(write) => self.refused_write(write, refusal),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! One state, one step, the exact effects.

@@ -1,0 +1,326 @@
+//! The volumes that are known, the leases on them, and when those want to be renewed.
+//!
+//! A lease's deadline only ever moves up. It stops counting in three ways: its time passes on this client's clock (a later
+//! promise may still bring it back, for the server has not ended it), the server says that it has lapsed, or the client
+//! asks for a new one, which ends it from the sending on.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::validity::VolumeValidity;
+use crate::{
+    id::{Generation, Incarnation, Revision, Stamp},
+    message::{LastValid, Promise, Renew},
+    path::Path,
+    time::Instant,
+};
+
+/// Between two tries of a renewal lies at least this part of a term, so that nothing spins when little is promised.
+const RETRIES_PER_TERM_MAX: u32 = 16;
+
+/// A client looks this often in a term whether an idle volume has come to be used again.
+const LOOKS_PER_TERM: u32 = 8;
+
+/// When a lease is to be renewed: at about half of its term, never more than twice in one when all goes well, and soon
+/// enough that a third of what was granted is left for further tries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pace {
+    pub(super) term: Duration,
+    /// When a request of its own is due.
+    pub(super) due: Instant,
+    /// A renewal was sent, and no answer to it has come.
+    pub(super) is_wanted: bool,
+}
+
+impl Pace {
+    /// Of a lease that was granted by a request sent at `sent`.
+    pub(super) fn new(sent: Instant, span: Duration, term: Duration, spread_permille: u16, now: Instant) -> Self {
+        let mut pace = Self { term, due: Instant::ZERO, is_wanted: false };
+        pace.renewed(sent, span, term, spread_permille, now);
+        pace
+    }
+
+    /// The lease was renewed by a request sent at `sent`.
+    pub(super) fn renewed(
+        &mut self,
+        sent: Instant,
+        span: Duration,
+        term: Duration,
+        spread_permille: u16,
+        now: Instant,
+    ) {
+        // From half of the term for those that come first to six tenths for the last.
+        let interval = (term / 2 + term / 10 * u32::from(spread_permille) / 1000).min(span * 2 / 3);
+        self.term = term;
+        self.due = self.due.max(sent.after(interval)).max(now.after(term / RETRIES_PER_TERM_MAX));
+        self.is_wanted = false;
+    }
+
+    /// A renewal is being sent, for a lease that ends at `until`: when to try again unless it is answered.
+    pub(super) fn asked(&mut self, until: Instant, now: Instant) {
+        let wait = (until.since(now) / 3).max(self.term / RETRIES_PER_TERM_MAX);
+        self.due = self.due.max(now.after(wait));
+        self.is_wanted = true;
+    }
+
+    /// Nobody uses the volume: look again later.
+    fn idle(&mut self, now: Instant) {
+        self.due = now.after(self.term / LOOKS_PER_TERM);
+    }
+
+    /// From when on a renewal rides along with any request: a third of a term after the last.
+    fn rides_from(&self) -> Instant {
+        self.due.before(self.term / 6)
+    }
+}
+
+/// A lease on a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Lease {
+    pub(super) incarnation: Incarnation,
+    /// The oldest incarnation whose copies are good under this one.
+    pub(super) since: Incarnation,
+    pub(super) generation: Generation,
+    /// The applied revision of the latest promise or grant of this incarnation: what its copies are valid at.
+    pub(super) revision: Revision,
+    /// When it ends on this client's clock.
+    pub(super) until: Instant,
+    /// Its own stamp: grants from before it are overtaken (S4).
+    pub(super) stamp: Stamp,
+    pub(super) pace: Pace,
+    /// Its end on this client's clock has been seen and dealt with.
+    pub(super) has_lapsed: bool,
+}
+
+/// What remains of a lease that was given up or is gone, for the request for a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ended {
+    pub(super) last: LastValid,
+    pub(super) since: Incarnation,
+}
+
+/// A volume, with a lease or without.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Volume {
+    pub(super) lease: Option<Lease>,
+    pub(super) ended: Option<Ended>,
+    /// It was used since its last renewal was sent.
+    pub(super) is_used: bool,
+    /// What the cache has been told.
+    pub(super) told: VolumeValidity,
+}
+
+impl Volume {
+    /// Ends the lease on this side.
+    pub(super) fn end_lease(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            let Lease { incarnation, generation, revision, since, .. } = lease;
+            self.ended = Some(Ended { last: LastValid { incarnation, generation, revision }, since });
+        }
+    }
+
+    /// The lease, if its time has not passed.
+    pub(super) fn live(&self, now: Instant) -> Option<&Lease> {
+        self.lease.as_ref().filter(|lease| now < lease.until)
+    }
+
+    /// Whether a renewal is worth asking for.
+    fn wants_renewal(&self) -> bool {
+        self.is_used || self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted)
+    }
+}
+
+/// Why renewals go into a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ride<'a> {
+    /// It is about this path. Its volume is renewed, and those that have not been for a third of a term.
+    Along(&'a Path),
+    /// It is about no path. Those are renewed that have not been for a third of a term.
+    Due,
+    /// It is there to renew, or the first that a leader hears: all that are in use, also those whose time has passed here but
+    /// perhaps not on the server.
+    All,
+}
+
+/// All volumes that are known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Volumes {
+    map: BTreeMap<Path, Volume>,
+}
+
+impl Default for Volumes {
+    /// The root always is a volume.
+    fn default() -> Self {
+        Self { map: BTreeMap::from([(Path::root(), Volume::default())]) }
+    }
+}
+
+impl Volumes {
+    /// The nearest known volume at or above a path.
+    pub(super) fn nearest(&self, path: &Path) -> Path {
+        let found = at_and_above(path.as_str()).find_map(|top| self.map.get_key_value(top));
+        found.map_or_else(Path::root, |(top, _)| top.clone())
+    }
+
+    /// The volume with this top, if it is known.
+    pub(super) fn get(&self, top: &Path) -> Option<&Volume> {
+        self.map.get(top)
+    }
+
+    /// The volume with this top, if it is known.
+    pub(super) fn get_mut(&mut self, top: &Path) -> Option<&mut Volume> {
+        self.map.get_mut(top)
+    }
+
+    /// The volume with this top, known from now on.
+    pub(super) fn learn(&mut self, top: &Path) -> &mut Volume {
+        self.map.entry(top.clone()).or_default()
+    }
+
+    /// Forgets a volume. Never the root.
+    pub(super) fn forget(&mut self, top: &Path) {
+        if !top.is_root() {
+            self.map.remove(top);
+        }
+    }
+
+    /// The known volumes at and above a path.
+    pub(super) fn at_and_above(&self, path: &Path) -> Vec<Path> {
+        let tops = at_and_above(path.as_str()).filter_map(|top| self.map.get_key_value(top));
+        tops.map(|(top, _)| top.clone()).collect()
+    }
+
+    /// All that are known.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Path, &Volume)> {
+        self.map.iter()
+    }
+
+    /// The volume that a path belongs to is being used.
+    pub(super) fn touch(&mut self, path: &Path) {
+        let top = self.nearest(path);
+        self.learn(&top).is_used = true;
+    }
+
+    /// The renewals to put into a request. If its answer may be long in coming, they are asked for again regardless.
+    pub(super) fn renewals(&mut self, ride: Ride<'_>, is_quick: bool, now: Instant) -> Vec<Renew> {
+        let touched = match ride {
+            Ride::Along(path) => Some(self.nearest(path)),
+            Ride::Due | Ride::All => None,
+        };
+        let mut renewals = Vec::new();
+        for (top, volume) in &mut self.map {
+            let wanted = volume.wants_renewal();
+            let Some(lease) = &mut volume.lease else { continue };
+            let fits = touched.as_ref() == Some(top)
+                || (wanted && (ride == Ride::All || (now >= lease.pace.rides_from() && now < lease.until)));
+            if fits {
+                renewals.push(Renew { volume: top.clone(), incarnation: lease.incarnation });
+                if is_quick {
+                    lease.pace.asked(lease.until, now);
+                    volume.is_used = false;
+                }
+            }
+        }
+        renewals
+    }
+
+    /// Whether a request to renew has to be sent now. Idle volumes are looked at again later.
+    pub(super) fn are_due(&mut self, now: Instant) -> bool {
+        let mut due = false;
+        for volume in self.map.values_mut() {
+            let wanted = volume.wants_renewal();
+            let Some(lease) = &mut volume.lease else { continue };
+            if now < lease.pace.due || now >= lease.until {
+                continue;
+            }
+            if wanted {
+                due = true;
+            } else {
+                lease.pace.idle(now);
+            }
+        }
+        due
+    }
+
+    /// Notes the leases whose time has passed since it was last asked. True if one of them was in use, and not for want of
+    /// asking: a renewal went unanswered, or there was nobody to ask.
+    pub(super) fn note_lapsed(&mut self, has_leader: bool, now: Instant) -> bool {
+        let mut endangered = false;
+        for volume in self.map.values_mut() {
+            let Some(lease) = &mut volume.lease else { continue };
+            if now >= lease.until && !lease.has_lapsed {
+                lease.has_lapsed = true;
+                endangered |= lease.pace.is_wanted || (volume.is_used && !has_leader);
+            }
+        }
+        endangered
+    }
+
+    /// When something is to be done about a lease.
+    pub(super) fn next_deadline(&self, has_leader: bool) -> Option<Instant> {
+        let leases = self.map.values().filter_map(|volume| volume.lease.as_ref()).filter(|lease| !lease.has_lapsed);
+        leases.map(|lease| if has_leader { lease.pace.due.min(lease.until) } else { lease.until }).min()
+    }
+
+    /// The shortest term of the leases that are held.
+    pub(super) fn shortest_term(&self) -> Option<Duration> {
+        self.map.values().filter_map(|volume| volume.lease.as_ref()).map(|lease| lease.pace.term).min()
+    }
+
+    /// The lease that a promise is for, unless the promise is for another or from before the volume's borders changed.
+    pub(super) fn promised(&mut self, promise: &Promise) -> Option<&mut Lease> {
+        let lease = self.map.get_mut(&promise.volume)?.lease.as_mut()?;
+        (lease.incarnation == promise.incarnation && promise.generation >= lease.generation).then_some(lease)
+    }
+}
+
+/// A path and those above it, nearest first, as text: nothing is allocated for looking something up by them.
+pub(super) fn at_and_above(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |path| match path.rfind('/') {
+        Some(0) if path.len() == 1 => None,
+        Some(0) => Some("/"),
+        Some(at) => Some(&path[..at]),
+        None => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_volume_is_the_longest_known_top() {
+        let path = |text: &str| Path::parse(text).expect("valid");
+        let mut volumes = Volumes::default();
+        volumes.learn(&path("/a"));
+        volumes.learn(&path("/a/b/c"));
+        assert_eq!(volumes.nearest(&path("/a/b/c/d")), path("/a/b/c"));
+        assert_eq!(volumes.nearest(&path("/a/b")), path("/a"));
+        assert_eq!(volumes.nearest(&path("/ab")), Path::root());
+        assert_eq!(volumes.at_and_above(&path("/a/b/c")), [path("/a/b/c"), path("/a"), Path::root()]);
+        assert_eq!(volumes.at_and_above(&Path::root()), [Path::root()]);
+    }
+
+    #[test]
+    fn renewals_are_due_twice_in_a_term_at_most() {
+        let seconds = Duration::from_secs;
+        let at = |secs| Instant::ZERO.after(seconds(secs));
+        let early = Pace::new(at(100), seconds(10), seconds(10), 0, at(100));
+        let late = Pace::new(at(100), seconds(10), seconds(10), 1000, at(100));
+        assert_eq!((early.due, late.due), (at(105), at(106)));
+        let short = Pace::new(at(100), seconds(3), seconds(10), 0, at(100));
+        assert_eq!(short.due, at(102), "two thirds of what was granted, if that is sooner");
+        let nothing = Pace::new(at(100), Duration::ZERO, seconds(16), 0, at(100));
+        assert_eq!(nothing.due, at(101), "a server that promises nothing is not asked all the time");
+    }
+
+    #[test]
+    fn an_unanswered_renewal_is_tried_again_in_what_remains() {
+        let seconds = Duration::from_secs;
+        let at = |secs| Instant::ZERO.after(seconds(secs));
+        let mut pace = Pace::new(at(100), seconds(16), seconds(16), 0, at(100));
+        pace.asked(at(116), at(108));
+        assert_eq!(pace.due, Instant::ZERO.after(Duration::from_nanos(110_666_666_000)));
+        pace.asked(at(116), at(115));
+        assert_eq!(pace.due, at(116), "at least a sixteenth of the term apart");
+    }
+}

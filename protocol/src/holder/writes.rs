@@ -1,0 +1,262 @@
+//! Writes: numbered, sent until they are answered, never twice in effect, and never wrong about what is not known.
+//!
+//! S2w, the writer: each send drops the writer's own copies of what it may change, names the highest stamp that it has seen,
+//! and from then on no grant on those objects at or below that stamp is cached. So the leader need not recall the writer
+//! if its last grant to it is not newer. The answer counts as a recall of everything older, and may bring a lease on what was
+//! written.
+//!
+//! S9: a write keeps its number until it is answered or given up. When the session is gone it is not sent again: what was sent is
+//! *unknown*.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use super::{Effect, Holder, Ticket, WriteError, WriteId, flights::Purpose, grants::Arrival, volumes::Ride};
+use crate::{
+    command::{Write, Written},
+    id::{Epoch, Revision, Sequence, Stamp},
+    message::{Body, Grant, Refusal},
+    object::{Content, Data, Object, ObjectSet},
+    path::Path,
+    state::State,
+    time::Instant,
+};
+
+/// The numbers between the lowest write that is unanswered and the highest that is sent, at most: as many as there are
+/// outcomes that servers remember for a session. Writes beyond it wait until the lowest is answered.
+const WRITES_OUT_MAX: u64 = State::ANSWERS_MAX;
+
+/// A write that has not been answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pending {
+    change: Write,
+    /// What is dropped at each send. Fixed at the first.
+    dropped: Vec<ObjectSet>,
+    /// Its number, from the first time that it is sent.
+    sequence: Option<Sequence>,
+    /// Under which it is on its way.
+    ticket: Option<Ticket>,
+    sendings: u32,
+}
+
+/// All writes that have not been answered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Writes {
+    pending: BTreeMap<WriteId, Pending>,
+    numbered: BTreeMap<Sequence, WriteId>,
+    last: Sequence,
+    /// Those that wait for numbers to become free.
+    backlog: VecDeque<WriteId>,
+}
+
+/// What a leader says of a write that took effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Done {
+    pub(super) written: Written,
+    pub(super) stamp: Stamp,
+    pub(super) grant: Option<Grant>,
+    pub(super) applied: Revision,
+}
+
+impl Writes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// The number that the next new write will have.
+    pub(super) fn next_sequence(&self) -> Sequence {
+        self.last.next()
+    }
+
+    /// All below this have been answered or given up.
+    pub(super) fn unanswered_from(&self) -> Sequence {
+        self.numbered.keys().next().copied().unwrap_or(self.next_sequence())
+    }
+
+    /// The number of a write that was sent.
+    pub(super) fn sequence(&self, write: WriteId) -> Option<Sequence> {
+        self.pending.get(&write)?.sequence
+    }
+
+    /// How many more numbers may be given.
+    fn room(&self) -> u64 {
+        (self.unanswered_from().0 + WRITES_OUT_MAX).saturating_sub(self.next_sequence().0)
+    }
+
+    /// Gives a write its number, if it has none. False if it has to wait for one.
+    fn number(&mut self, write: WriteId) -> bool {
+        let (has_room, next) = (self.room() > 0, self.next_sequence());
+        let Some(pending) = self.pending.get_mut(&write) else { return false };
+        if pending.sequence.is_some() {
+            return true;
+        }
+        if has_room {
+            pending.sequence = Some(next);
+            self.last = next;
+            self.numbered.insert(next, write);
+        } else {
+            self.backlog.push_back(write);
+        }
+        has_room
+    }
+
+    fn end(&mut self, write: WriteId) -> Option<Pending> {
+        let pending = self.pending.remove(&write)?;
+        match pending.sequence {
+            Some(sequence) => {
+                self.numbered.remove(&sequence);
+            }
+            None => self.backlog.retain(|other| *other != write),
+        }
+        Some(pending)
+    }
+
+    /// Those that need not wait for a number any more.
+    fn take_backlog(&mut self) -> Vec<WriteId> {
+        let room = usize::try_from(self.room()).unwrap_or(usize::MAX);
+        self.backlog.drain(..room.min(self.backlog.len())).collect()
+    }
+
+    /// Ends all, in order; whether each was ever sent. Numbers begin anew, for another session.
+    pub(super) fn end_all(&mut self) -> Vec<(WriteId, bool)> {
+        let all = std::mem::take(self).pending;
+        all.into_iter().map(|(write, pending)| (write, pending.sequence.is_some())).collect()
+    }
+}
+
+/// What a write may change, as far as its writer can tell cheaply; what it changes beyond that is recalled like anyone's.
+/// A put of a node that is known to exist changes no list of children.
+fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
+    let one = ObjectSet::One;
+    let parent = |path: &Path| path.parent().map(|parent| one(Object::children(parent)));
+    let node = |path: &Path| vec![one(Object::data(path.clone())), one(Object::children(path.clone()))];
+    let mut sets = match change {
+        Write::Put { path, .. } if is_known_to_exist => return vec![one(Object::data(path.clone()))],
+        Write::Put { path, .. } | Write::Delete { path, recursive: false, .. } => node(path),
+        Write::Delete { path, recursive: true, .. }
+        | Write::CreateVolume { path, .. }
+        | Write::SetVolume { path, .. }
+        | Write::RemoveVolume { path } => vec![ObjectSet::Subtree(path.clone())],
+    };
+    sets.extend(parent(change.path()));
+    sets
+}
+
+impl Holder {
+    /// The application writes.
+    pub(super) fn write(&mut self, write: WriteId, change: Write) {
+        if self.is_closed() {
+            let result = Err(WriteError::NotSent);
+            return self.effects.push(Effect::WriteDone { write, result });
+        }
+        self.volumes.touch(change.path());
+        let pending = Pending { change, dropped: Vec::new(), sequence: None, ticket: None, sendings: 0 };
+        self.writes.pending.insert(write, pending);
+        self.queue.push(Purpose::Write(write));
+    }
+
+    /// Sends a write, for the first time or again: each time its own copies go first (S2w).
+    pub(super) fn send_write(&mut self, write: WriteId, now: Instant) {
+        if !self.writes.number(write) {
+            return;
+        }
+        let Some(pending) = self.writes.pending.get_mut(&write) else { return };
+        if pending.ticket.is_some_and(|ticket| self.flights.purpose(ticket).is_some()) {
+            return;
+        }
+        if pending.dropped.is_empty() {
+            let data = self.copies.get(&Object::data(pending.change.path().clone()));
+            let is_known_to_exist = data.is_some_and(|copy| copy.modified.is_some());
+            pending.dropped = may_change(&pending.change, is_known_to_exist);
+        }
+        pending.sendings += 1;
+        let (change, dropped) = (pending.change.clone(), pending.dropped.clone());
+        let floor = Stamp { epoch: self.epoch, sequence: 0 };
+        let seen = if self.seen.epoch == self.epoch { self.seen } else { floor };
+        self.overtake(&dropped, self.seen.max(floor));
+        let path = change.path().clone();
+        let body = Body::Write { write: change, dropped, seen };
+        let ticket = self.send(Purpose::Write(write), body, Ride::Along(&path), now);
+        if let Some(pending) = self.writes.pending.get_mut(&write) {
+            pending.ticket = Some(ticket);
+        }
+    }
+
+    /// The write took effect.
+    pub(super) fn written(&mut self, write: WriteId, sent: Instant, epoch: Epoch, done: Done, now: Instant) {
+        let Some(pending) = self.end_write(write) else { return };
+        let Done { written, stamp, grant, applied } = done;
+        self.overtake_older(&pending.dropped, stamp);
+        if let (Write::Put { path, value, .. }, Some(stat), Some(grant)) = (pending.change, written.stat, grant) {
+            let object = Object::data(path);
+            let arrival = Arrival { grant: &grant, epoch, applied, sent };
+            if let Some(copy) = self.judge(&object, arrival, now) {
+                let content = Arc::new(Content::Data(Some(Data { value, stat })));
+                self.install(&object, copy, &content, now);
+            }
+        }
+        self.effects.push(Effect::WriteDone { write, result: Ok(written) });
+    }
+
+    /// Drops what is older than the write's own stamp, and refuses it if it comes later.
+    fn overtake_older(&mut self, sets: &[ObjectSet], stamp: Stamp) {
+        self.seen = self.seen.max(stamp);
+        let older = Stamp { epoch: stamp.epoch, sequence: stamp.sequence.saturating_sub(1) };
+        let mut gone = Vec::new();
+        for set in sets {
+            gone.extend(self.copies.remove_where(set, |copy| copy.validity.stamp <= older));
+            self.recalls.remember(set, older, self.flights.next());
+        }
+        self.dropped(gone);
+    }
+
+    /// The write did not take effect, and will not.
+    pub(super) fn refused_write(&mut self, write: WriteId, refusal: Refusal) {
+        let Some(pending) = self.end_write(write) else { return };
+        // Outside of the window nothing is known of what an earlier sending did.
+        let is_unknown = matches!(refusal, Refusal::Window { .. }) && pending.sendings > 1;
+        let error = if is_unknown { WriteError::OutcomeUnknown } else { WriteError::Refused(refusal) };
+        self.effects.push(Effect::WriteDone { write, result: Err(error) });
+    }
+
+    /// The application does not wait any more.
+    pub(super) fn give_up_write(&mut self, write: WriteId) {
+        let Some(pending) = self.end_write(write) else { return };
+        if let Some(ticket) = pending.ticket {
+            self.flights.end(ticket);
+        }
+        let error = if pending.sendings > 0 { WriteError::OutcomeUnknown } else { WriteError::NotSent };
+        self.effects.push(Effect::WriteDone { write, result: Err(error) });
+    }
+
+    fn end_write(&mut self, write: WriteId) -> Option<Pending> {
+        let pending = self.writes.end(write)?;
+        self.queue.settle(&Purpose::Write(write));
+        for next in self.writes.take_backlog() {
+            self.queue.push(Purpose::Write(next));
+        }
+        Some(pending)
+    }
+
+    /// Whether each write is where something will move it on, and none is numbered beyond the window.
+    pub(super) fn check_writes(&self) -> Result<(), String> {
+        let Writes { pending, numbered, last, backlog } = &self.writes;
+        for (write, one) in pending {
+            let purpose = Purpose::Write(*write);
+            let flies = one.ticket.is_some_and(|ticket| self.flights.purpose(ticket) == Some(&purpose));
+            let waits = self.queue.iter().any(|other| *other == purpose) || backlog.contains(write);
+            if flies == waits {
+                return Err(format!("{write:?} is to be both on its way and waiting, or neither: {one:?}"));
+            }
+        }
+        if last.0 >= self.writes.unanswered_from().0 + WRITES_OUT_MAX {
+            return Err(format!("{} writes are numbered: expected at most {WRITES_OUT_MAX}", numbered.len()));
+        }
+        match numbered.iter().find(|(sequence, write)| self.writes.sequence(**write) != Some(**sequence)) {
+            Some((sequence, write)) => Err(format!("number {sequence} is not that of {write:?}")),
+            None => Ok(()),
+        }
+    }
+}
