@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use leasehold_protocol::{limits::Limits, time::DriftAllowance};
 use serde::{Deserialize, Serialize};
 
+use crate::raft::{ReplicaConfig, Timings};
+
 /// A replica's configuration. In a file: TOML with these names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -145,6 +147,21 @@ impl Config {
         Ok(self)
     }
 
+    /// What Raft and the store have to be told.
+    pub(crate) fn replica(&self) -> ReplicaConfig {
+        let timings = Timings {
+            heartbeat: Duration::from_millis(self.raft.heartbeat_ms),
+            election_min: Duration::from_millis(self.raft.election_min_ms),
+            election_max: Duration::from_millis(self.raft.election_max_ms),
+        };
+        ReplicaConfig {
+            timings,
+            snapshot_entries: self.raft.snapshot_entries,
+            kept_entries: self.raft.keep_entries,
+            ..ReplicaConfig::new(self.id, &self.data, self.cluster.clone())
+        }
+    }
+
     fn check_addresses(&self) -> Result<(), ConfigError> {
         let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
         for (id, address) in &self.cluster {
@@ -166,18 +183,6 @@ fn check_address(address: &str) -> Result<(), ConfigError> {
     let port =
         address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
     port.map(|_| ()).ok_or_else(|| ConfigError::Address { got: address.to_owned() })
-}
-
-impl RaftConfig {
-    /// How often a leader shows itself.
-    pub fn heartbeat(&self) -> Duration {
-        Duration::from_millis(self.heartbeat_ms)
-    }
-
-    /// The longest time without a leader before an election begins.
-    pub fn election_max(&self) -> Duration {
-        Duration::from_millis(self.election_max_ms)
-    }
 }
 
 /// TOML's keys are texts.

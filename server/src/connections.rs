@@ -12,8 +12,8 @@ use std::{
 };
 
 use futures::{FutureExt, StreamExt};
-use leasehold_protocol::message::{Answer as Done, Body, Inspect, Recall, Refusal, Request, Response};
-use leasehold_wire::{CallbackClient, Leasehold, Role, accept, peer_transport, server_connection};
+use leasehold_protocol::message::{Answer as Done, Body, ClusterInfo, Inspect, Recall, Refusal, Request, Response};
+use leasehold_wire::{CallbackClient, Leasehold, Role, accept, server_connection};
 use tarpc::{
     context,
     server::{BaseChannel, Channel},
@@ -26,7 +26,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     core::{ConnectionId, Core, Recalls, bare},
-    raft::{Peer, Replica},
+    raft::{Replica, ReplicaInfo},
 };
 
 /// The most connections at one time; more wait to be accepted. Each has a task and its buffers, some tens of kilobytes.
@@ -43,7 +43,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub(crate) struct Connections {
     pub(crate) core: Arc<Core>,
-    pub(crate) replica: Arc<Replica>,
+    pub(crate) replica: Replica,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
@@ -85,11 +85,7 @@ impl Connections {
         let Ok(accepted) = accept(stream).await else { return };
         match accepted.role {
             Role::Client => self.serve_client(id, accepted.stream).await,
-            Role::Peer => {
-                let channel = BaseChannel::with_defaults(peer_transport(accepted.stream));
-                let service = self.replica.peer_service();
-                channel.execute(service.serve()).for_each(spawn_if_slow).await;
-            }
+            Role::Peer => self.replica.peer_service().serve_connection(accepted.stream).await,
         }
     }
 
@@ -97,7 +93,7 @@ impl Connections {
         let (requests, callbacks, driver) = server_connection(stream);
         let (recalls, to_recall) = mpsc::unbounded_channel();
         let mut ended = self.core.ended();
-        let service = ClientService { id, core: Arc::clone(&self.core), replica: Arc::clone(&self.replica), recalls };
+        let service = ClientService { id, core: Arc::clone(&self.core), replica: self.replica.clone(), recalls };
         let calls = BaseChannel::with_defaults(requests).execute(service.serve()).for_each(spawn_if_slow);
         tokio::select! {
             // Why it ended has been logged, if it is worth a line.
@@ -123,14 +119,16 @@ async fn spawn_if_slow(call: impl Future<Output = ()> + Send + 'static) {
 async fn carry_recalls(core: Arc<Core>, callbacks: CallbackClient, mut recalls: mpsc::UnboundedReceiver<Recall>) {
     while let Some(recall) = recalls.recv().await {
         let (core, callbacks) = (Arc::clone(&core), callbacks.clone());
-        tokio::spawn(async move {
+        // Spawned if it has to wait, and it always has; by then it is on its way, so that recalls keep their order.
+        spawn_if_slow(async move {
             let mut context = context::current();
             context.deadline = Instant::now() + RECALL_TIMEOUT;
             // Unanswered: the lessor sends it again when there is a chance, and does not depend on it.
             if let Ok(consent) = callbacks.recall(context, recall).await {
                 core.consent(consent);
             }
-        });
+        })
+        .await;
     }
 }
 
@@ -138,16 +136,28 @@ async fn carry_recalls(core: Arc<Core>, callbacks: CallbackClient, mut recalls: 
 struct ClientService {
     id: ConnectionId,
     core: Arc<Core>,
-    replica: Arc<Replica>,
+    replica: Replica,
     recalls: Recalls,
+}
+
+impl ClientService {
+    fn cluster(&self) -> ClusterInfo {
+        let (epoch, _, revision) = self.core.applied();
+        let ReplicaInfo { replica, leadership, members } = self.replica.info();
+        ClusterInfo { replica, leader: leadership.leader.map(|(leader, _)| leader), epoch, revision, members }
+    }
 }
 
 impl Leasehold for ClientService {
     async fn call(self, _: context::Context, request: Request) -> Response {
         if request.body == Body::Inspect(Inspect::Cluster) {
-            let (epoch, _, revision) = self.core.applied();
-            let info = self.replica.info(epoch, revision);
-            return Response { epoch, promises: Vec::new(), lapses: Vec::new(), result: Ok(Done::Cluster(info)) };
+            let (epoch, ..) = self.core.applied();
+            return Response {
+                epoch,
+                promises: Vec::new(),
+                lapses: Vec::new(),
+                result: Ok(Done::Cluster(self.cluster())),
+            };
         }
         match self.core.request(request, self.id, &self.recalls).await {
             Ok(response) => response,

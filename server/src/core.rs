@@ -46,6 +46,8 @@ pub struct Core {
     requests: AtomicU64,
     /// There is something to propose.
     proposals: Notify,
+    /// The lessor was given up.
+    given_up: Notify,
     /// A proof of leadership is wanted.
     proofs: mpsc::UnboundedSender<u64>,
     /// Counts the leaderships that have ended here: clients' connections are closed then, so that they look for the next
@@ -77,6 +79,7 @@ impl Core {
             inner: Mutex::new(inner),
             requests: AtomicU64::new(0),
             proposals: Notify::new(),
+            given_up: Notify::new(),
             proofs,
             ended: watch::Sender::new(0),
         };
@@ -145,6 +148,18 @@ impl Core {
         let mut inner = self.inner.lock();
         self.step_down(&mut inner);
         inner.leader = leader;
+    }
+
+    /// A proposal did not go through: the lessor no longer knows what is in the log, and ends. If this replica leads
+    /// still, it begins another epoch.
+    pub fn give_up(&self) {
+        self.follow(None);
+        self.given_up.notify_one();
+    }
+
+    /// Waits until the lessor is given up.
+    pub async fn given_up(&self) {
+        self.given_up.notified().await;
     }
 
     /// Whether the first entry of this replica's leadership has been applied: it answers.

@@ -14,8 +14,9 @@ use crate::{
 /// How often to look whether there is a deadline, while this replica does not lead.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// Makes a lessor whenever this replica becomes leader, and ends it when it leads no more. Returns when Raft has stopped.
-pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Arc<Replica>, config: Config) {
+/// Makes a lessor whenever this replica becomes leader, or leads still when its lessor had to be given up, and ends it when it
+/// leads no more. Returns when Raft has stopped.
+pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Replica, config: Config) {
     let mut leaderships = replica.leadership();
     loop {
         let leadership = leaderships.borrow_and_update().clone();
@@ -32,28 +33,29 @@ pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Arc<Replica>, c
             tracing::info!(term = leadership.term, leader = ?leadership.leader, "this replica follows");
             core.follow(leadership.leader.map(|(_, address)| address));
         }
-        if leaderships.changed().await.is_err() {
-            return;
+        tokio::select! {
+            changed = leaderships.changed() => if changed.is_err() { return },
+            () = core.given_up() => {}
         }
     }
 }
 
 /// Proposes what the lessor has ready: everything that came up while the last proposal was on its way goes into the next one, so
 /// that the load itself decides how many commands share an fsync.
-pub(crate) async fn propose_all(core: Arc<Core>, replica: Arc<Replica>) {
+pub(crate) async fn propose_all(core: Arc<Core>, replica: Replica) {
     loop {
         core.proposable().await;
         while let Some(proposal) = core.take_proposal() {
             match replica.propose(proposal).await {
                 Ok(_) => {}
-                Err(ProposeError::Fatal(reason)) => {
+                Err(ProposeError::Fatal { reason }) => {
                     tracing::error!(%reason, "cannot propose any more");
                     return;
                 }
                 // What was proposed may or may not be applied yet: this leadership can no longer tell.
                 Err(error) => {
                     tracing::info!(%error, "a proposal did not go through");
-                    core.follow(None);
+                    core.give_up();
                 }
             }
         }
@@ -61,7 +63,7 @@ pub(crate) async fn propose_all(core: Arc<Core>, replica: Arc<Replica>) {
 }
 
 /// Proves leadership when the lessor wants it: one quorum round for all reads that wait (S6).
-pub(crate) async fn prove_all(core: Arc<Core>, replica: Arc<Replica>, mut wanted: mpsc::UnboundedReceiver<u64>) {
+pub(crate) async fn prove_all(core: Arc<Core>, replica: Replica, mut wanted: mpsc::UnboundedReceiver<u64>) {
     while let Some(round) = wanted.recv().await {
         let is_proven = match replica.prove_leadership().await {
             Ok(()) => true,

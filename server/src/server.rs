@@ -10,7 +10,7 @@ use crate::{
     connections::Connections,
     core::Core,
     leading,
-    raft::{self, Replica, ReplicaConfig},
+    raft::{self, Replica},
 };
 
 /// How long a graceful stop waits for connections to end.
@@ -19,7 +19,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// A replica that listens. Dropping it without [`Server::stop`] is like a crash: nothing acknowledged is lost.
 pub struct Server {
     core: Arc<Core>,
-    replica: Arc<Replica>,
+    replica: Replica,
     address: SocketAddr,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -58,20 +58,15 @@ impl Server {
         let address = listener.local_addr();
         let address = address.map_err(|error| StartError::Listen { address: config.listen.clone(), error })?;
         let (core, proofs) = Core::new();
-        let replica_config = ReplicaConfig::new(&config);
-        let replica = Arc::new(Replica::start(replica_config, Arc::clone(&core) as Arc<dyn raft::Machine>).await?);
+        let replica = Replica::start(config.replica(), Arc::clone(&core) as Arc<dyn raft::Machine>).await?;
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let connections = Connections {
-            core: Arc::clone(&core),
-            replica: Arc::clone(&replica),
-            tasks: tasks.clone(),
-            stop: stop.clone(),
-        };
+        let connections =
+            Connections { core: Arc::clone(&core), replica: replica.clone(), tasks: tasks.clone(), stop: stop.clone() };
         let helpers = vec![
             tokio::spawn(connections.accept_all(listener)),
-            tokio::spawn(leading::follow_leaderships(Arc::clone(&core), Arc::clone(&replica), config.clone())),
-            tokio::spawn(leading::propose_all(Arc::clone(&core), Arc::clone(&replica))),
-            tokio::spawn(leading::prove_all(Arc::clone(&core), Arc::clone(&replica), proofs)),
+            tokio::spawn(leading::follow_leaderships(Arc::clone(&core), replica.clone(), config.clone())),
+            tokio::spawn(leading::propose_all(Arc::clone(&core), replica.clone())),
+            tokio::spawn(leading::prove_all(Arc::clone(&core), replica.clone(), proofs)),
             tokio::spawn(leading::keep_time(Arc::clone(&core))),
         ];
         tracing::info!(replica = config.id, %address, "listening");
@@ -89,12 +84,16 @@ impl Server {
     }
 
     /// Resolves when the replica can no longer go on, with the reason: its store failed, or Raft stopped.
-    pub async fn failed(&self) -> String {
+    pub async fn failed(&self) -> Arc<str> {
         self.replica.fatal().await
     }
 
     /// Stops gracefully: hands leadership over, ends connections, flushes everything to the disk.
-    pub async fn stop(self) {
+    ///
+    /// # Errors
+    ///
+    /// The last write to the disk failed. The log has all that was acknowledged.
+    pub async fn stop(self) -> std::io::Result<()> {
         self.replica.hand_over().await;
         self.core.follow(None);
         self.stop.cancel();
@@ -104,7 +103,7 @@ impl Server {
         for helper in &self.helpers {
             helper.abort();
         }
-        self.replica.shutdown().await;
+        self.replica.clone().shutdown().await
     }
 }
 
