@@ -258,6 +258,7 @@ impl RowReader {
             leases: self.leases,
             history: History { changes: self.changes.into_values().collect() },
             tick: Default::default(),
+            mistake: Default::default(),
         };
         state.tick = state.shortest_tick();
         state.check().map_err(|what| RowError::Inconsistent { what })?;
