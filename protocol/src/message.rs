@@ -36,9 +36,10 @@ pub struct Header {
     pub session: SessionId,
     /// The leadership that the session has registered with; 0 before it has.
     pub epoch: Epoch,
-    /// The request's number in the session.
+    /// The request's number in the session. Writes are numbered without gaps; other requests need no number and carry the
+    /// one that the next write will have (S9).
     pub sequence: Sequence,
-    /// All requests of the session below this have been answered or given up (S9).
+    /// All writes of the session below this have been answered or given up (S9).
     pub unanswered_from: Sequence,
     /// Volume leases to renew (T6).
     pub renew: Vec<Renew>,

@@ -17,7 +17,7 @@ use super::{
     volumes::{Lease, Pace, Ride},
 };
 use crate::{
-    id::{Epoch, Incarnation},
+    id::{Epoch, Generation, Incarnation},
     message::{Acquired, Body, Covering, LastValid, Revival},
     object::{Object, ObjectSet},
     path::Path,
@@ -109,13 +109,16 @@ impl Holder {
         let lease = self.volumes.get(&top).and_then(|volume| volume.lease.as_ref());
         let is_newest = lease.is_none_or(|lease| lease.incarnation < answer.promise.incarnation);
         if is_newest {
+            let has_new_borders = self.generation_of(&top) != Some(answer.promise.generation);
             let valid_at = acquisition.valid_at.filter(|_| top == *asked);
             let since = self.revived_since(&top, valid_at, &answer);
             self.begin_lease(&top, since, sent, &answer, now);
             if top != *asked && top.contains(asked) {
                 self.forget_volume(asked);
             }
-            self.drop_older_generations(&top);
+            if has_new_borders {
+                self.drop_older_generations(&top);
+            }
         }
         self.tell_validities(&acquisition.path);
         self.wake_waiters(acquisition.waiters);
@@ -123,6 +126,13 @@ impl Holder {
             let incarnation = answer.promise.incarnation;
             self.list_held(&Covering { volume: top, incarnation, number: covering }, now);
         }
+    }
+
+    /// The generation that all copies of the volume are of, if there can be any.
+    pub(super) fn generation_of(&self, top: &Path) -> Option<Generation> {
+        let volume = self.volumes.get(top)?;
+        let lease = volume.lease.as_ref().map(|lease| lease.generation);
+        lease.or(volume.ended.map(|ended| ended.last.generation))
     }
 
     /// Drops what has changed. The oldest incarnation whose copies are good again: the new one if none are.
@@ -186,6 +196,9 @@ impl Holder {
         }
         if volume.contains(&believed) {
             self.forget_volume(&believed);
+        }
+        if let Some(idle) = self.volumes.to_be_forgotten() {
+            self.forget_volume(&idle);
         }
         self.volumes.learn(volume);
     }

@@ -38,6 +38,9 @@ impl Holder {
         if validity.stamp.epoch > self.epoch {
             return Err(format!("the copy of {object} is stamped {} in epoch {}", validity.stamp, self.epoch));
         }
+        if self.generation_is_mixed(copy) {
+            return Err(format!("the copy of {object} is of an older generation of {}", validity.volume));
+        }
         if let Some(lease) = &volume.lease
             && (validity.incarnation > lease.incarnation || copy.generation > lease.generation)
         {
@@ -49,6 +52,11 @@ impl Holder {
             return Err(format!("the copy of {object} would be used at {now}, after {}", validity.until));
         }
         Ok(())
+    }
+
+    /// Whether a copy was left behind when the borders of its volume changed.
+    fn generation_is_mixed(&self, copy: &Copy) -> bool {
+        self.generation_of(&copy.validity.volume).is_none_or(|generation| generation != copy.generation)
     }
 
     fn check_volume(&self, top: &Path, now: Instant) -> Result<(), String> {

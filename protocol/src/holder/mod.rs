@@ -17,9 +17,9 @@
 //! Atomic steps (S4): the shell holds one lock around a step and those of its effects that touch the cache. So checking the
 //! epoch, installing a copy and registering with a leader are each one step, and a copy is never seen half recalled.
 //!
-//! Where to find the rules: promises, T2, T6 in [`renewals`]; grants and recalls, S1, S4, S5 in [`grants`]; new incarnations and
-//! the revival of copies in [`acquiring`]; shared misses in [`reads`]; S2w, S9 in [`writes`]; S7 in [`held`]; sessions and
-//! registering in [`session`]; the invariants in [`check`].
+//! Where to find the rules: promises, T2, T6 in `renewals.rs` and `volumes.rs`; grants and recalls, S1, S4, S5 in `grants.rs` and
+//! `recalls.rs`; new incarnations and the revival of copies in `acquiring.rs`; shared misses in `reads.rs`; S2w, S9 in
+//! `writes.rs`; S7 in `held.rs`; sessions and registering in `session.rs`; the invariants in `check.rs`.
 
 mod acquiring;
 mod check;

@@ -39,7 +39,8 @@ impl Holder {
         let spread = self.config.spread_permille;
         let Some(lease) = self.volumes.promised(promise) else { return };
         lease.revision = lease.revision.max(promise.revision);
-        if until > lease.until {
+        // One that is less is limited by the horizon or by an unanswered recall: it is asked for again.
+        if until >= lease.until {
             lease.until = until;
             lease.has_lapsed = until <= now;
             lease.pace.renewed(sent, promise.span, promise.term, spread, now);

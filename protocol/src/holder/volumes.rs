@@ -129,6 +129,9 @@ impl Volume {
     }
 }
 
+/// Volumes known at once. Beyond it one that is not in use makes room: each step looks at all of them.
+const VOLUMES_MAX: usize = 4096;
+
 /// Why renewals go into a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ride<'a> {
@@ -174,6 +177,15 @@ impl Volumes {
     /// The volume with this top, known from now on.
     pub(super) fn learn(&mut self, top: &Path) -> &mut Volume {
         self.map.entry(top.clone()).or_default()
+    }
+
+    /// A volume without a lease that holds, if there are too many.
+    pub(super) fn to_be_forgotten(&self) -> Option<Path> {
+        if self.map.len() < VOLUMES_MAX {
+            return None;
+        }
+        let is_idle = |volume: &Volume| volume.lease.as_ref().is_none_or(|lease| lease.has_lapsed);
+        self.map.iter().find(|(top, volume)| !top.is_root() && is_idle(volume)).map(|(top, _)| top.clone())
     }
 
     /// Forgets a volume. Never the root.

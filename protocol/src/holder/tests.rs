@@ -1,1 +1,0 @@
-//! One state, one step, the exact effects.

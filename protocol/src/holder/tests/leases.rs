@@ -1,0 +1,298 @@
+//! T2, T6, section 5, S7: volume leases, their renewal, their return, and what is told of them.
+
+use super::*;
+use crate::message::{Covering, HELD_PIECE_OBJECTS_MAX, HeldPiece, Lapse, LastValid};
+
+fn keep_alive(effects: &[Effect]) -> Option<(Ticket, Vec<Renew>)> {
+    let found = requests(effects).into_iter().find(|(_, request)| request.body == Body::KeepAlive);
+    found.map(|(ticket, request)| (ticket, request.header.renew))
+}
+
+fn root(incarnation: u64) -> Renew {
+    Renew { volume: Path::root(), incarnation: Incarnation(incarnation) }
+}
+
+#[test]
+fn a_term_counts_from_the_sending_and_is_counted_short() {
+    let mut client = Client::with(|config| config.drift = DriftAllowance::from_ppm(10_000).expect("valid")).connect();
+    let effects = client.read(1, "/a");
+    let acquire = client.only(&effects).0;
+    client.now = at(104);
+    let effects = client.answer(acquire, acquired("/", 1, 1));
+    let until = at(100).after(Duration::from_millis(9_900));
+    assert_eq!(effects[0], volume_valid("/", 1, until));
+}
+
+#[test]
+fn the_volume_deadline_never_moves_back() {
+    let mut client = Client::cached();
+    let effects = client.read(5, "/b");
+    let early = client.only(&effects).0;
+    client.now = at(104);
+    let effects = client.read(6, "/c");
+    let late = client.only(&effects).0;
+    assert_eq!(client.renew(late, promise("/", 1))[0], volume_valid("/", 1, at(114)));
+    assert!(client.renew(early, promise("/", 1)).iter().all(|effect| !matches!(effect, Effect::VolumeValid { .. })));
+    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::from_secs(10));
+}
+
+#[test]
+fn at_its_deadline_the_lease_is_over_and_every_copy_under_it_unusable() {
+    let mut client = Client::cached();
+    client.now = Instant::from_micros(at(110).as_micros() - 1);
+    assert!(client.may_serve("/a"));
+    client.now = at(110);
+    assert!(!client.may_serve("/a"));
+}
+
+#[test]
+fn a_promise_for_another_incarnation_is_refused() {
+    let mut client = Client::cached();
+    let effects = client.read(5, "/b");
+    let read = client.only(&effects).0;
+    client.renew(read, promise("/", 2));
+    assert_eq!(client.holder.certain_for(&Path::root(), client.now), TERM);
+}
+
+#[test]
+fn a_lease_in_use_is_renewed_at_half_of_its_term_once() {
+    let mut client = Client::cached();
+    assert_eq!(client.holder.next_deadline(), Some(at(105)));
+    client.now = at(105);
+    let effects = client.timeout(&["/"]);
+    let (ticket, renew) = keep_alive(&effects).expect("it is in use");
+    assert_eq!(renew, [root(1)]);
+    assert_eq!(client.timeout(&["/"]), [], "one is on its way");
+    assert_eq!(client.renew(ticket, promise("/", 1)), [volume_valid("/", 1, at(115))]);
+    assert_eq!(client.holder.next_deadline(), Some(at(110)));
+}
+
+#[test]
+fn an_idle_lease_is_looked_at_and_left_to_lapse_without_alarm() {
+    let mut client = Client::leased();
+    let mut effects = Vec::new();
+    while let Some(next) = client.holder.next_deadline().filter(|next| *next < at(125)) {
+        assert!(next > client.now, "{next} is not after {}", client.now);
+        client.now = next;
+        effects.extend(client.timeout(&[]));
+    }
+    assert_eq!(effects, []);
+    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::ZERO);
+}
+
+#[test]
+fn a_volume_that_comes_to_be_used_again_is_renewed_before_it_lapses() {
+    let mut client = Client::cached();
+
+    client.now = at(105);
+    assert_eq!(client.timeout(&[]), []);
+    client.now = client.holder.next_deadline().expect("it is looked at again");
+    assert!(client.now < at(107));
+    assert!(keep_alive(&client.timeout(&["/"])).is_some());
+}
+
+#[test]
+fn an_unanswered_renewal_is_tried_again_until_the_lease_is_over() {
+    let mut client = Client::cached();
+    let mut tries = Vec::new();
+    while let Some(next) = client.holder.next_deadline().filter(|next| *next <= at(112)) {
+        client.now = next;
+        let effects = client.timeout(&["/"]);
+        tries.extend(keep_alive(&effects).map(|_| next));
+        if effects.contains(&Effect::Connection(Connection::Jeopardy)) {
+            break;
+        }
+    }
+    assert_eq!(client.now, at(110), "told at the moment that its own clock says so");
+    assert!((2..10).contains(&tries.len()), "{tries:?}");
+    assert!(tries.windows(2).all(|pair| pair[1].since(pair[0]) >= TERM / 16), "{tries:?}");
+}
+
+#[test]
+fn requests_carry_what_is_due_after_a_third_of_a_term() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/v/a");
+    let read = client.only(&effects).0;
+    let elsewhere = ReadAnswer { content: Some(value(10)), grant: None, volume: path("/v"), applied: Revision(20) };
+    let effects = client.answer(read, Answer::Read(elsewhere));
+    let acquire = client.only(&effects).0;
+    let effects = client.answer(acquire, acquired("/v", 2, 2));
+    let read = client.only(&effects).0;
+    client.renew(read, promise("/v", 2));
+    client.holder.step(Input::Timeout { used: BTreeSet::from([path("/v")]) }, at(101));
+    client.now = at(102);
+    let effects = client.read(6, "/b");
+    assert_eq!(client.only(&effects).1.header.renew, [root(1)]);
+    client.now = at(104);
+    let effects = client.read(7, "/c");
+    let other = Renew { volume: path("/v"), incarnation: Incarnation(2) };
+    assert_eq!(client.only(&effects).1.header.renew, [root(1), other]);
+}
+
+#[test]
+fn a_lapse_ends_the_lease_and_keeps_its_copies_for_validation() {
+    let mut client = Client::cached();
+    let effects = client.read(5, "/b");
+    let read = client.only(&effects).0;
+    let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(1) }];
+    let result = Ok(answer(Some(value(10)), None));
+    let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
+    assert_eq!(effects[0], volume_valid("/", 0, Instant::ZERO));
+    assert!(!client.may_serve("/a"));
+    let last = LastValid { incarnation: Incarnation(1), generation: Generation(1), revision: Revision(20) };
+    assert_eq!(client.only(&effects).1.body, Body::Acquire { path: path("/b"), valid_at: Some(last) });
+}
+
+#[test]
+fn what_it_was_last_valid_at_comes_from_promises_and_grants_only() {
+    let mut client = Client::leased();
+    let mut client = {
+        let effects = client.read(5, "/a");
+        let read = client.only(&effects).0;
+        let found =
+            ReadAnswer { content: Some(value(10)), grant: Some(grant(2)), volume: Path::root(), applied: Revision(15) };
+        client.answer(read, Answer::Read(found));
+        client
+    };
+    let effects = client.read(6, "/b");
+    let read = client.only(&effects).0;
+    client.answer(read, answer(Some(value(10)), None));
+    client.now = at(150);
+    let effects = client.read(7, "/a");
+    let last = LastValid { incarnation: Incarnation(1), generation: Generation(1), revision: Revision(15) };
+    assert_eq!(client.only(&effects).1.body, Body::Acquire { path: path("/a"), valid_at: Some(last) });
+}
+
+#[test]
+fn asking_for_a_new_lease_ends_the_old_one_from_the_sending_on() {
+    let mut client = Client::cached();
+    let effects = client.read(5, "/b");
+    let old = client.only(&effects).0;
+    client.now = at(150);
+    let effects = client.read(6, "/a");
+    assert!(effects.contains(&volume_valid("/", 0, Instant::ZERO)), "{effects:?}");
+    client.renew(old, promise("/", 1));
+    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::ZERO);
+}
+
+fn revival(changed: Vec<ObjectSet>) -> Answer {
+    let revival = Revival::AllBut { changed, covering: CoveringNumber(4) };
+    Answer::Acquired(Acquired { promise: promise("/", 2), stamp: stamp(9), revival })
+}
+
+#[test]
+fn copies_that_did_not_change_are_good_again_while_their_object_lease_holds() {
+    let mut client = Client::cached().cache("/b", 3).cache("/c", 4);
+    client.holder.copies.insert(
+        &data("/c"),
+        copies::Copy {
+            validity: validity(4, 1, at(120)),
+            ..client.holder.copies.get(&data("/c")).expect("held").clone()
+        },
+    );
+    client.now = at(150);
+    let effects = client.read(5, "/a");
+    let acquire = client.only(&effects).0;
+    let effects = client.answer(acquire, revival(vec![one("/b")]));
+    let piece = HeldPiece {
+        volume: Path::root(),
+        incarnation: Incarnation(2),
+        covering: CoveringNumber(4),
+        piece: 0,
+        pieces: 1,
+        objects: vec![data("/a")],
+    };
+    let expected = [Effect::Drop(vec![data("/b")]), volume_valid("/", 1, at(160))];
+    assert_eq!(effects[..2], expected, "what changed is dropped before the rest is good");
+    assert_eq!(effects[2], served_cached(&[5], "/a", 2, Some(at(160))));
+    assert_eq!(sent(&effects)[0].1, Body::Held(piece));
+    assert!(client.may_serve("/a") && !client.may_serve("/b") && !client.may_serve("/c"));
+}
+
+#[test]
+fn a_new_lease_without_a_list_makes_no_copy_good() {
+    let mut client = Client::cached();
+    client.now = at(150);
+    let effects = client.read(5, "/b");
+    let acquire = client.only(&effects).0;
+    let effects = client.answer(acquire, acquired("/", 2, 9));
+    assert_eq!(effects[0], volume_valid("/", 2, at(160)));
+    assert!(!client.may_serve("/a"));
+}
+
+#[test]
+fn copies_left_out_of_one_revival_are_not_part_of_the_next() {
+    let mut client = Client::cached();
+    client.now = at(150);
+    let effects = client.read(5, "/b");
+    let acquire = client.only(&effects).0;
+    let effects = client.answer(acquire, acquired("/", 2, 8));
+    let read = client.only(&effects).0;
+    client.answer(read, answer(Some(value(10)), Some(Grant { incarnation: Incarnation(2), ..grant(9) })));
+    client.now = at(170);
+    let effects = client.read(6, "/c");
+    let acquire = client.only(&effects).0;
+    let revival = Revival::AllBut { changed: vec![], covering: CoveringNumber(4) };
+    client.answer(acquire, Answer::Acquired(Acquired { promise: promise("/", 3), stamp: stamp(10), revival }));
+    assert!(client.may_serve("/b") && !client.may_serve("/a"));
+}
+
+#[test]
+fn a_grant_from_before_the_new_lease_is_not_cached() {
+    let mut client = Client::cached();
+    let effects = client.read(5, "/b");
+    let delayed = client.only(&effects).0;
+    client.now = at(150);
+    let effects = client.read(6, "/a");
+    let acquire = client.only(&effects).0;
+    client.answer(acquire, acquired("/", 2, 9));
+    client.answer(delayed, answer(Some(value(10)), Some(grant(3))));
+    client.answer(delayed, answer(Some(value(10)), Some(Grant { incarnation: Incarnation(2), ..grant(3) })));
+    assert!(!client.may_serve("/b"));
+}
+
+#[test]
+fn a_newer_generation_drops_the_copies_of_the_older() {
+    let mut client = Client::cached();
+    let effects = client.read(5, "/b");
+    let read = client.only(&effects).0;
+    let changed = Promise { generation: Generation(2), ..promise("/", 1) };
+    assert_eq!(client.renew(read, changed)[0], Effect::Drop(vec![data("/a")]));
+}
+
+#[test]
+fn a_covering_leader_is_told_what_is_held_in_pieces() {
+    let mut client = Client::leased();
+    let many = HELD_PIECE_OBJECTS_MAX as u64 + 1;
+    for i in 0..many {
+        client = client.cache(&format!("/many/{i}"), 10 + i);
+    }
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let number = CoveringNumber(5);
+    let covering = |incarnation| Covering { volume: Path::root(), incarnation: Incarnation(incarnation), number };
+    let effects = client.answer(register, Answer::Registered { coverings: vec![covering(9), covering(1)] });
+    let (first, request) = client.only(&effects);
+    let Body::Held(piece) = request.body else { panic!("{effects:?}") };
+    assert_eq!(
+        (piece.piece, piece.pieces, piece.covering, piece.objects.len()),
+        (0, 2, number, HELD_PIECE_OBJECTS_MAX)
+    );
+    let effects = client.answer(first, Answer::Noted);
+    let (second, request) = client.only(&effects);
+    let Body::Held(piece) = request.body else { panic!("{effects:?}") };
+    assert_eq!((piece.piece, piece.pieces, piece.objects.len()), (1, 2, 1));
+    assert_eq!(client.answer(second, Answer::Noted), []);
+    assert!(client.holder.held.is_empty());
+}
+
+#[test]
+fn certain_for_is_what_is_left_on_this_clock() {
+    let mut client = Client::cached();
+    client.now = at(103);
+    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::from_secs(7));
+    assert_eq!(client.holder.certain_for(&path("/elsewhere"), client.now), Duration::ZERO);
+    client.now = at(900);
+    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::ZERO);
+}

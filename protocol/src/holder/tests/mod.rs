@@ -1,0 +1,257 @@
+//! One state, one step, the exact effects. The invariants are checked after each step.
+
+mod leases;
+mod random;
+mod reads;
+mod recalls;
+mod sessions;
+mod writes;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use super::*;
+use crate::{
+    command::{Condition, Write},
+    id::{CoveringNumber, Generation, Incarnation, Revision, Sequence},
+    message::{
+        Acquired, Answer, Body, Consent, Grant, Promise, ReadAnswer, Recall, Refusal, Renew, Request, Response, Revival,
+    },
+    object::{Content, Data, Stat},
+    time::DriftAllowance,
+};
+
+const SESSION: SessionId = SessionId(7);
+const EPOCH: Epoch = Epoch(3);
+const TERM: Duration = Duration::from_secs(10);
+const OBJECT_TERM: Duration = Duration::from_secs(100);
+const SESSION_TERM: Duration = Duration::from_secs(60);
+
+fn path(text: &str) -> Path {
+    Path::parse(text).expect("a valid path")
+}
+
+fn data(text: &str) -> Object {
+    Object::data(path(text))
+}
+
+fn one(text: &str) -> ObjectSet {
+    ObjectSet::One(data(text))
+}
+
+fn at(secs: u64) -> Instant {
+    Instant::ZERO.after(Duration::from_secs(secs))
+}
+
+fn stamp(sequence: u64) -> Stamp {
+    Stamp { epoch: EPOCH, sequence }
+}
+
+fn value(revision: u64) -> Content {
+    let stat = Stat {
+        create_revision: Revision(1),
+        modify_revision: Revision(revision),
+        version: 1,
+        value_len: 1,
+        owner: None,
+    };
+    Content::Data(Some(Data { value: "v".into(), stat }))
+}
+
+fn put(text: &str) -> Write {
+    Write::Put { path: path(text), value: "v".into(), condition: Condition::Any }
+}
+
+fn promise(volume: &str, incarnation: u64) -> Promise {
+    Promise {
+        volume: path(volume),
+        incarnation: Incarnation(incarnation),
+        generation: Generation(1),
+        span: TERM,
+        term: TERM,
+        revision: Revision(1),
+    }
+}
+
+fn grant(sequence: u64) -> Grant {
+    Grant {
+        stamp: stamp(sequence),
+        volume: Path::root(),
+        incarnation: Incarnation(1),
+        generation: Generation(1),
+        span: OBJECT_TERM,
+    }
+}
+
+fn answer(content: Option<Content>, grant: Option<Grant>) -> Answer {
+    Answer::Read(ReadAnswer { content, grant, volume: Path::root(), applied: Revision(20) })
+}
+
+fn recall(sequence: u64, number: u64, sets: Vec<ObjectSet>) -> Recall {
+    Recall { session: SESSION, stamp: stamp(sequence), number, sets }
+}
+
+fn consent(sequence: u64) -> Effect {
+    Effect::Consent(Consent { session: SESSION, stamp: stamp(sequence) })
+}
+
+fn validity(sequence: u64, incarnation: u64, until: Instant) -> CopyValidity {
+    CopyValidity { stamp: stamp(sequence), volume: Path::root(), incarnation: Incarnation(incarnation), until }
+}
+
+fn volume_valid(volume: &str, since: u64, until: Instant) -> Effect {
+    Effect::VolumeValid { volume: path(volume), validity: VolumeValidity { since: Incarnation(since), until } }
+}
+
+/// The tickets and bodies of the requests among the effects.
+fn sent(effects: &[Effect]) -> Vec<(Ticket, Body)> {
+    requests(effects).into_iter().map(|(ticket, request)| (ticket, request.body)).collect()
+}
+
+fn requests(effects: &[Effect]) -> Vec<(Ticket, Request)> {
+    let send = |effect: &Effect| match effect {
+        Effect::Send { ticket, request } => Some((*ticket, request.clone())),
+        _ => None,
+    };
+    effects.iter().filter_map(send).collect()
+}
+
+/// A holder and what has been said to it.
+struct Client {
+    holder: Holder,
+    now: Instant,
+}
+
+impl Client {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(configure: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Config::new("test");
+        config.drift = DriftAllowance::from_ppm(0).expect("within bounds");
+        configure(&mut config);
+        Self { holder: Holder::new(config), now: at(0) }
+    }
+
+    /// Registered at 100 s.
+    fn registered() -> Self {
+        Self::new().connect()
+    }
+
+    fn connect(mut self) -> Self {
+        self.now = at(100);
+        let effects = self.step(Input::Connected);
+        let open = self.only(&effects).0;
+        let effects = self.answer(open, Answer::Opened { session: SESSION, term: SESSION_TERM });
+        let register = self.only(&effects).0;
+        self.answer(register, Answer::Registered { coverings: vec![] });
+        self
+    }
+
+    /// With a lease on the root, incarnation 1, stamped 1, asked for at 100 s.
+    fn leased() -> Self {
+        Self::registered().lease()
+    }
+
+    fn lease(mut self) -> Self {
+        let effects = self.read(1, "/first");
+        let acquire = self.only(&effects).0;
+        let effects = self.answer(acquire, acquired("/", 1, 1));
+        let read = self.only(&effects).0;
+        self.answer_renewing(read, answer(Some(value(9)), None));
+        self
+    }
+
+    /// With a copy of `/a` too, at revision 10, stamped 2, until 200 s.
+    fn cached() -> Self {
+        Self::leased().cache("/a", 2)
+    }
+
+    fn cache(mut self, text: &str, sequence: u64) -> Self {
+        let effects = self.read(1000 + sequence, text);
+        let read = self.only(&effects).0;
+        self.answer_renewing(read, answer(Some(value(10)), Some(grant(sequence))));
+        assert!(self.may_serve(text));
+        self
+    }
+
+    fn step(&mut self, input: Input) -> Vec<Effect> {
+        let effects = self.holder.step(input, self.now);
+        self.holder.check(self.now).expect("the invariants hold");
+        effects
+    }
+
+    fn read(&mut self, read: u64, text: &str) -> Vec<Effect> {
+        self.step(Input::Read { read: ReadId(read), object: data(text) })
+    }
+
+    fn write(&mut self, write: u64, change: Write) -> Vec<Effect> {
+        self.step(Input::Write { write: WriteId(write), change })
+    }
+
+    fn respond(&mut self, ticket: Ticket, response: Response) -> Vec<Effect> {
+        self.step(Input::Answered { ticket, response })
+    }
+
+    fn answer(&mut self, ticket: Ticket, answer: Answer) -> Vec<Effect> {
+        self.respond(ticket, Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Ok(answer) })
+    }
+
+    /// With more time on the lease on the root.
+    fn answer_renewing(&mut self, ticket: Ticket, answer: Answer) -> Vec<Effect> {
+        let promises = vec![promise("/", 1)];
+        self.respond(ticket, Response { epoch: EPOCH, promises, lapses: vec![], result: Ok(answer) })
+    }
+
+    fn refuse(&mut self, ticket: Ticket, refusal: Refusal) -> Vec<Effect> {
+        self.respond(ticket, Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Err(refusal) })
+    }
+
+    fn renew(&mut self, ticket: Ticket, promise: Promise) -> Vec<Effect> {
+        let result = Ok(Answer::Noted);
+        self.respond(ticket, Response { epoch: EPOCH, promises: vec![promise], lapses: vec![], result })
+    }
+
+    fn recall(&mut self, recall: Recall) -> Vec<Effect> {
+        self.step(Input::Recalled(recall))
+    }
+
+    fn timeout(&mut self, used: &[&str]) -> Vec<Effect> {
+        self.step(Input::Timeout { used: used.iter().map(|text| path(text)).collect::<BTreeSet<_>>() })
+    }
+
+    fn may_serve(&self, text: &str) -> bool {
+        self.holder.may_serve(&data(text), self.now)
+    }
+
+    /// The only request among the effects.
+    fn only(&self, effects: &[Effect]) -> (Ticket, Request) {
+        let mut requests = requests(effects);
+        assert_eq!(requests.len(), 1, "{effects:?}");
+        requests.remove(0)
+    }
+}
+
+fn acquired(volume: &str, incarnation: u64, sequence: u64) -> Answer {
+    let promise = promise(volume, incarnation);
+    Answer::Acquired(Acquired { promise, stamp: stamp(sequence), revival: Revival::None })
+}
+
+fn served(reads: &[u64], text: &str, content: Content, valid_until: Option<Instant>) -> Effect {
+    Effect::Serve {
+        reads: reads.iter().map(|read| ReadId(*read)).collect(),
+        object: data(text),
+        content: Arc::new(content),
+        applied: Revision(20),
+        valid_until,
+    }
+}
+
+fn served_cached(reads: &[u64], text: &str, sequence: u64, valid_until: Option<Instant>) -> Effect {
+    let reads = reads.iter().map(|read| ReadId(*read)).collect();
+    Effect::ServeCached { reads, object: data(text), stamp: stamp(sequence), valid_until }
+}
+
+fn installed(text: &str, revision: u64, validity: CopyValidity) -> Effect {
+    Effect::Install { object: data(text), content: Arc::new(value(revision)), validity }
+}

@@ -1,0 +1,278 @@
+//! Whatever comes, in whatever order: the invariants hold, time is never asked for twice, and nothing waits for ever.
+//!
+//! The inputs are drawn from a sequence of numbers that the seed fixes; a failure names its seed.
+
+use super::*;
+use crate::message::{Covering, Lapse};
+
+/// Numbers that look random (Steele, Lea and Flood's splitmix64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % most
+    }
+}
+
+struct World {
+    client: Client,
+    numbers: Numbers,
+    outstanding: Vec<(Ticket, Request)>,
+    reads: BTreeSet<ReadId>,
+    writes: BTreeSet<WriteId>,
+    stamps: u64,
+    recalls: u64,
+    incarnations: u64,
+    epoch: u64,
+    sessions: u64,
+    ids: u64,
+}
+
+const PATHS: [&str; 6] = ["/", "/a", "/a/b", "/v", "/v/a", "/v/w/a"];
+const VOLUMES: [&str; 3] = ["/", "/v", "/v/w"];
+
+impl World {
+    fn new(seed: u64) -> Self {
+        Self {
+            client: Client::new(),
+            numbers: Numbers(seed),
+            outstanding: Vec::new(),
+            reads: BTreeSet::new(),
+            writes: BTreeSet::new(),
+            stamps: 0,
+            recalls: 0,
+            incarnations: 0,
+            epoch: 1,
+            sessions: 1,
+            ids: 0,
+        }
+    }
+
+    fn path(&mut self) -> &'static str {
+        PATHS[self.numbers.below(PATHS.len() as u64) as usize]
+    }
+
+    fn volume(&mut self, of: &Path) -> Path {
+        let all: Vec<Path> = VOLUMES.iter().map(|top| path(top)).filter(|top| top.contains(of)).collect();
+        // Mostly the nearest; now and then its border has just moved.
+        let at = if self.numbers.below(8) == 0 { self.numbers.below(all.len() as u64) as usize } else { all.len() - 1 };
+        all[at].clone()
+    }
+
+    fn next_stamp(&mut self) -> Stamp {
+        self.stamps += 1;
+        // Some overtake others.
+        let sequence = self.stamps.saturating_sub(self.numbers.below(3));
+        Stamp { epoch: Epoch(self.epoch), sequence }
+    }
+
+    fn step(&mut self, input: Input) {
+        for effect in self.client.step(input) {
+            match effect {
+                Effect::Send { ticket, request } => self.outstanding.push((ticket, request)),
+                Effect::Serve { reads, .. } | Effect::ServeCached { reads, .. } | Effect::ReadFailed { reads, .. } => {
+                    for read in reads {
+                        assert!(self.reads.remove(&read), "{read:?} is answered twice");
+                    }
+                }
+                Effect::WriteDone { write, .. } => {
+                    assert!(self.writes.remove(&write), "{write:?} is answered twice");
+                }
+                Effect::FindLeader { .. } => self.ids += 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn answer(&mut self, (ticket, request): (Ticket, Request), is_kind: bool) {
+        let choice = if is_kind { 9 } else { self.numbers.below(10) };
+        let result = match choice {
+            0 => Err(Refusal::Retry),
+            1 => Err(Refusal::Unknown),
+            2 => Err(Refusal::NotRegistered { got: request.header.epoch, expected: Epoch(self.epoch) }),
+            3 if self.numbers.below(4) == 0 => Err(Refusal::NotLeader { leader: None }),
+            4 if self.numbers.below(8) == 0 => Err(Refusal::SessionGone { session: request.header.session }),
+            _ => Ok(self.answer_to(&request)),
+        };
+        let mut response = Response { epoch: Epoch(self.epoch), promises: vec![], lapses: vec![], result };
+        for renew in request.header.renew {
+            if !is_kind && self.numbers.below(5) == 0 {
+                response.lapses.push(Lapse { volume: renew.volume, incarnation: renew.incarnation });
+            } else {
+                let generation = Generation(1 + self.stamps / 200);
+                let span = Duration::from_secs(if is_kind { 10 } else { self.numbers.below(11) });
+                let volume = renew.volume.as_str();
+                response.promises.push(Promise { generation, span, ..promise(volume, renew.incarnation.0) });
+            }
+        }
+        self.step(Input::Answered { ticket, response });
+    }
+
+    fn answer_to(&mut self, request: &Request) -> Answer {
+        let granted = |world: &mut Self, of: &Path| {
+            let volume = world.volume(of);
+            let generation = Generation(1 + world.stamps / 200);
+            let incarnation = Incarnation(world.incarnations.saturating_sub(world.numbers.below(3)));
+            let grant = Grant { stamp: world.next_stamp(), volume, incarnation, generation, span: OBJECT_TERM };
+            (world.numbers.below(4) > 0).then_some(grant)
+        };
+        match &request.body {
+            Body::Open { .. } => {
+                self.sessions += 1;
+                Answer::Opened { session: SessionId(self.sessions), term: SESSION_TERM }
+            }
+            Body::Register => {
+                let volume = self.volume(&path("/v/w/a"));
+                let incarnation = Incarnation(self.incarnations);
+                Answer::Registered { coverings: vec![Covering { volume, incarnation, number: CoveringNumber(1) }] }
+            }
+            Body::Acquire { path, .. } => {
+                self.incarnations += 1;
+                let volume = self.volume(path);
+                let generation = Generation(1 + self.stamps / 200);
+                let promise = Promise { generation, ..promise(volume.as_str(), self.incarnations) };
+                let changed = vec![ObjectSet::Subtree(self::path(self.path()))];
+                let revival = match self.numbers.below(2) {
+                    0 => Revival::None,
+                    _ => Revival::AllBut { changed, covering: CoveringNumber(2) },
+                };
+                Answer::Acquired(Acquired { promise, stamp: self.next_stamp(), revival })
+            }
+            Body::Read { object, known } => {
+                let content =
+                    if known.is_some() && self.numbers.below(2) == 0 { None } else { Some(value(self.stamps)) };
+                let grant = granted(self, &object.path);
+                let volume = grant.as_ref().map_or_else(|| self.volume(&object.path), |grant| grant.volume.clone());
+                Answer::Read(ReadAnswer { content, grant, volume, applied: Revision(self.stamps) })
+            }
+            Body::Write { write, .. } => {
+                let Content::Data(Some(found)) = value(self.stamps) else { unreachable!("a value") };
+                let revision = Revision(self.stamps);
+                let written = crate::command::Written { revision, stat: Some(found.stat), removed: 0 };
+                let stamp = self.next_stamp();
+                let grant = granted(self, write.path());
+                Answer::Written { written, stamp, grant, applied: revision }
+            }
+            Body::Close => Answer::Closed,
+            _ => Answer::Noted,
+        }
+    }
+
+    fn something(&mut self) {
+        let used = VOLUMES.iter().map(|top| path(top)).collect();
+        match self.numbers.below(24) {
+            0 if self.numbers.below(4) == 0 => self.disconnect(),
+            1 => self.connect(),
+            2..=6 => self.new_read(),
+            7 | 8 => self.new_write(),
+            9 => {
+                self.recalls += 1 + self.numbers.below(10) / 9;
+                let sets = vec![ObjectSet::Subtree(path(self.path())), one(self.path())];
+                let stamp = self.next_stamp();
+                let session = SessionId(self.sessions);
+                self.step(Input::Recalled(Recall { session, stamp, number: self.recalls, sets }));
+            }
+            10 => {
+                let object = data(self.path());
+                let stamp = self.client.holder.copies.get(&object).map(|copy| copy.validity.stamp);
+                self.step(Input::Evicted { object, stamp: stamp.unwrap_or_default() });
+            }
+            11 => {
+                if let Some(read) = self.reads.pop_first() {
+                    self.step(Input::GiveUpRead(read));
+                }
+            }
+            12 => {
+                if let Some(write) = self.writes.first().copied() {
+                    self.step(Input::GiveUpWrite(write));
+                    assert!(!self.writes.contains(&write));
+                }
+            }
+            13 => self.client.now = self.client.now.after(Duration::from_millis(self.numbers.below(4000))),
+            14 => {
+                if let Some(next) = self.client.holder.next_deadline() {
+                    self.client.now = self.client.now.max(next);
+                    self.step(Input::Timeout { used });
+                    let next = self.client.holder.next_deadline();
+                    assert!(next.is_none_or(|next| next > self.client.now), "{next:?} has been");
+                }
+            }
+            _ => {
+                if !self.outstanding.is_empty() {
+                    let at = self.numbers.below(self.outstanding.len() as u64) as usize;
+                    let request = self.outstanding.remove(at);
+                    self.answer(request, false);
+                }
+            }
+        }
+    }
+
+    fn new_read(&mut self) {
+        self.ids += 1;
+        let (read, object) = (ReadId(self.ids), data(self.path()));
+        self.reads.insert(read);
+        self.step(Input::Read { read, object });
+    }
+
+    fn new_write(&mut self) {
+        self.ids += 1;
+        let (write, recursive) = (WriteId(self.ids), self.numbers.below(2) == 0);
+        let change = match self.numbers.below(3) {
+            0 => Write::Delete { path: path(self.path()), recursive, condition: Condition::Any },
+            _ => put(self.path()),
+        };
+        self.writes.insert(write);
+        self.step(Input::Write { write, change });
+    }
+
+    fn disconnect(&mut self) {
+        self.step(Input::Disconnected);
+        // Some of what was sent is still answered, and must not be looked at.
+        self.outstanding.truncate(4);
+    }
+
+    fn connect(&mut self) {
+        if self.numbers.below(3) == 0 {
+            (self.epoch, self.recalls) = (self.epoch + 1, 0);
+        }
+        self.step(Input::Connected);
+    }
+
+    /// From here on the servers answer: everything that waits has to end.
+    fn settle(&mut self) {
+        self.outstanding.clear();
+        self.step(Input::Connected);
+        for _ in 0..2000 {
+            if self.reads.is_empty() && self.writes.is_empty() {
+                return;
+            }
+            match self.outstanding.pop() {
+                Some(request) => self.answer(request, true),
+                None => {
+                    let next = self.client.holder.next_deadline().expect("something waits");
+                    self.client.now = self.client.now.max(next);
+                    self.step(Input::Timeout { used: BTreeSet::new() });
+                }
+            }
+        }
+        panic!("{:?} and {:?} wait for ever: {:#?}", self.reads, self.writes, self.client.holder);
+    }
+}
+
+#[test]
+fn the_invariants_hold_and_everything_ends() {
+    for seed in 0..400 {
+        let run = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed);
+            for _ in 0..500 {
+                world.something();
+            }
+            world.settle();
+        });
+        assert!(run.is_ok(), "failed at seed {seed}; see above");
+    }
+}

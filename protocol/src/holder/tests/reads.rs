@@ -1,0 +1,217 @@
+//! Misses: what they ask for, who shares an answer, and what of it is kept.
+
+use super::*;
+
+#[test]
+fn the_first_read_of_a_fresh_client_acquires_the_volume_first() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/a");
+    let (acquire, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Acquire { path: path("/a"), valid_at: None });
+    assert_eq!(effects.len(), 1);
+    let effects = client.answer(acquire, acquired("/", 1, 1));
+    assert_eq!(effects[0], volume_valid("/", 1, at(110)));
+    let (read, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
+    assert_eq!(request.header.renew, [Renew { volume: path("/"), incarnation: Incarnation(1) }]);
+    let effects = client.answer(read, answer(Some(value(10)), Some(grant(2))));
+    let expected = [installed("/a", 10, validity(2, 1, at(200))), served(&[1], "/a", value(10), Some(at(110)))];
+    assert_eq!(effects, expected);
+    assert!(client.may_serve("/a"));
+}
+
+#[test]
+fn a_lease_is_acquired_once_for_all_who_wait() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/a");
+    let acquire = client.only(&effects).0;
+    assert_eq!(client.read(2, "/b"), []);
+    let effects = client.answer(acquire, acquired("/", 1, 1));
+    let bodies: Vec<Body> = sent(&effects).into_iter().map(|(_, body)| body).collect();
+    let read = |text| Body::Read { object: data(text), known: None };
+    assert_eq!(bodies, [read("/a"), read("/b")]);
+}
+
+#[test]
+fn an_answer_from_another_volume_is_asked_for_again_with_a_lease_there() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/v/a");
+    let read = client.only(&effects).0;
+    let elsewhere = ReadAnswer { content: Some(value(10)), grant: None, volume: path("/v"), applied: Revision(20) };
+    let effects = client.answer(read, Answer::Read(elsewhere));
+    let (acquire, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Acquire { path: path("/v/a"), valid_at: None });
+    assert_eq!(effects[0], volume_valid("/", 0, Instant::ZERO), "it may turn out to be the root's");
+    let effects = client.answer(acquire, acquired("/v", 2, 2));
+    assert_eq!(effects[..2], [volume_valid("/v", 2, at(110)), volume_valid("/", 1, at(110))]);
+    let read = client.only(&effects).0;
+    let granted = Grant { volume: path("/v"), incarnation: Incarnation(2), ..grant(3) };
+    let found =
+        ReadAnswer { content: Some(value(10)), grant: Some(granted), volume: path("/v"), applied: Revision(20) };
+    client.answer(read, Answer::Read(found));
+    assert!(client.may_serve("/v/a"));
+}
+
+#[test]
+fn a_lease_on_the_volume_above_ends_if_the_answer_is_its_own() {
+    let mut client = Client::cached();
+    let effects = client.read(5, "/v/a");
+    let read = client.only(&effects).0;
+    let elsewhere = ReadAnswer { content: Some(value(10)), grant: None, volume: path("/v"), applied: Revision(20) };
+    let effects = client.answer(read, Answer::Read(elsewhere));
+    let acquire = client.only(&effects).0;
+    assert!(!client.may_serve("/a"), "the server may have taken the root's lease as given up");
+    // The volume has been removed in the meantime: the new lease is on the root.
+    let effects = client.answer(acquire, acquired("/", 2, 3));
+    assert_eq!(effects[0], volume_valid("/", 2, at(110)));
+    assert!(!client.may_serve("/a"), "the copy was granted under the lease that ended");
+    assert_eq!(client.only(&effects).1.body, Body::Read { object: data("/v/a"), known: None });
+}
+
+#[test]
+fn misses_of_one_object_share_one_request() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    assert_eq!(client.read(6, "/a"), []);
+    let effects = client.answer(read, answer(Some(value(10)), Some(grant(2))));
+    assert_eq!(effects[1..], [served(&[5, 6], "/a", value(10), Some(at(110)))]);
+}
+
+#[test]
+fn a_read_that_joined_does_not_use_an_answer_without_a_lease() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    client.read(6, "/a");
+    let effects = client.answer(read, answer(Some(value(10)), None));
+    assert_eq!(effects[0], served(&[5], "/a", value(10), None));
+    let read = client.only(&effects).0;
+    let effects = client.answer(read, answer(Some(value(11)), None));
+    assert_eq!(effects, [served(&[6], "/a", value(11), None)]);
+}
+
+#[test]
+fn a_read_that_joined_does_not_use_an_answer_that_a_recall_overtook() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    client.recall(recall(3, 1, vec![one("/a")]));
+    client.read(6, "/a");
+    let effects = client.answer(read, answer(Some(value(10)), Some(grant(2))));
+    assert_eq!(effects[0], served(&[5], "/a", value(10), None));
+    assert_eq!(sent(&effects).len(), 1);
+}
+
+#[test]
+fn a_read_that_joined_does_not_use_leases_that_are_over_when_they_come() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    client.read(6, "/a");
+    client.now = at(110);
+    let effects = client.answer(read, answer(Some(value(10)), Some(grant(2))));
+    assert!(effects.contains(&served(&[5], "/a", value(10), None)), "{effects:?}");
+    let request = client.only(&effects).1;
+    assert!(matches!(request.body, Body::Acquire { .. }), "the volume lease has lapsed: {request:?}");
+}
+
+#[test]
+fn a_lapsed_copy_is_validated_by_its_revision() {
+    let mut client = Client::cached();
+    client.now = at(150);
+    let effects = client.read(5, "/a");
+    let acquire = client.only(&effects).0;
+    let effects = client.answer(acquire, acquired("/", 2, 3));
+    let (read, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Read { object: data("/a"), known: Some(Revision(10)) });
+    let granted = Grant { incarnation: Incarnation(2), ..grant(4) };
+    let effects = client.answer(read, answer(None, Some(granted)));
+    let validity = validity(4, 2, at(250));
+    let good = Effect::Revalidate { object: data("/a"), validity };
+    assert_eq!(effects, [good, served_cached(&[5], "/a", 4, Some(at(160)))]);
+    assert!(client.may_serve("/a"));
+}
+
+#[test]
+fn not_modified_without_a_lease_serves_the_content_and_keeps_it_lapsed() {
+    let mut client = Client::cached();
+    client.now = at(150);
+    let effects = client.read(5, "/a");
+    let acquire = client.only(&effects).0;
+    let effects = client.answer(acquire, acquired("/", 2, 3));
+    let read = client.only(&effects).0;
+    assert_eq!(client.answer(read, answer(None, None)), [served_cached(&[5], "/a", 2, None)]);
+    assert!(!client.may_serve("/a"));
+}
+
+#[test]
+fn not_modified_is_no_answer_once_the_copy_is_gone() {
+    for gone in [Input::Evicted { object: data("/a"), stamp: stamp(2) }, Input::Recalled(recall(5, 1, vec![one("/a")]))]
+    {
+        let mut client = Client::cached();
+        client.now = at(150);
+        let effects = client.read(5, "/a");
+        let acquire = client.only(&effects).0;
+        let effects = client.answer(acquire, acquired("/", 2, 3));
+        let read = client.only(&effects).0;
+        client.step(gone);
+        client.read(6, "/a");
+        let granted = Grant { incarnation: Incarnation(2), ..grant(4) };
+        let effects = client.answer(read, answer(None, Some(granted)));
+        assert_eq!(effects.len(), 1);
+        assert_eq!(client.only(&effects).1.body, Body::Read { object: data("/a"), known: None });
+    }
+}
+
+#[test]
+fn a_read_that_finds_the_copy_good_is_served_from_memory() {
+    let mut client = Client::cached();
+    assert_eq!(client.read(5, "/a"), [served_cached(&[5], "/a", 2, Some(at(110)))]);
+}
+
+#[test]
+fn reads_are_sent_again_on_the_next_connection_and_all_have_begun_by_then() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let old = client.only(&effects).0;
+    client.read(6, "/a");
+    assert_eq!(client.step(Input::Disconnected), []);
+    assert_eq!(client.answer(old, answer(Some(value(10)), Some(grant(2)))), [], "its ticket has ended");
+    let effects = client.step(Input::Connected);
+    let (register, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Register);
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    let read = client.only(&effects).0;
+    let effects = client.answer(read, answer(Some(value(10)), None));
+    assert_eq!(effects, [served(&[5, 6], "/a", value(10), None)]);
+}
+
+#[test]
+fn a_read_that_cannot_be_answered_yet_is_asked_again_later_and_later() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let mut read = client.only(&effects).0;
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        assert_eq!(client.refuse(read, Refusal::Retry), []);
+        let next = client.holder.next_deadline().expect("it waits");
+        waits.push(next.since(client.now).as_millis());
+        client.now = next;
+        read = client.only(&client.holder.clone().step(Input::Timeout { used: BTreeSet::new() }, next)).0;
+        client.timeout(&[]);
+    }
+    assert_eq!(waits, [20, 40, 80, 160, 320, 640, 1000, 1000]);
+    client.answer(read, answer(Some(value(10)), Some(grant(2))));
+    assert!(client.may_serve("/a"));
+}
+
+#[test]
+fn a_read_that_is_refused_for_good_fails() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    let refusal = Refusal::Limit(crate::limits::LimitError::Value { got: 2, expected: 1 });
+    let error = ReadError::Refused(refusal.clone());
+    assert_eq!(client.refuse(read, refusal), [Effect::ReadFailed { reads: vec![ReadId(5)], error }]);
+}

@@ -1,0 +1,171 @@
+//! S4, S5: recalls against grants.
+
+use super::*;
+
+#[test]
+fn a_recall_drops_the_copy_and_then_consents() {
+    let mut client = Client::cached();
+    let effects = client.recall(recall(3, 1, vec![one("/a")]));
+    assert_eq!(effects, [Effect::Drop(vec![data("/a")]), consent(3)]);
+    assert!(!client.may_serve("/a"));
+}
+
+#[test]
+fn a_recall_of_a_subtree_is_one_of_each_object_in_it() {
+    let mut client = Client::cached().cache("/a/b", 3).cache("/ab", 4);
+    let effects = client.recall(recall(5, 1, vec![ObjectSet::Subtree(path("/a"))]));
+    assert_eq!(effects, [Effect::Drop(vec![data("/a"), data("/a/b")]), consent(5)]);
+    assert!(client.may_serve("/ab"));
+}
+
+#[test]
+fn a_recall_that_overtakes_the_grant_it_recalls_still_wins() {
+    // The hard case: the answer is delayed, the recall comes first, the client says that it holds nothing, the write takes
+    // effect, then the old value comes, with a lease.
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), [consent(3)]);
+    let effects = client.answer(read, answer(Some(value(10)), Some(grant(2))));
+    assert_eq!(effects, [served(&[5], "/a", value(10), None)], "it began before the write was acknowledged");
+    assert!(!client.may_serve("/a"));
+}
+
+#[test]
+fn a_grant_stamped_after_the_recall_is_cached() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    client.recall(recall(2, 1, vec![one("/a")]));
+    client.answer(read, answer(Some(value(10)), Some(grant(3))));
+    assert!(client.may_serve("/a"));
+}
+
+#[test]
+fn a_recall_is_remembered_while_any_request_from_before_it_is_left() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let old = client.only(&effects).0;
+    let effects = client.read(6, "/b");
+    let other = client.only(&effects).0;
+    client.recall(recall(4, 1, vec![one("/a")]));
+    client.answer(other, answer(Some(value(10)), Some(grant(2))));
+    client.answer(old, answer(Some(value(10)), Some(grant(3))));
+    assert!(client.may_serve("/b") && !client.may_serve("/a"));
+    assert_eq!(client.holder.recalls.check(None), Ok(()), "nothing is remembered once both have been answered");
+}
+
+#[test]
+fn an_answer_that_was_abandoned_is_not_looked_at() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let old = client.only(&effects).0;
+    client.recall(recall(3, 1, vec![one("/a")]));
+    assert_eq!(client.step(Input::GiveUpRead(ReadId(5))), []);
+    assert_eq!(client.answer(old, answer(Some(value(10)), Some(grant(2)))), []);
+    assert!(!client.may_serve("/a"));
+}
+
+#[test]
+fn a_recall_reaches_copies_that_have_lapsed() {
+    let mut client = Client::cached();
+    client.now = at(150);
+    assert!(!client.may_serve("/a"));
+    let effects = client.recall(recall(3, 1, vec![one("/a")]));
+    assert_eq!(effects, [Effect::Drop(vec![data("/a")]), consent(3)]);
+}
+
+#[test]
+fn a_gap_in_the_numbers_drops_everything_and_what_came_is_consented_to() {
+    let mut client = Client::cached().cache("/b", 3);
+    let effects = client.recall(recall(9, 3, vec![one("/c")]));
+    assert_eq!(effects, [Effect::Drop(vec![data("/a"), data("/b")]), consent(9)]);
+    let effects = client.recall(recall(8, 2, vec![one("/c")]));
+    assert_eq!(effects, [consent(8)], "what was missing comes later, and is consented to as well");
+}
+
+#[test]
+fn a_recall_that_comes_twice_is_consented_to_twice() {
+    let mut client = Client::cached();
+    client.recall(recall(3, 1, vec![one("/a")]));
+    assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), [consent(3)]);
+}
+
+#[test]
+fn a_recall_of_another_session_is_none_of_ours() {
+    let mut client = Client::cached();
+    let other = Recall { session: SessionId(8), ..recall(3, 1, vec![one("/a")]) };
+    assert_eq!(client.recall(other), []);
+    assert!(client.may_serve("/a"));
+}
+
+#[test]
+fn consents_ride_along_until_a_request_that_carried_them_is_answered() {
+    let mut client = Client::cached();
+    client.recall(recall(3, 1, vec![one("/a")]));
+    let effects = client.read(5, "/b");
+    let (first, request) = client.only(&effects);
+    assert_eq!(request.header.consents, [stamp(3)]);
+    let effects = client.read(6, "/c");
+    let (_, request) = client.only(&effects);
+    assert_eq!(request.header.consents, [stamp(3)]);
+    client.answer(first, answer(Some(value(10)), None));
+    let effects = client.read(7, "/d");
+    assert_eq!(client.only(&effects).1.header.consents, []);
+}
+
+#[test]
+fn an_evicted_copy_is_given_back_with_the_next_request() {
+    let mut client = Client::cached();
+    assert_eq!(client.step(Input::Evicted { object: data("/a"), stamp: stamp(1) }), []);
+    assert!(client.may_serve("/a"), "an eviction of an earlier copy says nothing of this one");
+    client.step(Input::Evicted { object: data("/a"), stamp: stamp(2) });
+    assert!(!client.may_serve("/a"));
+    let effects = client.read(5, "/a");
+    let (_, request) = client.only(&effects);
+    assert_eq!(request.header.returns, [crate::message::Return { object: data("/a"), stamp: stamp(2) }]);
+    assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
+}
+
+#[test]
+fn a_grant_of_an_older_epoch_is_not_cached() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    let result = Ok(answer(Some(value(10)), Some(grant(2))));
+    let response = Response { epoch: Epoch(2), promises: vec![promise("/", 1)], lapses: vec![], result };
+    client.now = at(105);
+    let effects = client.respond(read, response);
+    assert_eq!(effects, [served(&[5], "/a", value(10), None)]);
+    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::from_secs(5), "nor is its promise");
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn the_planted_mistakes_are_the_ones_that_they_say() {
+    use crate::planted::{Bug, Planted};
+    let with = |bug| Client::with(|config| config.planted = Planted::one(bug)).connect().lease();
+
+    let mut client = with(Bug::ConsentBeforeDrop).cache("/a", 2);
+    assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), [consent(3)]);
+    assert!(client.may_serve("/a"));
+    assert_eq!(client.timeout(&[]), [Effect::Drop(vec![data("/a")])]);
+
+    let mut client = with(Bug::CacheOvertakenGrant);
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    client.recall(recall(3, 1, vec![one("/a")]));
+    client.answer(read, answer(Some(value(10)), Some(grant(2))));
+    assert!(client.may_serve("/a"));
+
+    let mut client = with(Bug::ServeAfterExpiry).cache("/a", 2);
+    client.now = at(500);
+    assert!(client.may_serve("/a"));
+
+    let mut client = with(Bug::TermFromReceipt);
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    client.now = at(104);
+    client.renew(read, promise("/", 1));
+    assert_eq!(client.holder.certain_for(&Path::root(), client.now), TERM);
+}

@@ -1,0 +1,212 @@
+//! Opening, registering, failing over, jeopardy, expiry, closing.
+
+use super::*;
+
+fn told(effects: &[Effect]) -> Vec<Connection> {
+    let state = |effect: &Effect| match effect {
+        Effect::Connection(state) => Some(*state),
+        _ => None,
+    };
+    effects.iter().filter_map(state).collect()
+}
+
+#[test]
+fn a_session_is_opened_then_registered_then_connected() {
+    let mut client = Client::new();
+    client.now = at(100);
+    let effects = client.step(Input::Connected);
+    let (open, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Open { name: "test".into() });
+    assert_eq!(request.header, crate::message::Header::default());
+    let effects = client.answer(open, Answer::Opened { session: SESSION, term: SESSION_TERM });
+    let (register, request) = client.only(&effects);
+    assert_eq!((request.body, request.header.session, request.header.epoch), (Body::Register, SESSION, Epoch(0)));
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    assert_eq!(effects, [Effect::Connection(Connection::Connected { session: SESSION })]);
+    assert_eq!((client.holder.session(), client.holder.epoch()), (Some(SESSION), EPOCH));
+}
+
+#[test]
+fn nothing_of_a_session_is_sent_before_it_has_registered() {
+    let mut client = Client::cached();
+    client.step(Input::Disconnected);
+    assert_eq!(client.read(5, "/b"), []);
+    assert_eq!(client.write(1, put("/b")), []);
+    let effects = client.step(Input::Connected);
+    assert_eq!(client.only(&effects).1.body, Body::Register);
+    assert_eq!(client.read(6, "/c"), []);
+}
+
+#[test]
+fn copies_survive_a_change_of_leader_and_registering_renews_them() {
+    let mut client = Client::cached();
+    client.now = at(104);
+    client.timeout(&["/"]);
+    client.step(Input::Disconnected);
+    assert!(client.may_serve("/a"));
+    let effects = client.step(Input::Connected);
+    let (register, request) = client.only(&effects);
+    assert_eq!(request.header.renew, [Renew { volume: path("/"), incarnation: Incarnation(1) }]);
+    client.now = at(105);
+    let result = Ok(Answer::Registered { coverings: vec![] });
+    let response = Response { epoch: Epoch(9), promises: vec![promise("/", 1)], lapses: vec![], result };
+    assert_eq!(client.respond(register, response), [volume_valid("/", 1, at(114))]);
+    assert_eq!(client.holder.epoch(), Epoch(9));
+    assert!(client.may_serve("/a"));
+}
+
+#[test]
+fn recalls_of_a_new_epoch_are_counted_from_one() {
+    let mut client = Client::cached().cache("/b", 3);
+    client.recall(recall(5, 1, vec![one("/x")]));
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let result = Ok(Answer::Registered { coverings: vec![] });
+    client.respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], result });
+    let stamp = Stamp { epoch: Epoch(9), sequence: 1 };
+    let first = Recall { stamp, ..recall(0, 1, vec![one("/a")]) };
+    let consent = Effect::Consent(Consent { session: SESSION, stamp });
+    assert_eq!(client.recall(first), [Effect::Drop(vec![data("/a")]), consent]);
+    let late = client.recall(recall(4, 7, vec![one("/b")]));
+    assert_eq!(late[0], Effect::Drop(vec![data("/b")]), "one of the old epoch still drops, and is no gap");
+    let effects = client.write(1, put("/b"));
+    let Some((_, Body::Write { seen, .. })) = sent(&effects).pop() else { panic!("{effects:?}") };
+    assert_eq!(seen, stamp, "stamps of the registered epoch only");
+}
+
+#[test]
+fn a_server_that_does_not_lead_is_left_for_the_one_it_names() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    let effects = client.refuse(read, Refusal::NotLeader { leader: Some("n2".into()) });
+    assert_eq!(effects, [Effect::FindLeader { hint: Some("n2".into()) }]);
+    assert_eq!(client.read(6, "/b"), []);
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    assert_eq!(sent(&effects).len(), 2, "both reads go to the next");
+}
+
+#[test]
+fn a_leader_of_an_older_epoch_is_not_believed() {
+    let mut client = Client::cached();
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let result = Ok(Answer::Registered { coverings: vec![] });
+    let effects = client.respond(register, Response { epoch: Epoch(2), promises: vec![], lapses: vec![], result });
+    assert_eq!(effects, [Effect::FindLeader { hint: None }]);
+    assert_eq!(client.holder.epoch(), EPOCH);
+}
+
+#[test]
+fn a_leader_that_does_not_know_the_session_is_registered_with_again() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    let effects = client.refuse(read, Refusal::NotRegistered { got: EPOCH, expected: Epoch(9) });
+    let (register, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Register);
+    let result = Ok(Answer::Registered { coverings: vec![] });
+    client.respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], result });
+    client.now = client.now.after(Duration::from_millis(20));
+    let effects = client.timeout(&[]);
+    assert_eq!(client.only(&effects).1.header.epoch, Epoch(9));
+}
+
+#[test]
+fn a_silent_server_is_left_within_a_third_of_the_term() {
+    let mut client = Client::cached();
+    client.read(5, "/b");
+    let found = loop {
+        client.now = client.holder.next_deadline().expect("it waits for an answer");
+        if client.timeout(&[]).contains(&Effect::FindLeader { hint: None }) {
+            break client.now;
+        }
+    };
+    assert_eq!(found, at(103));
+}
+
+#[test]
+fn jeopardy_is_told_once_by_the_clock_and_again_connected_once() {
+    let mut client = Client::cached();
+    client.now = at(104);
+    client.timeout(&["/"]);
+    client.step(Input::Disconnected);
+    let mut states = Vec::new();
+    while let Some(next) = client.holder.next_deadline() {
+        assert!(next > client.now);
+        client.now = next;
+        states.extend(told(&client.timeout(&["/"])).into_iter().map(|state| (state, next)));
+    }
+    assert_eq!(states, [(Connection::Jeopardy, at(110))]);
+    assert!(!client.may_serve("/a"));
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    assert_eq!(told(&effects), [Connection::Connected { session: SESSION }]);
+}
+
+#[test]
+fn an_idle_session_is_kept_alive_and_in_jeopardy_when_it_cannot_be() {
+    let mut client = Client::registered();
+    assert_eq!(client.holder.next_deadline(), Some(at(130)));
+    client.now = at(130);
+    let effects = client.timeout(&[]);
+    let (ticket, request) = client.only(&effects);
+    assert_eq!((request.body, request.header.renew), (Body::KeepAlive, vec![]));
+    client.answer(ticket, Answer::Noted);
+    client.step(Input::Disconnected);
+    assert_eq!(client.holder.next_deadline(), Some(at(190)));
+    client.now = at(190);
+    assert_eq!(client.timeout(&[]), [Effect::Connection(Connection::Jeopardy)]);
+    assert_eq!(client.holder.next_deadline(), None);
+}
+
+#[test]
+fn when_the_session_is_gone_reads_begin_anew_and_sent_writes_are_unknown() {
+    let mut client = Client::cached();
+    let effects = client.read(5, "/b");
+    let read = client.only(&effects).0;
+    client.write(1, put("/c"));
+    let effects = client.refuse(read, Refusal::SessionGone { session: SESSION });
+    let unknown = Effect::WriteDone { write: WriteId(1), result: Err(WriteError::OutcomeUnknown) };
+    let expired = Effect::Connection(Connection::Expired { session: SESSION });
+    assert_eq!(effects[..3], [Effect::DropAll, unknown, expired]);
+    let (open, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Open { name: "test".into() });
+    let effects = client.answer(open, Answer::Opened { session: SessionId(8), term: SESSION_TERM });
+    let register = client.only(&effects).0;
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    assert_eq!(told(&effects), [Connection::Connected { session: SessionId(8) }]);
+    let (_, request) = client.only(&effects);
+    assert_eq!(
+        (request.body, request.header.session),
+        (Body::Acquire { path: path("/b"), valid_at: None }, SessionId(8))
+    );
+}
+
+#[test]
+fn closing_drops_everything_before_the_server_is_told() {
+    let mut client = Client::cached();
+    client.read(5, "/b");
+    let effects = client.step(Input::Close);
+    let failed = Effect::ReadFailed { reads: vec![ReadId(5)], error: ReadError::Closed };
+    assert_eq!(effects[..2], [Effect::DropAll, failed]);
+    let (close, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Close);
+    assert_eq!(client.answer(close, Answer::Closed), [Effect::Closed]);
+    assert_eq!(client.step(Input::Connected), []);
+    assert_eq!(client.read(6, "/a"), [Effect::ReadFailed { reads: vec![ReadId(6)], error: ReadError::Closed }]);
+    assert_eq!(client.holder.next_deadline(), None);
+}
+
+#[test]
+fn closing_without_a_connection_is_done_at_once() {
+    let mut client = Client::cached();
+    client.step(Input::Disconnected);
+    assert_eq!(client.step(Input::Close), [Effect::DropAll, Effect::Closed]);
+}

@@ -1,0 +1,150 @@
+//! S2w, S9: writes.
+
+use super::*;
+use crate::command::{WriteRefusal, Written};
+
+fn written(sequence: u64, grant: Option<Grant>) -> Answer {
+    let Content::Data(Some(found)) = value(30) else { unreachable!("a value") };
+    let written = Written { revision: Revision(30), stat: Some(found.stat), removed: 0 };
+    Answer::Written { written, stamp: stamp(sequence), grant, applied: Revision(30) }
+}
+
+fn done(write: u64, result: Result<(), WriteError>) -> Effect {
+    let Answer::Written { written, .. } = written(1, None) else { unreachable!("a write's answer") };
+    Effect::WriteDone { write: WriteId(write), result: result.map(|()| written) }
+}
+
+#[test]
+fn sending_a_write_drops_the_writers_own_copy_and_names_what_it_has_seen() {
+    let mut client = Client::cached();
+    let effects = client.write(1, put("/a"));
+    assert_eq!(effects[0], Effect::Drop(vec![data("/a")]));
+    let (_, request) = client.only(&effects);
+    let body = Body::Write { write: put("/a"), dropped: vec![one("/a")], seen: stamp(2) };
+    assert_eq!((request.header.sequence, request.body), (Sequence(1), body));
+    assert!(!client.may_serve("/a"));
+}
+
+#[test]
+fn a_put_of_a_node_that_may_be_new_drops_the_lists_it_would_be_in() {
+    let mut client = Client::leased();
+    let effects = client.write(1, put("/a/b"));
+    let Body::Write { dropped, .. } = client.only(&effects).1.body else { panic!("{effects:?}") };
+    let children = |text| ObjectSet::One(Object::children(path(text)));
+    assert_eq!(dropped, [one("/a/b"), children("/a/b"), children("/a")]);
+}
+
+#[test]
+fn a_grant_from_before_the_write_was_sent_is_not_cached() {
+    let mut client = Client::cached();
+    let effects = client.read(5, "/b");
+    let read = client.only(&effects).0;
+    client.recall(recall(4, 1, vec![one("/x")]));
+    client.write(1, put("/b"));
+    client.answer(read, answer(Some(value(10)), Some(grant(3))));
+    assert!(!client.may_serve("/b"), "the writer had seen a later stamp when it sent the write");
+}
+
+#[test]
+fn the_answer_brings_the_writers_own_copy() {
+    let mut client = Client::cached();
+    let effects = client.write(1, put("/a"));
+    let write = client.only(&effects).0;
+    client.now = at(103);
+    let effects = client.answer(write, written(5, Some(grant(6))));
+    assert_eq!(effects, [installed("/a", 30, validity(6, 1, at(200))), done(1, Ok(()))]);
+    assert!(client.may_serve("/a"));
+}
+
+#[test]
+fn the_answer_is_a_recall_of_everything_older() {
+    let mut client = Client::cached();
+    let effects = client.write(1, put("/a"));
+    let write = client.only(&effects).0;
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    client.answer(write, written(5, None));
+    client.answer(read, answer(Some(value(10)), Some(grant(4))));
+    assert!(!client.may_serve("/a"));
+}
+
+#[test]
+fn a_copy_granted_before_the_write_took_effect_goes_with_its_answer() {
+    let mut client = Client::cached();
+    let effects = client.write(1, put("/a"));
+    let write = client.only(&effects).0;
+    let mut client = client.cache("/a", 4);
+    let effects = client.answer(write, written(5, None));
+    assert_eq!(effects, [Effect::Drop(vec![data("/a")]), done(1, Ok(()))]);
+}
+
+#[test]
+fn a_write_keeps_its_number_however_often_it_is_sent() {
+    let mut client = Client::cached();
+    let effects = client.write(1, put("/a"));
+    let first = client.only(&effects).0;
+    client.refuse(first, Refusal::Unknown);
+    client.now = client.holder.next_deadline().expect("it is tried again");
+    let effects = client.timeout(&[]);
+    let (_, request) = client.only(&effects);
+    assert_eq!(request.header.sequence, Sequence(1));
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    let (third, request) = client.only(&effects);
+    assert_eq!((request.header.sequence, request.header.unanswered_from), (Sequence(1), Sequence(1)));
+    assert_eq!(client.answer(third, written(9, None)), [done(1, Ok(()))]);
+    let effects = client.write(2, put("/b"));
+    let header = client.only(&effects).1.header;
+    assert_eq!((header.sequence, header.unanswered_from), (Sequence(2), Sequence(2)));
+}
+
+#[test]
+fn reads_use_up_no_numbers() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let header = client.only(&effects).1.header;
+    assert_eq!((header.sequence, header.unanswered_from), (Sequence(1), Sequence(1)));
+    let effects = client.write(1, put("/a"));
+    assert_eq!(client.only(&effects).1.header.sequence, Sequence(1));
+}
+
+#[test]
+fn a_write_that_is_given_up_says_whether_it_may_still_happen() {
+    let mut client = Client::leased();
+    let effects = client.write(1, put("/a"));
+    let ticket = client.only(&effects).0;
+    assert_eq!(client.step(Input::GiveUpWrite(WriteId(1))), [done(1, Err(WriteError::OutcomeUnknown))]);
+    assert_eq!(client.answer(ticket, written(9, Some(grant(10)))), []);
+    assert!(!client.may_serve("/a"));
+    client.step(Input::Disconnected);
+    client.write(2, put("/a"));
+    assert_eq!(client.step(Input::GiveUpWrite(WriteId(2))), [done(2, Err(WriteError::NotSent))]);
+    assert!(WriteError::OutcomeUnknown.may_still_happen() && !WriteError::NotSent.may_still_happen());
+}
+
+#[test]
+fn a_refused_write_has_not_happened() {
+    let mut client = Client::leased();
+    let effects = client.write(1, put("/a"));
+    let ticket = client.only(&effects).0;
+    let refusal = Refusal::Write(WriteRefusal::NotFound { path: path("/a") });
+    let error = WriteError::Refused(refusal.clone());
+    assert_eq!(client.refuse(ticket, refusal), [done(1, Err(error))]);
+}
+
+#[test]
+fn writes_beyond_the_window_wait_for_the_lowest_to_be_answered() {
+    let most = crate::state::State::ANSWERS_MAX;
+    let mut client = Client::leased();
+    let mut tickets = Vec::new();
+    for i in 1..=most + 2 {
+        tickets.extend(requests(&client.write(i, put("/a"))).into_iter().map(|(ticket, _)| ticket));
+    }
+    assert_eq!(tickets.len() as u64, most);
+    assert_eq!(sent(&client.answer(tickets[1], written(9, None))), [], "the lowest is still unanswered");
+    let effects = client.answer(tickets[0], written(10, None));
+    let sequences: Vec<u64> = requests(&effects).iter().map(|(_, request)| request.header.sequence.0).collect();
+    assert_eq!(sequences, [most + 1, most + 2]);
+}
