@@ -1,1 +1,57 @@
-//! Under construction.
+//! Linearizable reads from the client's own memory.
+//!
+//! A [`Client`] keeps copies of what it reads and answers from them, for as long as its leases say that nobody has
+//! changed them. Reading a cached copy costs no message and no lock of its own, and is still linearizable; writes wait until
+//! every copy that they make stale has been given up or can no longer be used.
+//!
+//! ```text
+//!              get ──► cache ── hit ──► content                       any thread, no waiting
+//!                        │ miss
+//!                        ▼
+//!   timer ──────────► driver ──► holder (the rules: leasehold-protocol)     one lock
+//!                      ▲  │
+//!              answers │  │ requests
+//!              recalls │  ▼ consents
+//!                     connection ◄──► the leader                       found again when it is lost
+//! ```
+//!
+//! What is guaranteed, and what each layer owes for it, is written where it is done: `cache` (why a hit is
+//! linearizable), `driver` (atomic steps), `connection` (which server), `policy` (what is kept), and
+//! [`leasehold_protocol::holder`] for all rules.
+//!
+//! What this crate does not know: Raft, replication, disks. It decides nothing about leases.
+
+mod cache;
+mod client;
+mod clock;
+mod connection;
+mod driver;
+mod error;
+mod inspect;
+mod options;
+mod policy;
+mod read;
+mod stats;
+mod status;
+mod volume_cell;
+mod write;
+
+pub use cache::ENTRY_OVERHEAD_BYTES;
+pub use client::Client;
+pub use error::{ConnectError, InspectError, ReadError, Unavailable, WriteError};
+pub use inspect::cluster;
+pub use options::Options;
+pub use read::{Entry, Listing, NodeStat, Read, ReadOptions, Source};
+pub use stats::Stats;
+pub use status::{ConnectionState, Events, EventsError};
+pub use write::{DeleteOptions, PutOptions};
+
+pub use leasehold_protocol::{
+    command::{Condition, Write, WriteRefusal, Written},
+    id::{Revision, SessionId},
+    message::{ClusterInfo, HolderInfo, MemberInfo, Refusal, VolumeInfo, WaitInfo},
+    object::{Children, Content, Data, Kind, Stat, Value},
+    path::{Path, PathError},
+    time::{DriftAllowance, DriftError},
+    volume::{Tracking, VolumeError, VolumeSettings},
+};

@@ -1,0 +1,348 @@
+//! The client: what applications call.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold_protocol::{
+    command::{Write, Written},
+    id::SessionId,
+    message::{Answer, ClusterInfo, HolderInfo, Inspect, VolumeInfo, WaitInfo},
+    object::{Content, Kind, Value},
+    path::Path,
+    volume::VolumeSettings,
+};
+use tokio::sync::watch;
+
+use crate::{
+    clock, connection,
+    driver::Driver,
+    error::{ConnectError, InspectError, ReadError, WriteError},
+    options::Options,
+    read::{Entry, Listing, NodeStat, Read, ReadOptions},
+    stats::Stats,
+    status::{ConnectionState, Events, Reach},
+    write::{DeleteOptions, PutOptions},
+};
+
+/// A client of a cluster: a session, its leases, and the cache that they keep valid.
+///
+/// Cheap to clone; all clones are one client. All methods can be called from any task or thread at any time.
+///
+/// [`Client::close`] gives everything back. Dropping the last clone stops all tasks at once and tells nobody, as a crash would:
+/// writes of what was cached may then have to wait for a volume term.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::{Client, Options, Path};
+///
+/// let client = Client::connect(Options::new(["127.0.0.1:7600"]).name("docs")).await?;
+/// let path: Path = "/services/web".parse()?;
+/// client.put(&path, "up").await?;
+/// let entry = client.get(&path).await?.expect("it was just written");
+/// assert_eq!(&entry.value[..], b"up");
+/// assert_eq!(client.stats().hits, 1, "the writer's next read comes from memory");
+/// client.close().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Client {
+    handle: Arc<Handle>,
+}
+
+/// Ends the tasks when the last clone is dropped: they share the driver, not this.
+#[derive(Debug)]
+struct Handle {
+    driver: Arc<Driver>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.driver.over.cancel();
+    }
+}
+
+impl Client {
+    /// Connects, and opens a session. Its tasks run on the current tokio runtime, and end with the client.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`] if there is no session within the options' timeout, with what was found instead.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with its timer and I/O enabled.
+    pub async fn connect(options: Options) -> Result<Self, ConnectError> {
+        if options.endpoints.is_empty() {
+            return Err(ConnectError::NoEndpoints);
+        }
+        let after = options.timeout;
+        let driver = Arc::new(Driver::new(options, rand::random_range(0..=1000)));
+        let (mut state, mut reach) = (driver.status.state(), driver.status.reach());
+        tokio::spawn(connection::keep_connected(Arc::clone(&driver)));
+        tokio::spawn(Arc::clone(&driver).keep_time());
+        let client = Self { handle: Arc::new(Handle { driver }) };
+        let has_session = async {
+            tokio::select! {
+                _ = state.wait_for(|state| matches!(state, ConnectionState::Connected { .. })) => Ok(()),
+                Ok(refused) = reach.wait_for(|reach| matches!(reach, Reach::Refused(_))) => Err(refused.clone()),
+            }
+        };
+        match tokio::time::timeout(after, has_session).await {
+            Ok(Err(Reach::Refused(refusal))) => Err(ConnectError::Refused(refusal)),
+            Ok(_) => Ok(client),
+            Err(_) => Err(match client.driver().status.unavailable() {
+                Some(source) => ConnectError::Unavailable { after, source },
+                None => ConnectError::TimedOut { after },
+            }),
+        }
+    }
+
+    fn driver(&self) -> &Driver {
+        &self.handle.driver
+    }
+
+    fn timeout(&self, given: Option<Duration>) -> Duration {
+        given.unwrap_or(self.driver().options.timeout)
+    }
+
+    /// A node's value and stat; none if it does not exist. From memory if the cache has a copy that may be used; then it
+    /// allocates nothing and waits for nobody.
+    ///
+    /// The read is linearizable: it sees every write that was acknowledged to anybody before it began.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]; only for reads that need a server.
+    pub async fn get(&self, path: &Path) -> Result<Option<Entry>, ReadError> {
+        let read = self.driver().get(Kind::Data, path, self.timeout(None)).await?;
+        Ok(Entry::of(read.content))
+    }
+
+    /// A node's data, if the cache has a copy that may be used now; [`Content::Data`]`(None)` if that says that the node does
+    /// not exist. As linearizable as [`Client::get`], and not bound to any runtime: allocates nothing, waits for nobody,
+    /// asks nobody.
+    pub fn cached(&self, path: &Path) -> Option<Arc<Content>> {
+        self.driver().cache.hit(Kind::Data, path).map(|hit| hit.content)
+    }
+
+    /// A node's data, with everything that is known about the answer: who gave it, and how long it stays valid. As
+    /// linearizable as [`Client::get`].
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]; only for reads that need a server.
+    pub async fn read(&self, path: &Path) -> Result<Read, ReadError> {
+        self.read_with(path, ReadOptions::default()).await
+    }
+
+    /// [`Client::read`] of either of a node's objects, or with a timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]; only for reads that need a server.
+    pub async fn read_with(&self, path: &Path, options: ReadOptions) -> Result<Read, ReadError> {
+        self.driver().get(options.kind, path, self.timeout(options.timeout)).await
+    }
+
+    /// The names of a node's children; none if the node does not exist. Cached and linearizable as [`Client::get`] is.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]; only for reads that need a server.
+    pub async fn children(&self, path: &Path) -> Result<Option<Listing>, ReadError> {
+        let read = self.driver().get(Kind::Children, path, self.timeout(None)).await?;
+        Ok(Listing::of(read.content))
+    }
+
+    /// Everything about a node but its value, as of one moment; none if the node does not exist.
+    ///
+    /// Data and children are two objects. The data is read before the children and again after them: if it has not been
+    /// modified in between, it was the same at the moment when the children were read. (Revisions are never used again,
+    /// so it has not been removed and made anew either.) Otherwise it begins anew, until the client's timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]; only for reads that need a server.
+    pub async fn stat(&self, path: &Path) -> Result<Option<NodeStat>, ReadError> {
+        let (after, began) = (self.timeout(None), clock::now());
+        loop {
+            let left = after.saturating_sub(clock::now().since(began));
+            let data = self.driver().get(Kind::Data, path, left).await?;
+            let Content::Data(Some(found)) = &*data.content else { return Ok(None) };
+            let children = self.driver().get(Kind::Children, path, left).await?;
+            let again = self.driver().get(Kind::Data, path, left).await?;
+            if let (Content::Children(Some(children)), true) = (&*children.content, again.revision == data.revision) {
+                return Ok(Some(NodeStat::new(found, children)));
+            }
+        }
+    }
+
+    /// Sets a node's value; makes the node, and those above it, if they do not exist. When it returns, no client will read the
+    /// value from before any more; the next read of the node here comes from memory, as a rule.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`], which says whether the write [may still happen](WriteError::may_still_happen).
+    pub async fn put(&self, path: &Path, value: impl Into<Value>) -> Result<Written, WriteError> {
+        self.put_with(path, value, PutOptions::default()).await
+    }
+
+    /// [`Client::put`], with a condition or a timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`], which says whether the write [may still happen](WriteError::may_still_happen).
+    pub async fn put_with(
+        &self,
+        path: &Path,
+        value: impl Into<Value>,
+        options: PutOptions,
+    ) -> Result<Written, WriteError> {
+        let change = Write::Put { path: path.clone(), value: value.into(), condition: options.condition };
+        self.write(change, options.timeout).await
+    }
+
+    /// Removes a node.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`], which says whether the write [may still happen](WriteError::may_still_happen).
+    pub async fn delete(&self, path: &Path, options: DeleteOptions) -> Result<Written, WriteError> {
+        let DeleteOptions { recursive, condition, timeout } = options;
+        self.write(Write::Delete { path: path.clone(), recursive, condition }, timeout).await
+    }
+
+    /// Makes the subtree at `path` a volume of its own; its node too if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; refused if it is a volume already, or if the servers' clocks cannot keep what the settings promise.
+    pub async fn create_volume(&self, path: &Path, settings: VolumeSettings) -> Result<Written, WriteError> {
+        self.write(Write::CreateVolume { path: path.clone(), settings }, None).await
+    }
+
+    /// Changes what a volume promises.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; refused if it is no volume, or if the servers' clocks cannot keep what the settings promise.
+    pub async fn set_volume(&self, path: &Path, settings: VolumeSettings) -> Result<Written, WriteError> {
+        self.write(Write::SetVolume { path: path.clone(), settings }, None).await
+    }
+
+    /// Lets the subtree belong to the volume above again. The nodes stay.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; refused if it is no volume, or the root.
+    pub async fn remove_volume(&self, path: &Path) -> Result<Written, WriteError> {
+        self.write(Write::RemoveVolume { path: path.clone() }, None).await
+    }
+
+    /// Any write, within `timeout` or else the client's.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`], which says whether the write [may still happen](WriteError::may_still_happen). Dropping the future gives the
+    /// write up: if it had been sent, it may still happen.
+    pub async fn write(&self, change: Write, timeout: Option<Duration>) -> Result<Written, WriteError> {
+        self.driver().carry(change, self.timeout(timeout)).await
+    }
+
+    /// The sessions that hold leases on the node's objects, or may, with what remains of them. From the leader.
+    ///
+    /// # Errors
+    ///
+    /// [`InspectError`].
+    pub async fn holders(&self, path: &Path) -> Result<Vec<HolderInfo>, InspectError> {
+        match self.inspect(Inspect::Holders { path: path.clone() }).await? {
+            Answer::Holders(holders) => Ok(holders),
+            _ => Err(InspectError::OtherAnswer),
+        }
+    }
+
+    /// What writes of the node wait for right now, and at most how much longer. From the leader.
+    ///
+    /// # Errors
+    ///
+    /// [`InspectError`].
+    pub async fn waits(&self, path: &Path) -> Result<Vec<WaitInfo>, InspectError> {
+        match self.inspect(Inspect::Waits { path: path.clone() }).await? {
+            Answer::Waits(waits) => Ok(waits),
+            _ => Err(InspectError::OtherAnswer),
+        }
+    }
+
+    /// The volumes at and below the path. From the leader.
+    ///
+    /// # Errors
+    ///
+    /// [`InspectError`].
+    pub async fn volumes(&self, path: &Path) -> Result<Vec<VolumeInfo>, InspectError> {
+        match self.inspect(Inspect::Volumes { path: path.clone() }).await? {
+            Answer::Volumes(volumes) => Ok(volumes),
+            _ => Err(InspectError::OtherAnswer),
+        }
+    }
+
+    /// The cluster as the server sees it that the client is connected to. For the view of another, or without a
+    /// quorum, see [`cluster`](crate::cluster).
+    ///
+    /// # Errors
+    ///
+    /// [`InspectError`].
+    pub async fn cluster(&self) -> Result<ClusterInfo, InspectError> {
+        match self.inspect(Inspect::Cluster).await? {
+            Answer::Cluster(info) => Ok(info),
+            _ => Err(InspectError::OtherAnswer),
+        }
+    }
+
+    async fn inspect(&self, inspect: Inspect) -> Result<Answer, InspectError> {
+        self.driver().inspect(inspect, self.timeout(None)).await
+    }
+
+    /// The state of the session, always the latest. For each change once, see [`Client::events`].
+    pub fn connection(&self) -> watch::Receiver<ConnectionState> {
+        self.driver().status.state()
+    }
+
+    /// Each change of the session's state from now on, once, in order; told by this client's own clock, at the latest when a lease
+    /// ends there, whatever the connection does.
+    pub fn events(&self) -> Events {
+        self.driver().status.events()
+    }
+
+    /// How long the cached copies of a volume, that which the path is believed to belong to, are certain to stay valid as far
+    /// as its lease goes, if nothing more is heard: zero without a lease. A recall can end any one of them before.
+    pub fn certain_for(&self, path: &Path) -> Duration {
+        self.driver().certain_for(path)
+    }
+
+    /// How long reads of the node's data will be answered from memory if nothing more is heard; none if they are not now.
+    pub fn cached_for(&self, path: &Path) -> Option<Duration> {
+        self.driver().cache.usable_until(Kind::Data, path).map(|until| until.since(clock::now()))
+    }
+
+    /// What the client has done so far.
+    pub fn stats(&self) -> Stats {
+        let cache = &self.driver().cache;
+        cache.counters.read(cache.len() as u64)
+    }
+
+    /// The session; none while there is none.
+    pub fn session(&self) -> Option<SessionId> {
+        self.driver().session()
+    }
+
+    /// Closes the session: drops all copies, ends what is under way, gives everything back to the server, and stops all tasks. Waits
+    /// for the server to know, but no longer than an operation may take. Every later operation of any clone says that
+    /// the client is closed.
+    pub async fn close(&self) {
+        let driver = self.driver();
+        driver.close();
+        // Closed in any case: if nobody answers in time, the leases end by themselves.
+        let _ = tokio::time::timeout(self.timeout(None), driver.over.cancelled()).await;
+        driver.over.cancel();
+    }
+}

@@ -1,0 +1,28 @@
+//! The one place that reads the clock (T7).
+
+use leasehold_protocol::time::Instant;
+use nix::time::{ClockId, clock_gettime};
+
+/// This machine's clock, which counts the time that the machine is suspended (T1).
+///
+/// Read through libc, so that tests can bend it from outside the process.
+pub(crate) fn now() -> Instant {
+    let reading = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has had CLOCK_BOOTTIME since 2.6.39");
+    // Never negative: the clock starts at zero when the machine does.
+    Instant::from_micros(reading.tv_sec() as u64 * 1_000_000 + reading.tv_nsec() as u64 / 1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_does_not_run_backwards() {
+        let mut last = now();
+        for _ in 0..10_000 {
+            let next = now();
+            assert!(next >= last);
+            last = next;
+        }
+    }
+}

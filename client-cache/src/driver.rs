@@ -1,0 +1,438 @@
+//! The shell around the rules: carries out what the holder says, and decides nothing.
+//!
+//! One lock, [`Driver::core`], is held around each step and its effects, in order. So a copy is dropped before the consent leaves, and
+//! checking the epoch, installing and registering are one step each (S4). It is never held across an await. Readers of
+//! cached copies do not take it.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use leasehold_protocol::{
+    command::{Write, Written},
+    holder::{self, Config, Effect, Holder, Input, ReadId, Ticket, WriteId, validity::VolumeValidity},
+    id::{SessionId, Stamp},
+    message::{Body, Consent, Recall, Request, Response},
+    object::{Content, Object},
+    path::Path,
+    time::Instant,
+};
+use leasehold_wire::LeaseholdClient;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cache::Cache,
+    clock,
+    options::Options,
+    stats::count,
+    status::{ConnectionState, Status},
+    volume_cell::VolumeCell,
+};
+
+/// The timer looks at the clock at least this often: it sleeps by a clock that stands still while the machine is suspended,
+/// and after that its deadlines may be long past.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The cache's housekeeping is done this often at most, and at least once in [`LOOK_EVERY`].
+const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(250);
+
+/// Objects that the policy is told to forget, or copies that are evicted, under one hold of the lock: some hundred
+/// microseconds.
+const HOUSEKEEPING_BATCH: usize = 64;
+
+/// Copies taken out of the cache with each one put in, at most: more than one, so that the cache shrinks to its bound.
+const EVICTIONS_PER_INSTALLATION: usize = 4;
+
+/// The timer sleeps at least this long: what it can measure.
+const SLEEP_MIN: Duration = Duration::from_millis(1);
+
+/// What a waiting read gets.
+#[derive(Debug)]
+pub(crate) enum Fetched {
+    /// The content.
+    Content {
+        content: Arc<Content>,
+        /// Whether a server was asked.
+        from_server: bool,
+        /// Until when it may be used, if it came with leases that hold.
+        valid_until: Option<Instant>,
+    },
+    /// The cache lost the copy that was to be served: read again.
+    Lost,
+    /// Why there is none.
+    Failed(holder::ReadError),
+}
+
+/// What the connection is asked to do, in order. Not bounded by itself: it holds at most one request for each object that
+/// somebody waits for and each write that somebody waits for, and what the rules send on their own, which has its bounds
+/// there.
+// Nearly all of them are the large one.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Send the request and bring the answer.
+    Send(Ticket, Request),
+    /// Give the connection up, and look for the leader, perhaps there.
+    Leave(Option<String>),
+}
+
+type WriteResult = Result<Written, holder::WriteError>;
+
+/// What the lock protects.
+#[derive(Debug)]
+struct Core {
+    holder: Holder,
+    volumes: HashMap<Path, Arc<VolumeCell>, foldhash::quality::RandomState>,
+    reads: HashMap<ReadId, oneshot::Sender<Fetched>>,
+    writes: HashMap<WriteId, oneshot::Sender<WriteResult>>,
+    last_id: u64,
+    orders: Option<mpsc::UnboundedSender<Order>>,
+    /// Dropped from the cache; the policy has yet to be told. At most as many as there were copies.
+    forgotten: VecDeque<Object>,
+    /// When the timer will wake by itself.
+    timer_at: Instant,
+}
+
+/// Everything that the tasks and the application's handles share.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) options: Options,
+    pub(crate) cache: Cache,
+    pub(crate) status: Status,
+    /// The current connection, for questions that the rules have no part in.
+    pub(crate) line: watch::Sender<Option<LeaseholdClient>>,
+    /// Cancelled when the client is closed or its last handle dropped: all tasks end.
+    pub(crate) over: CancellationToken,
+    core: Mutex<Core>,
+    timer: Notify,
+}
+
+/// Which effects come from an answer, and the consent among them.
+#[derive(Debug, Default)]
+struct Step {
+    is_answer: bool,
+    consent: Option<Consent>,
+    has_installed: bool,
+    /// Inputs that the effects give rise to.
+    follow: VecDeque<Input>,
+}
+
+impl Driver {
+    pub(crate) fn new(options: Options, spread_permille: u16) -> Self {
+        let config = Config { drift: options.drift, spread_permille, ..Config::new(options.name.clone()) };
+        let core = Core {
+            holder: Holder::new(config),
+            volumes: HashMap::default(),
+            reads: HashMap::new(),
+            writes: HashMap::new(),
+            last_id: 0,
+            orders: None,
+            forgotten: VecDeque::new(),
+            timer_at: Instant::ZERO,
+        };
+        Self {
+            cache: Cache::new(options.cache_capacity_bytes),
+            status: Status::new(options.endpoints.clone()),
+            line: watch::Sender::new(None),
+            over: CancellationToken::new(),
+            core: Mutex::new(core),
+            timer: Notify::new(),
+            options,
+        }
+    }
+
+    /// A read begins.
+    pub(crate) fn read(&self, object: Object) -> (ReadId, oneshot::Receiver<Fetched>) {
+        let mut core = self.core.lock();
+        let read = ReadId(core.next_id());
+        let (sender, receiver) = oneshot::channel();
+        core.reads.insert(read, sender);
+        self.step(&mut core, Input::Read { read, object });
+        (read, receiver)
+    }
+
+    /// Nobody waits for the read any more.
+    pub(crate) fn give_up_read(&self, read: ReadId) {
+        let mut core = self.core.lock();
+        if core.reads.remove(&read).is_some() {
+            self.step(&mut core, Input::GiveUpRead(read));
+        }
+    }
+
+    /// A write begins.
+    pub(crate) fn write(&self, change: Write) -> (WriteId, oneshot::Receiver<WriteResult>) {
+        count(&self.cache.counters.writes);
+        let mut core = self.core.lock();
+        let write = WriteId(core.next_id());
+        let (sender, receiver) = oneshot::channel();
+        core.writes.insert(write, sender);
+        self.step(&mut core, Input::Write { write, change });
+        (write, receiver)
+    }
+
+    /// Nobody wants to wait for the write any longer. What is known of it is sent to its receiver.
+    pub(crate) fn give_up_write(&self, write: WriteId) {
+        let mut core = self.core.lock();
+        if core.writes.contains_key(&write) {
+            self.step(&mut core, Input::GiveUpWrite(write));
+        }
+    }
+
+    /// A connection is up: what is to be sent on it comes out of the receiver.
+    pub(crate) fn connected(&self) -> mpsc::UnboundedReceiver<Order> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut core = self.core.lock();
+        core.orders = Some(sender);
+        self.step(&mut core, Input::Connected);
+        receiver
+    }
+
+    /// The connection is over.
+    pub(crate) fn disconnected(&self) {
+        let mut core = self.core.lock();
+        core.orders = None;
+        self.step(&mut core, Input::Disconnected);
+    }
+
+    /// An answer has come.
+    pub(crate) fn answered(&self, ticket: Ticket, response: Response) {
+        let mut core = self.core.lock();
+        self.status.heard(&response, core.holder.session().is_some());
+        self.step(&mut core, Input::Answered { ticket, response });
+    }
+
+    /// A recall has come. The copies are dropped when this returns. A recall from another session of this client is answered by
+    /// a consent to no recall.
+    pub(crate) fn recalled(&self, recall: Recall) -> Consent {
+        count(&self.cache.counters.recalls);
+        count(&self.cache.counters.messages_sent);
+        let nothing = Consent { session: recall.session, stamp: Stamp::default() };
+        let mut core = self.core.lock();
+        self.step(&mut core, Input::Recalled(recall)).unwrap_or(nothing)
+    }
+
+    /// The application closes the session.
+    pub(crate) fn close(&self) {
+        self.step(&mut self.core.lock(), Input::Close);
+    }
+
+    /// The session, once there is one.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        self.core.lock().holder.session()
+    }
+
+    /// How long the lease on the volume that the path belongs to, as far as is known, is certain to hold.
+    pub(crate) fn certain_for(&self, path: &Path) -> Duration {
+        let core = self.core.lock();
+        let mut tops = std::iter::once(path.clone()).chain(path.ancestors());
+        let cell = tops.find_map(|top| core.volumes.get(&top));
+        let validity = cell.and_then(|cell| cell.validity()).unwrap_or_default();
+        validity.until.since(clock::now())
+    }
+
+    /// Takes a step of the rules and carries out its effects, in order. Returns the consent among them.
+    fn step(&self, core: &mut Core, input: Input) -> Option<Consent> {
+        let mut step = Step::default();
+        let mut next = Some(input);
+        while let Some(input) = next {
+            step.is_answer = matches!(input, Input::Answered { .. });
+            // Under the lock, so that the holder's time does not run backwards.
+            let now = clock::now();
+            for effect in core.holder.step(input, now) {
+                self.carry_out(core, effect, &mut step);
+            }
+            if std::mem::take(&mut step.has_installed) {
+                let evicted = std::iter::from_fn(|| self.cache.evict_next()).take(EVICTIONS_PER_INSTALLATION);
+                step.follow.extend(evicted.map(|(object, stamp)| Input::Evicted { object, stamp }));
+            }
+            next = step.follow.pop_front();
+        }
+        self.wind_timer(core);
+        step.consent
+    }
+
+    fn carry_out(&self, core: &mut Core, effect: Effect, step: &mut Step) {
+        match effect {
+            Effect::Send { ticket, request } => self.send(core, ticket, request),
+            Effect::Install { object, content, validity } => {
+                let volume = core.volume(&validity.volume);
+                self.cache.install(&object, content, validity, volume);
+                step.has_installed = true;
+            }
+            Effect::Revalidate { object, validity } => {
+                let (volume, stamp) = (core.volume(&validity.volume), validity.stamp);
+                if !self.cache.revalidate(&object, validity, volume) {
+                    step.follow.push_back(Input::Evicted { object, stamp });
+                }
+            }
+            Effect::Drop(objects) => {
+                objects.iter().for_each(|object| self.cache.remove(object));
+                core.forgotten.extend(objects);
+            }
+            Effect::DropAll => self.drop_all(core),
+            Effect::VolumeValid { volume, validity } => core.set_validity(&volume, validity),
+            Effect::Consent(consent) => step.consent = Some(consent),
+            Effect::Serve { reads, content, valid_until, .. } => {
+                core.serve(reads, &content, true, valid_until);
+            }
+            Effect::ServeCached { reads, object, stamp, valid_until } => match self.cache.content(&object, stamp) {
+                Some(content) => {
+                    if step.is_answer {
+                        count(&self.cache.counters.revalidations);
+                    }
+                    core.serve(reads, &content, step.is_answer, valid_until);
+                }
+                None => {
+                    step.follow.push_back(Input::Evicted { object, stamp });
+                    core.finish(reads, || Fetched::Lost);
+                }
+            },
+            Effect::ReadFailed { reads, error } => core.finish(reads, || Fetched::Failed(error.clone())),
+            Effect::WriteDone { write, result } => {
+                if let Some(waiter) = core.writes.remove(&write) {
+                    // Whoever waited may have gone this very moment.
+                    let _ = waiter.send(result);
+                }
+            }
+            Effect::Connection(connection) => self.status.changed(connection.into()),
+            Effect::FindLeader { hint } => core.order(Order::Leave(hint)),
+            Effect::Closed => {
+                self.status.changed(ConnectionState::Closed);
+                self.over.cancel();
+            }
+        }
+    }
+
+    fn send(&self, core: &Core, ticket: Ticket, request: Request) {
+        count(&self.cache.counters.messages_sent);
+        if matches!(request.body, Body::Read { .. }) {
+            count(&self.cache.counters.server_reads);
+        }
+        core.order(Order::Send(ticket, request));
+    }
+
+    fn drop_all(&self, core: &mut Core) {
+        // Nothing is served between the first copy's end and the last's that could not have been served before it.
+        for (_, volume) in core.volumes.drain() {
+            volume.set(VolumeValidity::default());
+        }
+        self.cache.clear();
+        core.forgotten.clear();
+    }
+
+    /// Has the timer wake in time for what the rules want next.
+    fn wind_timer(&self, core: &mut Core) {
+        if core.holder.next_deadline().is_some_and(|deadline| deadline < core.timer_at) {
+            self.timer.notify_one();
+        }
+    }
+
+    /// The timer: tells the rules the time when they want to know it, and keeps the cache's house.
+    pub(crate) async fn keep_time(self: Arc<Self>) {
+        let mut kept = clock::now();
+        loop {
+            let wait = self.set_timer();
+            tokio::select! {
+                () = self.over.cancelled() => return,
+                () = self.timer.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+            self.tell_time();
+            let now = clock::now();
+            if now.since(kept) >= HOUSEKEEPING_EVERY {
+                kept = now;
+                self.keep_house();
+            }
+        }
+    }
+
+    fn set_timer(&self) -> Duration {
+        let mut core = self.core.lock();
+        let now = clock::now();
+        let latest = now.after(LOOK_EVERY);
+        core.timer_at = core.holder.next_deadline().map_or(latest, |deadline| deadline.min(latest));
+        core.timer_at.since(now).max(SLEEP_MIN)
+    }
+
+    fn tell_time(&self) {
+        let mut core = self.core.lock();
+        if core.holder.next_deadline().is_some_and(|deadline| deadline <= clock::now()) {
+            let used = core.take_used();
+            self.step(&mut core, Input::Timeout { used });
+        }
+    }
+
+    /// Gives back what there is no room for.
+    fn keep_house(&self) {
+        loop {
+            let mut core = self.core.lock();
+            let count = core.forgotten.len().min(HOUSEKEEPING_BATCH);
+            core.forgotten.drain(..count).for_each(|object| self.cache.forget(&object));
+            if count < HOUSEKEEPING_BATCH {
+                break;
+            }
+        }
+        self.cache.keep_house();
+        while self.evict_batch() {}
+    }
+
+    /// True if there may be more to evict.
+    fn evict_batch(&self) -> bool {
+        let mut core = self.core.lock();
+        for _ in 0..HOUSEKEEPING_BATCH {
+            let Some((object, stamp)) = self.cache.evict_next() else { return false };
+            self.step(&mut core, Input::Evicted { object, stamp });
+        }
+        true
+    }
+}
+
+impl Core {
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// The volume's cell; made if the volume is new.
+    fn volume(&mut self, top: &Path) -> Arc<VolumeCell> {
+        Arc::clone(self.volumes.entry(top.clone()).or_default())
+    }
+
+    fn set_validity(&mut self, top: &Path, validity: VolumeValidity) {
+        let cell = self.volume(top);
+        cell.set(validity);
+        // Without a lease and without copies (one pointer is the map's, one is here): it may be gone for good.
+        if validity == VolumeValidity::default() && Arc::strong_count(&cell) == 2 {
+            self.volumes.remove(top);
+        }
+    }
+
+    /// The volumes of which copies were served since this was last asked.
+    fn take_used(&self) -> BTreeSet<Path> {
+        self.volumes.iter().filter(|(_, cell)| cell.take_used()).map(|(top, _)| top.clone()).collect()
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            // The connection may have ended this very moment: the rules will be told.
+            let _ = orders.send(order);
+        }
+    }
+
+    fn serve(&mut self, reads: Vec<ReadId>, content: &Arc<Content>, from_server: bool, valid_until: Option<Instant>) {
+        self.finish(reads, || Fetched::Content { content: Arc::clone(content), from_server, valid_until });
+    }
+
+    fn finish(&mut self, reads: Vec<ReadId>, outcome: impl Fn() -> Fetched) {
+        for read in reads {
+            if let Some(waiter) = self.reads.remove(&read) {
+                // Whoever waited may have gone this very moment.
+                let _ = waiter.send(outcome());
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What can go wrong, by operation.
+//!
+//! Three things are kept apart that mean different things to whoever decides what to do next: a server *refused*; nobody was
+//! there who could have answered ([`Unavailable`]: no server, or servers without a leader, that is without a quorum); a
+//! leader was there and the time ran out.
+
+use std::time::Duration;
+
+use leasehold_protocol::{limits::LimitError, message::Refusal};
+
+/// Why there was nobody to ask.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// No connection could be made to any endpoint.
+    #[error("no server answers at {}: {reason}", endpoints.join(", "))]
+    NoServer {
+        /// Where servers were looked for.
+        endpoints: Vec<String>,
+        /// What the last attempt ended with.
+        reason: String,
+    },
+    /// A server answers, but none that leads: an election is under way, or there is no quorum.
+    #[error("no server leads: {reason}")]
+    NoLeader {
+        /// What was heard last.
+        reason: String,
+    },
+}
+
+/// Why there is no client.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// There is nowhere to connect to.
+    #[error("no endpoints were given: expected at least one, written host:port")]
+    NoEndpoints,
+    /// Nobody who could open a session was found in time.
+    #[error("no session within {after:?}: {source}")]
+    Unavailable {
+        /// How long it was tried.
+        after: Duration,
+        /// What was found instead.
+        source: Unavailable,
+    },
+    /// The servers do not give a session to this client, whose name is too long for them.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// A leader was found and did not answer in time.
+    #[error("a leader was found and opened no session within {after:?}")]
+    TimedOut {
+        /// How long it was waited for.
+        after: Duration,
+    },
+}
+
+/// Why a read was not answered. Reading changes nothing: it can be tried again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The server refused it for good.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// Nobody who could answer was found in time.
+    #[error("the read was not answered within {after:?}: {source}")]
+    Unavailable {
+        /// How long it was tried.
+        after: Duration,
+        /// What was found instead.
+        source: Unavailable,
+    },
+    /// A leader was asked and did not answer in time.
+    #[error("the read was not answered within {after:?}")]
+    TimedOut {
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The client is closed.
+    #[error("the client is closed")]
+    Closed,
+}
+
+/// Why a write was not acknowledged, and whether it may still happen.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The server refused it for good: it changed nothing and never will.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// The client can tell by itself that servers would refuse it.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// Nobody to send it to was found in time: it changed nothing and never will.
+    #[error("the write was not sent within {after:?}: {source}")]
+    Unavailable {
+        /// How long it was tried.
+        after: Duration,
+        /// What was found instead.
+        source: Unavailable,
+    },
+    /// The time ran out before it was its turn to be sent: it changed nothing and never will.
+    #[error("the write was not sent within {after:?}, because others before it were unanswered: it changed nothing")]
+    NotSent {
+        /// How long it waited.
+        after: Duration,
+    },
+    /// It was sent, and the time ran out: it may have taken effect, or may still.
+    #[error("the write was not acknowledged within {after:?}: it may have taken effect, or may still")]
+    TimedOut {
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// It was sent, and then the session ended: it may have taken effect. (It is never sent under another session, where it could
+    /// take effect twice.)
+    #[error("the session ended before the write was acknowledged: it may have taken effect, or may still")]
+    OutcomeUnknown,
+    /// The session ended, or the client was closed, before it was sent: it changed nothing and never will.
+    #[error("the session ended before the write was sent: it changed nothing")]
+    SessionEnded,
+}
+
+impl WriteError {
+    /// Whether the write may have taken effect, or may still.
+    pub fn may_still_happen(&self) -> bool {
+        matches!(self, Self::TimedOut { .. } | Self::OutcomeUnknown)
+    }
+}
+
+/// Why something could not be looked at.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InspectError {
+    /// The server refused.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// Nobody who could answer was found in time.
+    #[error("nothing was heard within {after:?}: {source}")]
+    Unavailable {
+        /// How long it was tried.
+        after: Duration,
+        /// What was found instead.
+        source: Unavailable,
+    },
+    /// A leader was asked and did not answer in time.
+    #[error("no answer within {after:?}")]
+    TimedOut {
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The server's answer is not one to this question.
+    #[error("the server's answer is not one to the question")]
+    OtherAnswer,
+    /// The client is closed.
+    #[error("the client is closed")]
+    Closed,
+}

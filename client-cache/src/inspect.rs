@@ -1,0 +1,89 @@
+//! Looking at the servers' state, for people. No part of the session: nothing is cached, no lease is touched.
+
+use std::time::{Duration, Instant};
+
+use leasehold_protocol::message::{Answer, Body, ClusterInfo, Header, Inspect, Refusal, Request, Response};
+use leasehold_wire::{LeaseholdClient, Role, client_connection};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    driver::Driver,
+    error::{InspectError, Unavailable},
+};
+
+/// The pause before a server that could not answer is asked again.
+const PAUSE: Duration = Duration::from_millis(50);
+
+impl Driver {
+    /// Asks the server that the session is connected to, again and again until it can answer, for at most `after`.
+    pub(crate) async fn inspect(&self, inspect: Inspect, after: Duration) -> Result<Answer, InspectError> {
+        let until = Instant::now() + after;
+        let asking = self.over.run_until_cancelled(self.keep_asking(&inspect, until));
+        match tokio::time::timeout(after, asking).await {
+            Ok(Some(outcome)) => outcome.map_err(InspectError::Refused),
+            Ok(None) => Err(InspectError::Closed),
+            Err(_) => Err(match self.status.unavailable() {
+                Some(source) => InspectError::Unavailable { after, source },
+                None => InspectError::TimedOut { after },
+            }),
+        }
+    }
+
+    async fn keep_asking(&self, inspect: &Inspect, until: Instant) -> Result<Answer, Refusal> {
+        let mut line = self.line.subscribe();
+        loop {
+            let connection = match line.wait_for(Option::is_some).await {
+                Ok(connection) => connection.clone(),
+                // The sender is ours.
+                Err(_) => return std::future::pending().await,
+            };
+            if let Some(connection) = connection
+                && let Some(response) = ask(&connection, inspect.clone(), until).await
+            {
+                match response.result {
+                    Err(Refusal::NotLeader { .. } | Refusal::Retry | Refusal::Busy { .. }) => {}
+                    outcome => return outcome,
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// None if the connection has ended, or the server failed.
+async fn ask(connection: &LeaseholdClient, inspect: Inspect, until: Instant) -> Option<Response> {
+    let mut context = tarpc::context::current();
+    context.deadline = until;
+    let request = Request { header: Header::default(), body: Body::Inspect(inspect) };
+    connection.call(context, request).await.ok()
+}
+
+/// Asks one server, leader or not, what it knows of the cluster. Needs no client and no quorum: each call is a connection of
+/// its own.
+///
+/// # Errors
+///
+/// [`InspectError`]: `Unavailable` if the server cannot be connected to.
+pub async fn cluster(endpoint: &str, timeout: Duration) -> Result<ClusterInfo, InspectError> {
+    let until = Instant::now() + timeout;
+    let unavailable = |reason: String| InspectError::Unavailable {
+        after: timeout,
+        source: Unavailable::NoServer { endpoints: vec![endpoint.to_owned()], reason },
+    };
+    let asking = async {
+        let stream = leasehold_wire::connect(endpoint, Role::Client, timeout);
+        let stream = stream.await.map_err(|error| unavailable(error.to_string()))?;
+        // Nobody recalls anything from a connection without a session.
+        let (connection, _recalls, work) = client_connection(stream);
+        let _work = AbortOnDropHandle::new(tokio::spawn(work));
+        let response = ask(&connection, Inspect::Cluster, until).await;
+        response.ok_or_else(|| unavailable("the connection ended without an answer".to_owned()))
+    };
+    let response = tokio::time::timeout(timeout, asking).await;
+    let response = response.map_err(|_| InspectError::TimedOut { after: timeout })??;
+    match response.result {
+        Ok(Answer::Cluster(info)) => Ok(info),
+        Ok(_) => Err(InspectError::OtherAnswer),
+        Err(refusal) => Err(InspectError::Refused(refusal)),
+    }
+}

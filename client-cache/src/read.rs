@@ -1,0 +1,213 @@
+//! Reading: what a read gives, and how a miss waits for it.
+
+use std::{ops::Deref, sync::Arc, time::Duration};
+
+use leasehold_protocol::{
+    holder::{self, ReadId},
+    id::{Revision, SessionId},
+    object::{Children, Content, Data, Kind, Object},
+    path::Path,
+    time::Instant,
+};
+
+use crate::{
+    cache::Hit,
+    clock,
+    driver::{Driver, Fetched},
+    error::ReadError,
+    stats::count,
+};
+
+/// A node's value and stat. Cheap to clone: all copies share one memory with the cache.
+///
+/// ```
+/// # fn show(entry: leasehold_client_cache::Entry) {
+/// println!("{} bytes, last changed at revision {}", entry.value.len(), entry.stat.modify_revision);
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry(Arc<Content>);
+
+impl Entry {
+    /// None if the content is not the data of a node that exists.
+    pub(crate) fn of(content: Arc<Content>) -> Option<Self> {
+        matches!(*content, Content::Data(Some(_))).then_some(Self(content))
+    }
+}
+
+impl Deref for Entry {
+    type Target = Data;
+
+    fn deref(&self) -> &Data {
+        match &*self.0 {
+            Content::Data(Some(data)) => data,
+            _ => unreachable!("an entry is made of the data of a node that exists, and contents do not change"),
+        }
+    }
+}
+
+/// The sorted names of a node's children. Cheap to clone: all copies share one memory with the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing(Arc<Content>);
+
+impl Listing {
+    /// None if the content is not the children of a node that exists.
+    pub(crate) fn of(content: Arc<Content>) -> Option<Self> {
+        matches!(*content, Content::Children(Some(_))).then_some(Self(content))
+    }
+}
+
+impl Deref for Listing {
+    type Target = Children;
+
+    fn deref(&self) -> &Children {
+        match &*self.0 {
+            Content::Children(Some(children)) => children,
+            _ => unreachable!("a listing is made of the children of a node that exists, and contents do not change"),
+        }
+    }
+}
+
+/// Everything that is known of a node but its value, as of one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeStat {
+    /// The change that made the node.
+    pub create_revision: Revision,
+    /// The last change of the value.
+    pub modify_revision: Revision,
+    /// How many times the value was written since the node was made; 1 for a new node.
+    pub version: u64,
+    /// The value's length in bytes.
+    pub value_len: u64,
+    /// The session whose volume lease the node goes with, for a node that does.
+    pub owner: Option<SessionId>,
+    /// How many times a child came or went since the node was made.
+    pub children_version: u64,
+    /// The last change of the list of children.
+    pub children_revision: Revision,
+    /// How many children it has.
+    pub child_count: u64,
+}
+
+impl NodeStat {
+    pub(crate) fn new(data: &Data, children: &Children) -> Self {
+        let stat = &data.stat;
+        Self {
+            create_revision: stat.create_revision,
+            modify_revision: stat.modify_revision,
+            version: stat.version,
+            value_len: stat.value_len,
+            owner: stat.owner,
+            children_version: children.version,
+            children_revision: children.modify_revision,
+            child_count: children.names.len() as u64,
+        }
+    }
+}
+
+/// How to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadOptions {
+    /// Which of the node's objects. Its data unless told otherwise.
+    pub kind: Kind,
+    /// How long it may take; as long as the client's operations do unless told otherwise.
+    pub timeout: Option<Duration>,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        Self { kind: Kind::Data, timeout: None }
+    }
+}
+
+/// Who answered a read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// This process's memory: nobody was asked.
+    Memory,
+    /// A server. Perhaps it only said that the copy in memory is not modified.
+    Server,
+}
+
+/// What a read found, and what is known about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Read {
+    /// What was found; that there is nothing, too. Shared with the cache.
+    pub content: Arc<Content>,
+    /// The object's last change; none if the node does not exist.
+    pub revision: Option<Revision>,
+    /// Who answered.
+    pub source: Source,
+    /// How long, from now on and at most, reads of the object are answered from memory with this if nothing more is heard:
+    /// until its leases end on this client's clock, or until a recall, which can come at any time. None if it came without
+    /// leases that hold.
+    pub valid_for: Option<Duration>,
+    /// The session whose volume lease the node goes with, for a node that does.
+    pub lease: Option<SessionId>,
+}
+
+impl Read {
+    fn new(content: Arc<Content>, source: Source, until: Option<Instant>, now: Instant) -> Self {
+        let lease = match &*content {
+            Content::Data(Some(data)) => data.stat.owner,
+            _ => None,
+        };
+        let valid_for = until.filter(|until| now < *until).map(|until| until.since(now));
+        Self { revision: content.modify_revision(), content, source, valid_for, lease }
+    }
+
+    pub(crate) fn from_memory(hit: Hit) -> Self {
+        Self::new(hit.content, Source::Memory, Some(hit.until), hit.at)
+    }
+}
+
+/// Gives the read up when nobody waits for it any more, for whatever reason.
+struct Waiting<'a> {
+    driver: &'a Driver,
+    read: ReadId,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.driver.give_up_read(self.read);
+    }
+}
+
+impl Driver {
+    /// Reads an object: from memory, or else from a server, within `after`.
+    pub(crate) async fn get(&self, kind: Kind, path: &Path, after: Duration) -> Result<Read, ReadError> {
+        match self.cache.hit(kind, path) {
+            Some(hit) => Ok(Read::from_memory(hit)),
+            None => self.miss(Object { path: path.clone(), kind }, after).await,
+        }
+    }
+
+    async fn miss(&self, object: Object, after: Duration) -> Result<Read, ReadError> {
+        count(&self.cache.counters.misses);
+        match tokio::time::timeout(after, self.fetch(object)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(match self.status.unavailable() {
+                Some(source) => ReadError::Unavailable { after, source },
+                None => ReadError::TimedOut { after },
+            }),
+        }
+    }
+
+    async fn fetch(&self, object: Object) -> Result<Read, ReadError> {
+        loop {
+            let (read, answer) = self.read(object.clone());
+            let _waiting = Waiting { driver: self, read };
+            match answer.await {
+                Ok(Fetched::Content { content, from_server, valid_until }) => {
+                    let source = if from_server { Source::Server } else { Source::Memory };
+                    return Ok(Read::new(content, source, valid_until, clock::now()));
+                }
+                Ok(Fetched::Lost) => {}
+                Ok(Fetched::Failed(holder::ReadError::Refused(refusal))) => return Err(ReadError::Refused(refusal)),
+                Ok(Fetched::Failed(holder::ReadError::Closed)) | Err(_) => return Err(ReadError::Closed),
+            }
+        }
+    }
+}

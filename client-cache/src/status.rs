@@ -1,0 +1,185 @@
+//! What the application is told about its session, and what is known about the servers.
+
+use leasehold_protocol::{
+    holder::Connection,
+    id::SessionId,
+    message::{Refusal, Response},
+};
+use tokio::sync::{broadcast, watch};
+
+use crate::error::Unavailable;
+
+/// Changes that a subscriber may be behind. They come once in a volume term or so; one who is further behind is told so.
+const EVENTS_MAX: usize = 256;
+
+/// The state of the client's session (Chubby's states).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectionState {
+    /// There is no session yet.
+    Connecting,
+    /// A leader answers, and leases are renewed.
+    Connected {
+        /// The session that it knows.
+        session: SessionId,
+    },
+    /// Leases have ended on this client's clock because nothing was heard in time. Reads from memory are refused where
+    /// they did. The session may be alive or not.
+    Jeopardy,
+    /// The session is gone, and all that depended on it. Reads go on under a new one, of which
+    /// [`ConnectionState::Connected`] tells.
+    Expired {
+        /// The session that is gone.
+        session: SessionId,
+    },
+    /// The application has closed the client.
+    Closed,
+}
+
+impl From<Connection> for ConnectionState {
+    fn from(connection: Connection) -> Self {
+        match connection {
+            Connection::Connected { session } => Self::Connected { session },
+            Connection::Jeopardy => Self::Jeopardy,
+            Connection::Expired { session } => Self::Expired { session },
+        }
+    }
+}
+
+/// Each change of the session's state, once, in order.
+#[derive(Debug)]
+pub struct Events {
+    receiver: broadcast::Receiver<ConnectionState>,
+}
+
+/// Why there is no next change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EventsError {
+    /// The subscriber was too slow: the oldest changes are gone. Later ones follow.
+    #[error("{missed} changes of the session's state were missed")]
+    Missed {
+        /// How many.
+        missed: u64,
+    },
+    /// The client is gone: there will be no more.
+    #[error("the client is gone")]
+    Ended,
+}
+
+impl Events {
+    /// The next change. Waits for it. Nothing is lost if the future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`EventsError::Missed`] if more than 256 changes were waiting, [`EventsError::Ended`] after the last.
+    pub async fn next(&mut self) -> Result<ConnectionState, EventsError> {
+        self.receiver.recv().await.map_err(|error| match error {
+            broadcast::error::RecvError::Lagged(missed) => EventsError::Missed { missed },
+            broadcast::error::RecvError::Closed => EventsError::Ended,
+        })
+    }
+}
+
+/// Whether there is anybody to ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The server that was heard last leads.
+    Leader,
+    /// No leader is known.
+    Nobody(Unavailable),
+    /// A server gives no session to this client.
+    Refused(Refusal),
+}
+
+/// What is known about the session and the servers, for whoever wants to know.
+#[derive(Debug)]
+pub(crate) struct Status {
+    endpoints: Vec<String>,
+    state: watch::Sender<ConnectionState>,
+    events: broadcast::Sender<ConnectionState>,
+    reach: watch::Sender<Reach>,
+}
+
+impl Status {
+    pub(crate) fn new(endpoints: Vec<String>) -> Self {
+        let reason = "no connection has been tried".to_owned();
+        let nobody = Reach::Nobody(Unavailable::NoServer { endpoints: endpoints.clone(), reason });
+        Self {
+            endpoints,
+            state: watch::Sender::new(ConnectionState::Connecting),
+            events: broadcast::Sender::new(EVENTS_MAX),
+            reach: watch::Sender::new(nobody),
+        }
+    }
+
+    pub(crate) fn state(&self) -> watch::Receiver<ConnectionState> {
+        self.state.subscribe()
+    }
+
+    pub(crate) fn events(&self) -> Events {
+        Events { receiver: self.events.subscribe() }
+    }
+
+    pub(crate) fn reach(&self) -> watch::Receiver<Reach> {
+        self.reach.subscribe()
+    }
+
+    /// Why there is nobody to ask, if so.
+    pub(crate) fn unavailable(&self) -> Option<Unavailable> {
+        match &*self.reach.borrow() {
+            Reach::Nobody(why) => Some(why.clone()),
+            Reach::Leader | Reach::Refused(_) => None,
+        }
+    }
+
+    /// The state of the session has changed.
+    pub(crate) fn changed(&self, state: ConnectionState) {
+        self.state.send_replace(state);
+        // Nobody may be listening.
+        let _ = self.events.send(state);
+    }
+
+    /// All endpoints in turn could not be connected to.
+    pub(crate) fn no_server(&self, reason: String) {
+        self.set(Reach::Nobody(Unavailable::NoServer { endpoints: self.endpoints.clone(), reason }));
+    }
+
+    /// Some server may be there, but none is known to lead.
+    pub(crate) fn no_leader(&self, reason: &str) {
+        self.set(Reach::Nobody(Unavailable::NoLeader { reason: reason.to_owned() }));
+    }
+
+    /// A server has answered; `has_session` or not.
+    pub(crate) fn heard(&self, response: &Response, has_session: bool) {
+        match &response.result {
+            Err(refusal @ (Refusal::NotLeader { .. } | Refusal::Retry)) => self.no_leader(&refusal.to_string()),
+            Err(refusal @ Refusal::Limit(_)) if !has_session => self.set(Reach::Refused(refusal.clone())),
+            _ => self.set(Reach::Leader),
+        }
+    }
+
+    fn set(&self, reach: Reach) {
+        self.reach.send_if_modified(|known| {
+            let is_new = *known != reach;
+            if is_new {
+                *known = reach;
+            }
+            is_new
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_slow_subscriber_is_told_what_it_missed() {
+        let status = Status::new(vec!["a:1".to_owned()]);
+        let mut events = status.events();
+        for _ in 0..EVENTS_MAX + 3 {
+            status.changed(ConnectionState::Jeopardy);
+        }
+        assert_eq!(events.next().await, Err(EventsError::Missed { missed: 3 }));
+        assert_eq!(events.next().await, Ok(ConnectionState::Jeopardy));
+    }
+}

@@ -1,0 +1,80 @@
+//! Writing: how a write waits for its outcome, and what is said when it cannot.
+
+use std::time::Duration;
+
+use leasehold_protocol::{
+    command::{Condition, Write, Written},
+    holder::{self, WriteId},
+    limits::LimitError,
+    limits::Limits,
+};
+
+use crate::{driver::Driver, error::WriteError};
+
+/// How to put.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PutOptions {
+    /// What must hold for the write to take effect.
+    pub condition: Condition,
+    /// How long it may take; as long as the client's operations do unless told otherwise.
+    pub timeout: Option<Duration>,
+}
+
+/// How to delete.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeleteOptions {
+    /// With all that lies below; otherwise a node with children is not removed.
+    pub recursive: bool,
+    /// What must hold for the write to take effect.
+    pub condition: Condition,
+    /// How long it may take; as long as the client's operations do unless told otherwise.
+    pub timeout: Option<Duration>,
+}
+
+/// Gives the write up when nobody waits for it any more, for whatever reason.
+struct Waiting<'a> {
+    driver: &'a Driver,
+    write: WriteId,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.driver.give_up_write(self.write);
+    }
+}
+
+impl Driver {
+    /// Writes, and waits for the outcome for at most `after`.
+    pub(crate) async fn carry(&self, change: Write, after: Duration) -> Result<Written, WriteError> {
+        if let Write::Put { value, .. } = &change {
+            // Beyond this no server takes it, and it would not fit into a frame.
+            let (got, expected) = (value.len(), Limits::VALUE_MAX_BYTES);
+            if got > expected {
+                return Err(LimitError::Value { got, expected }.into());
+            }
+        }
+        let (write, mut outcome) = self.write(change);
+        let waiting = Waiting { driver: self, write };
+        if let Ok(outcome) = tokio::time::timeout(after, &mut outcome).await {
+            return outcome.unwrap_or(Err(holder::WriteError::OutcomeUnknown)).map_err(ended);
+        }
+        // The rules say what is known now; or the outcome has come this very moment.
+        drop(waiting);
+        let outcome = outcome.try_recv().unwrap_or(Err(holder::WriteError::OutcomeUnknown));
+        outcome.map_err(|error| match (error, self.status.unavailable()) {
+            (holder::WriteError::Refused(refusal), _) => WriteError::Refused(refusal),
+            (holder::WriteError::NotSent, Some(source)) => WriteError::Unavailable { after, source },
+            (holder::WriteError::NotSent, None) => WriteError::NotSent { after },
+            (holder::WriteError::OutcomeUnknown, _) => WriteError::TimedOut { after },
+        })
+    }
+}
+
+/// A write that ended before its time ran out.
+fn ended(error: holder::WriteError) -> WriteError {
+    match error {
+        holder::WriteError::Refused(refusal) => WriteError::Refused(refusal),
+        holder::WriteError::NotSent => WriteError::SessionEnded,
+        holder::WriteError::OutcomeUnknown => WriteError::OutcomeUnknown,
+    }
+}
