@@ -76,10 +76,13 @@ impl Ends {
         self.ends.get_key_value(&LeaseKey::Session(session)).map(|(key, _)| key).into_iter().chain(volumes)
     }
 
-    /// The lease was renewed at `now` and promised until `end`.
-    pub(super) fn renew(&mut self, key: &LeaseKey, now: ClusterTime, end: ClusterTime) {
+    /// The lease was renewed at `now` and promised for `span` from then on. A promise of nothing moves no end: else a
+    /// client that renews for ever would keep its lease for ever, whatever bounds the promises (S5).
+    pub(super) fn renew(&mut self, key: &LeaseKey, now: ClusterTime, span: Duration) {
         if let Some(lease) = self.ends.get_mut(key) {
-            lease.end = lease.end.max(end);
+            if !span.is_zero() {
+                lease.end = lease.end.max(now.after(span));
+            }
             lease.renewed = Some(now);
             if !self.renewed.contains(key) {
                 self.renewed.insert(key.clone());
@@ -133,5 +136,24 @@ impl Ends {
     /// When [`Ends::next_over`] may have something to say.
     pub(super) fn next_deadline(&self) -> Option<ClusterTime> {
         self.queue.first().map(|(at, _)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promise_of_nothing_moves_no_end() {
+        let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
+        let key = LeaseKey::Volume(SessionId(1), Path::root());
+        let mut ends = Ends::default();
+        ends.insert(key.clone(), Incarnation(1), at(10));
+        ends.renew(&key, at(11), Duration::ZERO);
+        assert_eq!(ends.get(&key).map(|end| end.end), Some(at(10)));
+        let renewal = Renewal { lease: key.clone(), incarnation: Incarnation(1), at: at(11) };
+        assert_eq!(ends.take_renewals(9), [renewal], "its horizon moves on all the same");
+        let over = ends.next_over(at(12), |_| Duration::ZERO, |_| true, Duration::ZERO);
+        assert_eq!(over, Some((key, Incarnation(1))));
     }
 }

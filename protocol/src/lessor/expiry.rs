@@ -52,7 +52,7 @@ impl Lessor {
         let now = self.clock.ending();
         let left = turn.state.lease(&key).map_or(State::SESSION_TERM, |lease| lease.horizon.since(now));
         if left < State::SESSION_TERM / 4 * 3 {
-            self.ends.renew(&key, now, now.after(State::SESSION_TERM));
+            self.ends.renew(&key, now, State::SESSION_TERM);
         }
     }
 }

@@ -378,7 +378,7 @@ impl Lessor {
             span = span.min(since.after(term).since(turn.now));
         }
         let ending = self.clock.ending();
-        self.ends.renew(key, ending, ending.after(span));
+        self.ends.renew(key, ending, span);
         Some(Promise {
             volume: volume.clone(),
             incarnation: lease.incarnation,
