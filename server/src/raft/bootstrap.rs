@@ -1,0 +1,358 @@
+//! How a replica with an empty store comes to take part: a safe founding, and a safe return after its disk was lost.
+//!
+//! **The danger.** Raft counts on every voter to remember its vote and the entries that it has acknowledged. A replica
+//! whose disk was wiped has forgotten both and cannot tell: it looks like a new one. If it simply voted again, two
+//! leaders could be elected in one term, or a leader that lacks a committed entry; what was acknowledged would be lost
+//! although only a minority of the disks was (S11).
+//!
+//! **The rule.** A replica with an empty store answers none of Raft's messages and does not campaign. It asks all
+//! other members where they stand, and:
+//!
+//! - *Somebody has taken part in a cluster* → it asks that cluster's leader to let it in again ([`Node::readmit`]).
+//! - *All are empty*, or after [`PATIENCE`] a majority of the members is, itself included, and nobody else has answered
+//!   → the one with the lowest id founds a cluster ([`Node::found`]).
+//!
+//! A replica with a [standing](crate::store::standing) just starts. A cluster of one founds itself at once.
+//!
+//! **Why the return is safe.** Let E be the empty replica, C the configuration in which it is a voter, C′ the same
+//! without it. Until it is let in, E is silent, which Raft cannot tell from a crash, so nothing that happens until then
+//! needs an argument. The leader L, in term T, proves its leadership after E has asked, then has C′ committed by a joint
+//! change, which takes a majority of C without E: call these replicas W. Only then it tells E to start, as a
+//! non-member with an empty log, and with L's vote as a *floor*: E never votes in a term up to T. Could a vote that E
+//! gives afterwards, in a term t > T, elect a leader Y beside a leader X that E's forgotten vote has helped, or one that
+//! lacks a committed entry? Y needs E to be a voter in its own configuration, so it has not got L's entry with C′, and
+//! it needs a majority of C, hence one member of W, as W and the rest of that majority together are more than C has
+//! besides E. That member has L's entry, acknowledged in term T < t, so before it voted in t: it does not vote for Y,
+//! whose log is older. The same holds for X. So neither exists, and who is elected in t > T was elected without E, old
+//! or new. From there on E is a new member like any other: a learner first, which decides nothing, then a voter by a
+//! joint change of configuration once it has caught up.
+//!
+//! The joint change needs the other voters. If with E a majority of C is lost, it is never committed, and E
+//! waits: that is more than S11 promises to survive. (Two members have no minority: a wiped one of two waits for
+//! ever, and needs a person.)
+//!
+//! **Every step can be repeated.** E's request names its life, and before the leader removes E it asks E back whether
+//! it is still empty in that life: a request that was delayed until E had returned removes nobody. If the leader dies
+//! half-way, E asks the next one, which finds E removed already, or removes it. E stores its standing, with the floor,
+//! before its Raft starts; if it dies after that, it starts with it, and goes on asking to become a voter until it is
+//! one ([`Node::return_as_voter`]).
+//!
+//! **Why the founding is safe.** Only the founder can initialise the cluster that it has named, only once a majority of
+//! the members has durably accepted it, and a member accepts one founding only (another one of the same founder, if it
+//! has taken no part in the first). Two foundings with a majority each would share a member. Members that were not
+//! there come in by the other way. Should a majority of the disks be wiped while the rest is away, the wiped ones
+//! found a new cluster; its name differs, so the rest does not mix with it but says so and stays out: what a majority
+//! has lost is lost, but never in silence.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, stream::FuturesUnordered};
+use openraft::{
+    BasicNode,
+    errors::{InitializeError, RaftError},
+};
+use tarpc::{client::RpcError, context::Context};
+
+use super::{
+    network::{CallError, Link},
+    node::Node,
+    peer::{Founding, Joining, PeerClient, PeerRefusal, PeerReport, Readmission, Stage},
+    replica::StartError,
+};
+use crate::store::standing::{ClusterId, Part, Standing};
+
+/// How long all members are waited for before a majority of them founds a cluster.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+/// Others are asked this often.
+const POLL: Duration = Duration::from_millis(100);
+/// Longest wait for one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longest wait for the leader to change the membership.
+const READMISSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Node {
+    /// Brings this replica into its cluster, however long that takes.
+    pub(super) async fn bootstrap(self: Arc<Self>) {
+        let result = self.come_in().await;
+        if let Err(error) = result
+            && !self.is_closing()
+        {
+            self.poison.poison(error.to_string());
+        }
+    }
+
+    async fn come_in(self: &Arc<Self>) -> Result<(), StartError> {
+        let begun = Instant::now();
+        while !self.is_closing() {
+            match self.standing() {
+                None => self.seek(begun).await?,
+                Some(Standing { part: Part::Founded, cluster, .. })
+                    if cluster.founder == self.config.id && !self.has_taken_part() =>
+                {
+                    self.found(cluster).await?;
+                }
+                Some(Standing { part: Part::Admitted { .. }, cluster, .. }) => {
+                    self.start_raft().await?;
+                    self.return_as_voter(cluster).await?;
+                }
+                Some(_) => {
+                    self.start_raft().await?;
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One look around.
+    async fn seek(self: &Arc<Self>, begun: Instant) -> Result<(), StartError> {
+        let others = self.others();
+        if others.is_empty() {
+            return self.begin_founding().await;
+        }
+        let reports = self.ask_all().await?;
+        let mut lowest = self.config.id;
+        let mut empty = 1;
+        for report in &reports {
+            match &report.stage {
+                Stage::Started { leader, .. } => return self.ask_in(report, leader.clone()).await,
+                // Our own, from before we were wiped: nothing has come of it.
+                Stage::Founded { cluster } if cluster.founder == self.config.id => empty += 1,
+                // Its founder will ask us too.
+                Stage::Founded { .. } => return self.rest().await,
+                Stage::Empty { .. } => {
+                    empty += 1;
+                    lowest = lowest.min(report.replica);
+                }
+            }
+        }
+        let members = self.config.members.len();
+        let is_majority = empty * 2 > members && begun.elapsed() >= PATIENCE;
+        if lowest == self.config.id && (empty == members || is_majority) {
+            return self.begin_founding().await;
+        }
+        self.rest().await
+    }
+
+    async fn rest(&self) -> Result<(), StartError> {
+        tokio::select! {
+            () = tokio::time::sleep(POLL) => {}
+            () = self.closing.cancelled() => {}
+        }
+        Ok(())
+    }
+
+    /// Calls the leader, or who may know it; gives up when this replica is closed.
+    async fn call_leader<T, F>(
+        &self,
+        address: &str,
+        call: impl FnOnce(PeerClient, Context) -> F,
+    ) -> Result<T, CallError>
+    where
+        F: Future<Output = Result<T, RpcError>>,
+    {
+        let link = Link::new(address);
+        tokio::select! {
+            answer = link.call(READMISSION_TIMEOUT, call) => answer,
+            () = self.closing.cancelled() => Err(CallError::Rpc(RpcError::Shutdown)),
+        }
+    }
+
+    /// Asks all other members where they stand; answers of those that answer.
+    async fn ask_all(&self) -> Result<Vec<PeerReport>, StartError> {
+        let asked: FuturesUnordered<_> =
+            self.others().into_iter().map(|(id, address)| async move { (id, ask(&address).await, address) }).collect();
+        let answers: Vec<_> = asked.collect().await;
+        let mut reports = Vec::new();
+        for (id, answer, address) in answers {
+            let Ok(report) = answer else { continue };
+            if report.replica != id {
+                return Err(StartError::OtherReplica { address, got: report.replica, expected: id });
+            }
+            // What a running cluster was configured with does not matter any more: its own record counts.
+            if !matches!(report.stage, Stage::Started { .. }) {
+                self.compare(&report)?;
+            }
+            reports.push(report);
+        }
+        Ok(reports)
+    }
+
+    fn compare(&self, report: &PeerReport) -> Result<(), StartError> {
+        let differ =
+            |got: String, expected: String| StartError::Configuration { replica: report.replica, got, expected };
+        if report.members != self.config.members {
+            return Err(differ(format!("members {:?}", report.members), format!("{:?}", self.config.members)));
+        }
+        if report.root != self.config.root {
+            return Err(differ(format!("the root volume {:?}", report.root), format!("{:?}", self.config.root)));
+        }
+        Ok(())
+    }
+
+    /// Names a cluster; [`found`](Self::found) goes on.
+    async fn begin_founding(self: &Arc<Self>) -> Result<(), StartError> {
+        let _changing = self.changing.lock().await;
+        if self.standing().is_some() {
+            return Ok(());
+        }
+        let cluster = ClusterId { founder: self.config.id, nonce: rand::random() };
+        let standing = Standing { replica: self.config.id, cluster, root: self.config.root, part: Part::Founded };
+        tracing::info!(%cluster, "founding a cluster");
+        self.set_standing(Some(standing)).await.map_err(StartError::Store)
+    }
+
+    /// Offers the founding to all; initialises the cluster if a majority has accepted.
+    async fn found(self: &Arc<Self>, cluster: ClusterId) -> Result<(), StartError> {
+        let founding = Founding { cluster, members: self.config.members.clone(), root: self.config.root };
+        let offers: FuturesUnordered<_> = self
+            .others()
+            .into_values()
+            .map(|address| {
+                let founding = founding.clone();
+                async move { offer(&address, founding).await }
+            })
+            .collect();
+        let answers: Vec<_> = offers.collect().await;
+        let mut accepted = 1;
+        for answer in answers {
+            match answer {
+                Ok(()) => accepted += 1,
+                Err(CallError::Refused(PeerRefusal::OtherCluster { replica, got, .. })) => {
+                    // Ours cannot have taken place: only we could have initialised it.
+                    tracing::info!(replica, cluster = %got, "another cluster is there already: giving up the founding");
+                    let _changing = self.changing.lock().await;
+                    self.set_standing(None).await.map_err(StartError::Store)?;
+                    return self.rest().await;
+                }
+                Err(CallError::Refused(PeerRefusal::Configuration { replica, got, expected })) => {
+                    return Err(StartError::Configuration { replica, got, expected });
+                }
+                Err(error) => tracing::debug!(%error, "a member has not accepted the founding"),
+            }
+        }
+        if accepted * 2 <= self.config.members.len() {
+            return self.rest().await;
+        }
+        let raft = self.start_raft().await?;
+        let members: std::collections::BTreeMap<u64, BasicNode> =
+            self.config.members.iter().map(|(id, address)| (*id, BasicNode::new(address))).collect();
+        match raft.initialize(members).await {
+            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
+            Err(error) => Err(StartError::Raft(error.to_string())),
+        }
+    }
+
+    /// Takes part in a founding, if this replica is free to.
+    pub(super) async fn accept_founding(self: &Arc<Self>, founding: Founding) -> Result<(), PeerRefusal> {
+        let replica = self.config.id;
+        let differ = |got: String, expected: String| PeerRefusal::Configuration { replica, got, expected };
+        if founding.members != self.config.members {
+            return Err(differ(format!("members {:?}", self.config.members), format!("{:?}", founding.members)));
+        }
+        if founding.root != self.config.root {
+            return Err(differ(format!("the root volume {:?}", self.config.root), format!("{:?}", founding.root)));
+        }
+        let cluster = founding.cluster;
+        let stopped = |error: &dyn std::fmt::Display| PeerRefusal::Stopped { replica, reason: error.to_string() };
+        let _changing = self.changing.lock().await;
+        if let Some(standing) = self.standing() {
+            if standing.cluster == cluster {
+                return Ok(());
+            }
+            let is_free =
+                standing.part == Part::Founded && standing.cluster.founder == cluster.founder && !self.has_taken_part();
+            if !is_free {
+                return Err(PeerRefusal::OtherCluster { replica, got: standing.cluster, expected: cluster });
+            }
+        }
+        let standing = Standing { replica, cluster, root: founding.root, part: Part::Founded };
+        tracing::info!(%cluster, "taking part in the founding of a cluster");
+        self.set_standing(Some(standing)).await.map_err(|error| stopped(&error))?;
+        self.start_raft().await.map_err(|error| stopped(&error))?;
+        Ok(())
+    }
+
+    /// Asks to be let in again.
+    async fn ask_in(self: &Arc<Self>, report: &PeerReport, leader: Option<(u64, String)>) -> Result<(), StartError> {
+        let asked = leader.map(|(_, address)| address);
+        let Some(asked) = asked.or_else(|| self.config.members.get(&report.replica).cloned()) else {
+            return self.rest().await;
+        };
+        let (newcomer, address, life) = (self.config.id, self.address().to_owned(), self.life);
+        tracing::info!(leader = asked, "this replica's store is empty: asking to be let in again");
+        let readmit =
+            |client: PeerClient, context| async move { client.readmit(context, newcomer, address, life).await };
+        let answer = self.call_leader(&asked, readmit).await;
+        match answer {
+            Ok(Readmission::Admitted { cluster, root, floor }) => {
+                let _changing = self.changing.lock().await;
+                if self.standing().is_some() {
+                    return Ok(());
+                }
+                let standing = Standing { replica: newcomer, cluster, root, part: Part::Admitted { floor } };
+                tracing::info!(%cluster, "let in again");
+                self.set_standing(Some(standing)).await.map_err(StartError::Store)
+            }
+            Ok(Readmission::Refused { reason }) => Err(StartError::Refused { reason }),
+            Ok(Readmission::Later { reason }) => {
+                tracing::info!(reason, "not let in yet");
+                self.rest().await
+            }
+            Ok(Readmission::Elsewhere { .. }) => self.rest().await,
+            Err(error) => {
+                tracing::info!(%error, "not let in yet");
+                self.rest().await
+            }
+        }
+    }
+
+    /// Asks to become a voter until it is one.
+    async fn return_as_voter(self: &Arc<Self>, cluster: ClusterId) -> Result<(), StartError> {
+        let mut known = None;
+        while !self.is_closing() {
+            let asked: Vec<String> = match known.take().or_else(|| self.leadership.borrow().leader.clone()) {
+                Some((_, address)) => vec![address],
+                None => self.others().into_values().collect(),
+            };
+            for asked in asked {
+                let (newcomer, address) = (self.config.id, self.address().to_owned());
+                let join =
+                    |client: PeerClient, context| async move { client.join(context, cluster, newcomer, address).await };
+                let answer = self.call_leader(&asked, join).await;
+                match answer {
+                    Ok(Joining::Voter) => {
+                        let _changing = self.changing.lock().await;
+                        let Some(standing) = self.standing() else { return Ok(()) };
+                        let returned = Standing { part: Part::Returned, ..standing };
+                        tracing::info!("a voter again");
+                        return self.set_standing(Some(returned)).await.map_err(StartError::Store);
+                    }
+                    Ok(Joining::Elsewhere { leader }) => known = leader,
+                    Ok(Joining::CatchingUp { matched, last }) => tracing::debug!(?matched, ?last, "catching up"),
+                    Ok(Joining::Later { reason }) => tracing::debug!(reason, "not a voter yet"),
+                    Err(error) => tracing::debug!(%error, "not a voter yet"),
+                }
+            }
+            self.rest().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Asks a member where it stands.
+pub(super) async fn ask(address: &str) -> Result<PeerReport, CallError> {
+    let link = Link::new(address);
+    let asked = link.call(ANSWER_TIMEOUT, |client, context| async move { client.bootstrap_state(context).await });
+    tokio::time::timeout(ANSWER_TIMEOUT, asked).await.unwrap_or(Err(CallError::Rpc(RpcError::DeadlineExceeded)))
+}
+
+async fn offer(address: &str, founding: Founding) -> Result<(), CallError> {
+    let accepted = Link::new(address)
+        .call(PATIENCE, |client, context| async move { client.bootstrap(context, founding).await })
+        .await?;
+    Ok(accepted?)
+}

@@ -1,0 +1,99 @@
+//! What a replica has to be told.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use leasehold_protocol::volume::VolumeSettings;
+use openraft::{Config, ConfigError, SnapshotPolicy};
+
+/// The entries that one message to a follower has at most. 32, an earlier default of openraft's, costs two thirds of
+/// the throughput.
+const PAYLOAD_MAX_ENTRIES: u64 = 1024;
+/// A snapshot's receiver checks all of it and writes it to disk before it answers.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How fast Raft moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timings {
+    /// A leader is heard of this often.
+    pub heartbeat: Duration,
+    /// A follower campaigns when it has not heard of a leader for between this,
+    pub election_min: Duration,
+    /// and this.
+    pub election_max: Duration,
+}
+
+impl Default for Timings {
+    /// Two seconds until a new leader serves, on an ordinary network; a stall of a third of a second changes nothing.
+    fn default() -> Self {
+        Self {
+            heartbeat: Duration::from_millis(100),
+            election_min: Duration::from_millis(400),
+            election_max: Duration::from_millis(800),
+        }
+    }
+}
+
+/// A replica and its cluster.
+#[derive(Debug, Clone)]
+pub struct ReplicaConfig {
+    /// Which of the members this is.
+    pub id: u64,
+    /// Where it keeps its data. Made if it does not exist.
+    pub dir: PathBuf,
+    /// All members and where they listen, this one included. The same on all of them when the cluster is founded;
+    /// afterwards the cluster's own record counts.
+    pub members: BTreeMap<u64, String>,
+    /// What the root volume promises until somebody changes it. The same on all members; afterwards the cluster's own
+    /// record counts.
+    pub root: VolumeSettings,
+    /// How fast Raft moves.
+    pub timings: Timings,
+    /// The log is cut after so many entries.
+    pub snapshot_entries: u64,
+    /// So many entries stay when it is, for followers that are not far behind.
+    pub kept_entries: u64,
+}
+
+impl ReplicaConfig {
+    /// The usual settings for a member of a cluster.
+    pub fn new(id: u64, dir: impl Into<PathBuf>, members: BTreeMap<u64, String>) -> Self {
+        Self {
+            id,
+            dir: dir.into(),
+            members,
+            root: VolumeSettings::DEFAULT,
+            timings: Timings::default(),
+            snapshot_entries: 50_000,
+            kept_entries: 5_000,
+        }
+    }
+
+    /// As openraft wants it.
+    pub(super) fn raft(&self) -> Result<Config, ConfigError> {
+        let election_max = millis(self.timings.election_max);
+        Config {
+            cluster_name: "leasehold".to_owned(),
+            heartbeat_interval: millis(self.timings.heartbeat),
+            election_timeout_min: millis(self.timings.election_min),
+            election_timeout_max: election_max,
+            install_snapshot_timeout: millis(SNAPSHOT_TIMEOUT),
+            max_payload_entries: PAYLOAD_MAX_ENTRIES,
+            snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_entries),
+            max_in_snapshot_log_to_keep: self.kept_entries,
+            // A follower is sent the log as long as it is there.
+            replication_lag_threshold: self.snapshot_entries.saturating_add(self.kept_entries),
+            // A leader that has lost its quorum lets the others elect, instead of keeping them quiet for ever.
+            quorum_loss_probe_interval: Some(election_max * 2),
+            enable_pre_vote: Some(true),
+            // A restarted leader must be elected again: its memory is gone, and with it what it has granted.
+            enable_leader_restore: Some(false),
+            backoff: "20ms 40ms ...400ms".to_owned(),
+            ..Config::default()
+        }
+        .validate()
+    }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

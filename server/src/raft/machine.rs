@@ -1,0 +1,151 @@
+//! Between the log and what it drives.
+//!
+//! Committed entries are applied in memory first, which is where clients are answered from; their rows are handed to
+//! the store right after, in one batch for all entries that were handed over at once.
+
+use std::{io, sync::Arc};
+
+use futures::{Stream, TryStreamExt};
+use leasehold_protocol::{command::Proposal, state::State};
+use openraft::{
+    EntryPayload, OptionalSend, RaftSnapshotBuilder,
+    storage::{EntryResponder, RaftStateMachine},
+};
+use parking_lot::Mutex;
+
+use super::types::{
+    TypeConfig,
+    alias::{LogId, Snapshot, SnapshotMeta, StoredMembership},
+};
+use crate::store::{
+    snapshot::{self, Header, SnapshotFile, StateSnapshot},
+    state::{RowChange, StateStore, StateView},
+};
+
+/// What the log drives. Called in log order, from one task.
+pub trait Machine: Send + Sync + 'static {
+    /// Applies one committed proposal; returns the rows to be stored: the encoded key, and the value or none to remove
+    /// it.
+    fn apply(&self, index: u64, proposal: &Proposal) -> Vec<RowChange>;
+
+    /// The state was replaced by a snapshot, or loaded at the start.
+    fn restore(&self, state: State);
+}
+
+/// Raft's view of the state. The snapshot that Raft knows of is a view of the store, taken anew each time that it
+/// is sent: a view kept for hours would keep all rows overwritten since.
+pub struct StateMachine {
+    machine: Arc<dyn Machine>,
+    store: StateStore,
+    applied: Option<LogId>,
+    membership: StoredMembership,
+    /// Whether Raft has been given a snapshot in this process.
+    has_snapshot: Arc<Mutex<bool>>,
+    /// Where a snapshot of a view goes that is installed without having crossed a network.
+    scratch: std::path::PathBuf,
+}
+
+impl StateMachine {
+    /// Continues from what was loaded; `machine` has its state already.
+    pub fn new(machine: Arc<dyn Machine>, store: StateStore, loaded: Header, scratch: std::path::PathBuf) -> Self {
+        let Header { applied, membership } = loaded;
+        Self { machine, store, applied, membership, has_snapshot: Arc::default(), scratch }
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for StateMachine {
+    type SnapshotData = StateSnapshot;
+    type SnapshotBuilder = SnapshotBuilder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        Ok((self.applied, self.membership.clone()))
+    }
+
+    async fn apply<Strm>(&mut self, mut entries: Strm) -> io::Result<()>
+    where
+        Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        let mut rows: Vec<RowChange> = Vec::new();
+        let mut membership = None;
+        let mut applied = None;
+        while let Some((entry, responder)) = entries.try_next().await? {
+            match entry.payload {
+                EntryPayload::Blank => {}
+                EntryPayload::Normal(logged) => {
+                    rows.append(&mut self.machine.apply(entry.log_id.index, logged.proposal()));
+                }
+                EntryPayload::Membership(changed) => {
+                    self.membership = StoredMembership::new(Some(entry.log_id), changed);
+                    membership = Some(self.membership.clone());
+                }
+            }
+            self.applied = Some(entry.log_id);
+            applied = self.applied;
+            if let Some(responder) = responder {
+                responder.send(());
+            }
+        }
+        match applied {
+            Some(applied) => self.store.write(applied, membership, rows).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
+        SnapshotBuilder { store: self.store.clone(), has_snapshot: Arc::clone(&self.has_snapshot) }
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: StateSnapshot) -> io::Result<()> {
+        let checked = match snapshot {
+            StateSnapshot::Received(checked) => *checked,
+            StateSnapshot::View(view) => {
+                let path = self.scratch.clone();
+                tokio::task::spawn_blocking(move || through_a_file(&view, &path)).await.map_err(io::Error::other)??
+            }
+        };
+        if checked.header.meta() != *meta {
+            let message = format!("a snapshot of {:?}: expected {:?}", checked.header.applied, meta.last_log_id);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        self.store.install(checked.header.clone(), checked.file).await?;
+        self.applied = checked.header.applied;
+        self.membership = checked.header.membership;
+        self.machine.restore(checked.state);
+        *self.has_snapshot.lock() = true;
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        if !*self.has_snapshot.lock() {
+            return Ok(None);
+        }
+        // The state now is as good as when Raft was told of a snapshot, and better for whoever receives it.
+        Ok(Some(of_view(self.store.persisted_view().await?)))
+    }
+}
+
+fn of_view(view: StateView) -> Snapshot {
+    Snapshot { meta: view.header().meta(), snapshot: StateSnapshot::View(view) }
+}
+
+fn through_a_file(view: &StateView, path: &std::path::Path) -> io::Result<snapshot::CheckedSnapshot> {
+    let mut file = SnapshotFile::create(path)?;
+    snapshot::write(view, &mut file)?;
+    file.check().map_err(io::Error::other)
+}
+
+/// Makes the snapshot that lets Raft purge the log: all of it is on the disk when Raft hears of it.
+pub struct SnapshotBuilder {
+    store: StateStore,
+    has_snapshot: Arc<Mutex<bool>>,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
+    type SnapshotData = StateSnapshot;
+
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        let view = self.store.persisted_view().await?;
+        *self.has_snapshot.lock() = true;
+        Ok(of_view(view))
+    }
+}

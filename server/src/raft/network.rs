@@ -1,0 +1,358 @@
+//! The side that calls: one connection to one peer, opened when it is needed and again when it broke.
+//!
+//! Entries are pipelined: up to [`PIPELINE`] messages are under way on one connection, in order, so that followers
+//! gather several into one fsync. Heartbeats and snapshots have connections of their own, and wait behind nothing.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::BoxStream};
+use openraft::{
+    OptionalSend, RPCTypes,
+    errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable},
+    network::{RPCOption, RaftNetworkFactory, RaftNetworkV2},
+    raft::{
+        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+        TransferLeaderResponse, VoteRequest, VoteResponse,
+    },
+};
+use parking_lot::{Mutex, RwLock};
+use tarpc::{client::RpcError, context};
+
+use super::{
+    peer::{PeerClient, PeerRefusal},
+    types::{
+        TypeConfig,
+        alias::{LogId, Snapshot, Vote},
+    },
+};
+use crate::store::{
+    snapshot::{StateSnapshot, pieces},
+    standing::{ClusterId, Standing},
+};
+
+/// Messages with entries that are under way to one follower. With a few the follower's disk always has work; the
+/// bytes of each are bounded by the log's reads, so this bounds the memory too.
+const PIPELINE: usize = 8;
+/// Longest time to open a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest time for one piece of a snapshot.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
+/// So many calls in a row without an answer in time, and the connection is given up: after a partition, a new one is
+/// there long before the old one's retransmissions.
+const SILENT_CALLS_MAX: u32 = 3;
+
+/// Why a call to a peer had no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// There is no connection.
+    #[error(transparent)]
+    Connect(#[from] leasehold_wire::ConnectError),
+    /// The connection broke, or no answer came in time.
+    #[error(transparent)]
+    Rpc(#[from] RpcError),
+    /// The peer refused.
+    #[error(transparent)]
+    Refused(#[from] PeerRefusal),
+}
+
+/// A connection to one address.
+#[derive(Clone)]
+pub(super) struct Link {
+    address: Arc<str>,
+    current: Arc<Mutex<Current>>,
+}
+
+#[derive(Default)]
+struct Current {
+    client: Option<PeerClient>,
+    silent: u32,
+}
+
+impl Link {
+    pub(super) fn new(address: &str) -> Self {
+        Self { address: address.into(), current: Arc::default() }
+    }
+
+    async fn client(&self) -> Result<PeerClient, CallError> {
+        if let Some(client) = self.current.lock().client.clone() {
+            return Ok(client);
+        }
+        let stream = leasehold_wire::connect(&self.address, leasehold_wire::Role::Peer, CONNECT_TIMEOUT).await?;
+        let transport = leasehold_wire::peer_transport(stream);
+        let tarpc::client::NewClient { client, dispatch } =
+            PeerClient::new(tarpc::client::Config::default(), transport);
+        tokio::spawn(dispatch.map(|ended| {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "the connection to a peer broke");
+            }
+        }));
+        *self.current.lock() = Current { client: Some(client.clone()), silent: 0 };
+        Ok(client)
+    }
+
+    /// Notes how a call ended; gives the connection up if it is of no use.
+    fn note<T>(&self, result: Result<T, RpcError>) -> Result<T, RpcError> {
+        let mut current = self.current.lock();
+        match &result {
+            Ok(_) | Err(RpcError::Server(_)) => current.silent = 0,
+            Err(RpcError::DeadlineExceeded) => {
+                current.silent += 1;
+                if current.silent >= SILENT_CALLS_MAX {
+                    *current = Current::default();
+                }
+            }
+            Err(_) => *current = Current::default(),
+        }
+        drop(current);
+        result
+    }
+
+    /// Calls the peer.
+    pub(super) async fn call<T, F>(
+        &self,
+        within: Duration,
+        call: impl FnOnce(PeerClient, context::Context) -> F,
+    ) -> Result<T, CallError>
+    where
+        F: Future<Output = Result<T, RpcError>>,
+    {
+        let client = self.client().await?;
+        Ok(self.note(call(client, until(within)).await)?)
+    }
+}
+
+fn until(within: Duration) -> context::Context {
+    let mut context = context::current();
+    context.deadline = Instant::now() + within;
+    context
+}
+
+/// Makes the connections that Raft asks for.
+#[derive(Clone)]
+pub struct Network {
+    pub(super) replica: u64,
+    /// Names the cluster. Another founding may replace one that nothing has come of.
+    pub(super) standing: Arc<RwLock<Option<Standing>>>,
+    /// Entries get at least this long: a follower may be in an fsync.
+    pub(super) append_timeout: Duration,
+}
+
+/// One connection to one peer, for one purpose.
+pub struct PeerNetwork {
+    network: Network,
+    target: u64,
+    link: Link,
+}
+
+impl RaftNetworkFactory<TypeConfig> for Network {
+    type Network = PeerNetwork;
+
+    async fn new_client(&mut self, target: u64, node: &openraft::BasicNode) -> PeerNetwork {
+        PeerNetwork { network: self.clone(), target, link: Link::new(&node.addr) }
+    }
+}
+
+impl PeerNetwork {
+    fn cluster(&self) -> Result<ClusterId, RPCError<TypeConfig>> {
+        let standing = *self.network.standing.read();
+        let nowhere = || RPCError::Unreachable(Unreachable::from_string("this replica belongs to no cluster"));
+        Ok(standing.ok_or_else(nowhere)?.cluster)
+    }
+
+    fn failed(&self, action: RPCTypes, within: Duration, error: CallError) -> RPCError<TypeConfig> {
+        match error {
+            CallError::Rpc(RpcError::DeadlineExceeded) => RPCError::Timeout(openraft::errors::Timeout {
+                action,
+                id: self.network.replica,
+                target: self.target,
+                timeout: within,
+            }),
+            CallError::Rpc(error) => RPCError::Network(NetworkError::from_string(error)),
+            CallError::Connect(_) => RPCError::Unreachable(Unreachable::from_string(error)),
+            CallError::Refused(refusal) => {
+                if matches!(refusal, PeerRefusal::OtherCluster { .. }) {
+                    tracing::error!(%refusal, target = self.target, "a member is not of this cluster");
+                }
+                RPCError::Unreachable(Unreachable::from_string(refusal))
+            }
+        }
+    }
+
+    async fn call<T, F>(
+        &self,
+        action: RPCTypes,
+        within: Duration,
+        call: impl FnOnce(PeerClient, context::Context) -> F,
+    ) -> Result<T, RPCError<TypeConfig>>
+    where
+        F: Future<Output = Result<Result<T, PeerRefusal>, RpcError>>,
+    {
+        let answer = self.link.call(within, call).await;
+        answer.and_then(|answer| Ok(answer?)).map_err(|error| self.failed(action, within, error))
+    }
+
+    async fn append(
+        &self,
+        client: PeerClient,
+        request: AppendEntriesRequest<TypeConfig>,
+        within: Duration,
+    ) -> Result<Appended, RPCError<TypeConfig>> {
+        let previous = request.prev_log_id;
+        let last = request.entries.last().map_or(previous, |entry| Some(entry.log_id));
+        let answer = self.link.note(client.append(until(within), self.cluster()?, request).await);
+        let answer = answer
+            .map_err(CallError::from)
+            .and_then(|answer| Ok(answer?))
+            .map_err(|error| self.failed(RPCTypes::AppendEntries, within, error))?;
+        Appended::new(answer, previous, last)
+    }
+
+    async fn send_snapshot(&self, vote: Vote, snapshot: Snapshot, within: Duration) -> SentSnapshot {
+        let StateSnapshot::View(view) = snapshot.snapshot else {
+            return Err(StreamingError::Network(NetworkError::from_string("a received snapshot cannot be sent")));
+        };
+        let cluster = self.cluster()?;
+        let transfer = rand::random();
+        let mut offset = 0;
+        let mut pieces = pieces(view);
+        while let Some(piece) = pieces.recv().await {
+            let piece = piece.map_err(|error| StreamingError::Network(NetworkError::new(&error)))?;
+            let length = piece.len() as u64;
+            self.call(RPCTypes::InstallSnapshot, PIECE_TIMEOUT, |client, context| async move {
+                client.snapshot_piece(context, cluster, transfer, offset, piece).await
+            })
+            .await?;
+            offset += length;
+        }
+        let response = self.call(RPCTypes::InstallSnapshot, within, |client, context| async move {
+            client.snapshot_install(context, cluster, vote, transfer, offset).await
+        });
+        Ok(response.await?)
+    }
+}
+
+type SentSnapshot = Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>>;
+type Responses<'s> = BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>;
+
+/// What came of one message of a stream.
+struct Appended {
+    result: StreamAppendResult<TypeConfig>,
+    /// Whether all of it was taken: if not, what follows it is of no use.
+    is_complete: bool,
+}
+
+impl Appended {
+    fn new(
+        answer: AppendEntriesResponse<TypeConfig>,
+        previous: Option<LogId>,
+        last: Option<LogId>,
+    ) -> Result<Self, RPCError<TypeConfig>> {
+        if answer.is_conflict() && previous.is_none() {
+            let contradiction = "the peer says that its log contradicts the empty log";
+            return Err(RPCError::Network(NetworkError::from_string(contradiction)));
+        }
+        let is_complete = match &answer {
+            AppendEntriesResponse::Success => true,
+            AppendEntriesResponse::PartialSuccess(upto) => *upto == last,
+            AppendEntriesResponse::Conflict | AppendEntriesResponse::HigherVote(_) => false,
+        };
+        Ok(Self { result: answer.into_stream_result(previous, last), is_complete })
+    }
+}
+
+impl RaftNetworkV2<TypeConfig> for PeerNetwork {
+    type SnapshotData = StateSnapshot;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let cluster = self.cluster()?;
+        let within = option.soft_ttl().max(self.network.append_timeout);
+        self.call(RPCTypes::AppendEntries, within, |client, context| async move {
+            client.append(context, cluster, request).await
+        })
+        .await
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<Responses<'s>, RPCError<TypeConfig>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        let this = &*self;
+        let within = option.soft_ttl().max(this.network.append_timeout);
+        async move {
+            // All on one connection: its order is what the pipeline relies on.
+            let client = this.link.client().await;
+            let client = client.map_err(|error| this.failed(RPCTypes::AppendEntries, within, error))?;
+            let appended = input.map(move |request| this.append(client.clone(), request, within)).buffered(PIPELINE);
+            let responses = futures::stream::unfold(Some(Box::pin(appended)), |appended| async move {
+                let mut appended = appended?;
+                match appended.next().await? {
+                    // What follows a message that was not taken completely is of no use: the stream ends.
+                    Ok(Appended { result, is_complete }) => Some((Ok(result), is_complete.then_some(appended))),
+                    Err(error) => Some((Err(error), None)),
+                }
+            });
+            Ok(responses.boxed())
+        }
+        .boxed()
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let cluster = self.cluster()?;
+        self.call(RPCTypes::Vote, option.soft_ttl(), |client, context| async move {
+            client.vote(context, cluster, request).await
+        })
+        .await
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let cluster = self.cluster()?;
+        self.call(RPCTypes::Vote, option.soft_ttl(), |client, context| async move {
+            client.pre_vote(context, cluster, request).await
+        })
+        .await
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: Snapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        option: RPCOption,
+    ) -> SentSnapshot {
+        tokio::select! {
+            sent = self.send_snapshot(vote, snapshot, option.soft_ttl()) => sent,
+            closed = cancel => Err(StreamingError::Closed(closed)),
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let cluster = self.cluster()?;
+        self.call(RPCTypes::TransferLeader, option.soft_ttl(), |client, context| async move {
+            client.transfer_leader(context, cluster, request).await
+        })
+        .await
+    }
+}

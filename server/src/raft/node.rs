@@ -1,0 +1,294 @@
+//! What the parts of one replica share: its stores, its standing, and its Raft once that has started.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use leasehold_protocol::state::State;
+use openraft::async_runtime::WatchReceiver;
+use parking_lot::{Mutex, RwLock};
+use tokio::{sync::watch, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    config::ReplicaConfig,
+    machine::{Machine, StateMachine},
+    network::Network,
+    peer::{Incoming, PeerRefusal, PeerReport, Stage},
+    replica::{Leadership, StartError},
+    types::alias::Raft,
+};
+use crate::store::{
+    log::LogStore,
+    poison::Poison,
+    snapshot::Header,
+    standing::{self, ClusterId, Part, Standing},
+    state::StateStore,
+};
+
+/// One replica.
+pub(super) struct Node {
+    pub(super) config: ReplicaConfig,
+    pub(super) poison: Poison,
+    pub(super) log: LogStore,
+    pub(super) store: StateStore,
+    /// What was loaded and waits for Raft to start with.
+    loaded: Mutex<Option<(Header, Option<State>)>>,
+    machine: Arc<dyn Machine>,
+    /// Distinguishes the lives of an empty replica.
+    pub(super) life: u64,
+    standing: Arc<RwLock<Option<Standing>>>,
+    raft: RwLock<Option<Raft>>,
+    pub(super) leadership: watch::Sender<Leadership>,
+    pub(super) incoming: Mutex<Option<Incoming>>,
+    incoming_files: AtomicU64,
+    /// One standing is changed at a time, and one replica let in.
+    pub(super) changing: tokio::sync::Mutex<()>,
+    starting: tokio::sync::Mutex<()>,
+    /// The task that brings this replica into its cluster.
+    pub(super) bootstrapping: Mutex<Option<JoinHandle<()>>>,
+    pub(super) closing: CancellationToken,
+}
+
+impl Node {
+    /// Opens the stores, and checks that they belong together.
+    pub(super) fn open(config: ReplicaConfig, machine: Arc<dyn Machine>) -> Result<Self, StartError> {
+        if !config.members.contains_key(&config.id) {
+            return Err(StartError::NotAMember { id: config.id, members: config.members.keys().copied().collect() });
+        }
+        config.raft()?;
+        let poison = Poison::default();
+        std::fs::create_dir_all(&config.dir).map_err(StartError::Directory)?;
+        remove_incoming(&config.dir).map_err(StartError::Directory)?;
+        let standing = standing::load(&config.dir, config.id)?;
+        let log = LogStore::open(&config.dir.join("log"), &config.dir.join("witness"), poison.clone())?;
+        let (store, header, state) = StateStore::open(&config.dir.join("state"), poison.clone())?;
+
+        let (last, vote) = log.last_and_vote();
+        let has_log = last.is_some() || vote.is_some();
+        let part = match (&standing, has_log, state.is_some()) {
+            (None, true, _) | (None, _, true) => Some("standing"),
+            (Some(_), true, false) => Some("state"),
+            // Whoever has applied something has voted or accepted a leader before.
+            (Some(_), false, true) if header.applied.is_some() => Some("log"),
+            _ => None,
+        };
+        if let Some(part) = part {
+            return Err(StartError::Incomplete { dir: config.dir, part });
+        }
+        Ok(Self {
+            config,
+            poison,
+            log,
+            store,
+            loaded: Mutex::new(Some((header, state))),
+            machine,
+            life: rand::random(),
+            standing: Arc::new(RwLock::new(standing)),
+            raft: RwLock::new(None),
+            leadership: watch::Sender::new(Leadership::default()),
+            incoming: Mutex::new(None),
+            incoming_files: AtomicU64::new(0),
+            changing: tokio::sync::Mutex::new(()),
+            starting: tokio::sync::Mutex::new(()),
+            bootstrapping: Mutex::new(None),
+            closing: CancellationToken::new(),
+        })
+    }
+
+    /// Where the next snapshot that is received goes. Never the same twice, as the last one may still be in use.
+    pub(super) fn incoming_path(&self) -> PathBuf {
+        let number = self.incoming_files.fetch_add(1, Ordering::Relaxed);
+        self.config.dir.join(format!("{INCOMING}{number}"))
+    }
+
+    pub(super) fn standing(&self) -> Option<Standing> {
+        *self.standing.read()
+    }
+
+    /// Replaces the standing, on the disk first.
+    pub(super) async fn set_standing(&self, standing: Option<Standing>) -> io::Result<()> {
+        self.poison.check()?;
+        let dir = self.config.dir.clone();
+        let stored = tokio::task::spawn_blocking(move || match &standing {
+            Some(standing) => standing::store(&dir, standing),
+            None => standing::remove(&dir),
+        })
+        .await
+        .map_err(io::Error::other)?;
+        stored.map_err(io::Error::other).inspect_err(|error| self.poison.poison(error.to_string()))?;
+        *self.standing.write() = standing;
+        Ok(())
+    }
+
+    pub(super) fn raft(&self) -> Option<Raft> {
+        self.raft.read().clone()
+    }
+
+    /// The Raft of a cluster.
+    pub(super) fn raft_of(&self, cluster: ClusterId) -> Result<Raft, PeerRefusal> {
+        let replica = self.config.id;
+        self.poison.check().map_err(|error| PeerRefusal::Stopped { replica, reason: error.to_string() })?;
+        let (Some(standing), Some(raft)) = (self.standing(), self.raft()) else {
+            return Err(PeerRefusal::NotStarted { replica });
+        };
+        if standing.cluster != cluster {
+            return Err(PeerRefusal::OtherCluster { replica, got: standing.cluster, expected: cluster });
+        }
+        Ok(raft)
+    }
+
+    /// Whether the log or the vote says that this replica has taken part.
+    pub(super) fn has_taken_part(&self) -> bool {
+        let (last, vote) = self.log.last_and_vote();
+        last.is_some() || vote.is_some()
+    }
+
+    pub(super) fn report(&self) -> PeerReport {
+        let stage = match self.standing() {
+            None => Stage::Empty { life: self.life },
+            Some(standing) if self.has_taken_part() => {
+                Stage::Started { cluster: standing.cluster, leader: self.leadership.borrow().leader.clone() }
+            }
+            Some(standing) => Stage::Founded { cluster: standing.cluster },
+        };
+        PeerReport { replica: self.config.id, members: self.config.members.clone(), root: self.config.root, stage }
+    }
+
+    /// Starts Raft with the standing that this replica has. Does nothing if it has started.
+    pub(super) async fn start_raft(self: &Arc<Self>) -> Result<Raft, StartError> {
+        let _starting = self.starting.lock().await;
+        if self.is_closing() {
+            return Err(StartError::Closing);
+        }
+        if let Some(raft) = self.raft() {
+            return Ok(raft);
+        }
+        let standing = self.standing().ok_or(StartError::NoStanding)?;
+        let (header, state) = self.loaded.lock().take().ok_or(StartError::NoStanding)?;
+        let state = match state {
+            Some(state) => state,
+            None => {
+                let state = State::new(standing.root);
+                self.store.begin(state.clone()).await.map_err(StartError::Store)?;
+                state
+            }
+        };
+        if let Part::Admitted { floor } = standing.part {
+            self.keep_floor(floor).await.map_err(StartError::Store)?;
+        }
+        self.machine.restore(state);
+        let machine = StateMachine::new(Arc::clone(&self.machine), self.store.clone(), header, self.incoming_path());
+        let network = Network {
+            replica: self.config.id,
+            standing: Arc::clone(&self.standing),
+            append_timeout: self.config.timings.election_min,
+        };
+        let config = Arc::new(self.config.raft()?);
+        let raft = Raft::new(self.config.id, config, network, self.log.clone(), machine)
+            .await
+            .map_err(|error| StartError::Raft(error.to_string()))?;
+        *self.raft.write() = Some(raft.clone());
+        tokio::spawn(Arc::clone(self).follow(raft.clone()));
+        Ok(raft)
+    }
+
+    /// See [`Part::Admitted`].
+    async fn keep_floor(&self, floor: super::types::alias::Vote) -> io::Result<()> {
+        use openraft::storage::RaftLogStorage;
+        let (_, vote) = self.log.last_and_vote();
+        let is_kept = vote.is_some_and(|vote| matches!(vote.partial_cmp(&floor), Some(order) if order.is_ge()));
+        if is_kept { Ok(()) } else { self.log.clone().save_vote(&floor).await }
+    }
+
+    /// Tells everybody who leads, and ends the node when Raft has ended.
+    async fn follow(self: Arc<Self>, raft: Raft) {
+        let mut metrics = raft.metrics();
+        loop {
+            let (leadership, ended) = {
+                let metrics = metrics.borrow_watched();
+                let membership = metrics.membership_config.membership();
+                let leader = metrics.current_leader.and_then(|leader| {
+                    let node = membership.get_node(&leader)?;
+                    Some((leader, node.addr.clone()))
+                });
+                let leadership = Leadership { term: metrics.current_term, leads: metrics.state.is_leader(), leader };
+                (leadership, metrics.running_state.as_ref().err().map(ToString::to_string))
+            };
+            self.leadership.send_if_modified(|known| {
+                let is_new = *known != leadership;
+                if is_new {
+                    *known = leadership;
+                }
+                is_new
+            });
+            let ended = match ended {
+                Some(reason) => Some(reason),
+                None => metrics.changed().await.err().map(|_| "it is gone".to_owned()),
+            };
+            if let Some(reason) = ended {
+                self.leadership.send_modify(|known| known.leads = false);
+                if !self.is_closing() {
+                    self.poison.poison(format!("Raft has stopped: {reason}"));
+                }
+                return;
+            }
+        }
+    }
+
+    /// Ends Raft and closes the stores; all that was applied is on the disk then.
+    pub(super) async fn close(&self) -> io::Result<()> {
+        self.closing.cancel();
+        let bootstrapping = self.bootstrapping.lock().take();
+        if let Some(bootstrapping) = bootstrapping {
+            // It ends within the time of one answer.
+            let _ = bootstrapping.await;
+        }
+        let _starting = self.starting.lock().await;
+        let raft = self.raft.write().take();
+        if let Some(raft) = raft
+            && let Err(error) = raft.shutdown().await
+        {
+            tracing::warn!(%error, "Raft did not end well");
+        }
+        let stored = self.store.close().await;
+        self.log.close().await;
+        stored
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.is_cancelled()
+    }
+
+    /// All other members of the configuration.
+    pub(super) fn others(&self) -> BTreeMap<u64, String> {
+        let mut others = self.config.members.clone();
+        others.remove(&self.config.id);
+        others
+    }
+
+    /// Where this replica listens.
+    pub(super) fn address(&self) -> &str {
+        // Checked when it was opened.
+        self.config.members.get(&self.config.id).map_or("", String::as_str)
+    }
+}
+
+const INCOMING: &str = "incoming-";
+
+/// Removes snapshots that were being received when the process ended.
+fn remove_incoming(dir: &std::path::Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(INCOMING) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,409 @@
+//! What replicas say to each other, and the side that listens.
+//!
+//! Raft's own messages are openraft's types. Each names the cluster, so that a replica of another founding (a
+//! directory that was restored or mixed up) is told so instead of being believed.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use leasehold_protocol::volume::VolumeSettings;
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
+    VoteRequest, VoteResponse,
+};
+use serde::{Deserialize, Serialize};
+use tarpc::{
+    context::Context,
+    server::{BaseChannel, Channel},
+};
+
+use super::{
+    node::Node,
+    types::{
+        TypeConfig,
+        alias::{Raft, Snapshot, Vote},
+    },
+};
+use crate::store::{
+    snapshot::{PIECE_BYTES, SNAPSHOT_MAX_BYTES, SnapshotFile, StateSnapshot},
+    standing::ClusterId,
+};
+
+/// Calls of one peer that are carried out at once; more wait in its connection. A peer of ours has a handful.
+const CALLS_MAX: usize = 256;
+
+/// From one replica to another. If a call fails, it may or may not have been carried out.
+#[tarpc::service]
+pub trait Peer {
+    /// Raft's AppendEntries, heartbeats among them.
+    async fn append(
+        cluster: ClusterId,
+        request: AppendEntriesRequest<TypeConfig>,
+    ) -> Result<AppendEntriesResponse<TypeConfig>, PeerRefusal>;
+
+    /// Raft's RequestVote.
+    async fn vote(
+        cluster: ClusterId,
+        request: VoteRequest<TypeConfig>,
+    ) -> Result<VoteResponse<TypeConfig>, PeerRefusal>;
+
+    /// Whether a vote would be granted; changes nothing.
+    async fn pre_vote(
+        cluster: ClusterId,
+        request: VoteRequest<TypeConfig>,
+    ) -> Result<VoteResponse<TypeConfig>, PeerRefusal>;
+
+    /// The leader wants `request`'s target to campaign at once.
+    async fn transfer_leader(
+        cluster: ClusterId,
+        request: TransferLeaderRequest<TypeConfig>,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, PeerRefusal>;
+
+    /// The next piece of a snapshot. The first piece, at offset 0, begins a transfer and ends any other.
+    async fn snapshot_piece(cluster: ClusterId, transfer: u64, offset: u64, piece: Bytes) -> Result<(), PeerRefusal>;
+
+    /// All pieces have been sent: check the snapshot, and install it.
+    async fn snapshot_install(
+        cluster: ClusterId,
+        vote: Vote,
+        transfer: u64,
+        length: u64,
+    ) -> Result<SnapshotResponse<TypeConfig>, PeerRefusal>;
+
+    /// Who are you, and where do you stand? Asked by replicas that are empty.
+    async fn bootstrap_state() -> PeerReport;
+
+    /// From the founder to replicas that are empty: take part in this founding. Twice: accepted twice.
+    async fn bootstrap(founding: Founding) -> Result<(), PeerRefusal>;
+
+    /// From an empty replica to the leader: let me in again. Answered when it may start, see
+    /// [`bootstrap`](super::bootstrap). Twice: answered twice.
+    async fn readmit(newcomer: u64, address: String, life: u64) -> Readmission;
+
+    /// From a replica that has been let in to the leader: I want to be a voter. Asked until it is one.
+    async fn join(cluster: ClusterId, newcomer: u64, address: String) -> Joining;
+}
+
+/// Why a peer did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum PeerRefusal {
+    /// It does not take part in any cluster yet.
+    #[error("replica {replica} has not started")]
+    NotStarted {
+        /// Who says so.
+        replica: u64,
+    },
+    /// It takes part in another cluster.
+    #[error("replica {replica} belongs to cluster {got}: expected {expected}")]
+    OtherCluster {
+        /// Who says so.
+        replica: u64,
+        /// Its cluster.
+        got: ClusterId,
+        /// The cluster that was named.
+        expected: ClusterId,
+    },
+    /// It is about to end.
+    #[error("replica {replica} has stopped: {reason}")]
+    Stopped {
+        /// Who says so.
+        replica: u64,
+        /// Why.
+        reason: String,
+    },
+    /// A piece of a snapshot is out of its place: the transfer has to begin again.
+    #[error("the snapshot has {got} bytes of transfer {transfer}: expected {expected}")]
+    Piece {
+        /// The transfer.
+        transfer: u64,
+        /// What has arrived.
+        got: u64,
+        /// Where the piece would begin.
+        expected: u64,
+    },
+    /// A snapshot was not accepted.
+    #[error("{reason}")]
+    Snapshot {
+        /// Why.
+        reason: String,
+    },
+    /// The configurations of two members contradict each other.
+    #[error("replica {replica} is configured with {got}: expected {expected}")]
+    Configuration {
+        /// Who says so.
+        replica: u64,
+        /// Its configuration.
+        got: String,
+        /// The other's.
+        expected: String,
+    },
+}
+
+/// What a replica says of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PeerReport {
+    /// Its id.
+    pub replica: u64,
+    /// The members that it is configured with.
+    pub members: BTreeMap<u64, String>,
+    /// The root volume that it is configured with.
+    pub root: VolumeSettings,
+    /// Where it stands.
+    pub stage: Stage,
+}
+
+/// Where a replica stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Stage {
+    /// Its store is empty, and it does not take part.
+    Empty {
+        /// Distinguishes its lives.
+        life: u64,
+    },
+    /// It has accepted a founding, and nothing has come of that yet.
+    Founded {
+        /// The cluster.
+        cluster: ClusterId,
+    },
+    /// It takes part.
+    Started {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The leader and where it listens, if known.
+        leader: Option<(u64, String)>,
+    },
+}
+
+/// A cluster that is being founded.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Founding {
+    /// Its name.
+    pub cluster: ClusterId,
+    /// All members.
+    pub members: BTreeMap<u64, String>,
+    /// The root volume.
+    pub root: VolumeSettings,
+}
+
+/// The answer to an empty replica that wants to be let in again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Readmission {
+    /// It may start: it counts nowhere, and everybody who matters knows.
+    Admitted {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The state before the first entry.
+        root: VolumeSettings,
+        /// It must not vote below this.
+        floor: Vote,
+    },
+    /// Somebody else leads.
+    Elsewhere {
+        /// The leader and where it listens, if known.
+        leader: Option<(u64, String)>,
+    },
+    /// Not now: ask again.
+    Later {
+        /// Why.
+        reason: String,
+    },
+    /// Never, as things are configured.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The answer to a replica that wants to be a voter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Joining {
+    /// It is one.
+    Voter,
+    /// It is catching up: ask again.
+    CatchingUp {
+        /// The last entry that it is known to have.
+        matched: Option<u64>,
+        /// The last entry of the leader.
+        last: Option<u64>,
+    },
+    /// Somebody else leads.
+    Elsewhere {
+        /// The leader and where it listens, if known.
+        leader: Option<(u64, String)>,
+    },
+    /// Not now: ask again.
+    Later {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The snapshot that is being received.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    transfer: u64,
+    length: u64,
+    file: SnapshotFile,
+}
+
+/// The side that listens. Clones are the same.
+#[derive(Clone)]
+pub struct PeerServer {
+    node: Arc<Node>,
+}
+
+impl PeerServer {
+    pub(super) fn new(node: Arc<Node>) -> Self {
+        Self { node }
+    }
+
+    /// Serves one connection until it ends.
+    ///
+    /// Requests begin in the order in which they arrive, which keeps a leader's stream of entries in order; they are
+    /// carried out concurrently.
+    pub async fn serve_connection(
+        self,
+        stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+    ) {
+        let transport = leasehold_wire::peer_transport(stream);
+        let requests = BaseChannel::with_defaults(transport).execute(self.serve());
+        requests.for_each_concurrent(CALLS_MAX, |request| request).await;
+    }
+
+    fn raft(&self, cluster: ClusterId) -> Result<Raft, PeerRefusal> {
+        self.node.raft_of(cluster)
+    }
+
+    fn stopped(&self, error: impl std::fmt::Display) -> PeerRefusal {
+        PeerRefusal::Stopped { replica: self.node.config.id, reason: error.to_string() }
+    }
+
+    fn receive(&self, transfer: u64, offset: u64, piece: &[u8]) -> Result<(), PeerRefusal> {
+        let failed = |error: io::Error| PeerRefusal::Snapshot { reason: error.to_string() };
+        let mut incoming = self.node.incoming.lock();
+        if offset == 0 {
+            let file = SnapshotFile::create(&self.node.incoming_path()).map_err(failed)?;
+            *incoming = Some(Incoming { transfer, length: 0, file });
+        }
+        match &mut *incoming {
+            Some(incoming) if incoming.transfer == transfer && incoming.length == offset => {
+                let length = offset.saturating_add(piece.len() as u64);
+                if piece.len() > PIECE_BYTES || length > SNAPSHOT_MAX_BYTES {
+                    let reason = format!("a piece of {} bytes up to {length}", piece.len());
+                    return Err(PeerRefusal::Snapshot { reason });
+                }
+                incoming.file.write_all(piece).map_err(failed)?;
+                incoming.length = length;
+                Ok(())
+            }
+            other => {
+                let got = other.as_ref().filter(|other| other.transfer == transfer).map_or(0, |other| other.length);
+                Err(PeerRefusal::Piece { transfer, got, expected: offset })
+            }
+        }
+    }
+
+    fn received(&self, transfer: u64, length: u64) -> Result<Snapshot, PeerRefusal> {
+        let mut incoming = self.node.incoming.lock();
+        let whole = incoming.take_if(|incoming| incoming.transfer == transfer && incoming.length == length);
+        drop(incoming);
+        let Some(whole) = whole else { return Err(PeerRefusal::Piece { transfer, got: 0, expected: length }) };
+        let checked = whole.file.check().map_err(|error| PeerRefusal::Snapshot { reason: error.to_string() })?;
+        Ok(Snapshot { meta: checked.header.meta(), snapshot: StateSnapshot::Received(Box::new(checked)) })
+    }
+}
+
+impl Peer for PeerServer {
+    async fn append(
+        self,
+        _: Context,
+        cluster: ClusterId,
+        request: AppendEntriesRequest<TypeConfig>,
+    ) -> Result<AppendEntriesResponse<TypeConfig>, PeerRefusal> {
+        self.raft(cluster)?.append_entries(request).await.map_err(|error| self.stopped(error))
+    }
+
+    async fn vote(
+        self,
+        _: Context,
+        cluster: ClusterId,
+        request: VoteRequest<TypeConfig>,
+    ) -> Result<VoteResponse<TypeConfig>, PeerRefusal> {
+        self.raft(cluster)?.vote(request).await.map_err(|error| self.stopped(error))
+    }
+
+    async fn pre_vote(
+        self,
+        _: Context,
+        cluster: ClusterId,
+        request: VoteRequest<TypeConfig>,
+    ) -> Result<VoteResponse<TypeConfig>, PeerRefusal> {
+        self.raft(cluster)?.pre_vote(request).await.map_err(|error| self.stopped(error))
+    }
+
+    async fn transfer_leader(
+        self,
+        _: Context,
+        cluster: ClusterId,
+        request: TransferLeaderRequest<TypeConfig>,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, PeerRefusal> {
+        self.raft(cluster)?.handle_transfer_leader(request).await.map_err(|error| self.stopped(error))
+    }
+
+    async fn snapshot_piece(
+        self,
+        _: Context,
+        cluster: ClusterId,
+        transfer: u64,
+        offset: u64,
+        piece: Bytes,
+    ) -> Result<(), PeerRefusal> {
+        self.raft(cluster)?;
+        let this = self.clone();
+        let received = tokio::task::spawn_blocking(move || this.receive(transfer, offset, &piece)).await;
+        received.map_err(|error| self.stopped(error))?
+    }
+
+    async fn snapshot_install(
+        self,
+        _: Context,
+        cluster: ClusterId,
+        vote: Vote,
+        transfer: u64,
+        length: u64,
+    ) -> Result<SnapshotResponse<TypeConfig>, PeerRefusal> {
+        let raft = self.raft(cluster)?;
+        let this = self.clone();
+        let snapshot = tokio::task::spawn_blocking(move || this.received(transfer, length)).await;
+        let snapshot = snapshot.map_err(|error| self.stopped(error))??;
+        raft.install_full_snapshot(vote, snapshot).await.map_err(|error| self.stopped(error))
+    }
+
+    async fn bootstrap_state(self, _: Context) -> PeerReport {
+        self.node.report()
+    }
+
+    async fn bootstrap(self, _: Context, founding: Founding) -> Result<(), PeerRefusal> {
+        // Not to be left half-way when the founder hangs up.
+        let node = Arc::clone(&self.node);
+        let accepted = tokio::spawn(async move { node.accept_founding(founding).await }).await;
+        accepted.map_err(|error| self.stopped(error))?
+    }
+
+    async fn readmit(self, _: Context, newcomer: u64, address: String, life: u64) -> Readmission {
+        let node = Arc::clone(&self.node);
+        let answer = tokio::spawn(async move { node.readmit(newcomer, address, life).await }).await;
+        answer.unwrap_or_else(|error| Readmission::Later { reason: error.to_string() })
+    }
+
+    async fn join(self, _: Context, cluster: ClusterId, newcomer: u64, address: String) -> Joining {
+        let node = Arc::clone(&self.node);
+        let answer = tokio::spawn(async move { node.join(cluster, newcomer, address).await }).await;
+        answer.unwrap_or_else(|error| Joining::Later { reason: error.to_string() })
+    }
+}

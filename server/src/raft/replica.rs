@@ -1,0 +1,444 @@
+//! The handle that the rest of the server has on a replica.
+
+use std::{io, sync::Arc, time::Duration};
+
+use leasehold_protocol::{command::Proposal, message::MemberInfo};
+use openraft::{
+    ConfigError, ReadPolicy,
+    async_runtime::WatchReceiver,
+    errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError},
+    impls::ProgressResponder,
+    raft::ClientWriteResult,
+};
+use tokio::sync::watch;
+
+use super::{
+    config::ReplicaConfig,
+    machine::Machine,
+    membership,
+    node::Node,
+    peer::PeerServer,
+    types::{Logged, TypeConfig, alias::Raft},
+};
+use crate::store::{log::OpenLogError, standing::StandingError, state::OpenStateError};
+
+/// The longest proposal. With a message's other parts it must fit into a frame, together with as much again that was
+/// read from the log's other end.
+pub const PROPOSAL_MAX_BYTES: usize = 8 << 20;
+/// A leader that was just elected has no quorum's acknowledgement yet and refuses proposals; that passes with one
+/// round of heartbeats.
+const ELECTED_WAIT: Duration = Duration::from_secs(1);
+const ELECTED_POLL: Duration = Duration::from_millis(5);
+
+/// Why a replica does not start, or cannot come into its cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The replica is not among the members.
+    #[error("replica {id} is not among the members: expected one of {members:?}")]
+    NotAMember {
+        /// The replica.
+        id: u64,
+        /// The members.
+        members: Vec<u64>,
+    },
+    /// The timings contradict each other.
+    #[error("the timings do not work: {0}")]
+    Timings(#[from] ConfigError),
+    /// The data directory cannot be made.
+    #[error("the data directory cannot be used: {0}")]
+    Directory(io::Error),
+    /// The standing cannot be read.
+    #[error(transparent)]
+    Standing(#[from] StandingError),
+    /// The log cannot be opened.
+    #[error(transparent)]
+    Log(#[from] OpenLogError),
+    /// The state cannot be opened.
+    #[error(transparent)]
+    State(#[from] OpenStateError),
+    /// A part of the data directory is missing.
+    #[error("{}: {part} is missing, the rest is there: expected all or nothing", dir.display())]
+    Incomplete {
+        /// The directory.
+        dir: std::path::PathBuf,
+        /// What is missing.
+        part: &'static str,
+    },
+    /// Nothing says that the replica may take part.
+    #[error("this replica does not know whether it may take part")]
+    NoStanding,
+    /// It is being closed.
+    #[error("this replica is closing")]
+    Closing,
+    /// A store failed.
+    #[error("the store failed: {0}")]
+    Store(io::Error),
+    /// Raft does not start.
+    #[error("Raft does not start: {0}")]
+    Raft(String),
+    /// Another replica listens where a member should.
+    #[error("replica {got} listens at {address}: expected replica {expected}")]
+    OtherReplica {
+        /// Where.
+        address: String,
+        /// Who does.
+        got: u64,
+        /// Who should.
+        expected: u64,
+    },
+    /// Two members are configured differently.
+    #[error("replica {replica} is configured with {got}: expected {expected}")]
+    Configuration {
+        /// The other one.
+        replica: u64,
+        /// Its configuration.
+        got: String,
+        /// The one that it is compared with.
+        expected: String,
+    },
+    /// The cluster does not let this replica in.
+    #[error("the cluster does not let this replica in: {reason}")]
+    Refused {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Why a proposal was not applied, or is not known to be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// This replica does not lead. Nothing was proposed.
+    #[error("this replica does not lead; the leader is {}", leader.as_deref().unwrap_or("not known"))]
+    NotLeader {
+        /// Where the leader listens, if that is known.
+        leader: Option<String>,
+    },
+    /// It leads, but has no quorum at the moment. Nothing was proposed.
+    #[error("no quorum has acknowledged this leader lately")]
+    Retry,
+    /// It was proposed, and then this replica stopped leading: it may still be applied.
+    #[error("the leader changed after the proposal: it may still be applied")]
+    Unknown,
+    /// It is too long. Nothing was proposed.
+    #[error("a proposal of {got} bytes: expected at most {most}")]
+    TooLarge {
+        /// Its length.
+        got: usize,
+        /// The bound.
+        most: usize,
+    },
+    /// This replica has ended. It may have been proposed.
+    #[error("this replica has ended: {reason}")]
+    Fatal {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Why leadership could not be proven.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LeadershipError {
+    /// This replica does not lead.
+    #[error("this replica does not lead; the leader is {}", leader.as_deref().unwrap_or("not known"))]
+    NotLeader {
+        /// Where the leader listens, if that is known.
+        leader: Option<String>,
+    },
+    /// No quorum has answered in time.
+    #[error("no quorum has acknowledged this leader in time")]
+    Retry,
+    /// This replica has ended.
+    #[error("this replica has ended: {reason}")]
+    Fatal {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Why the members were not changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the members were not changed: {reason}")]
+pub struct MembershipError {
+    /// Why.
+    pub reason: String,
+}
+
+/// Who leads, as far as this replica knows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Leadership {
+    /// Raft's term. (Not an epoch: a leader's epoch is the index of its first entry.)
+    pub term: u64,
+    /// Whether this replica leads.
+    pub leads: bool,
+    /// The leader and where it listens, if known.
+    pub leader: Option<(u64, String)>,
+}
+
+/// The replica as seen by itself, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaInfo {
+    /// This replica.
+    pub replica: u64,
+    /// Who leads.
+    pub leadership: Leadership,
+    /// All members.
+    pub members: Vec<MemberInfo>,
+}
+
+/// One replica of the cluster: log, state, and connections to the others. Clones are the same replica.
+#[derive(Clone)]
+pub struct Replica {
+    node: Arc<Node>,
+}
+
+impl Replica {
+    /// Opens the stores of a replica and brings it into its cluster.
+    ///
+    /// Returns as soon as the stores are open: a replica with an empty store has to be asked by the others, so
+    /// [`peer_service`](Self::peer_service) must be served from now on. `machine` is told its state before the first
+    /// entry is applied. What goes wrong later is told by [`fatal`](Self::fatal).
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]: the stores cannot be used. The node must not serve.
+    pub async fn start(config: ReplicaConfig, machine: Arc<dyn Machine>) -> Result<Self, StartError> {
+        let opened = tokio::task::spawn_blocking(move || Node::open(config, machine)).await;
+        let node = Arc::new(opened.map_err(|error| StartError::Store(io::Error::other(error)))??);
+        let bootstrapping = tokio::spawn(Arc::clone(&node).bootstrap());
+        *node.bootstrapping.lock() = Some(bootstrapping);
+        Ok(Self { node })
+    }
+
+    /// What other replicas call; to be served on connections of the role peer by
+    /// [`PeerServer::serve_connection`].
+    pub fn peer_service(&self) -> PeerServer {
+        PeerServer::new(Arc::clone(&self.node))
+    }
+
+    /// Hands a proposal to Raft. Proposals enter the log in the order of these calls; many can be under way.
+    ///
+    /// # Errors
+    ///
+    /// [`ProposeError`]: nothing was proposed.
+    pub async fn submit(&self, proposal: Proposal) -> Result<Proposed, ProposeError> {
+        self.submit_logged(logged(proposal)?).await
+    }
+
+    /// Proposes, and waits until that has been applied here; answers its log index.
+    ///
+    /// The proposal goes on if this is dropped. A leader that was just elected is tried again for a moment.
+    ///
+    /// # Errors
+    ///
+    /// [`ProposeError`] says whether it may still be applied.
+    pub async fn propose(&self, proposal: Proposal) -> Result<u64, ProposeError> {
+        let logged = logged(proposal)?;
+        let until = tokio::time::Instant::now() + ELECTED_WAIT;
+        loop {
+            match self.submit_logged(logged.clone()).await?.applied().await {
+                Err(ProposeError::Retry) if tokio::time::Instant::now() < until => {
+                    tokio::time::sleep(ELECTED_POLL).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn submit_logged(&self, logged: Logged) -> Result<Proposed, ProposeError> {
+        let Some(raft) = self.raft().map_err(|reason| ProposeError::Fatal { reason })? else {
+            return Err(ProposeError::NotLeader { leader: None });
+        };
+        let (responder, outcome) = ProgressResponder::complete_only();
+        raft.client_write_ff(logged, Some(responder))
+            .await
+            .map_err(|error| ProposeError::Fatal { reason: error.to_string() })?;
+        Ok(Proposed { outcome, replica: self.node.config.id })
+    }
+
+    /// Proves that this replica leads, by a round of heartbeats that begins after the call and is answered by a
+    /// quorum, and that it has applied all that was committed before the call (ReadIndex). Calls that wait together
+    /// share rounds.
+    ///
+    /// # Errors
+    ///
+    /// [`LeadershipError`]: there is no proof.
+    pub async fn prove_leadership(&self) -> Result<(), LeadershipError> {
+        let Some(raft) = self.raft().map_err(|reason| LeadershipError::Fatal { reason })? else {
+            return Err(LeadershipError::NotLeader { leader: None });
+        };
+        match raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
+            Ok(_) => Ok(()),
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
+                match elsewhere(self.node.config.id, forward) {
+                    Some(leader) => Err(LeadershipError::NotLeader { leader }),
+                    None => Err(LeadershipError::Retry),
+                }
+            }
+            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => Err(LeadershipError::Retry),
+            Err(RaftError::Fatal(error)) => Err(LeadershipError::Fatal { reason: error.to_string() }),
+        }
+    }
+
+    /// Who leads, as far as this replica knows, and each change of that.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.node.leadership.subscribe()
+    }
+
+    /// Members and positions, for people.
+    pub fn info(&self) -> ReplicaInfo {
+        let replica = self.node.config.id;
+        let leadership = self.node.leadership.borrow().clone();
+        let Some(raft) = self.node.raft() else {
+            let member = |(id, address): (&u64, &String)| MemberInfo {
+                replica: *id,
+                address: address.clone(),
+                is_voter: false,
+                matched: None,
+                applied: None,
+            };
+            let members = self.node.config.members.iter().map(member).collect();
+            return ReplicaInfo { replica, leadership, members };
+        };
+        let metrics = raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let matched = |id: u64| match &metrics.replication {
+            _ if id == replica => metrics.last_log_index,
+            Some(replication) => replication.get(&id).copied().flatten().map(|matched| matched.index),
+            None => None,
+        };
+        let members = membership::members(&metrics.membership_config)
+            .into_iter()
+            .map(|(id, (address, is_voter))| MemberInfo {
+                replica: id,
+                address,
+                is_voter,
+                matched: matched(id),
+                applied: metrics.last_applied.filter(|_| id == replica).map(|applied| applied.index),
+            })
+            .collect();
+        ReplicaInfo { replica, leadership, members }
+    }
+
+    /// If this replica leads, has the voter that is furthest along take over, and waits a while for that. For a planned
+    /// stop; if nobody takes over, nothing is lost but time.
+    pub async fn hand_over(&self) {
+        let Some(raft) = self.node.raft() else { return };
+        let mut leadership = self.leadership();
+        if !leadership.borrow_and_update().leads {
+            return;
+        }
+        let successor = {
+            let metrics = raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let replication = metrics.replication.clone().unwrap_or_default();
+            let voters = metrics.membership_config.voter_ids().filter(|voter| *voter != self.node.config.id);
+            voters.max_by_key(|voter| replication.get(voter).copied().flatten())
+        };
+        let Some(successor) = successor else { return };
+        tracing::info!(successor, "handing over");
+        if raft.trigger().transfer_leader(successor).await.is_ok() {
+            let taken_over = leadership.wait_for(|leadership| !leadership.leads);
+            // Whether it worked or not, the caller goes on.
+            let _ = tokio::time::timeout(self.node.config.timings.election_max * 2, taken_over).await;
+        }
+    }
+
+    /// Adds a replica that gets all entries and has no vote. Only on the leader.
+    ///
+    /// # Errors
+    ///
+    /// [`MembershipError`]: this replica does not lead, or another change is under way.
+    pub async fn add_learner(&self, replica: u64, address: &str) -> Result<(), MembershipError> {
+        let raft = self.raft_for_change()?;
+        let _changing = self.node.changing.lock().await;
+        membership::add_learner(&raft, replica, address).await.map_err(|reason| MembershipError { reason })
+    }
+
+    /// Makes a learner a voter. Only on the leader.
+    ///
+    /// # Errors
+    ///
+    /// [`MembershipError`]: this replica does not lead, or another change is under way, or there is no such learner.
+    pub async fn promote(&self, replica: u64) -> Result<(), MembershipError> {
+        let raft = self.raft_for_change()?;
+        let _changing = self.node.changing.lock().await;
+        membership::promote(&raft, replica).await.map_err(|reason| MembershipError { reason })
+    }
+
+    /// Removes a member. Only on the leader.
+    ///
+    /// # Errors
+    ///
+    /// [`MembershipError`]: this replica does not lead, or another change is under way, or there is no such member.
+    pub async fn remove(&self, replica: u64) -> Result<(), MembershipError> {
+        let raft = self.raft_for_change()?;
+        let _changing = self.node.changing.lock().await;
+        membership::remove(&raft, replica).await.map_err(|reason| MembershipError { reason })
+    }
+
+    /// Resolves with the reason when this replica has ended: a store failed, Raft stopped, or it cannot come into its
+    /// cluster. The process must then end, and say so by its exit code.
+    pub async fn fatal(&self) -> Arc<str> {
+        self.node.poison.reason().await
+    }
+
+    /// Stops Raft, and writes the state to the disk.
+    ///
+    /// # Errors
+    ///
+    /// The last write failed. The log has all that was acknowledged.
+    pub async fn shutdown(self) -> io::Result<()> {
+        self.node.close().await
+    }
+
+    fn raft(&self) -> Result<Option<Raft>, String> {
+        self.node.poison.check().map_err(|error| error.to_string())?;
+        Ok(self.node.raft())
+    }
+
+    fn raft_for_change(&self) -> Result<Raft, MembershipError> {
+        let raft = self.raft().map_err(|reason| MembershipError { reason })?;
+        raft.ok_or_else(|| MembershipError { reason: "this replica takes part in no cluster yet".to_owned() })
+    }
+}
+
+fn logged(proposal: Proposal) -> Result<Logged, ProposeError> {
+    let logged = Logged::new(proposal).map_err(|error| ProposeError::Fatal { reason: error.to_string() })?;
+    let got = logged.encoded_bytes();
+    if got > PROPOSAL_MAX_BYTES {
+        return Err(ProposeError::TooLarge { got, most: PROPOSAL_MAX_BYTES });
+    }
+    Ok(logged)
+}
+
+/// Where a request has to go: none if it is to be tried again here.
+fn elsewhere(replica: u64, forward: ForwardToLeader<TypeConfig>) -> Option<Option<String>> {
+    let is_here = forward.leader_id == Some(replica) || forward.reason == ForwardReason::LeaseExpired;
+    (!is_here).then(|| forward.leader_node.map(|node| node.addr))
+}
+
+/// A proposal that has been handed to Raft. It goes on whether this is awaited or dropped.
+#[must_use = "it may have been refused"]
+pub struct Proposed {
+    outcome: tokio::sync::oneshot::Receiver<ClientWriteResult<TypeConfig>>,
+    replica: u64,
+}
+
+impl Proposed {
+    /// Waits until the proposal has been applied here; answers its log index.
+    ///
+    /// # Errors
+    ///
+    /// [`ProposeError`] says whether it may still be applied.
+    pub async fn applied(self) -> Result<u64, ProposeError> {
+        match self.outcome.await {
+            Ok(Ok(response)) => Ok(response.log_id.index),
+            Ok(Err(ClientWriteError::ForwardToLeader(forward))) => match elsewhere(self.replica, forward) {
+                Some(leader) => Err(ProposeError::NotLeader { leader }),
+                None => Err(ProposeError::Retry),
+            },
+            Ok(Err(_)) => Err(ProposeError::Unknown),
+            Err(_) => Err(ProposeError::Fatal { reason: "Raft has stopped".to_owned() }),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Raft's log and vote on disk.
+//!
+//! **Guarantees.** What [`append`](RaftLogStorage::append) and [`save_vote`](RaftLogStorage::save_vote) have
+//! acknowledged survives a crash of the machine: one thread writes, in the order of the calls; whatever waits in its
+//! queue goes to disk as one batch with one fsync, and only then are the callbacks called (group commit; the store
+//! underneath has none). A failure poisons the node (see [`Poison`]). On [`LogStore::open`] the log must be gapless
+//! from the purge point to the last acknowledged index, every entry with its checksum, and reach what the
+//! [witness](super::witness) says: otherwise the node refuses to start, since a shorter log would have it deny what
+//! it has promised.
+//!
+//! **How it reads.** The entries that are not on disk yet, and a bounded number of recent ones, are kept in memory;
+//! replication and applying normally read those. Older ones come from the disk, off the runtime's threads.
+//!
+//! **What it does not know.** What the entries mean, and when the log may be purged: Raft decides that, from
+//! snapshots, which are on disk before Raft hears of them ([`super::state`]).
+
+mod disk;
+mod tail;
+mod writer;
+
+use std::{
+    fmt::Debug,
+    io,
+    ops::{Bound, RangeBounds},
+    path::Path,
+    sync::Arc,
+};
+
+use openraft::{
+    OptionalSend, RaftLogReader,
+    storage::{IOFlushed, LogState, RaftLogStorage},
+};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+
+use self::{disk::Disk, tail::Tail, writer::Op};
+use super::poison::Poison;
+use crate::raft::types::{
+    TypeConfig,
+    alias::{Entry, LogId, Vote},
+};
+
+pub use self::disk::OpenLogError;
+
+/// The calls that may wait for the writer. Raft waits when it is full; each of them is at most one batch of
+/// `max_append_entries`, so this is far more than one fsync can be behind.
+const QUEUE_CALLS: usize = 1024;
+
+/// The bytes of entries that one read for replication returns at most, unless a single entry is larger. With a
+/// proposal's own bound this stays below the bound on a frame.
+pub const READ_MAX_BYTES: usize = 4 << 20;
+
+/// The log of one replica. Clones are the same log.
+#[derive(Clone)]
+pub struct LogStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// None once the log is closed.
+    disk: Mutex<Option<Disk>>,
+    tail: Arc<Mutex<Tail>>,
+    queue: mpsc::Sender<Op>,
+    poison: Poison,
+    writer: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl LogStore {
+    /// Opens the log in `dir`, or makes an empty one.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be read, or it holds less than it has acknowledged.
+    pub fn open(dir: &Path, witness: &Path, poison: Poison) -> Result<Self, OpenLogError> {
+        let (disk, tail, witness) = Disk::open(dir, witness)?;
+        let tail = Arc::new(Mutex::new(tail));
+        let (queue, calls) = mpsc::channel(QUEUE_CALLS);
+        let writer = writer::Writer::new(disk.clone(), witness, Arc::clone(&tail), poison.clone());
+        let writer = std::thread::Builder::new()
+            .name("log-writer".into())
+            .spawn(move || writer.run(calls))
+            .map_err(OpenLogError::Thread)?;
+        let writer = Mutex::new(Some(writer));
+        Ok(Self { shared: Arc::new(Shared { disk: Mutex::new(Some(disk)), tail, queue, poison, writer }) })
+    }
+
+    /// The last entry, or the purge point if there is none, and the vote.
+    pub fn last_and_vote(&self) -> (Option<LogId>, Option<Vote>) {
+        let tail = self.shared.tail.lock();
+        (tail.last(), tail.vote())
+    }
+
+    /// Ends the writer once all calls made so far are on disk, and lets go of the directory. Later calls are refused.
+    pub async fn close(&self) {
+        let (reply, closed) = oneshot::channel();
+        // Either error means that the writer has ended already.
+        if self.shared.queue.send(Op::Close { reply }).await.is_ok() {
+            let _ = closed.await;
+        }
+        self.shared.disk.lock().take();
+        let writer = self.shared.writer.lock().take();
+        if let Some(writer) = writer {
+            // The thread has answered and only returns: this does not wait for a disk.
+            let _ = tokio::task::spawn_blocking(move || writer.join()).await;
+        }
+    }
+
+    async fn call(&self, op: impl FnOnce(oneshot::Sender<io::Result<()>>) -> Op) -> io::Result<()> {
+        self.shared.poison.check()?;
+        let (reply, answer) = oneshot::channel();
+        self.shared.queue.send(op(reply)).await.map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?
+    }
+
+    /// The entries in `[start, end)` that the log has, up to `most_bytes` but at least one.
+    async fn read(&self, start: u64, end: u64, most_bytes: usize) -> io::Result<Vec<Entry>> {
+        self.shared.poison.check()?;
+        let (mut entries, cold) = self.shared.tail.lock().read(start, end, most_bytes);
+        if cold.is_empty() {
+            return Ok(entries);
+        }
+        let disk = self.shared.disk.lock().clone().ok_or_else(closed)?;
+        let read = tokio::task::spawn_blocking(move || disk.read(cold, most_bytes));
+        let (mut older, is_whole) = read.await.map_err(io::Error::other)??;
+        if is_whole {
+            older.append(&mut entries);
+        }
+        Ok(older)
+    }
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the log is closed")
+}
+
+fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.saturating_add(1),
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => u64::MAX,
+    };
+    (start, end)
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<Entry>>
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (start, end) = bounds(&range);
+        self.read(start, end, usize::MAX).await
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
+        self.read(start, end, READ_MAX_BYTES).await
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        self.shared.poison.check()?;
+        Ok(self.shared.tail.lock().vote())
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
+        self.shared.poison.check()?;
+        let tail = self.shared.tail.lock();
+        Ok(LogState { last_purged_log_id: tail.purged(), last_log_id: tail.last() })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        let vote = *vote;
+        self.call(|reply| Op::Vote { vote, reply }).await
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        self.shared.poison.check()?;
+        let entries: Vec<Entry> = entries.into_iter().collect();
+        self.shared.tail.lock().append(&entries)?;
+        self.shared.queue.send(Op::Append { entries, callback }).await.map_err(|_| closed())
+    }
+
+    async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> io::Result<()> {
+        let (from, last) = self.shared.tail.lock().truncate_after(last_log_id);
+        self.call(|reply| Op::Truncate { from, last, reply }).await
+    }
+
+    async fn purge(&mut self, log_id: LogId) -> io::Result<()> {
+        let last = self.shared.tail.lock().purge(log_id);
+        self.call(|reply| Op::Purge { upto: log_id, last, reply }).await
+    }
+}

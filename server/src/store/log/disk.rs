@@ -1,0 +1,242 @@
+//! The log's shape on disk, and what is checked when it is opened.
+//!
+//! One database with two keyspaces. `entries`: the index, big-endian, to a crc32 (of index and content) and the
+//! entry. `meta`: the purge point, the last entry, the vote, and up to where purged entries have been removed. The
+//! purge point is a key of its own, because finding the first entry would mean to walk over the tombstones of all
+//! purged ones (measured: 40 to 297 ms).
+
+use std::{io, ops::Range, path::Path};
+
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch as WriteBatch};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{tail::Tail, tail::entry_bytes};
+use crate::{
+    raft::types::alias::{Entry, LogId, Vote},
+    store::witness::Witness,
+};
+
+const CRC_BYTES: usize = 4;
+/// Journals are kept until their content is in tables; the log needs few.
+const JOURNAL_MAX_BYTES: u64 = 128 << 20;
+const MEMTABLE_MAX_BYTES: u64 = 16 << 20;
+
+const PURGED: &str = "purged";
+const LAST: &str = "last";
+const VOTE: &str = "vote";
+const SWEPT: &str = "swept";
+
+/// Why a log was not opened. The node must not start: it may have promised what is not there any more.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenLogError {
+    /// The database cannot be opened or read.
+    #[error("the log cannot be read: {0}")]
+    Database(#[from] fjall::Error),
+    /// The witness cannot be opened or read.
+    #[error("the log's witness cannot be read: {0}")]
+    Witness(io::Error),
+    /// A key or a value is not what was written.
+    #[error("the log is damaged: {what}")]
+    Damaged {
+        /// Where, and what was expected.
+        what: String,
+    },
+    /// Acknowledged entries are missing.
+    #[error("the log ends at {got}: expected {expected}, which has been acknowledged")]
+    Short {
+        /// Where it ends.
+        got: String,
+        /// What must be there.
+        expected: String,
+    },
+    /// The vote is older than one that was saved.
+    #[error("the log has the vote {got}: expected {expected} or a later one, which has been saved")]
+    OldVote {
+        /// The vote that was found.
+        got: String,
+        /// The one that was saved.
+        expected: String,
+    },
+    /// The writer's thread could not be started.
+    #[error("the log's writer cannot be started: {0}")]
+    Thread(io::Error),
+}
+
+fn damaged(what: impl Into<String>) -> OpenLogError {
+    OpenLogError::Damaged { what: what.into() }
+}
+
+fn shown(id: Option<impl std::fmt::Display>) -> String {
+    id.map_or_else(|| "nothing".to_owned(), |id| id.to_string())
+}
+
+/// The database. Clones are the same database.
+#[derive(Clone)]
+pub(super) struct Disk {
+    database: Database,
+    entries: Keyspace,
+    meta: Keyspace,
+}
+
+impl Disk {
+    /// Opens and checks.
+    pub(super) fn open(dir: &Path, witness: &Path) -> Result<(Self, Tail, Witness), OpenLogError> {
+        let witness = Witness::open(witness).map_err(OpenLogError::Witness)?;
+        let database = Database::builder(dir).worker_threads(1).max_journaling_size(JOURNAL_MAX_BYTES).open()?;
+        let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_MAX_BYTES);
+        let entries = database.keyspace("entries", options)?;
+        let meta = database.keyspace("meta", KeyspaceCreateOptions::default)?;
+        let disk = Self { database, entries, meta };
+        let tail = disk.check(&witness)?;
+        Ok((disk, tail, witness))
+    }
+
+    fn check(&self, witness: &Witness) -> Result<Tail, OpenLogError> {
+        let witnessed = witness.current();
+        let purged: Option<LogId> = self.meta(PURGED)?;
+        let last: Option<LogId> = self.meta(LAST)?;
+        let vote: Option<Vote> = self.meta(VOTE)?;
+        if let Some(expected) = witnessed.vote
+            && vote.is_none_or(|vote| !matches!(vote.partial_cmp(&expected), Some(order) if order.is_ge()))
+        {
+            return Err(OpenLogError::OldVote { got: shown(vote), expected: expected.to_string() });
+        }
+
+        let mut found = purged;
+        for item in self.entries.range(key(purged.map_or(0, |purged| purged.index + 1))..) {
+            let (key, value) = item.into_inner()?;
+            let entry = decode(&key, &value).map_err(|error| damaged(error.to_string()))?;
+            let expected = found.map_or(0, |found| found.index + 1);
+            if entry.log_id.index != expected {
+                return Err(damaged(format!("entry {} is next: expected {expected}", entry.log_id.index)));
+            }
+            found = Some(entry.log_id);
+            if let Some(witness) = witnessed.last
+                && witness.index == expected
+                && witness != entry.log_id
+            {
+                return Err(damaged(format!("entry {}: expected {witness}, which was acknowledged", entry.log_id)));
+            }
+        }
+        if found != last {
+            return Err(OpenLogError::Short { got: shown(found), expected: shown(last) });
+        }
+        if witnessed.last.map(|last| last.index) > found.map(|found| found.index) {
+            return Err(OpenLogError::Short { got: shown(found), expected: shown(witnessed.last) });
+        }
+        Ok(Tail::new(purged, found, vote))
+    }
+
+    fn meta<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, OpenLogError> {
+        let Some(bytes) = self.meta.get(name)? else { return Ok(None) };
+        let value = checked(name.as_bytes(), &bytes)
+            .and_then(|bytes| postcard::from_bytes(bytes).map_err(invalid))
+            .map_err(|error| damaged(format!("{name}: {error}")))?;
+        Ok(Some(value))
+    }
+
+    /// Up to where the entries below the purge point have been removed, and the purge point: what is between is left.
+    pub(super) fn unswept(&self) -> Result<Range<u64>, OpenLogError> {
+        let purged: Option<LogId> = self.meta(PURGED)?;
+        let swept: Option<u64> = self.meta(SWEPT)?;
+        Ok(swept.unwrap_or(0)..purged.map_or(0, |purged| purged.index + 1))
+    }
+
+    /// The entries with these indexes, up to `most_bytes` but at least one, and whether those are all.
+    pub(super) fn read(&self, indexes: Range<u64>, most_bytes: usize) -> io::Result<(Vec<Entry>, bool)> {
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        for item in self.entries.range(key(indexes.start)..key(indexes.end)) {
+            let (key, value) = item.into_inner().map_err(io::Error::other)?;
+            let entry = decode(&key, &value)?;
+            bytes += entry_bytes(&entry);
+            if bytes > most_bytes && !entries.is_empty() {
+                return Ok((entries, false));
+            }
+            entries.push(entry);
+        }
+        Ok((entries, true))
+    }
+
+    pub(super) fn batch(&self) -> WriteBatch {
+        self.database.batch()
+    }
+
+    pub(super) fn put_entry(&self, batch: &mut WriteBatch, entry: &Entry) -> io::Result<()> {
+        let key = key(entry.log_id.index);
+        let value = encode(&key, entry)?;
+        batch.insert(&self.entries, key, value);
+        Ok(())
+    }
+
+    pub(super) fn remove_entry(&self, batch: &mut WriteBatch, index: u64) {
+        batch.remove(&self.entries, key(index));
+    }
+
+    pub(super) fn put_last(&self, batch: &mut WriteBatch, last: Option<LogId>) -> io::Result<()> {
+        match last {
+            Some(last) => self.put_meta(batch, LAST, &last),
+            None => {
+                batch.remove(&self.meta, LAST);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn put_vote(&self, batch: &mut WriteBatch, vote: &Vote) -> io::Result<()> {
+        self.put_meta(batch, VOTE, vote)
+    }
+
+    pub(super) fn put_purged(&self, batch: &mut WriteBatch, purged: &LogId) -> io::Result<()> {
+        self.put_meta(batch, PURGED, purged)
+    }
+
+    pub(super) fn put_swept(&self, batch: &mut WriteBatch, below: u64) -> io::Result<()> {
+        self.put_meta(batch, SWEPT, &below)
+    }
+
+    fn put_meta(&self, batch: &mut WriteBatch, name: &str, value: &impl Serialize) -> io::Result<()> {
+        batch.insert(&self.meta, name, encode(name.as_bytes(), value)?);
+        Ok(())
+    }
+}
+
+fn key(index: u64) -> [u8; 8] {
+    index.to_be_bytes()
+}
+
+fn invalid(error: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
+fn crc(key: &[u8], content: &[u8]) -> [u8; CRC_BYTES] {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(key);
+    hasher.update(content);
+    hasher.finalize().to_le_bytes()
+}
+
+fn encode(key: &[u8], value: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut bytes = postcard::to_extend(value, vec![0; CRC_BYTES]).map_err(invalid)?;
+    let crc = crc(key, &bytes[CRC_BYTES..]);
+    bytes[..CRC_BYTES].copy_from_slice(&crc);
+    Ok(bytes)
+}
+
+fn checked<'a>(key: &[u8], value: &'a [u8]) -> io::Result<&'a [u8]> {
+    match value.split_at_checked(CRC_BYTES) {
+        Some((expected, content)) if expected == crc(key, content) => Ok(content),
+        Some(_) => Err(invalid("the checksum differs")),
+        None => Err(invalid(format!("{} bytes: expected more than {CRC_BYTES}", value.len()))),
+    }
+}
+
+fn decode(key: &[u8], value: &[u8]) -> io::Result<Entry> {
+    let index = <[u8; 8]>::try_from(key).map(u64::from_be_bytes).map_err(invalid)?;
+    let content = checked(key, value).map_err(|error| invalid(format!("entry {index}: {error}")))?;
+    let entry: Entry = postcard::from_bytes(content).map_err(|error| invalid(format!("entry {index}: {error}")))?;
+    if entry.log_id.index != index {
+        return Err(invalid(format!("entry {index} says that it is {}", entry.log_id)));
+    }
+    Ok(entry)
+}

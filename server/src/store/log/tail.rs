@@ -1,0 +1,147 @@
+//! The part of the log that is kept in memory: all that is not on disk yet, and what was written last.
+
+use std::{collections::VecDeque, io, ops::Range};
+
+use crate::raft::types::alias::{Entry, LogId, Vote};
+
+/// The entries that are kept although they are on disk. Followers that keep up and the state machine read the last
+/// few hundred.
+const RECENT_ENTRIES: usize = 8192;
+/// The bytes of those entries.
+const RECENT_BYTES: usize = 32 << 20;
+
+/// What is known of the log without reading the disk.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    purged: Option<LogId>,
+    last: Option<LogId>,
+    vote: Option<Vote>,
+    /// Consecutive; the last of them is the last of the log. Empty if nothing was appended since the last cut.
+    recent: VecDeque<Entry>,
+    recent_bytes: usize,
+    /// The entries below this are on disk.
+    flushed: u64,
+}
+
+/// What an entry counts for in the bounds on bytes: its payload, and a little for the rest.
+pub(super) fn entry_bytes(entry: &Entry) -> usize {
+    let payload = match &entry.payload {
+        openraft::EntryPayload::Normal(logged) => logged.encoded_bytes(),
+        openraft::EntryPayload::Blank => 0,
+        openraft::EntryPayload::Membership(_) => 1024,
+    };
+    payload + 64
+}
+
+impl Tail {
+    /// What was found on disk.
+    pub(super) fn new(purged: Option<LogId>, last: Option<LogId>, vote: Option<Vote>) -> Self {
+        let flushed = last.map_or(0, |last| last.index + 1);
+        Self { purged, last, vote, recent: VecDeque::new(), recent_bytes: 0, flushed }
+    }
+
+    pub(super) fn purged(&self) -> Option<LogId> {
+        self.purged
+    }
+
+    pub(super) fn last(&self) -> Option<LogId> {
+        self.last
+    }
+
+    pub(super) fn vote(&self) -> Option<Vote> {
+        self.vote
+    }
+
+    /// The vote is on disk.
+    pub(super) fn vote_saved(&mut self, vote: Vote) {
+        self.vote = Some(vote);
+    }
+
+    /// Adds entries at the end.
+    ///
+    /// # Errors
+    ///
+    /// There would be a hole.
+    pub(super) fn append(&mut self, entries: &[Entry]) -> io::Result<()> {
+        for entry in entries {
+            let got = entry.log_id.index;
+            if let Some(last) = self.last
+                && got != last.index + 1
+            {
+                let expected = last.index + 1;
+                let message = format!("entry {got} appended to the log: expected {expected}");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+            }
+            self.last = Some(entry.log_id);
+            self.recent_bytes += entry_bytes(entry);
+            self.recent.push_back(entry.clone());
+        }
+        Ok(())
+    }
+
+    /// Forgets the entries after `last`; returns the first index that is gone, and what is the last entry now.
+    pub(super) fn truncate_after(&mut self, last: Option<LogId>) -> (u64, Option<LogId>) {
+        let from = last.map_or(0, |last| last.index + 1);
+        if self.last.is_none_or(|last| last.index < from) {
+            return (from, self.last);
+        }
+        while self.recent.back().is_some_and(|entry| entry.log_id.index >= from) {
+            self.forget_back();
+        }
+        self.last = last.max(self.purged);
+        (from, self.last)
+    }
+
+    /// Forgets the entries up to `upto`; returns what is the last entry now.
+    pub(super) fn purge(&mut self, upto: LogId) -> Option<LogId> {
+        while self.recent.front().is_some_and(|entry| entry.log_id.index <= upto.index) {
+            self.forget_front();
+        }
+        self.purged = self.purged.max(Some(upto));
+        self.last = self.last.max(self.purged);
+        self.last
+    }
+
+    /// The entries below `index` are on disk; drops from memory what is beyond the bounds.
+    pub(super) fn flushed_below(&mut self, index: u64) {
+        self.flushed = index;
+        while self.recent.len() > RECENT_ENTRIES || self.recent_bytes > RECENT_BYTES {
+            if self.recent.front().is_none_or(|entry| entry.log_id.index >= self.flushed) {
+                break;
+            }
+            self.forget_front();
+        }
+    }
+
+    /// The entries in `[start, end)` that are in memory, and the indexes before them that have to be read from disk.
+    /// Returns up to `most_bytes`, but at least one entry.
+    pub(super) fn read(&self, start: u64, end: u64, most_bytes: usize) -> (Vec<Entry>, Range<u64>) {
+        let start = self.purged.map_or(start, |purged| start.max(purged.index + 1));
+        let end = self.last.map_or(0, |last| end.min(last.index + 1));
+        let first = self.recent.front().map_or(end, |entry| entry.log_id.index);
+        let cold = start..end.min(first);
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        let skip = usize::try_from(start.saturating_sub(first)).unwrap_or(usize::MAX);
+        for entry in self.recent.iter().skip(skip).take_while(|entry| entry.log_id.index < end) {
+            bytes += entry_bytes(entry);
+            if bytes > most_bytes && !(entries.is_empty() && cold.is_empty()) {
+                break;
+            }
+            entries.push(entry.clone());
+        }
+        (entries, cold)
+    }
+
+    fn forget_front(&mut self) {
+        if let Some(entry) = self.recent.pop_front() {
+            self.recent_bytes -= entry_bytes(&entry);
+        }
+    }
+
+    fn forget_back(&mut self) {
+        if let Some(entry) = self.recent.pop_back() {
+            self.recent_bytes -= entry_bytes(&entry);
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The one thread that writes the log.
+//!
+//! It takes what waits in the queue, writes it as one batch, fsyncs once, then answers. Within a batch each key
+//! occurs once (the store gives all of a batch one sequence number, so the order of two writes of one key would be
+//! undefined): a cut therefore ends a batch, and the last entry, the vote and the sweep are written once at its end.
+
+use std::{io, ops::Range, sync::Arc};
+
+use fjall::{OwnedWriteBatch as WriteBatch, PersistMode};
+use openraft::storage::IOFlushed;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    disk::Disk,
+    tail::{Tail, entry_bytes},
+};
+use crate::{
+    raft::types::{
+        TypeConfig,
+        alias::{Entry, LogId, Vote},
+    },
+    store::{poison::Poison, witness::Witness},
+};
+
+type Reply = oneshot::Sender<io::Result<()>>;
+
+/// What one batch holds at most; one call may go beyond.
+const BATCH_MAX_BYTES: usize = 8 << 20;
+/// Purged entries that are removed along with one batch: few enough that no append waits for them noticeably.
+const SWEEP_ENTRIES: u64 = 256;
+
+/// A call.
+pub(super) enum Op {
+    /// Add entries.
+    Append { entries: Vec<Entry>, callback: IOFlushed<TypeConfig> },
+    /// Save a vote.
+    Vote { vote: Vote, reply: Reply },
+    /// Remove all entries from `from` on; `last` is the last one then.
+    Truncate { from: u64, last: Option<LogId>, reply: Reply },
+    /// Move the purge point; `last` is the last entry then.
+    Purge { upto: LogId, last: Option<LogId>, reply: Reply },
+    /// End.
+    Close { reply: oneshot::Sender<()> },
+}
+
+enum Waiter {
+    Callback(IOFlushed<TypeConfig>),
+    Reply(Reply),
+}
+
+impl Waiter {
+    fn answer(self, result: &io::Result<()>) {
+        let result = match result {
+            Ok(()) => Ok(()),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        };
+        match self {
+            Self::Callback(callback) => callback.io_completed(result),
+            // Whoever asked may have gone.
+            Self::Reply(reply) => drop(reply.send(result)),
+        }
+    }
+}
+
+/// The batch that is being gathered.
+#[derive(Default)]
+struct Gathered {
+    entries: Vec<Entry>,
+    bytes: usize,
+    vote: Option<Vote>,
+    waiters: Vec<Waiter>,
+}
+
+pub(super) struct Writer {
+    disk: Disk,
+    witness: Witness,
+    tail: Arc<Mutex<Tail>>,
+    poison: Poison,
+    /// The last entry on disk.
+    last: Option<LogId>,
+    /// The vote on disk.
+    vote: Option<Vote>,
+    /// Purged entries that are still to be removed.
+    unswept: Range<u64>,
+    /// The first index that has not been purged: what the sweep has reached when nothing is left of it.
+    kept_from: u64,
+}
+
+impl Writer {
+    pub(super) fn new(disk: Disk, witness: Witness, tail: Arc<Mutex<Tail>>, poison: Poison) -> Self {
+        let (purged, last, vote) = {
+            let tail = tail.lock();
+            (tail.purged(), tail.last(), tail.vote())
+        };
+        let kept_from = purged.map_or(0, |purged| purged.index + 1);
+        // If that cannot be read now, a later purge removes them; nothing depends on it.
+        let unswept = disk.unswept().unwrap_or(0..0);
+        Self { disk, witness, tail, poison, last, vote, unswept, kept_from }
+    }
+
+    pub(super) fn run(mut self, mut calls: mpsc::Receiver<Op>) {
+        while let Some(op) = self.next(&mut calls) {
+            if let Op::Close { reply } = op {
+                calls.close();
+                let _ = reply.send(());
+                return;
+            }
+            let mut held = Some(op);
+            let mut gathered = Gathered::default();
+            while let Some(op) = held.take() {
+                match op {
+                    Op::Append { entries, callback } => {
+                        gathered.bytes += entries.iter().map(entry_bytes).sum::<usize>();
+                        gathered.entries.extend(entries);
+                        gathered.waiters.push(Waiter::Callback(callback));
+                    }
+                    Op::Vote { vote, reply } => {
+                        gathered.vote = Some(vote);
+                        gathered.waiters.push(Waiter::Reply(reply));
+                    }
+                    other => {
+                        held = Some(other);
+                        break;
+                    }
+                }
+                if gathered.bytes < BATCH_MAX_BYTES {
+                    held = calls.try_recv().ok();
+                }
+            }
+            self.commit(gathered);
+            match held {
+                Some(Op::Truncate { from, last, reply }) => {
+                    let result = self.guarded(|writer| writer.truncate(from, last));
+                    Waiter::Reply(reply).answer(&result);
+                }
+                Some(Op::Purge { upto, last, reply }) => {
+                    let result = self.guarded(|writer| writer.purge(upto, last));
+                    Waiter::Reply(reply).answer(&result);
+                }
+                Some(Op::Close { reply }) => {
+                    calls.close();
+                    let _ = reply.send(());
+                    return;
+                }
+                Some(Op::Append { .. } | Op::Vote { .. }) | None => {}
+            }
+        }
+    }
+
+    /// The next call; removes purged entries while there is none.
+    fn next(&mut self, calls: &mut mpsc::Receiver<Op>) -> Option<Op> {
+        while !self.unswept.is_empty() {
+            match calls.try_recv() {
+                Ok(op) => return Some(op),
+                Err(mpsc::error::TryRecvError::Disconnected) => return None,
+                Err(mpsc::error::TryRecvError::Empty) => {
+                    let swept = self.guarded(|writer| {
+                        let mut batch = writer.disk.batch();
+                        let unswept = writer.sweep(&mut batch)?;
+                        batch.commit().map_err(io::Error::other)?;
+                        writer.unswept = unswept;
+                        Ok(())
+                    });
+                    if swept.is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+        calls.blocking_recv()
+    }
+
+    fn guarded(&mut self, write: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
+        self.poison.check()?;
+        write(self).inspect_err(|error| self.poison.poison(format!("the log could not be written: {error}")))
+    }
+
+    fn commit(&mut self, gathered: Gathered) {
+        let Gathered { entries, vote, waiters, .. } = gathered;
+        if waiters.is_empty() {
+            return;
+        }
+        let result = self.guarded(|writer| writer.write(&entries, vote));
+        if result.is_ok() {
+            let mut tail = self.tail.lock();
+            if let Some(vote) = vote {
+                tail.vote_saved(vote);
+            }
+            if let Some(last) = entries.last() {
+                tail.flushed_below(last.log_id.index + 1);
+            }
+        }
+        for waiter in waiters {
+            waiter.answer(&result);
+        }
+    }
+
+    fn write(&mut self, entries: &[Entry], vote: Option<Vote>) -> io::Result<()> {
+        let mut batch = self.disk.batch().durability(Some(PersistMode::SyncData));
+        for entry in entries {
+            self.disk.put_entry(&mut batch, entry)?;
+        }
+        let last = entries.last().map_or(self.last, |entry| Some(entry.log_id));
+        self.disk.put_last(&mut batch, last)?;
+        if let Some(vote) = &vote {
+            self.disk.put_vote(&mut batch, vote)?;
+        }
+        let unswept = self.sweep(&mut batch)?;
+        batch.commit().map_err(io::Error::other)?;
+        self.unswept = unswept;
+        self.last = last;
+        let is_durable = vote.is_some();
+        self.vote = vote.or(self.vote);
+        self.witness.record(self.last, self.vote, is_durable)
+    }
+
+    /// Adds the removal of some purged entries; returns what is left then.
+    fn sweep(&self, batch: &mut WriteBatch) -> io::Result<Range<u64>> {
+        if self.unswept.is_empty() {
+            return Ok(self.unswept.clone());
+        }
+        let below = self.unswept.end.min(self.unswept.start.saturating_add(SWEEP_ENTRIES));
+        for index in self.unswept.start..below {
+            self.disk.remove_entry(batch, index);
+        }
+        let is_done = below == self.unswept.end;
+        self.disk.put_swept(batch, if is_done { self.kept_from } else { below })?;
+        Ok(below..self.unswept.end)
+    }
+
+    fn truncate(&mut self, from: u64, last: Option<LogId>) -> io::Result<()> {
+        if last == self.last {
+            return Ok(());
+        }
+        // First the witness, and durably: it must never say more than the log.
+        self.witness.record(last, self.vote, true)?;
+        let end = self.last.map_or(from, |last| last.index + 1);
+        let mut batch = self.disk.batch().durability(Some(PersistMode::SyncData));
+        for index in from..end {
+            self.disk.remove_entry(&mut batch, index);
+        }
+        self.disk.put_last(&mut batch, last)?;
+        batch.commit().map_err(io::Error::other)?;
+        self.last = last;
+        self.tail.lock().flushed_below(from);
+        Ok(())
+    }
+
+    fn purge(&mut self, upto: LogId, last: Option<LogId>) -> io::Result<()> {
+        let existing = self.last.map_or(0, |last| last.index + 1);
+        self.kept_from = self.kept_from.max(upto.index + 1);
+        // What lies beyond the old end does not exist: nothing to remove there.
+        self.unswept.end = self.kept_from.min(existing).max(self.unswept.start);
+        let mut batch = self.disk.batch().durability(Some(PersistMode::SyncData));
+        self.disk.put_purged(&mut batch, &upto)?;
+        self.disk.put_last(&mut batch, last)?;
+        if self.unswept.is_empty() {
+            self.disk.put_swept(&mut batch, self.kept_from)?;
+        }
+        batch.commit().map_err(io::Error::other)?;
+        self.last = last;
+        self.witness.record(self.last, self.vote, false)?;
+        if self.unswept.is_empty() {
+            self.unswept = self.kept_from..self.kept_from;
+        }
+        self.tail.lock().flushed_below(self.last.map_or(0, |last| last.index + 1));
+        Ok(())
+    }
+}

@@ -1,0 +1,22 @@
+//! What a replica keeps on disk.
+//!
+//! ```text
+//! DIR/standing     whether this replica may take part in a cluster, and in which       [`standing`]
+//! DIR/log/         Raft's log and vote, fsynced before anything is acknowledged        [`log`]
+//! DIR/witness      an independent record of how far the log reaches                    [`witness`]
+//! DIR/state/       the replicated state as rows; behind the log by design              [`state`]
+//! DIR/incoming     a snapshot that is being received                                   [`snapshot`]
+//! ```
+//!
+//! Two databases, because the state needs no fsync of its own while the log reaches back to what it has applied, and
+//! sharing one journal would make each of the log's fsyncs write the state too (measured: 198,000 against 138,000
+//! entries/s at batches of 64).
+//!
+//! All of it belongs together: a directory of which a part was removed, or restored from a copy, is refused.
+
+pub mod log;
+pub mod poison;
+pub mod snapshot;
+pub mod standing;
+pub mod state;
+pub mod witness;

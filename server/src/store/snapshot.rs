@@ -1,0 +1,419 @@
+//! Snapshots: the replicated state as a stream of rows, from one replica to another.
+//!
+//! ```text
+//! magic "LSHSNAP" and a format version byte
+//! header    length u32, then postcard: the applied log id and the membership
+//! row       1, key length u32, value length u32, key, value; keys ascend strictly
+//! end       0, row count u64, crc32 of everything before the crc
+//! ```
+//!
+//! Numbers are little-endian. The count and the crc stand at the end so that one pass over a view of the database,
+//! which goes on being written meanwhile, is enough to send it.
+//!
+//! **Guarantees.** [`SnapshotFile::check`] reads a received file completely, and builds the state from it, before
+//! anything of it is used. Whatever the bytes are, it answers with an error rather than a panic, and it allocates no
+//! more than one row's bounds beyond what the rows themselves hold.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use leasehold_protocol::state::{RowError, State};
+use serde::{Deserialize, Serialize};
+
+use super::state::StateView;
+use crate::raft::types::alias::{LogId, SnapshotMeta, StoredMembership};
+
+const MAGIC: &[u8; 7] = b"LSHSNAP";
+const FORMAT: u8 = 1;
+const ROW: u8 = 1;
+const END: u8 = 0;
+
+/// The membership of a cluster of hundreds is far smaller.
+const HEADER_MAX_BYTES: u32 = 1 << 20;
+/// A key is a path and two numbers.
+const KEY_MAX_BYTES: u32 = 64 << 10;
+/// A value is a node with its value, or the list of what one change touched.
+const VALUE_MAX_BYTES: u32 = 64 << 20;
+/// The pieces in which a snapshot crosses the network.
+pub const PIECE_BYTES: usize = 1 << 20;
+/// A snapshot that is received is not let grow beyond this: the state is kept in memory, and no machine has as much.
+pub const SNAPSHOT_MAX_BYTES: u64 = 1 << 40;
+
+/// Why bytes are no snapshot.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The file cannot be read.
+    #[error("the snapshot cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// It is not a snapshot, or of another format.
+    #[error("the snapshot begins with {got:02x?}: expected {MAGIC:02x?} and format {FORMAT}")]
+    Format {
+        /// The first bytes.
+        got: [u8; 8],
+    },
+    /// A length is beyond its bound.
+    #[error("a {what} of {got} bytes in the snapshot: expected at most {most}")]
+    Length {
+        /// Of what.
+        what: &'static str,
+        /// The length that it says.
+        got: u32,
+        /// The bound.
+        most: u32,
+    },
+    /// The header does not decode.
+    #[error("the snapshot's header does not decode: {0}")]
+    Header(postcard::Error),
+    /// A row is not in its place.
+    #[error("the snapshot's rows are out of order at row {row}")]
+    Order {
+        /// Which, from 0.
+        row: u64,
+    },
+    /// A tag is unknown.
+    #[error("tag {got} in the snapshot: expected {ROW} or {END}")]
+    Tag {
+        /// The tag.
+        got: u8,
+    },
+    /// Rows are missing, or there are too many.
+    #[error("the snapshot has {got} rows: expected {expected}")]
+    Count {
+        /// How many there are.
+        got: u64,
+        /// How many it says.
+        expected: u64,
+    },
+    /// The checksum differs.
+    #[error("the snapshot's checksum is {got:08x}: expected {expected:08x}")]
+    Checksum {
+        /// What the bytes have.
+        got: u32,
+        /// What it says.
+        expected: u32,
+    },
+    /// Something follows the end.
+    #[error("bytes after the end of the snapshot")]
+    Trailing,
+    /// The rows are no state.
+    #[error("the snapshot's rows are no state: {0}")]
+    Rows(#[from] RowError),
+    /// The state's own index is beyond what the header says.
+    #[error("the snapshot's state has applied entry {got}: expected at most {expected}")]
+    Ahead {
+        /// What the state says.
+        got: u64,
+        /// What the header says.
+        expected: u64,
+    },
+}
+
+/// What a snapshot is of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The last entry that was applied.
+    pub applied: Option<LogId>,
+    /// The membership then.
+    pub membership: StoredMembership,
+}
+
+impl Header {
+    /// As Raft wants it.
+    pub fn meta(&self) -> SnapshotMeta {
+        SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone() }
+    }
+}
+
+/// A snapshot in Raft's hands: to be sent, or to be installed.
+#[derive(Debug)]
+pub enum StateSnapshot {
+    /// A view of this replica's state.
+    View(StateView),
+    /// One that was received, and checked.
+    Received(Box<CheckedSnapshot>),
+}
+
+/// A received snapshot that has been read completely.
+#[derive(Debug)]
+pub struct CheckedSnapshot {
+    /// What it is of.
+    pub header: Header,
+    /// The state that the rows are.
+    pub state: State,
+    /// Where the rows are.
+    pub file: SnapshotFile,
+}
+
+/// A file with a snapshot; removed when it is dropped.
+#[derive(Debug)]
+pub struct SnapshotFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl Drop for SnapshotFile {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "a snapshot that is not needed any more stays");
+        }
+    }
+}
+
+impl SnapshotFile {
+    /// An empty file; replaces one that a crash has left.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be made.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Reads all of it.
+    ///
+    /// # Errors
+    ///
+    /// [`SnapshotError`]: it is damaged, or never was a snapshot.
+    pub fn check(self) -> Result<CheckedSnapshot, SnapshotError> {
+        let mut rows = self.rows()?;
+        let header = rows.header.clone();
+        let mut failure = None;
+        let state = State::from_rows(std::iter::from_fn(|| match rows.next_row() {
+            Ok(row) => row,
+            Err(error) => {
+                failure = Some(error);
+                None
+            }
+        }));
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let state = state?;
+        let expected = header.applied.map_or(0, |applied| applied.index);
+        if state.applied_index() > expected {
+            return Err(SnapshotError::Ahead { got: state.applied_index(), expected });
+        }
+        Ok(CheckedSnapshot { header, state, file: self })
+    }
+
+    /// The rows, from the first.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or does not begin as a snapshot does.
+    pub fn rows(&self) -> Result<SnapshotReader<BufReader<File>>, SnapshotError> {
+        let mut file = self.file.try_clone()?;
+        file.seek(SeekFrom::Start(0))?;
+        SnapshotReader::new(BufReader::with_capacity(PIECE_BYTES, file))
+    }
+}
+
+/// Adds at the end.
+impl Write for SnapshotFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Writes a snapshot of a view.
+///
+/// # Errors
+///
+/// The view cannot be read, or `out` refused.
+pub fn write(view: &StateView, out: impl Write) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(PIECE_BYTES, Hashing { inner: out, crc: crc32fast::Hasher::new() });
+    out.write_all(MAGIC)?;
+    out.write_all(&[FORMAT])?;
+    let header = postcard::to_allocvec(view.header()).map_err(io::Error::other)?;
+    out.write_all(&length(&header, HEADER_MAX_BYTES)?)?;
+    out.write_all(&header)?;
+    let mut count: u64 = 0;
+    for row in view.rows() {
+        let (key, value) = row?;
+        out.write_all(&[ROW])?;
+        out.write_all(&length(&key, KEY_MAX_BYTES)?)?;
+        out.write_all(&length(&value, VALUE_MAX_BYTES)?)?;
+        out.write_all(&key)?;
+        out.write_all(&value)?;
+        count += 1;
+    }
+    out.write_all(&[END])?;
+    out.write_all(&count.to_le_bytes())?;
+    let Hashing { mut inner, crc } = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    inner.write_all(&crc.finalize().to_le_bytes())?;
+    inner.flush()
+}
+
+fn length(bytes: &[u8], most: u32) -> io::Result<[u8; 4]> {
+    match u32::try_from(bytes.len()) {
+        Ok(length) if length <= most => Ok(length.to_le_bytes()),
+        _ => Err(io::Error::other(format!("{} bytes in a row: expected at most {most}", bytes.len()))),
+    }
+}
+
+struct Hashing<T> {
+    inner: T,
+    crc: crc32fast::Hasher,
+}
+
+impl<T: Write> Write for Hashing<T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.crc.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// Reads a snapshot row by row.
+pub struct SnapshotReader<R> {
+    inner: R,
+    crc: crc32fast::Hasher,
+    header: Header,
+    last_key: Vec<u8>,
+    count: u64,
+    is_done: bool,
+}
+
+impl<R: Read> SnapshotReader<R> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    ///
+    /// This is no snapshot.
+    pub fn new(inner: R) -> Result<Self, SnapshotError> {
+        let header = Header { applied: None, membership: StoredMembership::default() };
+        let crc = crc32fast::Hasher::new();
+        let mut reader = Self { inner, crc, header, last_key: Vec::new(), count: 0, is_done: false };
+        let got: [u8; 8] = reader.read_array()?;
+        if &got[..MAGIC.len()] != MAGIC || got[MAGIC.len()] != FORMAT {
+            return Err(SnapshotError::Format { got });
+        }
+        let length = reader.read_length("header", HEADER_MAX_BYTES)?;
+        let bytes = reader.read_bytes(length)?;
+        let (header, rest) = postcard::take_from_bytes(&bytes).map_err(SnapshotError::Header)?;
+        if !rest.is_empty() {
+            return Err(SnapshotError::Header(postcard::Error::SerdeDeCustom));
+        }
+        reader.header = header;
+        Ok(reader)
+    }
+
+    /// What the snapshot is of.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The next row; none when the end has been reached, and was right.
+    ///
+    /// # Errors
+    ///
+    /// [`SnapshotError`]. Do not go on.
+    pub fn next_row(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>, SnapshotError> {
+        if self.is_done {
+            return Ok(None);
+        }
+        match self.read_array::<1>()? {
+            [ROW] => {
+                let key_length = self.read_length("key", KEY_MAX_BYTES)?;
+                let value_length = self.read_length("value", VALUE_MAX_BYTES)?;
+                let key = self.read_bytes(key_length)?;
+                let value = self.read_bytes(value_length)?;
+                if self.count > 0 && key <= self.last_key {
+                    return Err(SnapshotError::Order { row: self.count });
+                }
+                self.last_key.clone_from(&key);
+                self.count += 1;
+                Ok(Some((key, value)))
+            }
+            [END] => self.end().map(|()| None),
+            [got] => Err(SnapshotError::Tag { got }),
+        }
+    }
+
+    fn end(&mut self) -> Result<(), SnapshotError> {
+        self.is_done = true;
+        let expected = u64::from_le_bytes(self.read_array()?);
+        if self.count != expected {
+            return Err(SnapshotError::Count { got: self.count, expected });
+        }
+        let got = self.crc.clone().finalize();
+        let expected = u32::from_le_bytes(self.read_array()?);
+        if got != expected {
+            return Err(SnapshotError::Checksum { got, expected });
+        }
+        match self.inner.read(&mut [0])? {
+            0 => Ok(()),
+            _ => Err(SnapshotError::Trailing),
+        }
+    }
+
+    fn read_array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.inner.read_exact(&mut bytes)?;
+        self.crc.update(&bytes);
+        Ok(bytes)
+    }
+
+    fn read_length(&mut self, what: &'static str, most: u32) -> Result<u32, SnapshotError> {
+        let got = u32::from_le_bytes(self.read_array()?);
+        if got > most { Err(SnapshotError::Length { what, got, most }) } else { Ok(got) }
+    }
+
+    fn read_bytes(&mut self, length: u32) -> io::Result<Vec<u8>> {
+        // Grows with what is there: a length that lies costs nothing.
+        let mut bytes = Vec::new();
+        let read = (&mut self.inner).take(u64::from(length)).read_to_end(&mut bytes)?;
+        if read < length as usize {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.crc.update(&bytes);
+        Ok(bytes)
+    }
+}
+
+/// The pieces of a view's snapshot, in order, each at most [`PIECE_BYTES`], made on a thread that may wait for disks.
+/// Ends after the last piece or an error. The channel holds a few, so the view is read as fast as it is sent.
+pub fn pieces(view: StateView) -> tokio::sync::mpsc::Receiver<io::Result<bytes::Bytes>> {
+    /// Enough that reading and sending overlap.
+    const AHEAD: usize = 2;
+    let (sender, receiver) = tokio::sync::mpsc::channel(AHEAD);
+    let sender = Arc::new(sender);
+    tokio::task::spawn_blocking(move || {
+        let pieces = PieceWriter { sender: Arc::clone(&sender) };
+        if let Err(error) = write(&view, BufWriter::with_capacity(PIECE_BYTES, pieces)) {
+            // Whoever received may have gone: that is often why writing failed.
+            drop(sender.blocking_send(Err(error)));
+        }
+    });
+    receiver
+}
+
+struct PieceWriter {
+    sender: Arc<tokio::sync::mpsc::Sender<io::Result<bytes::Bytes>>>,
+}
+
+impl Write for PieceWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = &bytes[..bytes.len().min(PIECE_BYTES)];
+        let sent = self.sender.blocking_send(Ok(bytes::Bytes::copy_from_slice(piece)));
+        sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

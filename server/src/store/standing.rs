@@ -1,0 +1,156 @@
+//! Whether this replica may take part in a cluster.
+//!
+//! A directory without this file is that of a replica that may have had another one before: it must neither vote nor
+//! campaign until it knows that it may (see [`crate::raft::bootstrap`]). The file is written before the replica's
+//! Raft starts for the first time, replaced as a whole (a new file, fsynced, renamed, the directory fsynced), and
+//! says which cluster the directory belongs to.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use leasehold_protocol::volume::VolumeSettings;
+use serde::{Deserialize, Serialize};
+
+use crate::raft::types::alias::Vote;
+
+const FORMAT: u8 = 1;
+const FILE: &str = "standing";
+
+/// Names one founding: no two clusters have the same, whatever their members are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterId {
+    /// The replica that founded it.
+    pub founder: u64,
+    /// Random, and new each time that a founder begins.
+    pub nonce: u128,
+}
+
+impl std::fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x} (founded by replica {})", self.nonce, self.founder)
+    }
+}
+
+/// What a replica knows for good about its part.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Standing {
+    /// The replica that the directory belongs to.
+    pub replica: u64,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// What the root volume promised when the cluster was founded: the state before the first entry.
+    pub root: VolumeSettings,
+    /// How it came to take part.
+    pub part: Part,
+}
+
+/// How a replica came to take part.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Part {
+    /// It was empty when the cluster was founded.
+    Founded,
+    /// It has been let in again, is no voter yet, and asks to become one.
+    Admitted {
+        /// It must not vote below this, as it may have done so before.
+        floor: Vote,
+    },
+    /// It has been let in again and has been a voter since.
+    Returned,
+}
+
+/// Why a standing cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum StandingError {
+    /// The file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The file is damaged, or of another format.
+    #[error("{}: expected format {FORMAT} with a correct checksum", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The directory is another replica's.
+    #[error("{} belongs to replica {got}: expected {expected}", path.display())]
+    Replica {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        got: u64,
+        /// Who opens it.
+        expected: u64,
+    },
+}
+
+/// Reads the standing of `replica` in `dir`; none if there is none.
+///
+/// # Errors
+///
+/// [`StandingError`]: there is one that cannot be used.
+pub fn load(dir: &Path, replica: u64) -> Result<Option<Standing>, StandingError> {
+    let path = dir.join(FILE);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(StandingError::Io { path, source }),
+    };
+    let Some(standing) = decode(&bytes) else { return Err(StandingError::Damaged { path }) };
+    if standing.replica != replica {
+        return Err(StandingError::Replica { path, got: standing.replica, expected: replica });
+    }
+    Ok(Some(standing))
+}
+
+/// Replaces the standing; returns when that is on the disk.
+///
+/// # Errors
+///
+/// [`StandingError::Io`].
+pub fn store(dir: &Path, standing: &Standing) -> Result<(), StandingError> {
+    let path = dir.join(FILE);
+    replace(dir, &path, standing).map_err(|source| StandingError::Io { path, source })
+}
+
+/// Removes the standing of a replica that gives up a founding which it began and which cannot have taken place.
+///
+/// # Errors
+///
+/// [`StandingError::Io`].
+pub fn remove(dir: &Path) -> Result<(), StandingError> {
+    let path = dir.join(FILE);
+    std::fs::remove_file(&path)
+        .and_then(|()| File::open(dir)?.sync_all())
+        .map_err(|source| StandingError::Io { path, source })
+}
+
+fn replace(dir: &Path, path: &Path, standing: &Standing) -> io::Result<()> {
+    let content = postcard::to_allocvec(standing).map_err(io::Error::other)?;
+    let mut bytes = vec![FORMAT];
+    bytes.extend_from_slice(&content);
+    bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    file.write_all(&bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    File::open(dir)?.sync_all()
+}
+
+fn decode(bytes: &[u8]) -> Option<Standing> {
+    let (content, crc) = bytes.split_last_chunk::<4>()?;
+    if crc32fast::hash(content).to_le_bytes() != *crc || content.first() != Some(&FORMAT) {
+        return None;
+    }
+    match postcard::take_from_bytes(&content[1..]) {
+        Ok((standing, [])) => Some(standing),
+        _ => None,
+    }
+}

@@ -1,0 +1,408 @@
+//! The replicated state on disk: its rows, and how far they have been applied, in one database.
+//!
+//! **Guarantees.** Rows, the applied log id and the membership change in one atomic batch, so what is found after a
+//! crash is the state at one entry; which entry may lie behind what had been applied, because nothing here is fsynced
+//! by itself: the log reaches back to it. [`StateStore::persisted_view`] fsyncs, and only such a view becomes a
+//! snapshot that lets Raft purge the log. A received snapshot goes into a keyspace of its own, is fsynced, and then
+//! becomes current by one fsynced batch: a crash leaves either the old state or the new one.
+//!
+//! **How.** One thread writes, in the order of the calls. Writing rows is not waited for: clients have been answered
+//! from memory by then. Views are MVCC snapshots of the database: they lock nothing.
+
+use std::{collections::BTreeMap, fmt, io, path::Path, sync::Arc};
+
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, UserKey, UserValue};
+use leasehold_protocol::state::{RowError, State};
+use parking_lot::Mutex;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    poison::Poison,
+    snapshot::{Header, SnapshotError, SnapshotFile},
+};
+use crate::raft::types::alias::{LogId, StoredMembership};
+
+/// Calls that may wait for the writer. Each is a batch of entries that Raft applied at once; when the disk is this far
+/// behind, applying waits.
+const QUEUE_CALLS: usize = 64;
+const JOURNAL_MAX_BYTES: u64 = 256 << 20;
+const MEMTABLE_MAX_BYTES: u64 = 32 << 20;
+/// Rows are written in batches of this size when a whole state is.
+const LOAD_BATCH_BYTES: usize = 1 << 20;
+
+const META: &str = "meta";
+const ROWS: &str = "rows-";
+const GENERATION: &str = "generation";
+const APPLIED: &str = "applied";
+const MEMBERSHIP: &str = "membership";
+
+type Reply<T> = oneshot::Sender<io::Result<T>>;
+/// A row to be stored, or to be removed.
+pub type RowChange = (Vec<u8>, Option<Vec<u8>>);
+
+/// Why a state was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenStateError {
+    /// The database cannot be opened or read.
+    #[error("the state cannot be read: {0}")]
+    Database(#[from] fjall::Error),
+    /// The rows are no state.
+    #[error("the state is damaged: {0}")]
+    Rows(#[from] RowError),
+    /// A value beside the rows does not decode.
+    #[error("the state is damaged: {name}: {cause}")]
+    Meta {
+        /// Which.
+        name: &'static str,
+        /// What is wrong with it.
+        cause: postcard::Error,
+    },
+    /// The rows are ahead of what has been applied.
+    #[error("the state is damaged: its rows have applied entry {got}: expected at most {expected}")]
+    Ahead {
+        /// What the rows say.
+        got: u64,
+        /// What stands beside them.
+        expected: u64,
+    },
+    /// The writer's thread could not be started.
+    #[error("the state's writer cannot be started: {0}")]
+    Thread(io::Error),
+}
+
+enum Op {
+    Write { applied: LogId, membership: Option<StoredMembership>, rows: BTreeMap<Vec<u8>, Option<Vec<u8>>> },
+    View { persist: bool, reply: Reply<StateView> },
+    Begin { state: Box<State>, reply: Reply<()> },
+    Install { header: Header, file: SnapshotFile, reply: Reply<()> },
+    Close { reply: Reply<()> },
+}
+
+/// The state of one replica on disk. Clones are the same.
+#[derive(Clone)]
+pub struct StateStore {
+    queue: mpsc::Sender<Op>,
+    poison: Poison,
+    writer: Arc<Mutex<Option<std::thread::JoinHandle<()>>>>,
+}
+
+impl StateStore {
+    /// Opens the state in `dir`: the store, what was applied, and the state, unless there is none yet.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenStateError`]: it cannot be read, or is damaged.
+    pub fn open(dir: &Path, poison: Poison) -> Result<(Self, Header, Option<State>), OpenStateError> {
+        let disk = Disk::open(dir)?;
+        let (header, state) = disk.load()?;
+        let (queue, calls) = mpsc::channel(QUEUE_CALLS);
+        let writer = Writer { disk, poison: poison.clone() };
+        let writer = std::thread::Builder::new()
+            .name("state-writer".into())
+            .spawn(move || writer.run(calls))
+            .map_err(OpenStateError::Thread)?;
+        Ok((Self { queue, poison, writer: Arc::new(Mutex::new(Some(writer))) }, header, state))
+    }
+
+    /// Writes what applying entries up to `applied` has changed. Does not wait for it; of several changes of a row
+    /// the last counts.
+    ///
+    /// # Errors
+    ///
+    /// The store is closed, or the node has ended.
+    pub async fn write(
+        &self,
+        applied: LogId,
+        membership: Option<StoredMembership>,
+        rows: impl IntoIterator<Item = RowChange>,
+    ) -> io::Result<()> {
+        self.poison.check()?;
+        let rows = rows.into_iter().collect();
+        self.queue.send(Op::Write { applied, membership, rows }).await.map_err(|_| closed())
+    }
+
+    /// The state after all that was written before this call.
+    ///
+    /// # Errors
+    ///
+    /// The store is closed, or the node has ended.
+    pub async fn view(&self) -> io::Result<StateView> {
+        self.call(|reply| Op::View { persist: false, reply }).await
+    }
+
+    /// As [`view`](Self::view), and all of it is on the disk.
+    ///
+    /// # Errors
+    ///
+    /// The store is closed, or the node has ended.
+    pub async fn persisted_view(&self) -> io::Result<StateView> {
+        self.call(|reply| Op::View { persist: true, reply }).await
+    }
+
+    /// Makes `state`, to which nothing has been applied, the current one; on the disk.
+    ///
+    /// # Errors
+    ///
+    /// The store is closed, or the node has ended.
+    pub async fn begin(&self, state: State) -> io::Result<()> {
+        self.call(|reply| Op::Begin { state: Box::new(state), reply }).await
+    }
+
+    /// Makes a received snapshot the current state; on the disk.
+    ///
+    /// # Errors
+    ///
+    /// The store is closed, or the node has ended.
+    pub async fn install(&self, header: Header, file: SnapshotFile) -> io::Result<()> {
+        self.call(|reply| Op::Install { header, file, reply }).await
+    }
+
+    /// Ends the writer; all that was written before is on the disk then. Later calls are refused.
+    ///
+    /// # Errors
+    ///
+    /// The last fsync failed. A store that was closed already is no error.
+    pub async fn close(&self) -> io::Result<()> {
+        let (reply, closed) = oneshot::channel();
+        if self.queue.send(Op::Close { reply }).await.is_err() {
+            return Ok(());
+        }
+        let result = closed.await.unwrap_or(Ok(()));
+        let writer = self.writer.lock().take();
+        if let Some(writer) = writer {
+            // The thread has answered and only returns: this does not wait for a disk.
+            let _ = tokio::task::spawn_blocking(move || writer.join()).await;
+        }
+        result
+    }
+
+    async fn call<T>(&self, op: impl FnOnce(Reply<T>) -> Op) -> io::Result<T> {
+        self.poison.check()?;
+        let (reply, answer) = oneshot::channel();
+        self.queue.send(op(reply)).await.map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?
+    }
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the state's store is closed")
+}
+
+/// The state at one moment, whatever is written since.
+pub struct StateView {
+    header: Header,
+    rows: Keyspace,
+    at: fjall::Snapshot,
+}
+
+impl fmt::Debug for StateView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StateView").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+impl StateView {
+    /// What had been applied.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The rows, in the order of their keys.
+    pub fn rows(&self) -> impl Iterator<Item = io::Result<(UserKey, UserValue)>> + use<> {
+        self.at.iter(&self.rows).map(|item| item.into_inner().map_err(io::Error::other))
+    }
+}
+
+struct Disk {
+    database: Database,
+    meta: Keyspace,
+    generation: u64,
+    rows: Keyspace,
+    /// No keyspace of this number or above has ever been.
+    next_generation: u64,
+}
+
+impl Disk {
+    fn open(dir: &Path) -> Result<Self, OpenStateError> {
+        let database = Database::builder(dir).worker_threads(1).max_journaling_size(JOURNAL_MAX_BYTES).open()?;
+        let meta = database.keyspace(META, KeyspaceCreateOptions::default)?;
+        let generation = read(&meta, GENERATION)?.unwrap_or(0);
+        let rows = keyspace(&database, generation)?;
+        let mut next_generation = generation + 1;
+        // What a crash left while a snapshot was being received, or before the state that it replaced was removed.
+        for name in database.list_keyspace_names() {
+            let Some(number) = name.strip_prefix(ROWS).and_then(|number| number.parse::<u64>().ok()) else { continue };
+            next_generation = next_generation.max(number.saturating_add(1));
+            if number != generation {
+                let left = keyspace(&database, number)?;
+                database.delete_keyspace(left)?;
+            }
+        }
+        Ok(Self { database, meta, generation, rows, next_generation })
+    }
+
+    fn load(&self) -> Result<(Header, Option<State>), OpenStateError> {
+        let applied: Option<LogId> = read(&self.meta, APPLIED)?;
+        let membership = read(&self.meta, MEMBERSHIP)?.unwrap_or_default();
+        let header = Header { applied, membership };
+        let mut failure = None;
+        let mut is_empty = true;
+        let mut rows = self.rows.iter();
+        let state = State::from_rows(std::iter::from_fn(|| match rows.next()?.into_inner() {
+            Ok((key, value)) => {
+                is_empty = false;
+                Some((key.to_vec(), value.to_vec()))
+            }
+            Err(error) => {
+                failure = Some(error);
+                None
+            }
+        }));
+        if let Some(failure) = failure {
+            return Err(failure.into());
+        }
+        if is_empty && header.applied.is_none() {
+            return Ok((header, None));
+        }
+        let state = state?;
+        let expected = header.applied.map_or(0, |applied| applied.index);
+        if state.applied_index() > expected {
+            return Err(OpenStateError::Ahead { got: state.applied_index(), expected });
+        }
+        Ok((header, Some(state)))
+    }
+
+    fn header(&self, at: &fjall::Snapshot) -> io::Result<Header> {
+        let applied = decode(at.get(&self.meta, APPLIED).map_err(io::Error::other)?)?;
+        let membership = decode(at.get(&self.meta, MEMBERSHIP).map_err(io::Error::other)?)?.unwrap_or_default();
+        Ok(Header { applied, membership })
+    }
+
+    fn write(
+        &self,
+        applied: LogId,
+        membership: Option<StoredMembership>,
+        rows: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    ) -> io::Result<()> {
+        let mut batch = self.database.batch();
+        for (key, value) in rows {
+            match value {
+                Some(value) => batch.insert(&self.rows, key, value),
+                None => batch.remove(&self.rows, key),
+            }
+        }
+        batch.insert(&self.meta, APPLIED, encode(&applied)?);
+        if let Some(membership) = membership {
+            batch.insert(&self.meta, MEMBERSHIP, encode(&membership)?);
+        }
+        batch.commit().map_err(io::Error::other)
+    }
+
+    fn view(&self, persist: bool) -> io::Result<StateView> {
+        let at = self.database.snapshot();
+        if persist {
+            self.database.persist(PersistMode::SyncAll).map_err(io::Error::other)?;
+        }
+        Ok(StateView { header: self.header(&at)?, rows: self.rows.clone(), at })
+    }
+
+    /// Writes a whole state beside the current one, then makes it the current one.
+    fn replace(
+        &mut self,
+        header: &Header,
+        mut next_row: impl FnMut() -> Result<Option<(Vec<u8>, Vec<u8>)>, SnapshotError>,
+    ) -> io::Result<()> {
+        let generation = self.next_generation;
+        self.next_generation += 1;
+        let rows = keyspace(&self.database, generation).map_err(io::Error::other)?;
+        let mut batch = self.database.batch();
+        let mut bytes = 0;
+        while let Some((key, value)) = next_row().map_err(io::Error::other)? {
+            bytes += key.len() + value.len();
+            batch.insert(&rows, key, value);
+            if bytes >= LOAD_BATCH_BYTES {
+                std::mem::replace(&mut batch, self.database.batch()).commit().map_err(io::Error::other)?;
+                bytes = 0;
+            }
+        }
+        batch.commit().map_err(io::Error::other)?;
+        self.database.persist(PersistMode::SyncAll).map_err(io::Error::other)?;
+
+        let mut switch = self.database.batch().durability(Some(PersistMode::SyncAll));
+        switch.insert(&self.meta, GENERATION, encode(&generation)?);
+        match &header.applied {
+            Some(applied) => switch.insert(&self.meta, APPLIED, encode(applied)?),
+            None => switch.remove(&self.meta, APPLIED),
+        }
+        switch.insert(&self.meta, MEMBERSHIP, encode(&header.membership)?);
+        switch.commit().map_err(io::Error::other)?;
+
+        let old = std::mem::replace(&mut self.rows, rows);
+        self.generation = generation;
+        self.database.delete_keyspace(old).map_err(io::Error::other)
+    }
+}
+
+fn keyspace(database: &Database, generation: u64) -> fjall::Result<Keyspace> {
+    let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_MAX_BYTES);
+    database.keyspace(&format!("{ROWS}{generation}"), options)
+}
+
+fn read<T: DeserializeOwned>(meta: &Keyspace, name: &'static str) -> Result<Option<T>, OpenStateError> {
+    let Some(bytes) = meta.get(name)? else { return Ok(None) };
+    postcard::from_bytes(&bytes).map(Some).map_err(|cause| OpenStateError::Meta { name, cause })
+}
+
+fn decode<T: DeserializeOwned>(bytes: Option<UserValue>) -> io::Result<Option<T>> {
+    bytes.map(|bytes| postcard::from_bytes(&bytes)).transpose().map_err(io::Error::other)
+}
+
+fn encode(value: &impl Serialize) -> io::Result<Vec<u8>> {
+    postcard::to_allocvec(value).map_err(io::Error::other)
+}
+
+struct Writer {
+    disk: Disk,
+    poison: Poison,
+}
+
+impl Writer {
+    fn run(mut self, mut calls: mpsc::Receiver<Op>) {
+        while let Some(op) = calls.blocking_recv() {
+            // A reply that nobody waits for any more is no error.
+            match op {
+                Op::Write { applied, membership, rows } => {
+                    // Poisoned if it failed: whoever comes next is refused.
+                    let _ = self.guarded(|disk| disk.write(applied, membership, rows));
+                }
+                Op::View { persist, reply } => drop(reply.send(self.guarded(|disk| disk.view(persist)))),
+                Op::Begin { state, reply } => {
+                    let header = Header { applied: None, membership: StoredMembership::default() };
+                    let mut rows = state.rows();
+                    drop(reply.send(self.guarded(|disk| disk.replace(&header, || Ok(rows.next())))));
+                }
+                Op::Install { header, file, reply } => {
+                    let installed = self.guarded(|disk| {
+                        let mut rows = file.rows().map_err(io::Error::other)?;
+                        disk.replace(&header, || rows.next_row())
+                    });
+                    drop(reply.send(installed));
+                }
+                Op::Close { reply } => {
+                    calls.close();
+                    let persisted =
+                        self.guarded(|disk| disk.database.persist(PersistMode::SyncAll).map_err(io::Error::other));
+                    drop(self.disk);
+                    drop(reply.send(persisted));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
+        self.poison.check()?;
+        work(&mut self.disk).inspect_err(|error| self.poison.poison(format!("the state could not be written: {error}")))
+    }
+}

@@ -1,0 +1,8 @@
+//! The replica's Raft and store, on real disks and sockets.
+
+mod cluster;
+mod log;
+mod snapshot;
+mod standing;
+mod suite;
+mod support;

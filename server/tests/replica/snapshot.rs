@@ -1,0 +1,155 @@
+//! The state on disk, and snapshots of it.
+
+use std::{io::Write, path::Path};
+
+use leasehold_protocol::{id::Epoch, state::State, volume::VolumeSettings};
+use leasehold_server::{
+    raft::types::TypeConfig,
+    store::{
+        poison::Poison,
+        snapshot::{self, SnapshotError, SnapshotFile},
+        state::StateStore,
+    },
+};
+use openraft::{type_config::alias::LogIdOf, vote::RaftLeaderId};
+use tempfile::TempDir;
+
+use crate::support::{begin_epoch, open_session};
+
+fn log_id(index: u64) -> LogIdOf<TypeConfig> {
+    LogIdOf::<TypeConfig>::new(openraft::impls::leader_id_std::LeaderId::new(1, 1).to_committed(), index)
+}
+
+fn open(dir: &TempDir) -> (StateStore, snapshot::Header, Option<State>) {
+    StateStore::open(&dir.path().join("state"), Poison::default()).expect("opens")
+}
+
+/// A store with some sessions, and the state that it has.
+async fn filled(dir: &TempDir) -> (StateStore, State) {
+    let (store, header, none) = open(dir);
+    assert!(none.is_none() && header.applied.is_none());
+    let mut state = State::new(VolumeSettings::DEFAULT);
+    store.begin(state.clone()).await.expect("begins");
+    for index in 1..40 {
+        let proposal = if index == 1 { begin_epoch(1) } else { open_session(Epoch(1), index) };
+        let touched = state.apply(index, &proposal).touched;
+        let rows: Vec<_> = touched.iter().map(|key| (key.encode(), state.row(key))).collect();
+        store.write(log_id(index), None, rows).await.expect("written");
+    }
+    (store, state)
+}
+
+async fn encoded(store: &StateStore) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    snapshot::write(&store.view().await.expect("viewed"), &mut bytes).expect("written");
+    bytes
+}
+
+fn received(dir: &Path, bytes: &[u8]) -> Result<snapshot::CheckedSnapshot, SnapshotError> {
+    let mut file = SnapshotFile::create(&dir.join("incoming"))?;
+    file.write_all(bytes)?;
+    file.check()
+}
+
+#[tokio::test]
+async fn the_state_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, state) = filled(&dir).await;
+    store.close().await.expect("closed");
+    drop(store);
+    let (_, header, loaded) = open(&dir);
+    assert_eq!((header.applied, loaded), (Some(log_id(39)), Some(state)));
+}
+
+#[tokio::test]
+async fn a_snapshot_becomes_the_state_of_another_store() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, state) = filled(&dir).await;
+    let bytes = encoded(&store).await;
+
+    let other = tempfile::tempdir().expect("a directory");
+    let (target, _, _) = open(&other);
+    target.begin(State::new(VolumeSettings::DEFAULT)).await.expect("begins");
+    let checked = received(other.path(), &bytes).expect("a snapshot");
+    assert_eq!((&checked.state, checked.header.applied), (&state, Some(log_id(39))));
+    target.install(checked.header, checked.file).await.expect("installed");
+    assert_eq!(encoded(&target).await, bytes, "the same state has the same snapshot");
+    target.close().await.expect("closed");
+    drop(target);
+    let (_, header, loaded) = open(&other);
+    assert_eq!((header.applied, loaded), (Some(log_id(39)), Some(state)));
+    let left: Vec<_> = std::fs::read_dir(other.path()).expect("read").collect();
+    assert_eq!(left.len(), 1, "only the state: {left:?}");
+}
+
+#[tokio::test]
+async fn a_view_stays_what_it_was() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, mut state) = filled(&dir).await;
+    let view = store.persisted_view().await.expect("viewed");
+    let before = state.clone();
+    let touched = state.apply(40, &open_session(Epoch(1), 40)).touched;
+    let rows: Vec<_> = touched.iter().map(|key| (key.encode(), state.row(key))).collect();
+    store.write(log_id(40), None, rows).await.expect("written");
+    assert_ne!(encoded(&store).await.len(), 0);
+    let mut bytes = Vec::new();
+    snapshot::write(&view, &mut bytes).expect("written");
+    let checked = received(dir.path(), &bytes).expect("a snapshot");
+    assert_eq!((checked.state, checked.header.applied), (before, Some(log_id(39))));
+}
+
+#[tokio::test]
+async fn a_state_that_a_crash_left_half_written_is_ignored() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, state) = filled(&dir).await;
+    store.close().await.expect("closed");
+    drop(store);
+    {
+        let database = fjall::Database::builder(dir.path().join("state")).open().expect("opens");
+        let half = database.keyspace("rows-7", Default::default).expect("made");
+        half.insert([9, 9, 9], "garbage").expect("written");
+        database.persist(fjall::PersistMode::SyncAll).expect("persists");
+    }
+    for _ in 0..2 {
+        let (store, header, loaded) = open(&dir);
+        assert_eq!((header.applied, loaded.as_ref()), (Some(log_id(39)), Some(&state)));
+        store.close().await.expect("closed");
+    }
+}
+
+#[tokio::test]
+async fn no_change_of_a_snapshot_goes_unnoticed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, _) = filled(&dir).await;
+    let bytes = encoded(&store).await;
+    for length in 0..bytes.len() {
+        assert!(received(dir.path(), &bytes[..length]).is_err(), "cut to {length} bytes");
+    }
+    for place in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[place] ^= 1 << (place % 8);
+        assert!(received(dir.path(), &changed).is_err(), "byte {place} changed");
+    }
+    let mut longer = bytes.clone();
+    longer.push(0);
+    assert!(matches!(received(dir.path(), &longer), Err(SnapshotError::Trailing)));
+}
+
+#[tokio::test]
+async fn garbage_is_refused_without_reserving_what_it_asks_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    assert!(matches!(received(dir.path(), b"LSHSNAP\x02rest"), Err(SnapshotError::Format { .. })));
+    let mut lies = b"LSHSNAP\x01".to_vec();
+    lies.extend_from_slice(&u32::MAX.to_le_bytes());
+    let refused = received(dir.path(), &lies).expect_err("refused");
+    assert!(matches!(refused, SnapshotError::Length { what: "header", got: u32::MAX, .. }), "{refused}");
+    let mut random: u64 = 7;
+    for _ in 0..2_000 {
+        let mut bytes = b"LSHSNAP\x01".to_vec();
+        for _ in 0..64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            bytes.push((random >> 56) as u8);
+        }
+        assert!(received(dir.path(), &bytes).is_err());
+    }
+}

@@ -1,0 +1,66 @@
+//! The standing, and a data directory of which a part is missing.
+
+use std::{collections::BTreeMap, fs, sync::Arc};
+
+use leasehold_protocol::volume::VolumeSettings;
+use leasehold_server::{
+    raft::{Replica, ReplicaConfig, StartError},
+    store::standing::{self, ClusterId, Part, Standing, StandingError},
+};
+
+use crate::support::{Cluster, Keeper};
+
+fn standing() -> Standing {
+    let cluster = ClusterId { founder: 1, nonce: 77 };
+    Standing { replica: 2, cluster, root: VolumeSettings::DEFAULT, part: Part::Founded }
+}
+
+#[test]
+fn a_standing_is_what_was_stored() {
+    let dir = tempfile::tempdir().expect("a directory");
+    assert_eq!(standing::load(dir.path(), 2).expect("loads"), None);
+    standing::store(dir.path(), &standing()).expect("stored");
+    assert_eq!(standing::load(dir.path(), 2).expect("loads"), Some(standing()));
+    let refused = standing::load(dir.path(), 3).expect_err("another's");
+    assert!(matches!(refused, StandingError::Replica { got: 2, expected: 3, .. }), "{refused}");
+    standing::remove(dir.path()).expect("removed");
+    assert_eq!(standing::load(dir.path(), 2).expect("loads"), None);
+}
+
+#[test]
+fn a_damaged_standing_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    standing::store(dir.path(), &standing()).expect("stored");
+    let path = dir.path().join("standing");
+    let bytes = fs::read(&path).expect("read");
+    for place in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[place] ^= 4;
+        fs::write(&path, &changed).expect("written");
+        assert!(standing::load(dir.path(), 2).is_err(), "byte {place} changed");
+        fs::write(&path, &bytes[..place]).expect("written");
+        assert!(standing::load(dir.path(), 2).is_err(), "cut to {place} bytes");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_of_which_a_part_is_missing_is_refused() {
+    for part in ["standing", "state", "log"] {
+        let mut cluster = Cluster::started(1).await;
+        cluster.open_sessions(3).await;
+        cluster.stop(1).await;
+        let path = cluster.dir(1).join(part);
+        if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.expect("removed");
+        let refused = cluster.start_with(cluster.config(1)).await.expect_err("refused");
+        assert!(!refused.to_string().is_empty());
+        assert!(matches!(refused, StartError::Incomplete { .. } | StartError::Log(_)), "{part}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_replica_must_be_a_member() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = ReplicaConfig::new(4, dir.path(), BTreeMap::from([(1, "127.0.0.1:1".to_owned())]));
+    let refused = Replica::start(config, Arc::new(Keeper::default())).await.err().expect("refused");
+    assert!(matches!(refused, StartError::NotAMember { id: 4, .. }), "{refused}");
+}
