@@ -1,0 +1,36 @@
+//! Strongly consistent client caching: many programs read one configuration from their own memory, and never an old one.
+//!
+//! `cargo run --example cached_configuration` starts a server in this process, with its data in a temporary folder, and two
+//! clients of it. One reads a setting over and over; the other changes it. Each write returns only after the reader
+//! has dropped its copy, so the reader's next read has the new value.
+
+use leasehold_client_cache::{Client, Options, Path};
+use leasehold_server::{Config, Server};
+
+const READS: u32 = 10_000;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let server = Server::start(config).await?;
+    let endpoints = [server.address().to_string()];
+    let reader = Client::connect(Options::new(endpoints.clone()).name("reader")).await?;
+    let writer = Client::connect(Options::new(endpoints).name("writer")).await?;
+
+    let setting: Path = "/config/web/max-connections".parse()?;
+    for value in ["100", "200", "400"] {
+        let written = writer.put(&setting, value).await?;
+        for _ in 0..READS {
+            let entry = reader.get(&setting).await?.ok_or("the setting was just written")?;
+            assert_eq!(&entry.value[..], value.as_bytes(), "an acknowledged write is seen by every later read");
+        }
+        let stats = reader.stats();
+        println!("{setting} = {value} at revision {}: {} reads from memory so far", written.revision, stats.hits);
+    }
+
+    reader.close().await;
+    writer.close().await;
+    server.stop().await?;
+    Ok(())
+}
