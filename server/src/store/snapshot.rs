@@ -112,6 +112,9 @@ pub enum SnapshotError {
     },
 }
 
+/// A key and a value.
+pub type Row = (Vec<u8>, Vec<u8>);
+
 /// What a snapshot is of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
@@ -321,7 +324,7 @@ impl<R: Read> SnapshotReader<R> {
     /// # Errors
     ///
     /// [`SnapshotError`]. Do not go on.
-    pub fn next_row(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>, SnapshotError> {
+    pub fn next_row(&mut self) -> Result<Option<Row>, SnapshotError> {
         if self.is_done {
             return Ok(None);
         }

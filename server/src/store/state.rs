@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     poison::Poison,
-    snapshot::{Header, SnapshotError, SnapshotFile},
+    snapshot::{Header, Row, SnapshotError, SnapshotFile},
 };
 use crate::raft::types::alias::{LogId, StoredMembership};
 
@@ -311,7 +311,7 @@ impl Disk {
     fn replace(
         &mut self,
         header: &Header,
-        mut next_row: impl FnMut() -> Result<Option<(Vec<u8>, Vec<u8>)>, SnapshotError>,
+        mut next_row: impl FnMut() -> Result<Option<Row>, SnapshotError>,
     ) -> io::Result<()> {
         let generation = self.next_generation;
         self.next_generation += 1;
