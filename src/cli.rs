@@ -1,0 +1,181 @@
+//! The arguments, and who carries them out.
+
+use std::{ffi::OsString, io, time::Duration};
+
+use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
+use leasehold_protocol::path::{Path, PathError};
+
+use crate::{
+    commands::{self, Request},
+    context::Context,
+    duration,
+    exit::{Failure, Status},
+    output::Output,
+    serve, shell,
+};
+
+/// Keeps copies of small, important data valid in the memory of the programs that use it.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, propagate_version = true, after_help = EXIT_STATUS)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_STATUS: &str = "\
+Exit status: 0 done; 1 refused (not found, exists, compare failed, lease gone, not permitted); 2 wrong usage;
+3 no server or no quorum; 4 timed out, and whether it took effect is not known.
+
+Paths are absolute; one written without its leading slash means the same with it.";
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Global {
+    /// Servers to try, each HOST:PORT
+    #[arg(
+        long,
+        global = true,
+        env = "LEASEHOLD_ENDPOINTS",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:7600",
+        value_name = "A,B,C",
+        value_parser = endpoint
+    )]
+    pub(crate) endpoints: Vec<String>,
+    /// How long one operation may take: 500ms, 10s, 2m, 1h
+    #[arg(long, global = true, default_value = "5s", value_name = "D", value_parser = duration::parse)]
+    pub(crate) timeout: Duration,
+    /// One JSON document on standard output, nothing else
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Say more on standard error: where a value came from, and how long it stays valid
+    #[arg(short, long, global = true)]
+    verbose: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a server: by itself, or as a replica of a cluster
+    Serve(serve::Args),
+    /// Run commands, one a line from standard input, in one session with its cache
+    Shell,
+    #[command(flatten)]
+    Request(Request),
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Does what the arguments ask for.
+pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> Status {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match Cli::try_parse_from(&args) {
+        Ok(cli) => cli,
+        // Not parsed, so looked for.
+        Err(error) => return not_parsed(&error, args.iter().any(|arg| arg == "--json")),
+    };
+    let output = Output { json: cli.global.json, notes: cli.global.verbose };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(output, &Failure::io("cannot start threads", &error)),
+    };
+    match runtime.block_on(cli.command.run(&cli.global, output)) {
+        Ok(status) => status,
+        Err(failure) => failed(output, &failure),
+    }
+}
+
+impl Command {
+    async fn run(self, global: &Global, output: Output) -> Result<Status, Failure> {
+        match self {
+            Self::Serve(args) => serve::run(args, output).await.map_err(|failure| failure.of("serve")),
+            Self::Shell => shell::run(global, output).await.map_err(|failure| failure.of("shell")),
+            Self::Request(request) => {
+                let context = Context::new(global, output, request.name());
+                let result = commands::run(request, &context).await;
+                context.close().await;
+                output.answer(&*result?);
+                Ok(Status::Done)
+            }
+            Self::Completions { shell } => {
+                clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut io::stdout());
+                Ok(Status::Done)
+            }
+        }
+    }
+}
+
+fn failed(output: Output, failure: &Failure) -> Status {
+    output.failure(failure);
+    failure.status
+}
+
+/// Help and versions are answers; everything else is wrong usage, said in one line like all errors.
+fn not_parsed(error: &clap::Error, json: bool) -> Status {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Whoever has stopped reading does not want the rest.
+            let _ = error.print();
+            Status::Done
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if !json => {
+            let _ = error.print();
+            Status::Usage
+        }
+        _ => failed(Output { json, notes: false }, &usage(error)),
+    }
+}
+
+/// What clap says about wrong usage.
+pub(crate) fn usage(error: &clap::Error) -> Failure {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Failure::usage("a command is missing: expected one, see --help");
+    }
+    let text = error.to_string();
+    Failure::usage(text.strip_prefix("error: ").unwrap_or(&text))
+}
+
+/// A path on the command line: with or without the leading slash.
+pub(crate) fn path(text: &str) -> Result<Path, PathError> {
+    // An empty text is more likely a variable that was not set than the root.
+    if text.is_empty() || text.starts_with('/') { Path::parse(text) } else { Path::parse(&format!("/{text}")) }
+}
+
+fn endpoint(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse().ok());
+    match port {
+        Some(1..=u16::MAX) => Ok(text.to_owned()),
+        _ => Err(format!("{text:?} is not an address: expected HOST:PORT")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_path_may_lack_its_leading_slash_but_not_be_empty() {
+        assert_eq!(path("a/b"), Path::parse("/a/b"));
+        assert_eq!(path("/"), Ok(Path::root()));
+        assert!(path("").is_err());
+        assert!(path("a/").is_err());
+    }
+
+    #[test]
+    fn wrong_usage_is_one_line_with_what_was_expected() {
+        let error = Cli::try_parse_from(["leasehold", "get", "/a//b"]).expect_err("malformed");
+        let failure = usage(&error);
+        assert_eq!(failure.status, Status::Usage);
+        assert!(failure.message.contains("empty component at byte 3: expected"), "{}", failure.message);
+        assert!(!failure.message.contains('\n'));
+    }
+}

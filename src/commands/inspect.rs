@@ -1,0 +1,187 @@
+//! Who holds leases on a node, and what its writes wait for: as the leader sees it at this moment.
+
+use clap::Args;
+use leasehold_protocol::{message::WaitInfo, object::Kind, path::Path};
+use serde::Serialize;
+
+use super::inspect_failure;
+use crate::{
+    cli,
+    context::Context,
+    duration,
+    exit::Failure,
+    output::{Table, Text, visible},
+};
+
+/// `holders PATH`
+#[derive(Debug, Args)]
+pub(crate) struct Holders {
+    /// The node
+    #[arg(value_parser = cli::path)]
+    pub(crate) path: Path,
+}
+
+/// The sessions that hold leases on a node's objects.
+#[derive(Debug, Serialize)]
+pub(crate) struct HoldersAnswer {
+    path: Path,
+    holders: Vec<Holder>,
+}
+
+/// One of them.
+#[derive(Debug, Serialize)]
+struct Holder {
+    session: u64,
+    name: String,
+    path: Path,
+    object: &'static str,
+    covering: bool,
+    remaining_ms: u64,
+    #[serde(skip)]
+    remaining: String,
+}
+
+impl Text for HoldersAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        if self.holders.is_empty() {
+            out.extend_from_slice(format!("nobody holds a lease on {}\n", visible(self.path.as_str())).as_bytes());
+            return;
+        }
+        let mut table = Table::new(&["SESSION", "NAME", "OBJECT", "LEASE", "REMAINING"]);
+        for holder in &self.holders {
+            table.row([
+                holder.session.to_string(),
+                visible(&holder.name),
+                format!("{} ({})", visible(holder.path.as_str()), holder.object),
+                if holder.covering { "assumed (covering)" } else { "granted" }.to_owned(),
+                holder.remaining.clone(),
+            ]);
+        }
+        table.write(out);
+    }
+}
+
+impl Holders {
+    pub(crate) async fn run(self, context: &Context) -> Result<HoldersAnswer, Failure> {
+        let holders = context.client().await?.holders(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let holders = holders.into_iter().map(|info| Holder {
+            session: info.session.0,
+            name: info.name,
+            path: info.object.path,
+            object: match info.object.kind {
+                Kind::Data => "data",
+                Kind::Children => "children",
+            },
+            covering: info.is_covering,
+            remaining_ms: duration::millis(info.remaining),
+            remaining: duration::rough(info.remaining),
+        });
+        Ok(HoldersAnswer { holders: holders.collect(), path: self.path })
+    }
+}
+
+/// `why PATH`
+#[derive(Debug, Args)]
+pub(crate) struct Why {
+    /// The node
+    #[arg(value_parser = cli::path)]
+    pub(crate) path: Path,
+}
+
+/// What the writes of a node wait for.
+#[derive(Debug, Serialize)]
+pub(crate) struct WhyAnswer {
+    path: Path,
+    waits: Vec<Wait>,
+}
+
+/// One write and one whom it waits for.
+#[derive(Debug, Serialize)]
+struct Wait {
+    path: Path,
+    writer: u64,
+    writer_name: String,
+    holder: Option<u64>,
+    holder_name: Option<String>,
+    since_ms: u64,
+    at_most_ms: Option<u64>,
+    #[serde(skip)]
+    sentence: String,
+}
+
+impl Text for WhyAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        if self.waits.is_empty() {
+            out.extend_from_slice(format!("no write of {} waits\n", visible(self.path.as_str())).as_bytes());
+        }
+        for wait in &self.waits {
+            out.extend_from_slice(format!("{}\n", wait.sentence).as_bytes());
+        }
+    }
+}
+
+impl Why {
+    pub(crate) async fn run(self, context: &Context) -> Result<WhyAnswer, Failure> {
+        let waits = context.client().await?.waits(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        Ok(WhyAnswer { waits: waits.into_iter().map(Wait::from).collect(), path: self.path })
+    }
+}
+
+impl From<WaitInfo> for Wait {
+    fn from(info: WaitInfo) -> Self {
+        Self {
+            sentence: sentence(&info),
+            path: info.path,
+            writer: info.writer.0,
+            writer_name: info.writer_name,
+            holder: info.holder.map(|holder| holder.0),
+            holder_name: info.holder.map(|_| info.holder_name),
+            since_ms: duration::millis(info.since),
+            // Only the wait for a holder is bounded by a lease.
+            at_most_ms: info.holder.map(|_| duration::millis(info.at_most)),
+        }
+    }
+}
+
+fn sentence(info: &WaitInfo) -> String {
+    let write = format!(
+        "write of {} by {} (session {}) has waited {}",
+        visible(info.path.as_str()),
+        visible(&info.writer_name),
+        info.writer,
+        duration::rough(info.since)
+    );
+    match info.holder {
+        Some(holder) => format!(
+            "{write} for {} (session {holder}), at most {} longer",
+            visible(&info.holder_name),
+            duration::rough(info.at_most)
+        ),
+        None => format!("{write} for its turn, or to be committed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use leasehold_protocol::id::SessionId;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_names_the_client_and_the_seconds_left() {
+        let info = WaitInfo {
+            path: Path::parse("/a").expect("a valid path"),
+            writer: SessionId(4),
+            writer_name: "put@h:1".to_owned(),
+            holder: Some(SessionId(3)),
+            holder_name: "shell@h:2".to_owned(),
+            since: Duration::from_millis(3_200),
+            at_most: Duration::from_millis(6_900),
+        };
+        let expected =
+            "write of /a by put@h:1 (session 4) has waited 3.2 s for shell@h:2 (session 3), at most 6.9 s longer";
+        assert_eq!(sentence(&info), expected);
+    }
+}

@@ -1,0 +1,141 @@
+//! The commands that work on a cluster: each a set of arguments, what it does in a [`Context`], and its answer.
+
+pub(crate) mod cluster;
+pub(crate) mod inspect;
+pub(crate) mod node;
+pub(crate) mod tree;
+pub(crate) mod volume;
+
+use clap::Subcommand;
+use leasehold_client_cache::{InspectError, ReadError, WriteError};
+
+use crate::{context::Context, exit::Failure, output::Answer, transfer};
+
+/// A command that can be given on the command line, and on a line of the shell.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Request {
+    /// Write a node's value; nodes above it are made
+    Put(node::Put),
+    /// Read a node's value through the cache
+    Get(node::Get),
+    /// Show what is known of a node
+    Stat(node::Stat),
+    /// List the children of a node
+    Ls(node::Ls),
+    /// Show a node and all that lies below it
+    Tree(tree::Tree),
+    /// Remove a node
+    Rm(node::Rm),
+    /// Put the files below a directory into the tree
+    Import(transfer::import::Import),
+    /// Write a node and all that lies below it into a directory
+    Export(transfer::export::Export),
+    /// Volumes: subtrees that share leases, and what these promise
+    #[command(subcommand)]
+    Volume(volume::Volume),
+    /// Show which sessions hold leases on a node, and for how long
+    Holders(inspect::Holders),
+    /// Show what writes of a node wait for right now
+    Why(inspect::Why),
+    /// The servers
+    #[command(subcommand)]
+    Cluster(cluster::Cluster),
+}
+
+/// Carries a request out. A failure says what was asked.
+pub(crate) async fn run(request: Request, context: &Context) -> Result<Box<dyn Answer>, Failure> {
+    let asked = request.asked();
+    let answer: Result<Box<dyn Answer>, Failure> = match request {
+        Request::Put(put) => boxed(put.run(context).await),
+        Request::Get(get) => boxed(get.run(context).await),
+        Request::Stat(stat) => boxed(stat.run(context).await),
+        Request::Ls(ls) => boxed(ls.run(context).await),
+        Request::Tree(tree) => boxed(tree.run(context).await),
+        Request::Rm(rm) => boxed(rm.run(context).await),
+        Request::Import(import) => boxed(import.run(context).await),
+        Request::Export(export) => boxed(export.run(context).await),
+        Request::Volume(volume) => volume.run(context).await,
+        Request::Holders(holders) => boxed(holders.run(context).await),
+        Request::Why(why) => boxed(why.run(context).await),
+        Request::Cluster(cluster::Cluster::Status) => boxed(cluster::status(context).await),
+    };
+    answer.map_err(|failure| failure.of(&asked))
+}
+
+fn boxed<T: Answer + 'static>(answer: Result<T, Failure>) -> Result<Box<dyn Answer>, Failure> {
+    answer.map(|answer| Box::new(answer) as Box<dyn Answer>)
+}
+
+impl Request {
+    /// The command's name.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Put(_) => "put",
+            Self::Get(_) => "get",
+            Self::Stat(_) => "stat",
+            Self::Ls(_) => "ls",
+            Self::Tree(_) => "tree",
+            Self::Rm(_) => "rm",
+            Self::Import(_) => "import",
+            Self::Export(_) => "export",
+            Self::Volume(_) => "volume",
+            Self::Holders(_) => "holders",
+            Self::Why(_) => "why",
+            Self::Cluster(_) => "cluster",
+        }
+    }
+
+    /// Whether it would read standard input.
+    pub(crate) fn reads_standard_input(&self) -> bool {
+        matches!(self, Self::Put(put) if put.reads_standard_input())
+    }
+
+    /// What is asked, as errors begin.
+    fn asked(&self) -> String {
+        let name = self.name();
+        match self {
+            Self::Put(node::Put { path, .. })
+            | Self::Get(node::Get { path, .. })
+            | Self::Stat(node::Stat { path })
+            | Self::Ls(node::Ls { path })
+            | Self::Tree(tree::Tree { path })
+            | Self::Rm(node::Rm { path, .. })
+            | Self::Holders(inspect::Holders { path })
+            | Self::Why(inspect::Why { path }) => format!("{name} {path}"),
+            Self::Import(import) => format!("{name} {} {}", import.directory.display(), import.path),
+            Self::Export(export) => format!("{name} {} {}", export.path, export.directory.display()),
+            Self::Volume(volume) => format!("{name} {} {}", volume.name(), volume.path()),
+            Self::Cluster(cluster::Cluster::Status) => format!("{name} status"),
+        }
+    }
+}
+
+/// A read that was not answered changed nothing: the servers are not there, whichever way that shows.
+pub(crate) fn read_failure(error: &ReadError) -> Failure {
+    match error {
+        ReadError::Refused(refusal) => Failure::from_refusal(refusal),
+        ReadError::Unavailable { .. } | ReadError::TimedOut { .. } => Failure::unavailable(error),
+        ReadError::Closed => Failure::refused("session_gone", error),
+    }
+}
+
+/// A write that was not acknowledged may still happen, or not.
+pub(crate) fn write_failure(error: &WriteError) -> Failure {
+    match error {
+        WriteError::Refused(refusal) => Failure::from_refusal(refusal),
+        WriteError::Limit(_) => Failure::refused("limit", error),
+        WriteError::Unavailable { .. } | WriteError::NotSent { .. } => Failure::unavailable(error),
+        WriteError::TimedOut { .. } | WriteError::OutcomeUnknown => Failure::unknown(error),
+        WriteError::SessionEnded => Failure::refused("session_gone", error),
+    }
+}
+
+/// What could not be looked at.
+pub(crate) fn inspect_failure(error: &InspectError) -> Failure {
+    match error {
+        InspectError::Refused(refusal) => Failure::from_refusal(refusal),
+        InspectError::Unavailable { .. } | InspectError::TimedOut { .. } => Failure::unavailable(error),
+        InspectError::OtherAnswer => Failure::refused("other_answer", error),
+        InspectError::Closed => Failure::refused("session_gone", error),
+    }
+}

@@ -1,0 +1,303 @@
+//! One node: put, get, stat, ls, rm.
+
+use std::{
+    ffi::OsString,
+    io::{self, Read as _},
+    os::unix::ffi::OsStringExt,
+    time::Duration,
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use clap::Args;
+use leasehold_client_cache::{Condition, Content, DeleteOptions, Path, PutOptions, Revision, Source};
+use serde::Serialize;
+
+use super::{read_failure, write_failure};
+use crate::{
+    cli,
+    context::Context,
+    duration,
+    exit::Failure,
+    output::{Text, visible},
+};
+
+/// `put PATH VALUE`
+#[derive(Debug, Args)]
+pub(crate) struct Put {
+    /// The node
+    #[arg(value_parser = cli::path)]
+    pub(crate) path: Path,
+    /// Its new value; - reads it from standard input, to the end and as it is
+    #[arg(allow_negative_numbers = true)]
+    value: OsString,
+    /// Only if the node does not exist
+    #[arg(long, conflicts_with = "if_revision")]
+    create: bool,
+    /// Only if the value was last changed at this revision
+    #[arg(long, value_name = "N")]
+    if_revision: Option<u64>,
+}
+
+/// A put that took effect.
+#[derive(Debug, Serialize)]
+pub(crate) struct PutAnswer {
+    path: Path,
+    revision: u64,
+    create_revision: Option<u64>,
+    version: Option<u64>,
+}
+
+impl Text for PutAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("revision {}\n", self.revision).as_bytes());
+    }
+}
+
+impl Put {
+    pub(crate) fn reads_standard_input(&self) -> bool {
+        self.value == "-"
+    }
+
+    pub(crate) async fn run(self, context: &Context) -> Result<PutAnswer, Failure> {
+        let value = if self.reads_standard_input() { standard_input().await? } else { self.value.into_vec() };
+        let condition = match self.if_revision {
+            Some(revision) => Condition::Revision(Revision(revision)),
+            None if self.create => Condition::Absent,
+            None => Condition::Any,
+        };
+        let options = PutOptions { condition, ..PutOptions::default() };
+        let client = context.client().await?;
+        let written = client.put_with(&self.path, Bytes::from(value), options).await;
+        let written = written.map_err(|error| write_failure(&error))?;
+        Ok(PutAnswer {
+            path: self.path,
+            revision: written.revision.0,
+            create_revision: written.stat.map(|stat| stat.create_revision.0),
+            version: written.stat.map(|stat| stat.version),
+        })
+    }
+}
+
+async fn standard_input() -> Result<Vec<u8>, Failure> {
+    let read = tokio::task::spawn_blocking(|| {
+        let mut value = Vec::new();
+        io::stdin().lock().read_to_end(&mut value).map(|_| value)
+    });
+    let read = read.await.map_err(io::Error::other).flatten();
+    read.map_err(|error| Failure::io("cannot read standard input", &error))
+}
+
+/// `get PATH`
+#[derive(Debug, Args)]
+pub(crate) struct Get {
+    /// The node
+    #[arg(value_parser = cli::path)]
+    pub(crate) path: Path,
+    /// The value's bytes and nothing else: no newline is added if it ends without one
+    #[arg(long)]
+    raw: bool,
+}
+
+/// A value, and how it was come by.
+#[derive(Debug, Serialize)]
+pub(crate) struct GetAnswer {
+    path: Path,
+    value: String,
+    encoding: &'static str,
+    revision: u64,
+    create_revision: u64,
+    version: u64,
+    lease: Option<u64>,
+    source: &'static str,
+    valid_ms: u64,
+    #[serde(skip)]
+    bytes: Bytes,
+    #[serde(skip)]
+    raw: bool,
+    #[serde(skip)]
+    valid_for: Duration,
+}
+
+impl Text for GetAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes);
+        if !self.raw && !self.bytes.ends_with(b"\n") {
+            out.push(b'\n');
+        }
+    }
+
+    fn note(&self) -> Option<String> {
+        let valid = match self.valid_for {
+            Duration::ZERO => "not kept".to_owned(),
+            span => format!("valid for {} more", duration::rough(span)),
+        };
+        Some(format!("from {}, revision {}, {valid}", self.source, self.revision))
+    }
+}
+
+impl Get {
+    pub(crate) async fn run(self, context: &Context) -> Result<GetAnswer, Failure> {
+        let client = context.client().await?;
+        let read = client.read(&self.path).await.map_err(|error| read_failure(&error))?;
+        let Content::Data(Some(data)) = &*read.content else { return Err(Failure::not_found()) };
+        let valid_for = read.valid_for.unwrap_or_default();
+        let (value, encoding) = match std::str::from_utf8(&data.value) {
+            Ok(text) => (text.to_owned(), "utf8"),
+            Err(_) => (BASE64_STANDARD.encode(&data.value), "base64"),
+        };
+        Ok(GetAnswer {
+            path: self.path,
+            value,
+            encoding,
+            revision: data.stat.modify_revision.0,
+            create_revision: data.stat.create_revision.0,
+            version: data.stat.version,
+            lease: read.lease.map(|session| session.0),
+            source: source_name(read.source),
+            valid_ms: duration::millis(valid_for),
+            bytes: data.value.clone(),
+            raw: self.raw,
+            valid_for,
+        })
+    }
+}
+
+fn source_name(source: Source) -> &'static str {
+    match source {
+        Source::Memory => "memory",
+        Source::Server => "server",
+    }
+}
+
+/// `stat PATH`
+#[derive(Debug, Args)]
+pub(crate) struct Stat {
+    /// The node
+    #[arg(value_parser = cli::path)]
+    pub(crate) path: Path,
+}
+
+/// All that is known of a node.
+#[derive(Debug, Serialize)]
+pub(crate) struct StatAnswer {
+    path: Path,
+    create_revision: u64,
+    revision: u64,
+    version: u64,
+    value_bytes: u64,
+    children: u64,
+    children_version: u64,
+    children_revision: u64,
+    lease: Option<u64>,
+}
+
+impl Text for StatAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        let lease = self.lease.map_or_else(|| "none".to_owned(), |lease| lease.to_string());
+        let lines = [
+            ("path", visible(self.path.as_str())),
+            ("create_revision", self.create_revision.to_string()),
+            ("revision", self.revision.to_string()),
+            ("version", self.version.to_string()),
+            ("value_bytes", self.value_bytes.to_string()),
+            ("children", self.children.to_string()),
+            ("children_version", self.children_version.to_string()),
+            ("children_revision", self.children_revision.to_string()),
+            ("lease", lease),
+        ];
+        for (name, value) in lines {
+            out.extend_from_slice(format!("{name:17}  {value}\n").as_bytes());
+        }
+    }
+}
+
+impl Stat {
+    pub(crate) async fn run(self, context: &Context) -> Result<StatAnswer, Failure> {
+        let client = context.client().await?;
+        let stat = client.stat(&self.path).await.map_err(|error| read_failure(&error))?;
+        let stat = stat.ok_or_else(Failure::not_found)?;
+        Ok(StatAnswer {
+            path: self.path,
+            create_revision: stat.create_revision.0,
+            revision: stat.modify_revision.0,
+            version: stat.version,
+            value_bytes: stat.value_len,
+            children: stat.child_count,
+            children_version: stat.children_version,
+            children_revision: stat.children_revision.0,
+            lease: stat.owner.map(|session| session.0),
+        })
+    }
+}
+
+/// `ls PATH`
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    /// The node
+    #[arg(value_parser = cli::path, default_value = "/")]
+    pub(crate) path: Path,
+}
+
+/// The names of a node's children, sorted by their bytes.
+#[derive(Debug, Serialize)]
+pub(crate) struct LsAnswer {
+    path: Path,
+    children: Vec<String>,
+}
+
+impl Text for LsAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        for name in &self.children {
+            out.extend_from_slice(visible(name).as_bytes());
+            out.push(b'\n');
+        }
+    }
+}
+
+impl Ls {
+    pub(crate) async fn run(self, context: &Context) -> Result<LsAnswer, Failure> {
+        let children = context.client().await?.children(&self.path).await.map_err(|error| read_failure(&error))?;
+        let children = children.ok_or_else(Failure::not_found)?;
+        Ok(LsAnswer { path: self.path, children: children.names.clone() })
+    }
+}
+
+/// `rm [-r] PATH`
+#[derive(Debug, Args)]
+pub(crate) struct Rm {
+    /// The node
+    #[arg(value_parser = cli::path)]
+    pub(crate) path: Path,
+    /// With all that lies below it
+    #[arg(short, long)]
+    recursive: bool,
+    /// Only if the value was last changed at this revision
+    #[arg(long, value_name = "N")]
+    if_revision: Option<u64>,
+}
+
+/// A removal that took effect.
+#[derive(Debug, Serialize)]
+pub(crate) struct RmAnswer {
+    path: Path,
+    revision: u64,
+    removed: u64,
+}
+
+impl Text for RmAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        let nodes = if self.removed == 1 { "node" } else { "nodes" };
+        out.extend_from_slice(format!("removed {} {nodes} at revision {}\n", self.removed, self.revision).as_bytes());
+    }
+}
+
+impl Rm {
+    pub(crate) async fn run(self, context: &Context) -> Result<RmAnswer, Failure> {
+        let condition = self.if_revision.map_or(Condition::Any, |revision| Condition::Revision(Revision(revision)));
+        let options = DeleteOptions { recursive: self.recursive, condition, ..DeleteOptions::default() };
+        let written = context.client().await?.delete(&self.path, options).await;
+        let written = written.map_err(|error| write_failure(&error))?;
+        Ok(RmAnswer { path: self.path, revision: written.revision.0, removed: written.removed })
+    }
+}

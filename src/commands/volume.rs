@@ -1,0 +1,250 @@
+//! Volumes: subtrees that share leases, and what these promise.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use leasehold_client_cache::Client;
+use leasehold_protocol::{
+    command::WriteRefusal,
+    message::VolumeInfo,
+    path::Path,
+    time::DriftAllowance,
+    volume::{Tracking, VolumeSettings},
+};
+use serde::Serialize;
+
+use super::{boxed, inspect_failure, write_failure};
+use crate::{
+    cli,
+    context::Context,
+    duration,
+    exit::Failure,
+    output::{Answer, Table, Text, visible},
+};
+
+/// `volume …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Volume {
+    /// Make a subtree a volume; its top is made if it does not exist
+    Create(Change),
+    /// Change what a volume promises; what is not given stays as it is
+    Set(Change),
+    /// Show one volume
+    Show(One),
+    /// List the volumes at and below a node
+    List(Below),
+    /// Let the subtree belong to the volume above again; its nodes stay
+    Remove(One),
+}
+
+/// A volume and what it is to promise.
+#[derive(Debug, Args)]
+pub(crate) struct Change {
+    /// The top of the volume
+    #[arg(value_parser = cli::path)]
+    path: Path,
+    /// How long a volume lease is promised for: what a write may wait for a client that died [new volumes: 10s]
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    term: Option<Duration>,
+    /// How long an object lease is promised for [new volumes: 1h]
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    object_term: Option<Duration>,
+    /// What the server waits beyond a term; more than clocks can drift apart in it [new volumes: 100ms]
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    skew_margin: Option<Duration>,
+    /// Whether the server knows which objects a session holds, or assumes all [new volumes: objects]
+    #[arg(long)]
+    tracking: Option<TrackingName>,
+}
+
+/// A volume.
+#[derive(Debug, Args)]
+pub(crate) struct One {
+    /// The top of the volume
+    #[arg(value_parser = cli::path)]
+    path: Path,
+}
+
+/// Where to look for volumes.
+#[derive(Debug, Args)]
+pub(crate) struct Below {
+    /// The node
+    #[arg(value_parser = cli::path, default_value = "/")]
+    path: Path,
+}
+
+/// [`Tracking`] on the command line.
+#[derive(Debug, Clone, Copy, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum TrackingName {
+    /// One by one
+    Objects,
+    /// Not at all: every session with a lease on the volume is assumed to hold all of it
+    Covering,
+}
+
+/// A change of a volume that took effect.
+#[derive(Debug, Serialize)]
+struct ChangeAnswer {
+    path: Path,
+    revision: u64,
+}
+
+impl Text for ChangeAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("revision {}\n", self.revision).as_bytes());
+    }
+}
+
+/// What a volume promises.
+#[derive(Debug, Serialize)]
+struct VolumeAnswer {
+    path: Path,
+    term_ms: u64,
+    object_term_ms: u64,
+    skew_margin_ms: u64,
+    tracking: TrackingName,
+    generation: u64,
+    leases: u64,
+    #[serde(skip)]
+    settings: VolumeSettings,
+}
+
+impl Text for VolumeAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        table([self]).write(out);
+    }
+}
+
+/// Several of them.
+#[derive(Debug, Serialize)]
+struct ListAnswer {
+    volumes: Vec<VolumeAnswer>,
+}
+
+impl Text for ListAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        table(&self.volumes).write(out);
+    }
+}
+
+fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
+    let mut table = Table::new(&["PATH", "TERM", "OBJECT TERM", "SKEW MARGIN", "TRACKING", "GENERATION", "LEASES"]);
+    for volume in volumes {
+        let tracking = match volume.tracking {
+            TrackingName::Objects => "objects",
+            TrackingName::Covering => "covering",
+        };
+        table.row([
+            visible(volume.path.as_str()),
+            duration::exact(volume.settings.term()),
+            duration::exact(volume.settings.object_term()),
+            duration::exact(volume.settings.skew_margin()),
+            tracking.to_owned(),
+            volume.generation.to_string(),
+            volume.leases.to_string(),
+        ]);
+    }
+    table
+}
+
+impl From<VolumeInfo> for VolumeAnswer {
+    fn from(info: VolumeInfo) -> Self {
+        let VolumeInfo { path, settings, generation, leases } = info;
+        Self {
+            path,
+            term_ms: duration::millis(settings.term()),
+            object_term_ms: duration::millis(settings.object_term()),
+            skew_margin_ms: duration::millis(settings.skew_margin()),
+            tracking: match settings.tracking() {
+                Tracking::Objects => TrackingName::Objects,
+                Tracking::Covering => TrackingName::Covering,
+            },
+            generation: generation.0,
+            leases,
+            settings,
+        }
+    }
+}
+
+impl Volume {
+    /// The command's second word.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Create(_) => "create",
+            Self::Set(_) => "set",
+            Self::Show(_) => "show",
+            Self::List(_) => "list",
+            Self::Remove(_) => "remove",
+        }
+    }
+
+    /// What it is about.
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::Create(Change { path, .. }) | Self::Set(Change { path, .. }) => path,
+            Self::Show(One { path }) | Self::Remove(One { path }) => path,
+            Self::List(Below { path }) => path,
+        }
+    }
+
+    pub(super) async fn run(self, context: &Context) -> Result<Box<dyn Answer>, Failure> {
+        let client = context.client().await?;
+        match self {
+            Self::Create(change) => {
+                let settings = change.settings(&VolumeSettings::DEFAULT)?;
+                let written = client.create_volume(&change.path, settings).await;
+                let written = written.map_err(|error| write_failure(&error))?;
+                boxed(Ok(ChangeAnswer { path: change.path, revision: written.revision.0 }))
+            }
+            Self::Set(change) => {
+                let current = show(client, &change.path).await?;
+                let settings = change.settings(&current.settings)?;
+                let written = client.set_volume(&change.path, settings).await;
+                let written = written.map_err(|error| write_failure(&error))?;
+                boxed(Ok(ChangeAnswer { path: change.path, revision: written.revision.0 }))
+            }
+            Self::Remove(One { path }) => {
+                let written = client.remove_volume(&path).await.map_err(|error| write_failure(&error))?;
+                boxed(Ok(ChangeAnswer { path, revision: written.revision.0 }))
+            }
+            Self::Show(One { path }) => boxed(show(client, &path).await.map(VolumeAnswer::from)),
+            Self::List(Below { path }) => {
+                let volumes = client.volumes(&path).await.map_err(|error| inspect_failure(&error))?;
+                boxed(Ok(ListAnswer { volumes: volumes.into_iter().map(VolumeAnswer::from).collect() }))
+            }
+        }
+    }
+}
+
+/// The volume with this top.
+async fn show(client: &Client, path: &Path) -> Result<VolumeInfo, Failure> {
+    let volumes = client.volumes(path).await.map_err(|error| inspect_failure(&error))?;
+    if let Some(volume) = volumes.into_iter().find(|volume| volume.path == *path) {
+        return Ok(volume);
+    }
+    // Said as the server says it when it is asked to change what is no volume.
+    let all = client.volumes(&Path::root()).await.map_err(|error| inspect_failure(&error))?;
+    let above = all.into_iter().map(|volume| volume.path).filter(|volume| volume.contains(path)).max();
+    let volume = above.unwrap_or_else(Path::root);
+    Err(Failure::from_refusal(&WriteRefusal::NotAVolume { path: path.clone(), volume }.into()))
+}
+
+impl Change {
+    /// `base` with what was given. How far clocks may drift is known, and checked, by the server.
+    fn settings(&self, base: &VolumeSettings) -> Result<VolumeSettings, Failure> {
+        let tracking = self.tracking.map_or(base.tracking(), |tracking| match tracking {
+            TrackingName::Objects => Tracking::Objects,
+            TrackingName::Covering => Tracking::Covering,
+        });
+        let none = DriftAllowance::from_ppm(0).unwrap_or(DriftAllowance::DEFAULT);
+        let settings = VolumeSettings::new(
+            self.term.unwrap_or(base.term()),
+            self.object_term.unwrap_or(base.object_term()),
+            self.skew_margin.unwrap_or(base.skew_margin()),
+            tracking,
+            none,
+        );
+        settings.map_err(|error| Failure::from_refusal(&error.into()))
+    }
+}

@@ -1,0 +1,67 @@
+//! What a command runs in: one session, opened when the first command needs it, and where its output goes.
+
+use std::time::Duration;
+
+use leasehold_client_cache::{Client, ConnectError, Options};
+use tokio::sync::OnceCell;
+
+use crate::{cli::Global, exit::Failure, output::Output};
+
+/// How long giving the leases back may take at the end. Otherwise they end by themselves.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// One session and its surroundings.
+#[derive(Debug)]
+pub(crate) struct Context {
+    global: Global,
+    name: String,
+    client: OnceCell<Client>,
+    /// Where answers go, and whether somebody watches.
+    pub(crate) output: Output,
+}
+
+impl Context {
+    /// A context whose session, if one is needed, is named after `command`.
+    pub(crate) fn new(global: &Global, output: Output, command: &str) -> Self {
+        let host = nix::unistd::gethostname().unwrap_or_default();
+        let name = format!("{command}@{}:{}", host.to_string_lossy(), std::process::id());
+        Self { global: global.clone(), name, client: OnceCell::new(), output }
+    }
+
+    /// The session's client.
+    pub(crate) async fn client(&self) -> Result<&Client, Failure> {
+        self.client.get_or_try_init(|| self.connect()).await
+    }
+
+    /// The session's client, if any command has needed one.
+    pub(crate) fn connected(&self) -> Option<&Client> {
+        self.client.get()
+    }
+
+    async fn connect(&self) -> Result<Client, Failure> {
+        let options = Options::new(self.endpoints()).name(self.name.as_str()).timeout(self.timeout());
+        Client::connect(options).await.map_err(|error| match &error {
+            ConnectError::NoEndpoints => Failure::usage(&error),
+            ConnectError::Refused(refusal) => Failure::from_refusal(refusal),
+            ConnectError::Unavailable { .. } | ConnectError::TimedOut { .. } => Failure::unavailable(&error),
+        })
+    }
+
+    /// How long one operation may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.global.timeout
+    }
+
+    /// The servers to try.
+    pub(crate) fn endpoints(&self) -> &[String] {
+        &self.global.endpoints
+    }
+
+    /// Gives all leases back.
+    pub(crate) async fn close(self) {
+        if let Some(client) = self.client.into_inner() {
+            // Too late is no harm: the leases end by themselves.
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, client.close()).await;
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Which files the demo is about, and what they become in the tree.
+//!
+//! The files that git tracks, or, where git knows nothing, all. Symbolic links become what they point to. Whatever cannot be
+//! imported is named, with the reason; nothing is left out in silence.
+
+use std::{
+    fs,
+    path::{Path as FilePath, PathBuf},
+    process::{Command, Stdio},
+};
+
+use leasehold_protocol::{limits::Limits, path::Path};
+
+use crate::exit::Failure;
+
+/// At most so many files: what is shown does not get clearer with more.
+const FILES_MAX: usize = 10_000;
+
+/// At most so many bytes: each client keeps all of them in memory.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// A file and its node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct File {
+    /// Where it is.
+    pub(crate) source: PathBuf,
+    /// What it becomes.
+    pub(crate) node: Path,
+    /// Its length in bytes when it was looked at.
+    pub(crate) bytes: u64,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// To be imported.
+    pub(crate) files: Vec<File>,
+    /// What is not, with the reason: one line each.
+    pub(crate) skipped: Vec<String>,
+    bytes: u64,
+}
+
+/// Finds the files of a directory, to be put below `top`.
+pub(crate) fn find(dir: &FilePath, top: &Path) -> Result<Found, Failure> {
+    let what = format!("cannot read {}", dir.display());
+    // Said here, with the system's words, rather than by git.
+    fs::read_dir(dir).map_err(|error| Failure::io(&what, &error))?;
+    let mut found = Found::default();
+    match tracked(dir) {
+        Some(names) => names.iter().for_each(|name| found.take(dir, name, top, &mut Vec::new())),
+        None => found.walk(dir, FilePath::new(""), top, &mut Vec::new()),
+    }
+    if found.files.is_empty() {
+        return Err(Failure::usage(format!("there is no file to import in {}: expected one at least", dir.display())));
+    }
+    Ok(found)
+}
+
+/// What git tracks; none if it knows nothing of the directory, or tracks nothing in it.
+fn tracked(dir: &FilePath) -> Option<Vec<PathBuf>> {
+    use std::os::unix::ffi::OsStrExt;
+
+    let mut git = Command::new("git");
+    git.args(["ls-files", "-z"]).current_dir(dir).stdin(Stdio::null()).stderr(Stdio::null());
+    let output = git.output().ok().filter(|output| output.status.success())?;
+    let names = output.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let names: Vec<PathBuf> = names.map(|name| PathBuf::from(std::ffi::OsStr::from_bytes(name))).collect();
+    (!names.is_empty()).then_some(names)
+}
+
+impl Found {
+    /// Takes what a name stands for. `within` are the directories that we are in, as they really are: a link to one of them
+    /// would have no end.
+    fn take(&mut self, dir: &FilePath, name: &FilePath, top: &Path, within: &mut Vec<PathBuf>) {
+        let source = dir.join(name);
+        match fs::metadata(&source) {
+            Ok(metadata) if metadata.is_dir() => self.walk(dir, name, top, within),
+            Ok(metadata) if metadata.is_file() => self.take_file(source, name, top, metadata.len()),
+            Ok(_) => self.skip(name, "neither a file nor a directory"),
+            Err(error) => self.skip(name, &error.to_string()),
+        }
+    }
+
+    fn walk(&mut self, dir: &FilePath, name: &FilePath, top: &Path, within: &mut Vec<PathBuf>) {
+        let place = dir.join(name);
+        let real = match fs::canonicalize(&place) {
+            Ok(real) if within.contains(&real) => return self.skip(name, "a link to a directory that it is in"),
+            Ok(real) => real,
+            Err(error) => return self.skip(name, &error.to_string()),
+        };
+        let entries = fs::read_dir(&place).and_then(|entries| entries.map(|e| Ok(e?.file_name())).collect());
+        let mut entries: Vec<_> = match entries {
+            Ok(entries) => entries,
+            Err(error) => return self.skip(name, &error.to_string()),
+        };
+        entries.sort_unstable();
+        within.push(real);
+        for entry in entries.into_iter().filter(|entry| entry != ".git") {
+            self.take(dir, &name.join(entry), top, within);
+        }
+        within.pop();
+    }
+
+    fn take_file(&mut self, source: PathBuf, name: &FilePath, top: &Path, bytes: u64) {
+        let limit = Limits::default().value_max_bytes as u64;
+        if bytes > limit {
+            return self.skip(name, &format!("it has {bytes} bytes: expected at most {limit}"));
+        }
+        if self.files.len() == FILES_MAX || self.bytes + bytes > BYTES_MAX {
+            return self.skip(name, &format!("the demo takes at most {FILES_MAX} files and {BYTES_MAX} bytes in all"));
+        }
+        let text = name.to_str().ok_or_else(|| "its name is not UTF-8".to_owned());
+        match text.and_then(|text| Path::parse(&format!("{top}/{text}")).map_err(|error| error.to_string())) {
+            Ok(node) => {
+                self.bytes += bytes;
+                self.files.push(File { source, node, bytes });
+            }
+            Err(reason) => self.skip(name, &reason),
+        }
+    }
+
+    fn skip(&mut self, name: &FilePath, reason: &str) {
+        self.skipped.push(format!("{} is left out: {reason}", name.display()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn names(found: &Found) -> Vec<&str> {
+        found.files.iter().map(|file| file.node.as_str()).collect()
+    }
+
+    #[test]
+    fn links_become_what_they_point_to_and_large_files_are_named() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("sub")).expect("made");
+        fs::write(at("sub/a"), "1").expect("written");
+        fs::write(at("large"), vec![0; (1 << 20) + 1]).expect("written");
+        symlink("sub/a", at("link")).expect("linked");
+        symlink("sub", at("sub-link")).expect("linked");
+        symlink("..", at("sub/up")).expect("linked");
+        symlink("nowhere", at("dangling")).expect("linked");
+        let mut found = Found::default();
+        let top = Path::parse("/demo").expect("valid");
+        found.walk(dir.path(), FilePath::new(""), &top, &mut Vec::new());
+        assert_eq!(names(&found), ["/demo/link", "/demo/sub/a", "/demo/sub-link/a"]);
+        let skipped = found.skipped.join("\n");
+        for what in ["large", "dangling", "sub/up", "sub-link/up"] {
+            assert!(skipped.contains(&format!("{what} is left out: ")), "{skipped}");
+        }
+        assert!(skipped.contains("1048577 bytes: expected at most 1048576"), "{skipped}");
+    }
+
+    #[test]
+    fn a_directory_without_files_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let top = Path::parse("/demo").expect("valid");
+        let failure = find(dir.path(), &top).expect_err("nothing there");
+        assert!(failure.message.contains("expected one at least"), "{}", failure.message);
+        assert!(find(FilePath::new("/nowhere/at/all"), &top).is_err());
+    }
+}

@@ -1,0 +1,305 @@
+//! A client that reads: as an application would that has everything it needs in memory, and never waits for what it has not.
+//!
+//! Reads come in bursts with short pauses, so that two cores have time for the servers too. What is not in memory is asked for in the
+//! background while reading goes on with other files, so the time between two cached reads says whether *any* cached read
+//! was possible.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
+    },
+    time::Duration,
+};
+
+use hdrhistogram::Histogram;
+use leasehold_client_cache::{Client, Content, Path, ReadError, ReadOptions, Source};
+use rand::{SeedableRng, rngs::SmallRng};
+use tokio::{runtime::Handle, sync::mpsc::UnboundedSender};
+
+use super::{
+    clock::{now_ns, timer_cost_ns},
+    oracle::Run,
+    talk::{Report, Word},
+    zipf::{self, Zipf},
+};
+
+/// Reads in a burst.
+const BURST: usize = 256;
+
+/// The pause after a burst: a tenth of the longest gap that a cached read may have at most, so that the pauses are not what is
+/// measured.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// One cached read in so many is timed: the clock costs a fair part of what is measured.
+const SAMPLE_EVERY: u64 = 61;
+
+/// What is read from servers at the same time, at most: the rest is left for later, as a reader has enough else to do.
+const ASKED_MAX: usize = 64;
+
+/// How often reports are made.
+const REPORT_EVERY_NS: u64 = 500_000_000;
+
+/// The longest gap is kept for each span of this length.
+const GAP_SPAN_NS: u64 = 100_000_000;
+
+/// What a failure says, for so many in a report.
+const FAILURES_TOLD: usize = 3;
+
+/// A read that a server was asked for.
+type Fetched = (u32, u64, u64, Result<(u64, Source), ReadError>);
+
+/// What has been read of one file since the last report, with one revision.
+type Slot = Option<Run>;
+
+/// Notes of all reads.
+#[derive(Debug)]
+struct Log {
+    slots: Vec<Slot>,
+    report: Report,
+    cached_ns: Histogram<u64>,
+    /// The last cached read's beginning.
+    last: Option<u64>,
+    /// The longest gap in the present span, and when the span ends.
+    gap: (u64, u64),
+    span_end: u64,
+}
+
+impl Log {
+    fn new(files: usize) -> Self {
+        Self {
+            slots: vec![None; files],
+            report: Report::default(),
+            cached_ns: histogram(),
+            last: None,
+            gap: (0, 0),
+            span_end: 0,
+        }
+    }
+
+    /// Notes a read. `end` is asked for only if it matters.
+    fn read(&mut self, file: u32, revision: u64, begin: u64, end: impl FnOnce() -> u64) {
+        let slot = &mut self.slots[file as usize];
+        match slot {
+            Some(run) if run.revision == revision => {
+                run.count += 1;
+                // Reads that a server answered come in the order in which they ended.
+                run.first_begin = run.first_begin.min(begin);
+                run.last_begin = run.last_begin.max(begin);
+            }
+            _ => {
+                let new = Run { file, revision, count: 1, first_begin: begin, first_end: end(), last_begin: begin };
+                self.report.runs.extend(slot.replace(new));
+            }
+        }
+    }
+
+    /// Notes that a cached read began.
+    fn cached(&mut self, begin: u64) {
+        self.report.from_memory += 1;
+        if let Some(last) = self.last {
+            if begin - last > self.gap.1 - self.gap.0 {
+                self.gap = (last, begin);
+            }
+            if begin >= self.span_end {
+                self.report.gaps.push(std::mem::take(&mut self.gap));
+                self.span_end = begin + GAP_SPAN_NS;
+            }
+        }
+        self.last = Some(begin);
+    }
+
+    fn fail(&mut self, failure: String) {
+        self.report.failed += 1;
+        if self.report.failures.len() < FAILURES_TOLD {
+            self.report.failures.push(failure);
+        }
+    }
+
+    fn take(&mut self, messages_sent: u64) -> Report {
+        let slots = self.slots.iter_mut().filter_map(Option::take);
+        self.report.runs.extend(slots);
+        if self.gap.1 > 0 {
+            self.report.gaps.push(std::mem::take(&mut self.gap));
+        }
+        self.report.cached_ns = recorded(&self.cached_ns);
+        self.cached_ns.reset();
+        self.report.messages_sent = messages_sent;
+        std::mem::take(&mut self.report)
+    }
+}
+
+/// Reads until it is told to stop. On a thread of its own.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    client: Client,
+    files: Arc<[Path]>,
+    runtime: Handle,
+    words: UnboundedSender<Word>,
+    stop: Arc<AtomicBool>,
+    log: Log,
+    asked: Vec<bool>,
+    asked_count: usize,
+    answers: (mpsc::Sender<Fetched>, mpsc::Receiver<Fetched>),
+}
+
+impl Reader {
+    /// A reader of these files.
+    pub(crate) fn new(
+        client: Client,
+        files: Arc<[Path]>,
+        words: UnboundedSender<Word>,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        let log = Log::new(files.len());
+        let asked = vec![false; files.len()];
+        let runtime = Handle::current();
+        Self { client, runtime, words, stop, log, asked, asked_count: 0, answers: mpsc::channel(), files }
+    }
+
+    /// Reads until it is told to stop, and reports. What was asked for and not answered by then was not read.
+    pub(crate) fn run(mut self, seed: u64) {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let Some(zipf) = Zipf::new(self.files.len(), zipf::EXPONENT) else { return };
+        let timer_cost = timer_cost_ns();
+        let mut next_report = now_ns() + REPORT_EVERY_NS;
+        let mut reads = 0;
+        while !self.stop.load(Relaxed) {
+            for _ in 0..BURST {
+                reads += 1;
+                self.read(zipf.sample(&mut random), (reads % SAMPLE_EVERY == 0).then_some(timer_cost));
+            }
+            while let Ok(answer) = self.answers.1.try_recv() {
+                self.answered(answer);
+            }
+            if now_ns() >= next_report {
+                next_report += REPORT_EVERY_NS;
+                self.report();
+            }
+            std::thread::sleep(PAUSE);
+        }
+        while let Ok(answer) = self.answers.1.try_recv() {
+            self.answered(answer);
+        }
+        self.report();
+    }
+
+    /// `sampled` if it is to be timed: with what the timer costs.
+    fn read(&mut self, file: usize, sampled: Option<u64>) {
+        // Nobody asks twice at the same time, and the answer is not there.
+        if self.asked[file] {
+            return;
+        }
+        let begin = now_ns();
+        let found = self.client.cached(&self.files[file]);
+        if let (Some(timer_cost), Some(_)) = (sampled, &found) {
+            self.log.cached_ns.saturating_record((now_ns() - begin).saturating_sub(timer_cost).max(1));
+        }
+        match found {
+            Some(content) => {
+                self.log.cached(begin);
+                self.log.read(file as u32, revision_of(&content), begin, now_ns);
+            }
+            None => self.ask(file),
+        }
+    }
+
+    fn ask(&mut self, file: usize) {
+        if self.asked_count == ASKED_MAX {
+            return;
+        }
+        self.asked_count += 1;
+        self.asked[file] = true;
+        let (client, path, answers) = (self.client.clone(), self.files[file].clone(), self.answers.0.clone());
+        self.runtime.spawn(async move {
+            let begin = now_ns();
+            let outcome = client.read(&path, ReadOptions::default()).await;
+            let outcome = outcome.map(|read| (revision_of(&read.content), read.source));
+            // The reader may have stopped.
+            let _ = answers.send((file as u32, begin, now_ns(), outcome));
+        });
+    }
+
+    fn answered(&mut self, (file, begin, end, outcome): Fetched) {
+        self.asked_count -= 1;
+        self.asked[file as usize] = false;
+        match outcome {
+            Ok((revision, source)) => {
+                match source {
+                    Source::Memory => self.log.report.from_memory += 1,
+                    Source::Server => self.log.report.from_server += 1,
+                }
+                self.log.read(file, revision, begin, || end);
+            }
+            Err(error) => self.log.fail(error.to_string()),
+        }
+    }
+
+    fn report(&mut self) {
+        // Whoever listens may have gone; then this process ends too.
+        let _ = self.words.send(Word::Report(self.log.take(self.client.stats().messages_sent)));
+    }
+}
+
+/// The revision that a read returned; 0 for a node that does not exist.
+pub(crate) fn revision_of(content: &Content) -> u64 {
+    content.modify_revision().map_or(0, |revision| revision.0)
+}
+
+/// For nanoseconds up to a minute, to one part in a hundred.
+pub(crate) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 2).expect("constant bounds that hdrhistogram accepts")
+}
+
+/// What a histogram holds, sparsely.
+pub(crate) fn recorded(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
+    histogram.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_of_one_revision_are_one_run_and_a_change_begins_another() {
+        let mut log = Log::new(2);
+        log.read(0, 5, 10, || 11);
+        log.read(0, 5, 20, || unreachable!("it is known when the first had ended"));
+        log.read(0, 6, 30, || 31);
+        log.read(1, 0, 32, || 33);
+        let run = |file, revision, count, first_begin, first_end, last_begin| Run {
+            file,
+            revision,
+            count,
+            first_begin,
+            first_end,
+            last_begin,
+        };
+        assert_eq!(log.take(0).runs, [run(0, 5, 2, 10, 11, 20), run(0, 6, 1, 30, 31, 30), run(1, 0, 1, 32, 33, 32)]);
+        assert!(log.take(0).runs.is_empty(), "each is told once");
+    }
+
+    #[test]
+    fn the_longest_gap_is_kept_whichever_span_it_falls_into() {
+        let mut log = Log::new(1);
+        for begin in [1_000, 2_000, 9_000, 10_000, 10_000 + 3 * GAP_SPAN_NS, 20_000 + 3 * GAP_SPAN_NS] {
+            log.cached(begin);
+        }
+        let gaps = log.take(0).gaps;
+        assert_eq!(gaps.iter().map(|(from, to)| to - from).max(), Some(3 * GAP_SPAN_NS));
+        assert!(gaps.contains(&(10_000, 10_000 + 3 * GAP_SPAN_NS)));
+    }
+
+    #[test]
+    fn a_histogram_goes_over_the_line_and_comes_back() {
+        let mut one = histogram();
+        (1..=1000).for_each(|ns| one.saturating_record(ns));
+        let mut other = histogram();
+        for (value, count) in recorded(&one) {
+            other.saturating_record_n(value, count);
+        }
+        assert_eq!(one.value_at_quantile(0.99), other.value_at_quantile(0.99));
+        assert_eq!(one.len(), other.len());
+    }
+}

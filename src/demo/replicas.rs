@@ -1,0 +1,226 @@
+//! A cluster of its own: replicas as processes on free loopback ports, with their data in a temporary folder.
+//!
+//! Each process is killed by its own id when this is dropped, however that comes about, and the folder is removed; unless the cluster
+//! is to be [kept](Replicas::keep).
+
+use std::{
+    fs::File,
+    io,
+    net::TcpListener,
+    path::{Path as FilePath, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use leasehold_client_cache::ClusterInfo;
+use tempfile::TempDir;
+
+use crate::exit::Failure;
+
+/// How long a cluster may take until it has a leader.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often it is asked for.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+
+/// How long one replica may take to say what it knows.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The lines of a replica's log that are worth showing when it fails.
+const LOG_TAIL: usize = 3;
+
+/// A running cluster.
+#[derive(Debug)]
+pub(crate) struct Replicas {
+    dir: Option<TempDir>,
+    addresses: Vec<String>,
+    processes: Vec<Option<Process>>,
+}
+
+/// A process that does not outlive this.
+#[derive(Debug)]
+struct Process(Option<Child>);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // It may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Replicas {
+    /// Starts `count` replicas and waits until one leads.
+    pub(crate) async fn start(count: usize) -> Result<Self, Failure> {
+        let dir = tempfile::Builder::new().prefix("leasehold-").tempdir();
+        let dir = dir.map_err(|error| Failure::io("cannot make a temporary folder", &error))?;
+        let addresses = free_addresses(count).map_err(|error| Failure::io("cannot find free ports", &error))?;
+        let mut replicas = Self { dir: Some(dir), addresses, processes: Vec::new() };
+        for id in 1..=count {
+            let process = replicas.spawn(id)?;
+            replicas.processes.push(Some(process));
+        }
+        replicas.leader(None).await?;
+        Ok(replicas)
+    }
+
+    /// Where they listen.
+    pub(crate) fn endpoints(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// Waits until a replica other than `not` leads. Returns its number, from 1.
+    pub(crate) async fn leader(&mut self, not: Option<usize>) -> Result<usize, Failure> {
+        let began = Instant::now();
+        while began.elapsed() < START_TIMEOUT {
+            for id in 1..=self.addresses.len() {
+                self.check(id)?;
+                if Some(id) == not || self.processes[id - 1].is_none() {
+                    continue;
+                }
+                let leader = self.ask(id).await.and_then(|info| info.leader);
+                if let Some(leader) = leader.and_then(|leader| usize::try_from(leader).ok()).filter(|it| Some(*it) != not) {
+                    return Ok(leader);
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Err(Failure::unavailable(format!("no replica led within {START_TIMEOUT:?}{}", self.log_tails())))
+    }
+
+    /// Kills a replica with SIGKILL, and waits until it is gone.
+    pub(crate) fn kill(&mut self, id: usize) -> Result<(), Failure> {
+        let process = self.processes.get_mut(id.wrapping_sub(1)).and_then(Option::take);
+        match process.and_then(|mut process| process.0.take()) {
+            Some(mut child) => child
+                .kill()
+                .and_then(|()| child.wait())
+                .map(drop)
+                .map_err(|error| Failure::io(format!("cannot kill replica {id}"), &error)),
+            None => Err(Failure::refused("replica", format!("replica {id} is not running: expected one that is"))),
+        }
+    }
+
+    /// Starts a replica that was killed, on the data that it had.
+    pub(crate) fn restart(&mut self, id: usize) -> Result<(), Failure> {
+        self.processes[id - 1] = Some(self.spawn(id)?);
+        Ok(())
+    }
+
+    /// Waits until a replica that was started again follows the leader.
+    pub(crate) async fn rejoined(&mut self, id: usize) -> Result<(), Failure> {
+        let began = Instant::now();
+        while began.elapsed() < START_TIMEOUT {
+            self.check(id)?;
+            if self.ask(id).await.is_some_and(|info| info.leader.is_some()) {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Err(Failure::unavailable(format!("replica {id} found no leader within {START_TIMEOUT:?}{}", self.log_tails())))
+    }
+
+    /// The memory that a replica's process has in use, in bytes: VmRSS.
+    pub(crate) fn resident_bytes(&self, id: usize) -> Result<u64, Failure> {
+        let child = self.processes.get(id - 1).and_then(Option::as_ref).and_then(|process| process.0.as_ref());
+        let child = child.ok_or_else(|| Failure::refused("replica", format!("replica {id} is not running")))?;
+        let file = format!("/proc/{}/status", child.id());
+        let status = std::fs::read_to_string(&file).map_err(|error| Failure::io(&file, &error))?;
+        resident_bytes(&status).ok_or_else(|| Failure::refused("proc", format!("{file} has no VmRSS: expected one")))
+    }
+
+    /// Lets the cluster run on, and leaves its data. Returns the folder and the ids of the processes.
+    pub(crate) fn keep(mut self) -> (PathBuf, Vec<u32>) {
+        let children = self.processes.iter_mut().flatten().filter_map(|process| process.0.take());
+        let ids = children.map(|child| child.id()).collect();
+        (self.dir.take().map(TempDir::keep).unwrap_or_default(), ids)
+    }
+
+    fn dir(&self) -> &FilePath {
+        self.dir.as_ref().map_or(FilePath::new("."), TempDir::path)
+    }
+
+    fn log_of(&self, id: usize) -> PathBuf {
+        self.dir().join(format!("replica-{id}.log"))
+    }
+
+    fn spawn(&self, id: usize) -> Result<Process, Failure> {
+        let cannot = |error: io::Error| Failure::io(format!("cannot start replica {id}"), &error);
+        let log = File::options().create(true).append(true).open(self.log_of(id)).map_err(cannot)?;
+        let members: Vec<String> = self.addresses.iter().enumerate().map(|(i, at)| format!("{}={at}", i + 1)).collect();
+        let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
+        command.arg("serve").args(["--id", &id.to_string(), "--cluster", &members.join(",")]);
+        command.arg("--data").arg(self.dir().join(format!("replica-{id}")));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        // Ctrl-C is for us: we end them, in order.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command.spawn().map(|child| Process(Some(child))).map_err(cannot)
+    }
+
+    async fn ask(&self, id: usize) -> Option<ClusterInfo> {
+        leasehold_client_cache::cluster(&self.addresses[id - 1], ANSWER_TIMEOUT).await.ok()
+    }
+
+    /// A replica that has ended by itself will not come back.
+    fn check(&mut self, id: usize) -> Result<(), Failure> {
+        let child = self.processes.get_mut(id - 1).and_then(Option::as_mut).and_then(|process| process.0.as_mut());
+        match child.map(Child::try_wait) {
+            Some(Ok(Some(status))) => {
+                let text = format!("replica {id} ended with {status}{}", self.log_tail(id));
+                Err(Failure::refused("replica", text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn log_tails(&self) -> String {
+        (1..=self.addresses.len()).map(|id| self.log_tail(id)).collect()
+    }
+
+    fn log_tail(&self, id: usize) -> String {
+        let log = std::fs::read_to_string(self.log_of(id)).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = lines[lines.len().saturating_sub(LOG_TAIL)..].join("; ");
+        if tail.is_empty() { String::new() } else { format!("; replica {id} said: {tail}") }
+    }
+}
+
+/// Free at the moment. All are held until the last is found, so that they differ.
+fn free_addresses(count: usize) -> io::Result<Vec<String>> {
+    let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<Vec<_>>>()?;
+    listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string())).collect()
+}
+
+fn resident_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_loopback_and_differ() {
+        let addresses = free_addresses(5).expect("free ports");
+        let distinct: std::collections::BTreeSet<_> = addresses.iter().collect();
+        assert_eq!(distinct.len(), 5);
+        assert!(addresses.iter().all(|address| address.starts_with("127.0.0.1:")));
+    }
+
+    #[test]
+    fn resident_memory_is_read_from_the_line_that_has_it() {
+        assert_eq!(resident_bytes("Name:\tx\nVmHWM:\t 9 kB\nVmRSS:\t    5124 kB\n"), Some(5124 * 1024));
+        assert_eq!(resident_bytes("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_process_does_not_outlive_its_owner() {
+        let child = Command::new("sleep").arg("600").spawn().expect("starts");
+        let id = nix::unistd::Pid::from_raw(i32::try_from(child.id()).expect("an id"));
+        drop(Process(Some(child)));
+        assert_eq!(nix::sys::signal::kill(id, None), Err(nix::errno::Errno::ESRCH));
+    }
+}

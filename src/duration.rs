@@ -1,0 +1,71 @@
+//! Durations as people write and read them: `500ms`, `10s`, `2m`, `1h`.
+
+use std::time::Duration;
+
+/// A text that is no duration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{got:?} is not a duration: expected a whole number and its unit, as in 500ms, 10s, 2m or 1h")]
+pub(crate) struct DurationError {
+    got: String,
+}
+
+const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
+
+/// Reads a duration.
+pub(crate) fn parse(text: &str) -> Result<Duration, DurationError> {
+    let error = || DurationError { got: text.to_owned() };
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(error)?;
+    let (number, unit) = text.split_at(digits);
+    let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(error)?;
+    let millis = number.parse::<u64>().ok().and_then(|number| number.checked_mul(*factor)).ok_or_else(error)?;
+    Ok(Duration::from_millis(millis))
+}
+
+/// Writes a duration exactly, so that [`parse`] gives it back if it is one of whole milliseconds.
+pub(crate) fn exact(span: Duration) -> String {
+    if span.subsec_nanos() % 1_000_000 != 0 {
+        return format!("{span:?}");
+    }
+    let millis = span.as_millis();
+    let fits = |factor: u64| millis > 0 && millis.is_multiple_of(u128::from(factor));
+    let (unit, factor) = UNITS.into_iter().rev().find(|(_, factor)| fits(*factor)).unwrap_or(("ms", 1));
+    format!("{}{unit}", millis / u128::from(factor))
+}
+
+/// Writes about how long something takes: three digits or so.
+pub(crate) fn rough(span: Duration) -> String {
+    match span.as_secs_f64() {
+        seconds if seconds < 1.0 => format!("{:.0} ms", seconds * 1e3),
+        seconds if seconds < 60.0 => format!("{seconds:.1} s"),
+        seconds if seconds < 7200.0 => format!("{:.1} min", seconds / 60.0),
+        seconds => format!("{:.1} h", seconds / 3600.0),
+    }
+}
+
+/// Whole milliseconds, for JSON.
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for text in ["0ms", "500ms", "1500ms", "10s", "90s", "2m", "1h", "36h"] {
+            assert_eq!(exact(parse(text).expect(text)), text);
+        }
+        assert_eq!(parse("120m"), parse("2h"));
+    }
+
+    #[test]
+    fn what_is_no_duration_is_refused_with_examples() {
+        for text in
+            ["", "10", "s", "1.5s", "-1s", "10 s", "10d", "1h30m", "99999999999999999999s", "9999999999999999999h"]
+        {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(&format!("{text:?}")) && error.contains("500ms"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! How a command can fail, and the exit status that says so.
+//!
+//! Scripts rely on the statuses: 0 done, 1 refused, 2 wrong usage, 3 no server or no quorum, 4 timed out and not known
+//! whether it took effect. What is malformed in itself (a path, a duration, an option) is wrong usage; what the server
+//! would have to be asked about (a condition, a limit, a volume's settings) is refused.
+
+use leasehold_protocol::{command::WriteRefusal, message::Refusal};
+
+/// An exit status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Status {
+    /// Done.
+    Done = 0,
+    /// Refused: it changed nothing.
+    Refused = 1,
+    /// Not understood.
+    Usage = 2,
+    /// No server answers, or none that a quorum follows. It changed nothing.
+    Unavailable = 3,
+    /// It may have taken effect, or may still.
+    Unknown = 4,
+}
+
+/// Why a command was not done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// What it ends with.
+    pub(crate) status: Status,
+    /// A word that scripts can compare.
+    pub(crate) kind: &'static str,
+    /// What was wrong and what was expected, in one line. What was asked stands before it: [`Failure::of`].
+    pub(crate) message: String,
+}
+
+impl Failure {
+    fn new(status: Status, kind: &'static str, message: impl std::fmt::Display) -> Self {
+        Self { status, kind, message: one_line(&message.to_string()) }
+    }
+
+    /// The world does not allow it: nothing was changed.
+    pub(crate) fn refused(kind: &'static str, message: impl std::fmt::Display) -> Self {
+        Self::new(Status::Refused, kind, message)
+    }
+
+    /// There is no such node.
+    pub(crate) fn not_found() -> Self {
+        Self::refused("not_found", "it does not exist: expected a node that does")
+    }
+
+    /// What was typed cannot be meant.
+    pub(crate) fn usage(message: impl std::fmt::Display) -> Self {
+        Self::new(Status::Usage, "usage", message)
+    }
+
+    /// Nobody answers.
+    pub(crate) fn unavailable(message: impl std::fmt::Display) -> Self {
+        Self::new(Status::Unavailable, "unavailable", message)
+    }
+
+    /// The answer was not heard.
+    pub(crate) fn unknown(message: impl std::fmt::Display) -> Self {
+        Self::new(Status::Unknown, "outcome_unknown", message)
+    }
+
+    /// A file or directory of this machine cannot be used.
+    pub(crate) fn io(what: impl std::fmt::Display, error: &std::io::Error) -> Self {
+        Self::refused("io", format!("{what}: {error}"))
+    }
+
+    /// The same, with what was asked before it.
+    #[must_use]
+    pub(crate) fn of(mut self, asked: &str) -> Self {
+        self.message = one_line(&format!("{asked}: {}", self.message));
+        self
+    }
+
+    /// A server refused for good.
+    pub(crate) fn from_refusal(refusal: &Refusal) -> Self {
+        match refusal {
+            Refusal::Write(refusal) => Self::refused(kind_of(refusal), refusal),
+            Refusal::Limit(error) => Self::refused("limit", error),
+            Refusal::Volume(error) => Self::refused("volume_settings", error),
+            Refusal::SessionGone { .. } => Self::refused("session_gone", refusal),
+            Refusal::Busy { .. } => Self::refused("busy", refusal),
+            Refusal::Window { .. } => Self::refused("window", refusal),
+            Refusal::Unknown => Self::unknown(refusal),
+            Refusal::NotLeader { .. } | Refusal::Retry | Refusal::NotRegistered { .. } => Self::unavailable(refusal),
+        }
+    }
+}
+
+fn kind_of(refusal: &WriteRefusal) -> &'static str {
+    match refusal {
+        WriteRefusal::NotFound { .. } => "not_found",
+        WriteRefusal::Exists { .. } => "exists",
+        WriteRefusal::RevisionDiffers { .. } => "revision_differs",
+        WriteRefusal::HasChildren { .. } => "has_children",
+        WriteRefusal::Root { .. } => "root",
+        WriteRefusal::NotAVolume { .. } => "not_a_volume",
+        WriteRefusal::VolumeExists { .. } => "volume_exists",
+        WriteRefusal::HoldsVolume { .. } => "holds_volume",
+    }
+}
+
+/// Errors are one line, whatever names files and nodes have.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join("; ").chars().filter(|c| !c.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_protocol::{id::Revision, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn statuses_are_what_scripts_rely_on() {
+        let statuses = [Status::Done, Status::Refused, Status::Usage, Status::Unavailable, Status::Unknown];
+        assert_eq!(statuses.map(|status| status as u8), [0, 1, 2, 3, 4]);
+        let exists = WriteRefusal::Exists { path: Path::root(), create_revision: Revision(7) };
+        assert_eq!(Failure::from_refusal(&exists.into()).status, Status::Refused);
+        assert_eq!(Failure::from_refusal(&Refusal::Unknown).status, Status::Unknown);
+        assert_eq!(Failure::from_refusal(&Refusal::Retry).status, Status::Unavailable);
+    }
+
+    #[test]
+    fn a_message_is_one_line_and_begins_with_what_was_asked() {
+        let failure = Failure::usage("no such option\n\n  Usage: x\u{1b}[1m").of("get /a");
+        assert_eq!(failure.message, "get /a: no such option; Usage: x[1m");
+    }
+}

@@ -1,0 +1,180 @@
+//! `leasehold serve`: a replica, until it is told to stop or cannot go on.
+//!
+//! Options override the file, the file overrides the defaults. A replica of a cluster that is not told where to listen
+//! listens at the address that the cluster knows it by.
+
+use std::{collections::BTreeMap, io::IsTerminal, path::PathBuf};
+
+use leasehold_server::{Config, ConfigError, Server, StartError};
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::{
+    exit::{Failure, Status},
+    output::{Output, Text},
+};
+
+/// What is logged unless RUST_LOG says otherwise. The spans of tarpc and the chatter of openraft cost time.
+const LOG_DEFAULT: &str = "info,tarpc=warn,openraft=warn";
+
+/// How a server is to run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// This replica's number in the cluster [default: 1]
+    #[arg(long, value_name = "N")]
+    id: Option<u64>,
+    /// Where it keeps its data [default: ./leasehold-data]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Where it listens [default: its address in the cluster, or 127.0.0.1:7600]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// All replicas of the cluster, this one too: 1=ADDR,2=ADDR,3=ADDR
+    #[arg(long, value_name = "N=ADDR,..", value_delimiter = ',', value_parser = member)]
+    cluster: Vec<(u64, String)>,
+    /// All of this and more from a TOML file; options override it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Said once the server listens.
+#[derive(Debug, Serialize)]
+struct Listening {
+    id: u64,
+    address: String,
+    data: PathBuf,
+}
+
+impl Text for Listening {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("replica {} listens on {}\n", self.id, self.address).as_bytes());
+    }
+}
+
+/// Runs a server until SIGTERM or SIGINT.
+pub(crate) async fn run(args: Args, output: Output) -> Result<Status, Failure> {
+    let config = args.config()?;
+    log();
+    let signals = signal(SignalKind::terminate()).and_then(|term| Ok((term, signal(SignalKind::interrupt())?)));
+    let (mut terminate, mut interrupt) = signals.map_err(|error| Failure::io("cannot listen for signals", &error))?;
+    let (id, data) = (config.id, config.data.clone());
+    let server = Server::start(config).await.map_err(|error| match &error {
+        StartError::Config(error) => Failure::usage(error),
+        error => Failure::refused("start", error),
+    })?;
+    output.answer(&Listening { id, address: server.address().to_string(), data });
+    let failed = tokio::select! {
+        reason = server.failed() => Some(reason),
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+    };
+    match failed {
+        None => {
+            server.stop().await.map_err(|error| Failure::refused("stop", error))?;
+            Ok(Status::Done)
+        }
+        // What is left is not stopped gracefully: it could not write anything down.
+        Some(reason) => Err(Failure::refused("failed", format!("replica {id} cannot go on: {reason}"))),
+    }
+}
+
+fn log() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG_DEFAULT));
+    let ansi = std::io::stderr().is_terminal();
+    // Fails only if something is installed already, which then does the same.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).try_init();
+}
+
+impl Args {
+    fn config(self) -> Result<Config, Failure> {
+        let (mut config, mut says_listen) = match &self.config {
+            Some(file) => read(file)?,
+            None => (Config::default(), false),
+        };
+        config.id = self.id.unwrap_or(config.id);
+        config.data = self.data.unwrap_or(config.data);
+        if !self.cluster.is_empty() {
+            config.cluster = members(self.cluster)?;
+        }
+        if let Some(listen) = self.listen {
+            config.listen = listen;
+            says_listen = true;
+        }
+        if !says_listen && let Some(address) = config.cluster.get(&config.id) {
+            config.listen.clone_from(address);
+        }
+        config.checked().map_err(|error: ConfigError| Failure::usage(error))
+    }
+}
+
+/// The configuration in a file, and whether it says where to listen.
+fn read(file: &std::path::Path) -> Result<(Config, bool), Failure> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::usage(format!("cannot read the configuration {}: {error}", file.display())))?;
+    let wrong = |error: toml::de::Error| Failure::usage(format!("the configuration {}: {error}", file.display()));
+    let table: toml::Table = toml::from_str(&text).map_err(wrong)?;
+    Ok((toml::from_str(&text).map_err(wrong)?, table.contains_key("listen")))
+}
+
+fn member(text: &str) -> Result<(u64, String), String> {
+    let parsed =
+        text.split_once('=').and_then(|(id, address)| Some((id.trim().parse().ok()?, address.trim().to_owned())));
+    parsed.ok_or_else(|| format!("{text:?} is not a replica: expected N=HOST:PORT"))
+}
+
+fn members(list: Vec<(u64, String)>) -> Result<BTreeMap<u64, String>, Failure> {
+    let mut members = BTreeMap::new();
+    for (id, address) in list {
+        if let Some(other) = members.insert(id, address.clone()) {
+            let text = format!("replica {id} is given two addresses, {other} and {address}: expected one");
+            return Err(Failure::usage(text));
+        }
+    }
+    Ok(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn config(line: &str) -> Result<Config, Failure> {
+        Line::try_parse_from(std::iter::once("serve").chain(line.split_whitespace())).expect("parses").args.config()
+    }
+
+    #[test]
+    fn a_replica_listens_where_the_cluster_knows_it_unless_told_otherwise() {
+        let two = config("--id 2 --cluster 1=a:1,2=b:2").expect("valid");
+        assert_eq!((two.id, two.listen.as_str()), (2, "b:2"));
+        let behind = config("--id 2 --cluster 1=a:1,2=b:2 --listen 0.0.0.0:2").expect("valid");
+        assert_eq!(behind.listen, "0.0.0.0:2");
+        assert_eq!(config("").expect("valid").listen, "127.0.0.1:7600");
+    }
+
+    #[test]
+    fn options_override_the_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("leasehold.toml");
+        std::fs::write(&file, "id = 3\nlisten = \"127.0.0.1:9\"\n[cluster]\n3 = \"c:1\"\n").expect("written");
+        let config = config(&format!("--config {} --data elsewhere", file.display())).expect("valid");
+        assert_eq!((config.id, config.listen.as_str(), config.data), (3, "127.0.0.1:9", PathBuf::from("elsewhere")));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_wrong_usage() {
+        let twice = config("--cluster 1=a:1,1=b:1").expect_err("two addresses");
+        assert_eq!(twice.status, Status::Usage);
+        let stranger = config("--id 4 --cluster 1=a:1,2=b:1").expect_err("not a member");
+        assert_eq!(stranger.status, Status::Usage);
+        let missing = config("--config /nowhere/at/all.toml").expect_err("no file");
+        assert!(missing.message.contains("/nowhere/at/all.toml"), "{}", missing.message);
+    }
+}

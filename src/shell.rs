@@ -1,0 +1,297 @@
+//! `leasehold shell`: the same commands, one a line, in one session with its cache.
+//!
+//! Each line is cut into words as a shell would ([`words`]) and parsed like the command line. After each line its
+//! answer is printed and flushed, or its error; an error does not end the shell. Empty lines and comments (`# …`) have no
+//! answer. Beside what people read, standard error tells for each value where it came from. The exit status is that
+//! of the last line that failed, 0 if none did: a script that runs to its end without a failure is done.
+//!
+//! Lines are read on a thread of their own, so that the session is renewed, and recalls are consented to, while the
+//! shell waits for the next one.
+
+use std::{
+    io::{self, BufRead, IsTerminal},
+    time::Duration,
+};
+
+use clap::{Parser, error::ErrorKind};
+use leasehold_client_cache::Stats;
+use serde::Serialize;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, oneshot},
+};
+
+use crate::{
+    cli::{self, Global},
+    commands::{self, Request},
+    context::Context,
+    duration,
+    exit::{Failure, Status},
+    output::{Answer, Output, Text},
+    words,
+};
+
+/// What is typed before.
+const PROMPT: &str = "leasehold> ";
+
+/// One line.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, name = "", override_usage = "COMMAND [ARGUMENTS]", disable_version_flag = true)]
+struct Line {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Request(Request),
+    /// Show what this session's cache has done
+    Stats,
+    /// Wait
+    Sleep {
+        /// How long: 500ms, 10s, 2m, 1h
+        #[arg(value_parser = duration::parse)]
+        duration: Duration,
+    },
+    /// End the shell
+    #[command(alias = "quit")]
+    Exit,
+}
+
+/// What came of a line.
+enum Outcome {
+    Nothing,
+    Answer(Box<dyn Answer>),
+    Failed(Failure),
+    Exit,
+}
+
+/// Runs lines until there are no more.
+pub(crate) async fn run(global: &Global, output: Output) -> Result<Status, Failure> {
+    let output = Output { notes: true, ..output };
+    let signals = signal(SignalKind::terminate()).and_then(|term| Ok((term, signal(SignalKind::interrupt())?)));
+    let (mut terminate, mut interrupt) = signals.map_err(|error| Failure::io("cannot listen for signals", &error))?;
+    let context = Context::new(global, output, "shell");
+    context.client().await?;
+    let mut lines = read_lines()?;
+    // Told to stop: leases are given back rather than left to end.
+    let status = tokio::select! {
+        status = serve(&context, &mut lines) => status,
+        _ = terminate.recv() => Ok(Status::Done),
+        _ = interrupt.recv() => Ok(Status::Done),
+    };
+    context.close().await;
+    status
+}
+
+async fn serve(context: &Context, lines: &mut mpsc::Receiver<Typed>) -> Result<Status, Failure> {
+    let mut status = Status::Done;
+    while let Some(typed) = lines.recv().await {
+        let line = typed.line.map_err(|error| Failure::io("cannot read standard input", &error))?;
+        match run_line(context, &line).await {
+            Outcome::Nothing => {}
+            Outcome::Answer(answer) => context.output.answer(&*answer),
+            Outcome::Failed(failure) => {
+                context.output.failure(&failure);
+                status = failure.status;
+            }
+            Outcome::Exit => break,
+        }
+        // The reader has gone at the end of the input only.
+        let _ = typed.done.send(());
+    }
+    Ok(status)
+}
+
+async fn run_line(context: &Context, line: &str) -> Outcome {
+    let words = match words::split(line) {
+        Ok(words) if words.is_empty() => return Outcome::Nothing,
+        Ok(words) => words,
+        Err(error) => return Outcome::Failed(Failure::usage(error)),
+    };
+    let command = match Line::try_parse_from(words) {
+        Ok(line) => line.command,
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => {
+            return Outcome::Answer(Box::new(Help { help: error.to_string() }));
+        }
+        Err(error) => return Outcome::Failed(cli::usage(&error)),
+    };
+    let answer = match command {
+        Command::Request(request) if request.reads_standard_input() => {
+            Err(Failure::usage("put: standard input is where commands come from: expected the value itself"))
+        }
+        Command::Request(request) => commands::run(request, context).await,
+        Command::Stats => Ok(Box::new(StatsAnswer::from(context.connected().map(|client| client.stats()))) as Box<_>),
+        Command::Sleep { duration } => {
+            tokio::time::sleep(duration).await;
+            Ok(Box::new(Slept { slept_ms: duration::millis(duration) }) as Box<_>)
+        }
+        Command::Exit => return Outcome::Exit,
+    };
+    answer.map_or_else(Outcome::Failed, Outcome::Answer)
+}
+
+/// A line as it was typed. The next one is read when this one is done: then is the time for the next prompt.
+struct Typed {
+    line: io::Result<String>,
+    done: oneshot::Sender<()>,
+}
+
+/// Starts the thread that reads lines. It ends with the input, or with the process.
+fn read_lines() -> Result<mpsc::Receiver<Typed>, Failure> {
+    let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
+    let (sender, receiver) = mpsc::channel(1);
+    let read = move || {
+        let next: Box<dyn FnMut() -> Option<io::Result<String>>> = match is_terminal.then(editor) {
+            Some(Ok(next)) => Box::new(next),
+            Some(Err(error)) => Box::new({
+                let mut error = Some(error);
+                move || error.take().map(Err)
+            }),
+            None => Box::new(piped_line),
+        };
+        forward(next, &sender);
+    };
+    let spawned = std::thread::Builder::new().name("lines".to_owned()).spawn(read);
+    spawned.map_err(|error| Failure::io("cannot start a thread", &error))?;
+    Ok(receiver)
+}
+
+fn forward(mut next: impl FnMut() -> Option<io::Result<String>>, sender: &mpsc::Sender<Typed>) {
+    while let Some(line) = next() {
+        let (done, is_done) = oneshot::channel();
+        let is_last = line.is_err();
+        if sender.blocking_send(Typed { line, done }).is_err() || is_done.blocking_recv().is_err() || is_last {
+            return;
+        }
+    }
+}
+
+fn piped_line() -> Option<io::Result<String>> {
+    let mut line = String::new();
+    match io::stdin().lock().read_line(&mut line) {
+        Ok(0) => None,
+        Ok(_) => Some(Ok(line)),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// Lines from a terminal, with a prompt and a history.
+fn editor() -> io::Result<impl FnMut() -> Option<io::Result<String>>> {
+    use rustyline::error::ReadlineError;
+    let mut editor = rustyline::DefaultEditor::new().map_err(io::Error::other)?;
+    Ok(move || {
+        loop {
+            match editor.readline(PROMPT) {
+                Ok(line) => {
+                    // A line that is not remembered is no reason to stop.
+                    let _ = editor.add_history_entry(line.as_str());
+                    return Some(Ok(line));
+                }
+                // Ctrl-C: this line is given up, the shell is not.
+                Err(ReadlineError::Interrupted) => {}
+                Err(ReadlineError::Eof) => return None,
+                Err(error) => return Some(Err(io::Error::other(error))),
+            }
+        }
+    })
+}
+
+/// What can be typed.
+#[derive(Debug, Serialize)]
+struct Help {
+    help: String,
+}
+
+impl Text for Help {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.help.as_bytes());
+    }
+}
+
+/// A sleep that is over.
+#[derive(Debug, Serialize)]
+struct Slept {
+    slept_ms: u64,
+}
+
+impl Text for Slept {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("slept {} ms\n", self.slept_ms).as_bytes());
+    }
+}
+
+/// What the session's cache has done so far.
+#[derive(Debug, Default, Serialize)]
+struct StatsAnswer {
+    hits: u64,
+    misses: u64,
+    server_reads: u64,
+    revalidations: u64,
+    recalls: u64,
+    messages_sent: u64,
+    evictions: u64,
+    writes: u64,
+    copies: u64,
+}
+
+impl From<Option<Stats>> for StatsAnswer {
+    fn from(stats: Option<Stats>) -> Self {
+        let stats = stats.unwrap_or_default();
+        Self {
+            hits: stats.hits,
+            misses: stats.misses,
+            server_reads: stats.server_reads,
+            revalidations: stats.revalidations,
+            recalls: stats.recalls,
+            messages_sent: stats.messages_sent,
+            evictions: stats.evictions,
+            writes: stats.writes,
+            copies: stats.copies,
+        }
+    }
+}
+
+impl Text for StatsAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        let lines = [
+            ("reads from memory", self.hits),
+            ("other reads", self.misses),
+            ("read requests sent", self.server_reads),
+            ("revalidations", self.revalidations),
+            ("recalls", self.recalls),
+            ("messages sent", self.messages_sent),
+            ("evictions", self.evictions),
+            ("writes", self.writes),
+            ("copies", self.copies),
+        ];
+        for (name, count) in lines {
+            out.extend_from_slice(format!("{name:18}  {count}\n").as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_lines_arguments_are_consistent() {
+        Line::command().debug_assert();
+    }
+
+    #[test]
+    fn lines_are_parsed_like_the_command_line() {
+        let parse = |line: &str| Line::try_parse_from(words::split(line).expect("words")).map(|line| line.command);
+        assert!(matches!(parse("get /a"), Ok(Command::Request(Request::Get(_)))));
+        assert!(
+            matches!(parse("sleep 10ms"), Ok(Command::Sleep { duration }) if duration == Duration::from_millis(10))
+        );
+        assert!(matches!(parse("quit"), Ok(Command::Exit)));
+        assert_eq!(parse("help").expect_err("help").kind(), ErrorKind::DisplayHelp);
+        assert!(parse("serve").is_err());
+    }
+}

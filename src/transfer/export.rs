@@ -1,0 +1,231 @@
+//! `export PATH DIR`: a subtree into a directory.
+//!
+//! Each file has the value that its node had at some moment during the export, and is there as a whole or not at all. Files of
+//! an earlier export that have no node any more stay. Nothing is written through symbolic links.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::PermissionsExt,
+    path::{Path as File, PathBuf},
+};
+
+use bytes::Bytes;
+use clap::Args;
+use futures::{StreamExt, TryStreamExt, stream};
+use indicatif::ProgressBar;
+use leasehold_client_cache::{Client, Path};
+use serde::Serialize;
+
+use super::{DIRECTORY_MARK, FILES_AT_ONCE, VALUE_FILE, import::blocking, progress};
+use crate::{
+    cli,
+    commands::{
+        read_failure,
+        tree::{Lists, walk},
+    },
+    context::Context,
+    exit::Failure,
+    output::Text,
+};
+
+/// What a file may be read and written by, before the umask.
+const FILE_MODE: u32 = 0o666;
+
+/// `export PATH DIR`
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    /// The node whose children become files and directories
+    #[arg(value_parser = cli::path)]
+    pub(crate) path: Path,
+    /// The directory; made if it does not exist
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// Into a directory that is not empty too, replacing files of the same names
+    #[arg(long)]
+    force: bool,
+}
+
+/// An export that was done.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct ExportAnswer {
+    path: Option<Path>,
+    directory: PathBuf,
+    files: u64,
+    directories: u64,
+    bytes: u64,
+}
+
+impl Text for ExportAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        let directory = self.directory.display();
+        let text =
+            format!("{} files, {} directories, {} bytes into {directory}\n", self.files, self.directories, self.bytes);
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// A node and what becomes of it.
+#[derive(Debug, Clone)]
+struct Target {
+    path: Path,
+    file: PathBuf,
+    /// It has children: its value, if it has one, goes into a file of its own.
+    is_directory: bool,
+}
+
+impl Export {
+    pub(crate) async fn run(self, context: &Context) -> Result<ExportAnswer, Failure> {
+        let client = context.client().await?;
+        let lists = walk(client, &self.path).await?;
+        let targets = targets(&lists, &self.path, &self.directory)?;
+        check_top(client, &lists, &self.path).await?;
+        let directories: Vec<PathBuf> =
+            targets.iter().filter(|target| target.is_directory).map(|target| target.file.clone()).collect();
+        let mut answer =
+            ExportAnswer { path: Some(self.path), directory: self.directory.clone(), ..Default::default() };
+        answer.directories = directories.len().saturating_sub(1) as u64;
+        let (top, force) = (self.directory, self.force);
+        blocking(move || make_directories(&top, force, &directories)).await?;
+        let bar = progress(context.output, "export", Some(targets.iter().filter(|it| !it.is_directory).count() as u64));
+        let written = stream::iter(targets).map(|target| write(client, target, &bar)).buffer_unordered(FILES_AT_ONCE);
+        let answer = written.try_fold(answer, |mut answer, bytes| async move {
+            answer.files += u64::from(bytes.is_some());
+            answer.bytes += bytes.unwrap_or_default();
+            Ok(answer)
+        });
+        let answer = answer.await;
+        bar.finish_and_clear();
+        answer
+    }
+}
+
+/// What each node becomes, directories before what is in them.
+fn targets(lists: &Lists, top: &Path, directory: &File) -> Result<Vec<Target>, Failure> {
+    let mut targets = Vec::new();
+    for (path, children) in lists {
+        let is_top = path == top;
+        let name = path.name().unwrap_or_default();
+        if !is_top && name == DIRECTORY_MARK && children.is_empty() {
+            continue;
+        }
+        if !is_top && (name == DIRECTORY_MARK || name == VALUE_FILE) {
+            let text = format!("{path} has a name that exports give a meaning of its own: expected another");
+            return Err(Failure::refused("name", text));
+        }
+        let below = path.as_str().strip_prefix(&top.below()).unwrap_or_default();
+        let file = if below.is_empty() { directory.to_owned() } else { directory.join(below) };
+        targets.push(Target { path: path.clone(), file, is_directory: is_top || !children.is_empty() });
+    }
+    Ok(targets)
+}
+
+/// A single file has no place in a directory of its own.
+async fn check_top(client: &Client, lists: &Lists, top: &Path) -> Result<(), Failure> {
+    if lists.get(top).is_some_and(|children| !children.is_empty()) {
+        return Ok(());
+    }
+    let entry = client.get(top).await.map_err(|error| read_failure(&error))?;
+    match entry.map(|entry| entry.value.len()) {
+        Some(bytes) if bytes > 0 => {
+            let text = format!("{top} has a value of {bytes} bytes and no children: expected children; see get --raw");
+            Err(Failure::refused("not_a_directory", text))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn make_directories(top: &File, force: bool, directories: &[PathBuf]) -> Result<(), Failure> {
+    match fs::read_dir(top).map(|mut entries| entries.next().is_some()) {
+        Ok(true) if !force => {
+            let text = format!("{} is not empty: expected an empty directory, a new one, or --force", top.display());
+            return Err(Failure::refused("not_empty", text));
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(top).map_err(|error| Failure::io(top.display(), &error))?;
+        }
+        Err(error) => return Err(Failure::io(top.display(), &error)),
+    }
+    for directory in directories.iter().filter(|directory| *directory != top) {
+        match fs::symlink_metadata(directory) {
+            Ok(metadata) if metadata.is_dir() => {}
+            Ok(_) => {
+                let text = format!("{} is in the way: expected a directory, or nothing", directory.display());
+                return Err(Failure::refused("in_the_way", text));
+            }
+            Err(_) => fs::create_dir(directory).map_err(|error| Failure::io(directory.display(), &error))?,
+        }
+    }
+    Ok(())
+}
+
+/// Returns the length of the file; none if there is none to be written.
+async fn write(client: &Client, target: Target, bar: &ProgressBar) -> Result<Option<u64>, Failure> {
+    let Target { path, file, is_directory } = target;
+    let entry = client.get(&path).await.map_err(|error| read_failure(&error).of(path.as_str()))?;
+    // Removed since it was listed: as if it had been removed before.
+    let Some(value) = entry.map(|entry| entry.value.clone()) else { return Ok(None) };
+    if is_directory && value.is_empty() {
+        return Ok(None);
+    }
+    let file = if is_directory { file.join(VALUE_FILE) } else { file };
+    let bytes = value.len() as u64;
+    blocking(move || replace(&file, &value).map_err(|error| Failure::io(file.display(), &error))).await?;
+    bar.inc(u64::from(!is_directory));
+    Ok(Some(bytes))
+}
+
+/// The file is as it was or as it is to be, never half.
+fn replace(file: &File, value: &Bytes) -> io::Result<()> {
+    let directory = file.parent().unwrap_or(File::new("."));
+    let mut builder = tempfile::Builder::new();
+    let mode = fs::Permissions::from_mode(FILE_MODE);
+    let mut temporary = builder.prefix(".leasehold-").permissions(mode).tempfile_in(directory)?;
+    temporary.write_all(value)?;
+    temporary.persist(file).map_err(|error| error.error)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> Path {
+        Path::parse(text).expect("a valid path")
+    }
+
+    fn lists(list: &[(&str, &[&str])]) -> Lists {
+        list.iter().map(|(top, below)| (path(top), below.iter().map(|&child| path(child)).collect())).collect()
+    }
+
+    #[test]
+    fn nodes_with_children_become_directories_and_marks_nothing() {
+        let mark = format!("/t/empty/{DIRECTORY_MARK}");
+        let lists =
+            lists(&[("/t", &["/t/a", "/t/empty"]), ("/t/a", &[]), ("/t/empty", &[mark.as_str()]), (&mark, &[])]);
+        let targets = targets(&lists, &path("/t"), File::new("d")).expect("targets");
+        let seen: Vec<_> = targets.iter().map(|it| (it.file.to_str().unwrap_or_default(), it.is_directory)).collect();
+        assert_eq!(seen, [("d", true), ("d/a", false), ("d/empty", true)]);
+    }
+
+    #[test]
+    fn a_node_with_a_name_that_means_something_else_is_refused() {
+        let value = format!("/t/{VALUE_FILE}");
+        let lists = lists(&[("/t", &[value.as_str()]), (&value, &[])]);
+        let failure = targets(&lists, &path("/t"), File::new("d")).expect_err("refused");
+        assert!(failure.message.contains(VALUE_FILE));
+    }
+
+    #[test]
+    fn a_directory_that_is_not_empty_takes_force_and_links_are_not_followed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (top, elsewhere) = (dir.path().join("top"), dir.path().join("elsewhere"));
+        fs::create_dir(&top).expect("made");
+        fs::create_dir(&elsewhere).expect("made");
+        std::os::unix::fs::symlink(&elsewhere, top.join("sub")).expect("linked");
+        let wanted = [top.clone(), top.join("sub")];
+        assert_eq!(make_directories(&top, false, &wanted).expect_err("not empty").kind, "not_empty");
+        assert_eq!(make_directories(&top, true, &wanted).expect_err("a link").kind, "in_the_way");
+    }
+}

@@ -1,0 +1,136 @@
+//! `import DIR PATH`: a directory into the tree.
+//!
+//! Everything that can be known beforehand is checked before anything is written: names, links, and that the server takes
+//! values and paths as long as these. What is written after that is written even if a later file fails: files are nodes of their
+//! own, and importing again is harmless. Nodes that are there already get new values; none is removed.
+
+use std::{fs, io, path::PathBuf};
+
+use clap::Args;
+use futures::{StreamExt, TryStreamExt, stream};
+use indicatif::ProgressBar;
+use leasehold_client_cache::{Client, Condition, Path, PutOptions, Refusal, Revision, WriteError};
+use leasehold_protocol::limits::{LimitError, Limits};
+use serde::Serialize;
+
+use super::{
+    FILES_AT_ONCE, progress,
+    scan::{Entry, Scan, scan},
+};
+use crate::{
+    cli,
+    commands::write_failure,
+    context::Context,
+    exit::Failure,
+    output::{Output, Text, visible},
+};
+
+/// `import DIR PATH`
+#[derive(Debug, Args)]
+pub(crate) struct Import {
+    /// The directory
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// The node that its files go below
+    #[arg(value_parser = cli::path)]
+    pub(crate) path: Path,
+}
+
+/// An import that was done.
+#[derive(Debug, Serialize)]
+pub(crate) struct ImportAnswer {
+    path: Path,
+    files: u64,
+    directories: u64,
+    bytes: u64,
+    skipped: Vec<String>,
+}
+
+impl Text for ImportAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        let path = visible(self.path.as_str());
+        let text =
+            format!("{} files, {} directories, {} bytes into {path}\n", self.files, self.directories, self.bytes);
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+impl Import {
+    pub(crate) async fn run(self, context: &Context) -> Result<ImportAnswer, Failure> {
+        let (directory, top) = (self.directory, self.path.clone());
+        let scan = blocking(move || scan(&directory, &top)).await?;
+        for file in &scan.skipped {
+            Output::notice(&format!("{} is neither a file nor a directory: skipped", visible(&file.to_string_lossy())));
+        }
+        let client = context.client().await?;
+        check_limits(client, &scan).await?;
+        let files = scan.entries.iter().filter(|entry| entry.file.is_some()).count() as u64;
+        let bar = progress(context.output, "import", Some(files));
+        let written = stream::iter(scan.entries).map(|entry| put(client, entry, &bar)).buffer_unordered(FILES_AT_ONCE);
+        let bytes = written.try_fold(0, |sum, bytes| async move { Ok(sum + bytes) }).await;
+        bar.finish_and_clear();
+        Ok(ImportAnswer {
+            path: self.path,
+            files,
+            directories: scan.directories,
+            bytes: bytes?,
+            skipped: scan.skipped.iter().map(|file| file.to_string_lossy().into_owned()).collect(),
+        })
+    }
+}
+
+/// Returns how many bytes the value had, which may have changed since it was looked at.
+async fn put(client: &Client, entry: Entry, bar: &ProgressBar) -> Result<u64, Failure> {
+    let Entry { path, file, .. } = entry;
+    let Some(file) = file else {
+        client.put(&path, Vec::new()).await.map_err(|error| write_failure(&error).of(path.as_str()))?;
+        return Ok(0);
+    };
+    let name = file.display().to_string();
+    let value = blocking(move || fs::read(&file).map_err(|error| Failure::io(file.display(), &error))).await?;
+    let bytes = value.len() as u64;
+    client.put(&path, value).await.map_err(|error| write_failure(&error).of(&name))?;
+    bar.inc(1);
+    Ok(bytes)
+}
+
+/// Asks the server whether it takes the longest value, path and component that there are, by writes whose condition cannot hold.
+async fn check_limits(client: &Client, scan: &Scan) -> Result<(), Failure> {
+    let component = |entry: &&Entry| entry.path.as_str().split('/').map(str::len).max();
+    let longest = [
+        scan.entries.iter().max_by_key(|entry| entry.bytes),
+        scan.entries.iter().max_by_key(|entry| entry.path.as_str().len()),
+        scan.entries.iter().max_by_key(component),
+    ];
+    for entry in longest.into_iter().flatten() {
+        if let Err(error) = probe(client, entry).await {
+            let name = entry.file.as_ref().map_or_else(|| entry.path.to_string(), |file| file.display().to_string());
+            return Err(error.of(&name));
+        }
+    }
+    Ok(())
+}
+
+async fn probe(client: &Client, entry: &Entry) -> Result<(), Failure> {
+    // No server takes more than this, and what it does take it says when it is asked for too much.
+    let bytes = usize::try_from(entry.bytes).unwrap_or(usize::MAX).min(Limits::VALUE_MAX_BYTES);
+    let options = PutOptions { condition: Condition::Revision(Revision(u64::MAX)), ..PutOptions::default() };
+    let too_long = |most: usize| {
+        let text = format!("the file has {} bytes: expected at most {most}; nothing was imported", entry.bytes);
+        Err(Failure::refused("limit", text))
+    };
+    match client.put_with(&entry.path, vec![0; bytes], options).await {
+        Err(WriteError::Refused(Refusal::Limit(LimitError::Value { expected, .. }))) => too_long(expected),
+        Err(WriteError::Refused(Refusal::Write(_))) | Ok(_) if entry.bytes > bytes as u64 => too_long(bytes),
+        Err(WriteError::Refused(Refusal::Write(_))) | Ok(_) => Ok(()),
+        Err(error) => Err(write_failure(&error)),
+    }
+}
+
+/// Work on files, away from the threads that keep the session alive.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Failure::io("work on files ended early", &io::Error::other(error))))
+}

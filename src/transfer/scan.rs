@@ -1,0 +1,206 @@
+//! What an import would write: the whole directory looked at before anything is written.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path as File, PathBuf},
+};
+
+use leasehold_protocol::path::Path;
+
+use super::{DIRECTORY_MARK, VALUE_FILE};
+use crate::exit::Failure;
+
+/// More than this is refused: the list is kept in memory, and links can make a small directory endless.
+const ENTRIES_MAX: usize = 1_000_000;
+
+/// A node to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// The node.
+    pub(super) path: Path,
+    /// Where its value is; none for the mark of an empty directory.
+    pub(super) file: Option<PathBuf>,
+    /// The value's length.
+    pub(super) bytes: u64,
+}
+
+/// All that would be written, and what would not.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// In the order in which they were found.
+    pub(super) entries: Vec<Entry>,
+    /// Directories, the top not counted.
+    pub(super) directories: u64,
+    /// What is neither a file nor a directory.
+    pub(super) skipped: Vec<PathBuf>,
+    /// The directories that lead to the one being looked at, by device and inode.
+    above: Vec<((u64, u64), PathBuf)>,
+}
+
+/// Looks at everything below `directory`, to be put below `top`.
+pub(super) fn scan(directory: &File, top: &Path) -> Result<Scan, Failure> {
+    let metadata = fs::metadata(directory).map_err(|error| Failure::io(directory.display(), &error))?;
+    if !metadata.is_dir() {
+        let text = format!("{} is not a directory: expected one", directory.display());
+        return Err(Failure::refused("not_a_directory", text));
+    }
+    let mut scan = Scan::default();
+    scan.directory(directory, &metadata, top)?;
+    Ok(scan)
+}
+
+impl Scan {
+    fn directory(&mut self, directory: &File, metadata: &fs::Metadata, node: &Path) -> Result<(), Failure> {
+        let id = (metadata.dev(), metadata.ino());
+        if let Some((_, above)) = self.above.iter().find(|(other, _)| *other == id) {
+            let text = format!(
+                "the symbolic link {} leads back to {}, which it lies in: expected a tree without cycles",
+                directory.display(),
+                above.display()
+            );
+            return Err(Failure::refused("cycle", text));
+        }
+        self.above.push((id, directory.to_owned()));
+        let mut children = 0;
+        for name in names(directory)? {
+            children += usize::from(self.child(directory, &name, node)?);
+        }
+        if children == 0 {
+            self.entry(Entry { path: child(node, DIRECTORY_MARK, directory)?, file: None, bytes: 0 })?;
+        }
+        self.above.pop();
+        Ok(())
+    }
+
+    /// True if it becomes a child of the node.
+    fn child(&mut self, directory: &File, name: &std::ffi::OsStr, node: &Path) -> Result<bool, Failure> {
+        let file = directory.join(name);
+        let Some(name) = name.to_str() else {
+            let text = format!("the name of {} is not UTF-8: expected one that is", file.display());
+            return Err(Failure::refused("name", text));
+        };
+        let metadata = fs::metadata(&file).map_err(|error| unreadable(&file, &error))?;
+        if !metadata.is_file() && !metadata.is_dir() {
+            self.skipped.push(file);
+            return Ok(false);
+        }
+        if name == DIRECTORY_MARK || (name == VALUE_FILE && (metadata.is_dir() || metadata.len() == 0)) {
+            let text = format!(
+                "{} has a name with a meaning of its own: expected {DIRECTORY_MARK} to be the name of nothing, and \
+                 {VALUE_FILE} that of a file which is not empty",
+                file.display()
+            );
+            return Err(Failure::refused("name", text));
+        }
+        if name == VALUE_FILE {
+            self.entry(Entry { path: node.clone(), file: Some(file), bytes: metadata.len() })?;
+            return Ok(false);
+        }
+        let path = child(node, name, &file)?;
+        if metadata.is_dir() {
+            self.directories += 1;
+            self.directory(&file, &metadata, &path)?;
+        } else {
+            self.entry(Entry { path, file: Some(file), bytes: metadata.len() })?;
+        }
+        Ok(true)
+    }
+
+    fn entry(&mut self, entry: Entry) -> Result<(), Failure> {
+        if self.entries.len() == ENTRIES_MAX {
+            let text = format!("there are more files than can be imported at once: expected at most {ENTRIES_MAX}");
+            return Err(Failure::refused("limit", text));
+        }
+        self.entries.push(entry);
+        Ok(())
+    }
+}
+
+/// What is in a directory, sorted so that two imports of it do the same.
+fn names(directory: &File) -> Result<Vec<std::ffi::OsString>, Failure> {
+    let unreadable = |error| Failure::io(directory.display(), &error);
+    let entries = fs::read_dir(directory).map_err(unreadable)?;
+    let names: io::Result<Vec<_>> = entries.map(|entry| entry.map(|entry| entry.file_name())).collect();
+    let mut names = names.map_err(unreadable)?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn child(node: &Path, name: &str, file: &File) -> Result<Path, Failure> {
+    node.child(name)
+        .map_err(|error| Failure::refused("name", format!("{} has no place in the tree: {error}", file.display())))
+}
+
+fn unreadable(file: &File, error: &io::Error) -> Failure {
+    if !file.is_symlink() {
+        return Failure::io(file.display(), error);
+    }
+    let text = format!("the symbolic link {} leads nowhere ({error}): expected a file or a directory", file.display());
+    Failure::refused("broken_link", text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::{ffi::OsStrExt, fs::symlink};
+
+    use super::*;
+
+    fn paths(scan: &Scan) -> Vec<(&str, u64)> {
+        scan.entries.iter().map(|entry| (entry.path.as_str(), entry.bytes)).collect()
+    }
+
+    fn top() -> Path {
+        Path::parse("/t").expect("a valid path")
+    }
+
+    #[test]
+    fn files_directories_and_what_links_point_to_are_found() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("sub/empty")).expect("made");
+        fs::write(at("sub/file"), "12345").expect("written");
+        fs::write(at("sub").join(VALUE_FILE), "12").expect("written");
+        symlink(at("sub"), at("linked")).expect("linked");
+        symlink(at("sub/file"), at("file")).expect("linked");
+        let scan = scan(dir.path(), &top()).expect("a tree");
+        let below = |name: &str| {
+            [
+                (format!("/t/{name}"), 2),
+                (format!("/t/{name}/empty/{DIRECTORY_MARK}"), 0),
+                (format!("/t/{name}/file"), 5),
+            ]
+        };
+        let mut expected = vec![("/t/file".to_owned(), 5)];
+        expected.extend(below("linked"));
+        expected.extend(below("sub"));
+        assert_eq!(paths(&scan), expected.iter().map(|(path, bytes)| (path.as_str(), *bytes)).collect::<Vec<_>>());
+        assert_eq!(scan.directories, 4);
+    }
+
+    #[test]
+    fn cycles_broken_links_and_names_that_are_no_text_are_refused_by_name() {
+        let refuses = |make: &dyn Fn(&File), kind: &str, named: &str| {
+            let dir = tempfile::tempdir().expect("a directory");
+            make(dir.path());
+            let failure = scan(dir.path(), &top()).expect_err(kind);
+            assert_eq!(failure.kind, kind);
+            assert!(failure.message.contains(named) && failure.message.contains("expected"), "{}", failure.message);
+        };
+        refuses(&|dir| symlink(dir, dir.join("back")).expect("linked"), "cycle", "/back");
+        refuses(&|dir| symlink("nowhere", dir.join("broken")).expect("linked"), "broken_link", "/broken");
+        let not_text = std::ffi::OsStr::from_bytes(b"caf\xe9");
+        refuses(&|dir| fs::write(dir.join(not_text), "").expect("written"), "name", "/caf");
+        refuses(&|dir| fs::write(dir.join(DIRECTORY_MARK), "").expect("written"), "name", DIRECTORY_MARK);
+        refuses(&|dir| fs::write(dir.join(VALUE_FILE), "").expect("written"), "name", VALUE_FILE);
+    }
+
+    #[test]
+    fn what_is_neither_file_nor_directory_is_skipped() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).expect("bound");
+        let scan = scan(dir.path(), &top()).expect("a tree");
+        assert_eq!(scan.skipped, [dir.path().join("socket")]);
+        assert_eq!(paths(&scan), [(format!("/t/{DIRECTORY_MARK}").as_str(), 0)]);
+    }
+}
