@@ -5,6 +5,7 @@ mod random;
 mod reads;
 mod recalls;
 mod sessions;
+mod with_lessor;
 mod writes;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};

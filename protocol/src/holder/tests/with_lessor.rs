@@ -1,0 +1,282 @@
+//! Holders against the real lessor and the real state: one leader that never changes, a network that only delays. No read
+//! is older than what had been acknowledged, or seen by a read, before it began; and everything ends.
+//!
+//! Elections, lost messages, drifting clocks are the simulator's. This is the shortest way to see that the two halves of the
+//! rules understand each other.
+
+use super::*;
+use crate::{
+    command::Proposal,
+    id::RequestId,
+    lessor::{self, Lessor},
+    limits::Limits,
+    planted::Planted,
+    state::State,
+};
+
+enum Event {
+    ToServer(lessor::Input),
+    Commit(Proposal),
+    ToClient(usize, Input),
+}
+
+#[derive(Default)]
+struct User {
+    cache: BTreeMap<Object, (Arc<Content>, CopyValidity)>,
+    volumes: BTreeMap<Path, VolumeValidity>,
+    used: BTreeSet<Path>,
+    /// What each read under way must not be older than.
+    reads: BTreeMap<ReadId, (Object, Revision)>,
+    writes: BTreeMap<WriteId, Object>,
+}
+
+struct Pair {
+    now: Instant,
+    numbers: super::random::Numbers,
+    events: BTreeMap<(Instant, u64), Event>,
+    count: u64,
+    state: State,
+    lessor: Lessor,
+    commit_at: Instant,
+    index: u64,
+    asked: BTreeMap<RequestId, (usize, Ticket)>,
+    holders: Vec<Holder>,
+    users: Vec<User>,
+    newest: BTreeMap<Object, Revision>,
+    hits: u64,
+    reads: u64,
+    written: u64,
+}
+
+const KEYS: [&str; 4] = ["/k", "/k/a", "/v/a", "/v/b"];
+
+impl Pair {
+    fn new(seed: u64) -> Self {
+        let now = at(1);
+        let state = State::new(crate::volume::VolumeSettings::DEFAULT);
+        let config = lessor::Config {
+            replica: 1,
+            attempt: 1,
+            drift: DriftAllowance::DEFAULT,
+            limits: Limits::default(),
+            planted: Planted::default(),
+        };
+        let lessor = Lessor::new(config, &state, now);
+        let mut pair = Self {
+            now,
+            numbers: super::random::Numbers(seed),
+            events: BTreeMap::new(),
+            count: 0,
+            state,
+            lessor,
+            commit_at: now,
+            index: 0,
+            asked: BTreeMap::new(),
+            holders: (0..3).map(|i| Holder::new(Config::new(format!("client {i}")))).collect(),
+            users: (0..3).map(|_| User::default()).collect(),
+            newest: BTreeMap::new(),
+            hits: 0,
+            reads: 0,
+            written: 0,
+        };
+        pair.propose();
+        for client in 0..3 {
+            pair.later(10_000, Event::ToClient(client, Input::Connected));
+        }
+        pair
+    }
+
+    fn later(&mut self, micros: u64, event: Event) {
+        self.count += 1;
+        self.events.insert((self.now.after(Duration::from_micros(micros)), self.count), event);
+    }
+
+    /// Mostly quick, now and then slow: messages overtake each other.
+    fn delay(&mut self) -> u64 {
+        let most = if self.numbers.below(10) == 0 { 900_000 } else { 20_000 };
+        1 + self.numbers.below(most)
+    }
+
+    fn lessor(&mut self, input: lessor::Input) {
+        for effect in self.lessor.step(input, &self.state, self.now) {
+            let delay = self.delay();
+            match effect {
+                lessor::Effect::Reply { id, response } => {
+                    let (client, ticket) = self.asked.remove(&id).expect("it was asked");
+                    self.later(delay, Event::ToClient(client, Input::Answered { ticket, response }));
+                }
+                lessor::Effect::Recall(recall) => {
+                    let client = self.holders.iter().position(|holder| holder.session() == Some(recall.session));
+                    if let Some(client) = client {
+                        self.later(delay, Event::ToClient(client, Input::Recalled(recall)));
+                    }
+                }
+                lessor::Effect::Prove { round } => self.later(1000, Event::ToServer(lessor::Input::Proven { round })),
+            }
+        }
+        self.propose();
+    }
+
+    fn propose(&mut self) {
+        while let Some(proposal) = self.lessor.take_proposal(self.now) {
+            self.commit_at = self.commit_at.max(self.now.after(Duration::from_millis(2)));
+            self.count += 1;
+            self.events.insert((self.commit_at, self.count), Event::Commit(proposal));
+        }
+    }
+
+    fn client(&mut self, client: usize, input: Input) {
+        let effects = self.holders[client].step(input, self.now);
+        self.holders[client].check(self.now).expect("the invariants hold");
+        for effect in effects {
+            self.carry_out(client, effect);
+        }
+    }
+
+    fn carry_out(&mut self, client: usize, effect: Effect) {
+        let user = &mut self.users[client];
+        match effect {
+            Effect::Send { ticket, request } => {
+                self.count += 1;
+                let id = RequestId(self.count);
+                self.asked.insert(id, (client, ticket));
+                let delay = self.delay();
+                self.later(delay, Event::ToServer(lessor::Input::Request { id, request }));
+            }
+            Effect::Install { object, content, validity } => {
+                user.cache.insert(object, (content, validity));
+            }
+            Effect::Revalidate { object, validity } => user.cache.get_mut(&object).expect("never evicted").1 = validity,
+            Effect::Drop(objects) => objects.iter().for_each(|object| {
+                user.cache.remove(object);
+            }),
+            Effect::VolumeValid { volume, validity } => {
+                user.volumes.insert(volume, validity);
+            }
+            Effect::Consent(consent) => {
+                let delay = self.delay();
+                self.later(delay, Event::ToServer(lessor::Input::Consent(consent)));
+            }
+            Effect::Serve { reads, content, .. } => self.served(client, &reads, &content),
+            Effect::ServeCached { reads, object, .. } => {
+                let content = Arc::clone(&user.cache.get(&object).expect("never evicted").0);
+                self.served(client, &reads, &content);
+            }
+            Effect::WriteDone { write, result } => {
+                let object = user.writes.remove(&write).expect("it was written");
+                let written = result.expect("nothing refuses it");
+                self.written += 1;
+                self.seen(object, written.revision);
+            }
+            Effect::Connection(Connection::Connected { .. } | Connection::Jeopardy) => {}
+            Effect::FindLeader { .. } => {
+                self.client(client, Input::Disconnected);
+                self.later(1000, Event::ToClient(client, Input::Connected));
+            }
+            other => panic!("nothing ends here: {other:?}"),
+        }
+    }
+
+    fn seen(&mut self, object: Object, revision: Revision) {
+        let newest = self.newest.entry(object).or_default();
+        *newest = revision.max(*newest);
+    }
+
+    fn served(&mut self, client: usize, reads: &[ReadId], content: &Content) {
+        for read in reads {
+            let (object, floor) = self.users[client].reads.remove(read).expect("it was read");
+            let found = content.modify_revision().unwrap_or_default();
+            assert!(found >= floor, "{object} at {}: read {found}, {floor} was known before", self.now);
+            self.seen(object, found);
+        }
+    }
+
+    fn use_something(&mut self, client: usize) {
+        let object = data(KEYS[self.numbers.below(4) as usize]);
+        self.count += 1;
+        let is_write = self.numbers.below(12) == 0;
+        let user = &mut self.users[client];
+        if is_write {
+            let (write, change) = (WriteId(self.count), put(object.path.as_str()));
+            user.writes.insert(write, object);
+            return self.client(client, Input::Write { write, change });
+        }
+        let read = ReadId(self.count);
+        user.reads.insert(read, (object.clone(), self.newest.get(&object).copied().unwrap_or_default()));
+        self.reads += 1;
+        if let Some((content, validity)) = user.cache.get(&object).cloned()
+            && may_use(&validity, &user.volumes.get(&validity.volume).copied().unwrap_or_default(), self.now)
+        {
+            user.used.insert(validity.volume);
+            self.hits += 1;
+            return self.served(client, &[read], &content);
+        }
+        self.client(client, Input::Read { read, object });
+    }
+
+    fn until(&mut self, end: Instant) {
+        while self.now < end {
+            let next = self.events.first_key_value().map(|((at, _), _)| *at);
+            let deadline = self.lessor.next_deadline(self.now);
+            let wanted = self.holders.iter().filter_map(Holder::next_deadline).min();
+            self.now = self.now.max([next, wanted, Some(deadline)].into_iter().flatten().min().expect("some time"));
+            if next == Some(self.now) {
+                let (_, event) = self.events.pop_first().expect("it is there");
+                match event {
+                    Event::ToServer(input) => self.lessor(input),
+                    Event::ToClient(client, input) => self.client(client, input),
+                    Event::Commit(proposal) => {
+                        self.index += 1;
+                        let is_mine = self.lessor.is_mine(&proposal);
+                        let outcomes = self.state.apply(self.index, &proposal).outcomes;
+                        assert!(is_mine);
+                        self.lessor(lessor::Input::Committed { number: proposal.number, outcomes });
+                    }
+                }
+            }
+            for client in 0..self.holders.len() {
+                if self.holders[client].next_deadline().is_some_and(|deadline| deadline <= self.now) {
+                    let used = std::mem::take(&mut self.users[client].used);
+                    self.client(client, Input::Timeout { used });
+                }
+            }
+            if deadline <= self.now {
+                self.lessor(lessor::Input::Timeout);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_two_halves_of_the_rules_understand_each_other() {
+    let (mut hits, mut reads, mut written) = (0, 0, 0);
+    for seed in 0..30 {
+        let run = std::panic::catch_unwind(|| {
+            let mut pair = Pair::new(seed);
+            pair.until(at(2));
+            if seed % 2 == 0 {
+                let settings = crate::volume::VolumeSettings::DEFAULT;
+                pair.users[0].writes.insert(WriteId(1), data("/v"));
+                let change = Write::CreateVolume { path: path("/v"), settings };
+                pair.client(0, Input::Write { write: WriteId(1), change });
+            }
+            for _ in 0..2000 {
+                // Now and then nobody does anything for longer than a term.
+                let pause = if pair.numbers.below(300) == 0 { 15_000 } else { pair.numbers.below(40) };
+                let end = pair.now.after(Duration::from_millis(1 + pause));
+                pair.until(end);
+                let client = pair.numbers.below(3) as usize;
+                pair.use_something(client);
+            }
+            let end = pair.now.after(Duration::from_secs(30));
+            pair.until(end);
+            for user in &pair.users {
+                assert!(user.reads.is_empty() && user.writes.is_empty(), "{:?} {:?}", user.reads, user.writes);
+            }
+            (pair.hits, pair.reads, pair.written)
+        });
+        let Ok(counted) = run else { panic!("failed at seed {seed}; see above") };
+        (hits, reads, written) = (hits + counted.0, reads + counted.1, written + counted.2);
+    }
+    assert!(hits * 3 > reads, "{hits} of {reads} reads from memory, {written} writes");
+}
