@@ -162,6 +162,7 @@ impl Holder {
             self.volumes.next_deadline(has_leader),
             self.session_deadline(),
             self.silence_deadline(),
+            self.probe_deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }

@@ -97,7 +97,8 @@ impl Holder {
         self.greet_again(now);
         if self.link == Link::Registered {
             let session_due = self.session.as_ref().is_some_and(|session| now >= session.pace.due);
-            if self.volumes.are_due(now) || session_due {
+            let probes = self.probe_deadline().is_some_and(|deadline| now >= deadline);
+            if self.volumes.are_due(now) || session_due || probes {
                 self.keep_alive(now);
             }
         }
@@ -116,10 +117,22 @@ impl Holder {
         if !matches!(self.link, Link::Up | Link::Registered) {
             return None;
         }
+        self.flights.oldest_quick().map(|sent| sent.max(self.heard).after(self.patience()))
+    }
+
+    /// When to ask a server for a sign of life that owes only answers that may be long in coming: without it a write would
+    /// wait for ever on a connection that is dead and does not know it.
+    pub(super) fn probe_deadline(&self) -> Option<Instant> {
+        let is_waited_for = self.link == Link::Registered && self.flights.oldest_quick().is_none();
+        let sent = self.flights.iter().next().map(|(_, flight)| flight.sent).filter(|_| is_waited_for)?;
+        Some(sent.max(self.heard).after(self.patience()))
+    }
+
+    /// How long a server may be silent.
+    fn patience(&self) -> Duration {
         let session_term = self.session.as_ref().map(|session| session.pace.term);
         let term = self.volumes.shortest_term().into_iter().chain(session_term).min();
-        let patience = term.map_or(SILENCE_MAX, |term| (term / SILENCE_PER_TERM).clamp(SILENCE_MIN, SILENCE_MAX));
-        self.flights.oldest_quick().map(|sent| sent.max(self.heard).after(patience))
+        term.map_or(SILENCE_MAX, |term| (term / SILENCE_PER_TERM).clamp(SILENCE_MIN, SILENCE_MAX))
     }
 
     /// Another server has to be asked. Nothing more is sent on this connection.

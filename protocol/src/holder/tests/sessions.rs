@@ -210,3 +210,16 @@ fn closing_without_a_connection_is_done_at_once() {
     client.step(Input::Disconnected);
     assert_eq!(client.step(Input::Close), [Effect::DropAll, Effect::Closed]);
 }
+
+#[test]
+fn a_write_does_not_wait_for_ever_on_a_connection_that_is_dead() {
+    let mut client = Client::registered();
+    client.step(Input::Write { write: WriteId(1), change: put("/a") });
+    let found = loop {
+        client.now = client.holder.next_deadline().expect("it waits for an answer");
+        if client.timeout(&[]).contains(&Effect::FindLeader { hint: None }) {
+            break client.now;
+        }
+    };
+    assert_eq!(found, at(106), "asked for a sign of life after one silence, left after another");
+}
