@@ -35,7 +35,7 @@ impl Lessor {
                 Reason::Open(asker) => self.opened(&asker, &outcome, turn),
                 Reason::Close(asker) => self.closed(&asker, turn),
                 Reason::Acquire(asker, valid_at) => self.acquired(&asker, valid_at, &outcome, turn),
-                Reason::Expire(key) => self.expired(key, &outcome, turn),
+                Reason::Expire(key, incarnation) => self.expired(key, incarnation, &outcome, turn),
                 Reason::Write(waiting) => self.written(waiting, outcome, turn),
             }
         }
@@ -140,7 +140,7 @@ impl Lessor {
         }
     }
 
-    fn expired(&mut self, key: LeaseKey, outcome: &Outcome, turn: &mut StepContext<'_>) {
+    fn expired(&mut self, key: LeaseKey, incarnation: Incarnation, outcome: &Outcome, turn: &mut StepContext<'_>) {
         match outcome {
             Outcome::Expired => match &key {
                 LeaseKey::Session(session) => self.forget_session(*session, turn),
@@ -150,11 +150,12 @@ impl Lessor {
                     self.end_waits_without_lease(*session);
                 }
             },
-            // A tick on its way moved the horizon. The lease is not renewed any more; its end is proposed again (T5).
+            // A tick on its way moved the horizon. The lease is not renewed any more; its end is proposed again (T5). A new
+            // lease that came with the same entry has nothing to do with that.
             Outcome::HorizonMoved { horizon } => {
-                if let Some(lease) = turn.state.lease(&key) {
-                    let (incarnation, horizon) = (lease.incarnation, *horizon);
-                    self.propose(Command::Expire { lease: key.clone(), incarnation, horizon }, Reason::Expire(key));
+                if turn.state.lease(&key).is_some_and(|lease| lease.incarnation == incarnation) {
+                    let (horizon, reason) = (*horizon, Reason::Expire(key.clone(), incarnation));
+                    self.propose(Command::Expire { lease: key, incarnation, horizon }, reason);
                 }
             }
             // Another incarnation has taken its place.

@@ -28,7 +28,8 @@ impl Lessor {
         while let Some((lease, incarnation)) = self.ends.next_over(now, |key| state.margin(key), may_end, state.tick())
         {
             let Some(horizon) = state.lease(&lease).map(|lease| lease.horizon) else { continue };
-            self.propose(Command::Expire { lease: lease.clone(), incarnation, horizon }, Reason::Expire(lease));
+            let reason = Reason::Expire(lease.clone(), incarnation);
+            self.propose(Command::Expire { lease, incarnation, horizon }, reason);
         }
     }
 

@@ -36,7 +36,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     command::{Command, LeaseKey, Outcome, Proposal},
-    id::{CoveringNumber, Epoch, RequestId, Revision, SessionId},
+    id::{CoveringNumber, Epoch, Incarnation, RequestId, Revision, SessionId},
     limits::Limits,
     message::{Answer, Consent, Grant, Lapse, LastValid, Promise, Recall, Refusal, Renew, Request, Response},
     object::Object,
@@ -158,7 +158,7 @@ enum Reason {
     Open(Asker),
     Close(Asker),
     Acquire(Asker, Option<LastValid>),
-    Expire(LeaseKey),
+    Expire(LeaseKey, Incarnation),
     Write(Turn),
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::{
-    command::{Condition, Write, WriteRefusal},
+    command::{Condition, Renewal, Write, WriteRefusal},
     id::{Generation, Incarnation, Sequence, Stamp},
     message::{Acquired, Body, Covering, Header, HeldPiece, Inspect, ReadAnswer, Revival},
     object::{Content, ObjectSet},
@@ -450,6 +450,25 @@ fn a_lease_whose_end_is_proposed_is_not_renewed_even_if_its_horizon_moved() {
     assert!(world.renew(holder, grant.incarnation).is_err());
     world.commit();
     assert_eq!(world.state.lease(&LeaseKey::Volume(holder, Path::root())), None);
+}
+
+/// The end of the old lease, put off because its horizon moved, and the new lease can share an entry.
+#[test]
+fn a_new_lease_is_not_ended_in_place_of_the_one_that_it_replaces() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    while !world.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. })) {
+        world.commit();
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    let lease = LeaseKey::Volume(holder, Path::root());
+    let renewal = Renewal { lease: lease.clone(), incarnation: grant.incarnation, at: world.lessor.clock.ending() };
+    world.lessor.outbox.insert(0, (Command::Tick { renewals: vec![renewal] }, Reason::Tick));
+    let acquired = world.acquire(holder, None);
+    world.pass(TERM / 2);
+    let left = world.state.lease(&lease).map(|lease| lease.incarnation);
+    assert_eq!(left, Some(acquired.promise.incarnation));
 }
 
 #[test]
