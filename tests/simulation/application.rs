@@ -1,0 +1,157 @@
+//! What applications do: read, write, give up, and go away.
+
+use leasehold_protocol::{
+    command::{Condition, Write, Written},
+    holder::{Input, WriteError, WriteId},
+    object::{Content, Object},
+    path::Path,
+    volume::{Tracking, VolumeSettings},
+};
+
+use crate::{event::Event, profile::MS, world::World};
+
+/// More than this is never open at once at one client: it is the servers that are to be kept busy.
+const OPEN_MAX: usize = 12;
+
+impl World {
+    /// The application does something, and will do something else.
+    pub(crate) fn act(&mut self, place: usize) {
+        if self.is_healing {
+            return;
+        }
+        let next = self.rng.wait(self.profile.act_every);
+        self.after(next, Event::Act { client: place });
+        let client = &self.clients[place];
+        if !client.is_open || client.reads.len() + client.writes.len() > OPEN_MAX {
+            return;
+        }
+        if self.rng.chance(20) {
+            self.give_up(place);
+        } else if self.rng.chance(self.profile.writes) {
+            let change = self.change(place);
+            self.write(place, change);
+        } else {
+            let object = self.rng.pick(&self.profile.objects).clone();
+            self.read(place, object);
+        }
+    }
+
+    fn write(&mut self, place: usize, change: Write) {
+        let client = &mut self.clients[place];
+        // Two that look the same could not be told apart in the log.
+        if client.writes.values().any(|open| *open == change) {
+            return;
+        }
+        client.numbers += 1;
+        let write = WriteId(client.numbers);
+        client.writes.insert(write, change.clone());
+        self.step_holder(place, Input::Write { write, change });
+    }
+
+    /// Something to write. Every value is another.
+    fn change(&mut self, place: usize) -> Write {
+        if self.rng.chance(self.profile.volume_writes) {
+            return self.change_of_volume();
+        }
+        let object = self.rng.pick(&self.profile.objects).clone();
+        // What changes a list of children is a child that comes or goes.
+        let path = match object {
+            Object { path, kind: leasehold_protocol::object::Kind::Data } => path,
+            Object { path, .. } => child(&path, *self.rng.pick(&["a", "x", "y"])),
+        };
+        let client = &self.clients[place];
+        let known = client.last_read.get(&Object::data(path.clone())).and_then(Content::modify_revision);
+        let condition = match (self.rng.below(10), known) {
+            (0, _) => Condition::Absent,
+            (1 | 2, Some(revision)) => Condition::Revision(revision),
+            _ => Condition::Any,
+        };
+        if !path.is_root() && self.rng.chance(250) {
+            return Write::Delete { path, recursive: self.rng.chance(400), condition };
+        }
+        let value = format!("{}.{}", client.life, client.numbers).into_bytes();
+        Write::Put { path, value: value.into(), condition }
+    }
+
+    fn change_of_volume(&mut self) -> Write {
+        let path = Path::parse("/v").expect("a path");
+        let Some(settings) = self.profile.inner else { return Write::RemoveVolume { path } };
+        match self.rng.below(4) {
+            0 | 1 => Write::CreateVolume { path, settings },
+            2 => Write::RemoveVolume { path },
+            _ => {
+                let tracking = *self.rng.pick(&[Tracking::Objects, Tracking::Covering]);
+                let (term, object_term) = (settings.term(), settings.object_term());
+                let settings =
+                    VolumeSettings::new(term, object_term, settings.skew_margin(), tracking, self.profile.drift);
+                Write::SetVolume { path, settings: settings.expect("only the tracking differs") }
+            }
+        }
+    }
+
+    pub(crate) fn write_done(&mut self, place: usize, write: WriteId, result: &Result<Written, WriteError>) {
+        let client = &mut self.clients[place];
+        let name = (client.life, write);
+        let held = match client.writes.remove(&write) {
+            Some(_) => self.oracle.once.ended(name, result),
+            None => Err(format!("{write:?} ended twice: {result:?}")),
+        };
+        if let Ok(written) = result {
+            self.oracle.acknowledged(written.revision);
+        }
+        self.demand(held.map_err(|what| format!("client {place}: {what}")));
+    }
+
+    fn give_up(&mut self, place: usize) {
+        let client = &mut self.clients[place];
+        let read = client.reads.keys().next().copied();
+        let write = client.writes.keys().next().copied();
+        if let Some(read) = read {
+            client.reads.remove(&read);
+            self.step_holder(place, Input::GiveUpRead(read));
+        } else if let Some(write) = write {
+            self.step_holder(place, Input::GiveUpWrite(write));
+        }
+    }
+
+    /// The cache drops a copy for lack of room.
+    pub(crate) fn evict(&mut self, place: usize) {
+        let client = &mut self.clients[place];
+        if client.machine.is_paused || client.cache.copies.is_empty() {
+            return;
+        }
+        let at = self.rng.index(client.cache.copies.len());
+        let Some((object, copy)) = client.cache.copies.iter().nth(at) else { return };
+        let (object, stamp) = (object.clone(), copy.validity.stamp);
+        client.cache.copies.remove(&object);
+        self.step_holder(place, Input::Evicted { object, stamp });
+    }
+
+    pub(crate) fn close_client(&mut self, place: usize) {
+        if self.clients[place].is_open && !self.clients[place].machine.is_paused {
+            self.step_holder(place, Input::Close);
+        }
+    }
+
+    /// The client's process ends and another begins. What it waited for, nobody does any more.
+    pub(crate) fn restart_client(&mut self, place: usize) {
+        let client = &mut self.clients[place];
+        if client.machine.is_paused || !client.is_open {
+            return;
+        }
+        client.is_open = false;
+        client.cache = Default::default();
+        let life = client.life;
+        if let Some(connection) = client.connection.take() {
+            self.connections[connection].is_broken = true;
+        }
+        // Not the old process's any more: nothing that is under way to it may be heard.
+        let after = self.rng.between(10 * MS, 500 * MS);
+        self.after(after, Event::Open { client: place, life });
+    }
+}
+
+fn child(path: &Path, name: &str) -> Path {
+    let parent = if path.is_root() { "" } else { path.as_str() };
+    Path::parse(&format!("{parent}/{name}")).expect("a path")
+}

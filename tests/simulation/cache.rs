@@ -1,0 +1,53 @@
+//! What a client keeps: copies, and by what they may be used. As simple as it can be.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use leasehold_protocol::{
+    holder::{
+        Holder,
+        validity::{CopyValidity, VolumeValidity, may_use},
+    },
+    object::{Content, Object},
+    path::Path,
+    time::Instant,
+};
+
+/// One copy.
+#[derive(Debug, Clone)]
+pub(crate) struct Copy {
+    pub(crate) content: Arc<Content>,
+    pub(crate) validity: CopyValidity,
+}
+
+/// All copies of one client.
+#[derive(Debug, Default)]
+pub(crate) struct Cache {
+    pub(crate) copies: BTreeMap<Object, Copy>,
+    pub(crate) volumes: BTreeMap<Path, VolumeValidity>,
+    /// Volumes of which copies were served since the holder was last told.
+    pub(crate) used: BTreeSet<Path>,
+    /// The holder has a planted mistake, and is asked itself.
+    pub(crate) asks_holder: bool,
+}
+
+impl Cache {
+    /// Whether the copy's leases hold (S1).
+    pub(crate) fn holds(&self, object: &Object, now: Instant) -> bool {
+        self.copies.get(object).is_some_and(|copy| {
+            let volume = self.volumes.get(&copy.validity.volume).copied().unwrap_or_default();
+            may_use(&copy.validity, &volume, now)
+        })
+    }
+
+    /// Whether a read of the object would be served from here.
+    pub(crate) fn may_use(&self, object: &Object, now: Instant, holder: &Holder) -> bool {
+        if self.asks_holder {
+            self.copies.contains_key(object) && holder.may_serve(object, now)
+        } else {
+            self.holds(object, now)
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! A client: a holder, a cache, and a connection to the server that it takes for the leader. The shell around the rules.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use leasehold_protocol::{
+    command::Write,
+    holder::{Config, Connection as Told, Effect, Holder, Input, ReadError, ReadId, Ticket, WriteId},
+    message::{Body, Request},
+    object::{Content, Object},
+};
+
+use crate::{
+    cache::{Cache, Copy},
+    event::{Down, Event, Up},
+    invariants,
+    network::Connection,
+    profile::MS,
+    world::{Machine, World},
+};
+
+/// A read that the application waits for.
+#[derive(Debug, Clone)]
+pub(crate) struct OpenRead {
+    pub(crate) object: Object,
+    /// The version that it has to see at least.
+    begun: usize,
+}
+
+/// One client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) place: usize,
+    pub(crate) machine: Machine,
+    pub(crate) holder: Holder,
+    pub(crate) cache: Cache,
+    pub(crate) connection: Option<usize>,
+    /// Which process of the client this is. No two processes of any clients share it.
+    pub(crate) life: u64,
+    /// There is a holder that was not told to close.
+    pub(crate) is_open: bool,
+    is_connecting: bool,
+    pub(crate) reads: BTreeMap<ReadId, OpenRead>,
+    pub(crate) writes: BTreeMap<WriteId, Write>,
+    /// What the last read of each object found.
+    pub(crate) last_read: BTreeMap<Object, Content>,
+    pub(crate) numbers: u64,
+    timer: u64,
+    told: Option<Told>,
+    /// Times that the holder asked to be called for a moment that it had been called for.
+    spins: u32,
+}
+
+impl Client {
+    pub(crate) fn new(place: usize, machine: Machine) -> Self {
+        Self {
+            place,
+            machine,
+            holder: Holder::new(Config::new("not begun")),
+            cache: Cache::default(),
+            connection: None,
+            life: 0,
+            is_open: false,
+            is_connecting: false,
+            reads: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            last_read: BTreeMap::new(),
+            numbers: 0,
+            timer: 0,
+            told: None,
+            spins: 0,
+        }
+    }
+}
+
+impl World {
+    /// The client's process begins, with nothing in memory.
+    pub(crate) fn open(&mut self, place: usize, life: u64) {
+        if self.clients[place].life != life {
+            return;
+        }
+        self.lives += 1;
+        let config = Config {
+            drift: self.profile.drift,
+            spread_permille: u16::try_from(self.rng.below(1001)).expect("small"),
+            planted: self.planted,
+            ..Config::new(format!("client {place}"))
+        };
+        let client = &mut self.clients[place];
+        client.life = self.lives;
+        client.holder = Holder::new(config);
+        client.cache = Cache { asks_holder: self.is_planted, ..Cache::default() };
+        client.reads.clear();
+        client.writes.clear();
+        (client.is_open, client.is_connecting, client.told, client.spins) = (true, false, None, 0);
+        self.trace.say(self.now, || format!("client {place} begins"));
+        self.look_for_leader(place, None);
+    }
+
+    /// The connection is given up, if there is one, and another is tried for.
+    fn look_for_leader(&mut self, place: usize, hint: Option<usize>) {
+        if let Some(connection) = self.clients[place].connection.take() {
+            self.connections[connection].is_broken = true;
+        }
+        if std::mem::replace(&mut self.clients[place].is_connecting, true) {
+            return;
+        }
+        let after = self.rng.between(MS, 40 * MS);
+        let leader = self.log.leader.map(|(leader, _)| leader);
+        let any = self.rng.index(self.servers.len());
+        let server = match (hint, leader) {
+            (Some(server), _) if self.rng.chance(800) => server,
+            (_, Some(leader)) if self.rng.chance(600) => leader,
+            _ => any,
+        };
+        let life = self.clients[place].life;
+        self.after(after, Event::Connect { client: place, life, server });
+    }
+
+    pub(crate) fn connect(&mut self, place: usize, life: u64, server: usize) {
+        let client = &mut self.clients[place];
+        if client.life != life || !client.is_connecting {
+            return;
+        }
+        client.is_connecting = false;
+        if !self.servers[server].is_up {
+            return self.look_for_leader(place, None);
+        }
+        client.connection = Some(self.connections.len());
+        self.connections.push(Connection::new(place, life, server));
+        self.step_holder(place, Input::Connected);
+    }
+
+    pub(crate) fn disconnect(&mut self, place: usize, life: u64, connection: usize) {
+        let client = &mut self.clients[place];
+        if client.life == life && client.connection == Some(connection) {
+            self.step_holder(place, Input::Disconnected);
+            self.look_for_leader(place, None);
+        }
+    }
+
+    /// Something came down a connection. What comes after its end is not heard.
+    pub(crate) fn client_hears(&mut self, connection: usize, message: Down) {
+        let Connection { client: place, life, is_cut, .. } = self.connections[connection];
+        let client = &self.clients[place];
+        if client.life != life || client.connection != Some(connection) || is_cut {
+            return;
+        }
+        match message {
+            Down::Response(ticket, response) => self.step_holder(place, Input::Answered { ticket, response }),
+            Down::Recall(recall) => self.step_holder(place, Input::Recalled(recall)),
+        }
+    }
+
+    pub(crate) fn client_timer(&mut self, place: usize, life: u64, at: u64) {
+        let client = &mut self.clients[place];
+        if client.life == life && client.timer == at && client.is_open {
+            let used = std::mem::take(&mut client.cache.used);
+            self.step_holder(place, Input::Timeout { used });
+            let client = &mut self.clients[place];
+            let clock = client.machine.clock.read(self.now);
+            let spins = client.holder.next_deadline().is_some_and(|deadline| deadline <= clock);
+            client.spins = if spins { client.spins + 1 } else { 0 };
+            if client.spins > 3 {
+                self.demand(Err(format!("client {place} asks again and again to be called at {clock}")));
+            }
+        }
+    }
+
+    /// One step of a client's holder, and its effects in order, with the steps that these bring about.
+    pub(crate) fn step_holder(&mut self, place: usize, input: Input) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            self.trace.say(self.now, || format!("client {place} <- {input:?}"));
+            let client = &mut self.clients[place];
+            let clock = client.machine.clock.read(self.now);
+            let effects = client.holder.step(input, clock);
+            for effect in effects {
+                self.trace.say(self.now, || format!("client {place} -> {effect:?}"));
+                self.carry_out_at_client(place, effect, &mut inputs);
+            }
+            let client = &self.clients[place];
+            let held = invariants::lapses::check(client, clock, self.is_planted)
+                .and_then(|()| invariants::consents::check(client, &self.oracle.truth, self.now));
+            self.demand(held);
+        }
+        self.look_after_holder(place);
+    }
+
+    fn look_after_holder(&mut self, place: usize) {
+        let late = self.rng.below(MS);
+        let client = &mut self.clients[place];
+        if let Some(deadline) = client.holder.next_deadline().filter(|_| client.is_open) {
+            let at = client.machine.clock.when(deadline).max(self.now) + late;
+            client.timer = at;
+            let life = client.life;
+            self.at(at, Event::Timer { client: place, life, at });
+        }
+    }
+
+    fn carry_out_at_client(&mut self, place: usize, effect: Effect, inputs: &mut VecDeque<Input>) {
+        let client = &mut self.clients[place];
+        match effect {
+            Effect::Send { ticket, request } => self.send_request(place, ticket, request),
+            Effect::Consent(consent) => {
+                if let Some(connection) = client.connection {
+                    self.send_up(connection, Up::Consent(consent));
+                }
+            }
+            Effect::Install { object, content, validity } => {
+                client.cache.copies.insert(object, Copy { content, validity });
+            }
+            Effect::Revalidate { object, validity } => match client.cache.copies.get_mut(&object) {
+                Some(copy) => copy.validity = validity,
+                None => inputs.push_back(Input::Evicted { object, stamp: validity.stamp }),
+            },
+            Effect::Drop(objects) => objects.iter().for_each(|object| {
+                client.cache.copies.remove(object);
+            }),
+            Effect::DropAll => {
+                client.cache.copies.clear();
+                client.cache.volumes.clear();
+            }
+            Effect::VolumeValid { volume, validity } => {
+                client.cache.volumes.insert(volume, validity);
+            }
+            Effect::Serve { reads, object, content, .. } => self.serve(place, reads, &object, &content),
+            Effect::ServeCached { reads, object, stamp, .. } => {
+                let copy = client.cache.copies.get(&object).filter(|copy| copy.validity.stamp == stamp);
+                match copy.map(|copy| Arc::clone(&copy.content)) {
+                    Some(content) => self.serve(place, reads, &object, &content),
+                    None => {
+                        inputs.push_back(Input::Evicted { object: object.clone(), stamp });
+                        let again = |read| Input::Read { read, object: object.clone() };
+                        inputs.extend(reads.into_iter().map(again));
+                    }
+                }
+            }
+            Effect::ReadFailed { reads, error } => self.reads_failed(place, &reads, &error),
+            Effect::WriteDone { write, result } => self.write_done(place, write, &result),
+            Effect::Connection(told) => self.tell(place, told),
+            Effect::FindLeader { hint } => {
+                let hint = hint.and_then(|hint| hint.parse().ok());
+                self.look_for_leader(place, hint);
+                inputs.push_back(Input::Disconnected);
+            }
+            Effect::Closed => self.closed(place),
+        }
+    }
+
+    fn send_request(&mut self, place: usize, ticket: Ticket, request: Request) {
+        let client = &self.clients[place];
+        if let Body::Write { write, .. } = &request.body {
+            let key = (request.header.session, request.header.sequence);
+            // The write that has this content and was not sent under another number.
+            let named = client.writes.iter().rev().find(|(_, open)| *open == write);
+            let held = match named {
+                Some((id, _)) => self.oracle.once.sent((client.life, *id), key, write),
+                None => Err(format!("client {place} sends {key:?}, {write:?}, which nobody waits for")),
+            };
+            self.demand(held);
+        }
+        if let Some(connection) = self.clients[place].connection {
+            self.send_up(connection, Up::Request(ticket, request));
+        }
+    }
+
+    /// Reads are answered.
+    fn serve(&mut self, place: usize, reads: Vec<ReadId>, object: &Object, content: &Content) {
+        for read in reads {
+            let Some(open) = self.clients[place].reads.remove(&read) else {
+                return self.demand(Err(format!("client {place} serves {read:?}, which nobody waits for")));
+            };
+            if open.object != *object {
+                self.demand(Err(format!("client {place} serves {read:?}, of {}, with {object}", open.object)));
+            }
+            let held = invariants::reads::check(&mut self.oracle, object, open.begun, content);
+            self.demand(held.map_err(|what| format!("client {place}: {what}")));
+            self.clients[place].last_read.insert(object.clone(), content.clone());
+        }
+    }
+
+    fn reads_failed(&mut self, place: usize, reads: &[ReadId], error: &ReadError) {
+        for read in reads {
+            self.clients[place].reads.remove(read);
+        }
+        if *error != ReadError::Closed {
+            self.demand(Err(format!("client {place}: a read failed: {error}")));
+        }
+    }
+
+    /// The application is told of its session: each change once.
+    fn tell(&mut self, place: usize, told: Told) {
+        if self.clients[place].told.replace(told) == Some(told) {
+            self.demand(Err(format!("client {place} is told {told:?} twice")));
+        }
+    }
+
+    /// The application reads.
+    pub(crate) fn read(&mut self, place: usize, object: Object) {
+        let begun = self.oracle.begin_read(&object);
+        let client = &mut self.clients[place];
+        let clock = client.machine.clock.read(self.now);
+        if client.cache.may_use(&object, clock, &client.holder) {
+            let Some(copy) = client.cache.copies.get(&object) else { return };
+            client.cache.used.insert(copy.validity.volume.clone());
+            let content = Arc::clone(&copy.content);
+            let held = invariants::reads::check(&mut self.oracle, &object, begun, &content);
+            self.demand(held.map_err(|what| format!("client {place}, from its cache: {what}")));
+            self.clients[place].last_read.insert(object, (*content).clone());
+            return;
+        }
+        client.numbers += 1;
+        let read = ReadId(client.numbers);
+        client.reads.insert(read, OpenRead { object: object.clone(), begun });
+        self.step_holder(place, Input::Read { read, object });
+    }
+
+    fn closed(&mut self, place: usize) {
+        let client = &mut self.clients[place];
+        client.is_open = false;
+        let life = client.life;
+        if let Some(connection) = client.connection.take() {
+            self.connections[connection].is_broken = true;
+        }
+        let after = self.rng.between(MS, 300 * MS);
+        self.after(after, Event::Open { client: place, life });
+    }
+}

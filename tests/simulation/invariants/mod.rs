@@ -1,0 +1,11 @@
+//! What must hold, one file for each invariant, with its source. An invariant that does not hold is a sentence that says
+//! what does not.
+
+pub(crate) mod consents;
+pub(crate) mod healing;
+pub(crate) mod horizons;
+pub(crate) mod lapses;
+pub(crate) mod once;
+pub(crate) mod reads;
+pub(crate) mod replicas;
+pub(crate) mod waits;

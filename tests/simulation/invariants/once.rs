@@ -1,0 +1,65 @@
+//! *A write takes effect at most once, however often it is sent; a refused one never; what the client was told is what
+//! happened* (S9).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_protocol::{
+    command::{Write, Written},
+    holder::{WriteError, WriteId},
+    id::Revision,
+};
+
+use crate::oracle::WriteKey;
+
+/// A write as one client knows it: the client's number, which no two share, and its own name for the write.
+pub(crate) type Name = (u64, WriteId);
+
+/// What became of each write.
+#[derive(Debug, Default)]
+pub(crate) struct Once {
+    sent: BTreeMap<WriteKey, Write>,
+    keys: BTreeMap<Name, WriteKey>,
+    effects: BTreeMap<WriteKey, Revision>,
+    never: BTreeSet<WriteKey>,
+}
+
+impl Once {
+    /// A write was sent, for the first time or again.
+    pub(crate) fn sent(&mut self, name: Name, key: WriteKey, write: &Write) -> Result<(), String> {
+        let first = self.sent.entry(key).or_insert_with(|| write.clone());
+        if first != write {
+            return Err(format!("{key:?} was {first:?} and is now {write:?}"));
+        }
+        match self.keys.insert(name, key) {
+            Some(other) if other != key => Err(format!("write {name:?} was sent as {other:?} and then as {key:?}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// A write took effect.
+    pub(crate) fn took_effect(&mut self, key: WriteKey, revision: Revision) -> Result<(), String> {
+        if let Some(other) = self.effects.insert(key, revision) {
+            return Err(format!("{key:?} took effect at {other} and again at {revision}"));
+        }
+        if self.never.contains(&key) {
+            return Err(format!("{key:?} took effect at {revision} after it was refused"));
+        }
+        Ok(())
+    }
+
+    /// The application was told how a write ended.
+    pub(crate) fn ended(&mut self, name: Name, result: &Result<Written, WriteError>) -> Result<(), String> {
+        let key = self.keys.get(&name);
+        let effect = key.and_then(|key| self.effects.get(key)).copied();
+        let fits = match result {
+            Ok(written) => effect == Some(written.revision),
+            Err(WriteError::Refused(_)) => effect.is_none(),
+            Err(WriteError::NotSent) => key.is_none(),
+            Err(WriteError::OutcomeUnknown) => key.is_some(),
+        };
+        if let (Err(WriteError::Refused(_)), Some(key)) = (result, key) {
+            self.never.insert(*key);
+        }
+        if fits { Ok(()) } else { Err(format!("{name:?}, {key:?} took effect at {effect:?}, told was {result:?}")) }
+    }
+}

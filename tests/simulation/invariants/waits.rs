@@ -1,0 +1,71 @@
+//! *Every pending write ends by the greatest volume term plus the margin, plus a tick after a failover, while a quorum
+//! lives* (Yin et al. 1999; S5; the complaints of nfs-ganesha 1382, 263).
+//!
+//! Counted on the leader's own clock from the write's arrival, anew whenever the leader was paused meanwhile, and anew when
+//! the write turned out to change more than it had gathered consents for. The commits that it takes (the lease's end, then the
+//! write) are the simulator's own delays and allowed for.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use leasehold_protocol::{id::RequestId, time::Instant};
+
+use crate::{
+    oracle::WriteKey,
+    profile::{Profile, WAIT_MOST},
+};
+
+/// Writes that a leader has been asked and has not answered.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    since: BTreeMap<WriteKey, Instant>,
+    keys: BTreeMap<RequestId, WriteKey>,
+}
+
+impl Waits {
+    pub(crate) fn begin(&mut self, id: RequestId, key: WriteKey, now: Instant) {
+        self.keys.insert(id, key);
+        self.since.entry(key).or_insert(now);
+    }
+
+    /// The request was answered; and with it the write, unless another request for it waits on.
+    pub(crate) fn end(&mut self, id: RequestId) {
+        if let Some(key) = self.keys.remove(&id)
+            && !self.keys.values().any(|other| *other == key)
+        {
+            self.since.remove(&key);
+        }
+    }
+
+    /// The write has to gather more consents.
+    pub(crate) fn again(&mut self, key: WriteKey, now: Instant) {
+        self.since.entry(key).and_modify(|since| *since = now);
+    }
+
+    /// The leader was not there for a while.
+    pub(crate) fn all_again(&mut self, now: Instant) {
+        self.since.values_mut().for_each(|since| *since = now);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(crate) fn check(&self, profile: &Profile, now: Instant) -> Result<(), String> {
+        let most = bound(profile);
+        match self.since.iter().find(|(_, since)| now.since(**since) > most) {
+            Some((key, since)) => {
+                Err(format!("write {key:?} has waited for {:?}: expected at most {most:?}", now.since(*since)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The longest that a write may wait.
+fn bound(profile: &Profile) -> Duration {
+    let ticks = profile.term_max() / 10 * 3;
+    let hops = Duration::from_micros((profile.commit + profile.apply) * WAIT_MOST * 4);
+    let steps = Duration::from_millis(250);
+    let lease = profile.term_max() + profile.margin_max() + ticks;
+    lease + profile.drift.over(lease) * 2 + hops + steps
+}

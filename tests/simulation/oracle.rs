@@ -1,0 +1,87 @@
+//! The oracle: what is true, and what clients have been told. It judges only by that.
+//!
+//! It applies every entry the moment that it is committed, in a state of its own, and keeps the versions that each
+//! object has had. An answer, or a value read, says that everything up to some version has been seen: whoever begins to
+//! read later must see that version or a later one.
+
+use std::collections::BTreeMap;
+
+use leasehold_protocol::{
+    command::{Command, Outcome, Proposal},
+    id::{Revision, Sequence, SessionId},
+    object::{Content, Object},
+    state::State,
+};
+
+use crate::invariants::{horizons::Horizons, once::Once};
+
+/// One version of an object.
+#[derive(Debug, Clone)]
+pub(crate) struct Version {
+    /// The index of the entry that made it.
+    pub(crate) since: u64,
+    pub(crate) content: Content,
+}
+
+/// What is true.
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    pub(crate) truth: State,
+    pub(crate) versions: BTreeMap<Object, Vec<Version>>,
+    /// The place of the version that somebody has been told of.
+    pub(crate) told: BTreeMap<Object, usize>,
+    /// The entry that made each change.
+    entry_of: BTreeMap<Revision, u64>,
+    pub(crate) once: Once,
+    horizons: Horizons,
+}
+
+impl Oracle {
+    pub(crate) fn new(truth: State, objects: &[Object]) -> Self {
+        let first = |object: &Object| (object.clone(), vec![Version { since: 0, content: truth.content(object) }]);
+        let versions = objects.iter().map(first).collect();
+        let told = objects.iter().map(|object| (object.clone(), 0)).collect();
+        let (entry_of, once, horizons) = Default::default();
+        Self { truth, versions, told, entry_of, once, horizons }
+    }
+
+    /// An entry was committed. The outcomes, and what they break.
+    pub(crate) fn commit(&mut self, index: u64, proposal: &Proposal) -> Result<Vec<Outcome>, String> {
+        let outcomes = self.truth.apply(index, proposal).outcomes;
+        self.truth.check()?;
+        self.horizons.check(&self.truth)?;
+        for (command, outcome) in proposal.commands.iter().zip(&outcomes) {
+            if let (Command::Write { session, sequence, .. }, Outcome::Written(Ok(written))) = (command, outcome)
+                && !self.entry_of.contains_key(&written.revision)
+            {
+                self.entry_of.insert(written.revision, index);
+                self.once.took_effect((*session, *sequence), written.revision)?;
+            }
+        }
+        for (object, versions) in &mut self.versions {
+            let content = self.truth.content(object);
+            if versions.last().is_none_or(|last| last.content != content) {
+                versions.push(Version { since: index, content });
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// What a read that begins now has to see at least.
+    pub(crate) fn begin_read(&self, object: &Object) -> usize {
+        self.told.get(object).copied().unwrap_or_default()
+    }
+
+    /// A client was told that the change of this revision has been made: so have all before it.
+    pub(crate) fn acknowledged(&mut self, revision: Revision) {
+        let Some(entry) = self.entry_of.get(&revision) else { return };
+        for (object, versions) in &self.versions {
+            let seen = versions.partition_point(|version| version.since <= *entry).saturating_sub(1);
+            let told = self.told.entry(object.clone()).or_default();
+            *told = (*told).max(seen);
+        }
+    }
+}
+
+/// Names a write in the log.
+pub(crate) type WriteKey = (SessionId, Sequence);

@@ -1,0 +1,64 @@
+//! Randomness that a seed decides: SplitMix64 (Steele, Lea, Flood 2014), written here so that a seed means the same
+//! run whatever version of a library is used.
+
+/// A stream of random numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut rng = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d);
+        rng.next();
+        rng
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// Below `most`, which is not 0.
+    pub(crate) fn below(&mut self, most: u64) -> u64 {
+        self.next() % most
+    }
+
+    /// From the first to the last, both included.
+    pub(crate) fn between(&mut self, first: u64, last: u64) -> u64 {
+        first + self.below(last - first + 1)
+    }
+
+    /// True so many times in a thousand.
+    pub(crate) fn chance(&mut self, permille: u64) -> bool {
+        self.below(1000) < permille
+    }
+
+    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.index(from.len())]
+    }
+
+    /// A place in something of this length, which is not 0.
+    pub(crate) fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).expect("below a length")
+    }
+
+    /// A wait around `mean`: mostly shorter, seldom several times as long.
+    pub(crate) fn wait(&mut self, mean: u64) -> u64 {
+        let doublings = (self.next() | 1 << 8).trailing_zeros();
+        1 + self.below(mean / 2 + 1) + u64::from(doublings) * mean / 2
+    }
+
+    /// An index, by weight.
+    pub(crate) fn weighted(&mut self, weights: &[u64]) -> usize {
+        let mut at = self.below(weights.iter().sum::<u64>().max(1));
+        for (index, weight) in weights.iter().enumerate() {
+            if at < *weight {
+                return index;
+            }
+            at -= weight;
+        }
+        0
+    }
+}
