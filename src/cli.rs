@@ -8,7 +8,7 @@ use leasehold_protocol::path::{Path, PathError};
 use crate::{
     commands::{self, Request},
     context::Context,
-    duration,
+    demo, duration,
     exit::{Failure, Status},
     output::Output,
     serve, shell,
@@ -57,6 +57,11 @@ pub(crate) struct Global {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show it all on real files: a cluster of its own, its leader killed, a client killed, each read checked
+    Demo(demo::Args),
+    /// A client of the demo
+    #[command(hide = true)]
+    DemoClient,
     /// Run a server: by itself, or as a replica of a cluster
     Serve(serve::Args),
     /// Run commands, one a line from standard input, in one session with its cache
@@ -93,6 +98,8 @@ impl Command {
     async fn run(self, global: &Global, output: Output) -> Result<Status, Failure> {
         match self {
             Self::Serve(args) => serve::run(args, output).await.map_err(|failure| failure.of("serve")),
+            Self::Demo(args) => demo::run(args, output).await.map_err(|failure| failure.of("demo")),
+            Self::DemoClient => demo::client::run().await,
             Self::Shell => shell::run(global, output).await.map_err(|failure| failure.of("shell")),
             Self::Request(request) => {
                 let context = Context::new(global, output, request.name());

@@ -6,6 +6,7 @@
 mod cli;
 mod commands;
 mod context;
+mod demo;
 mod duration;
 mod exit;
 mod output;

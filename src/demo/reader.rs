@@ -14,7 +14,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use leasehold_client_cache::{Client, Content, Path, ReadError, ReadOptions, Source};
+use leasehold_client_cache::{Client, Content, Path, ReadError, Source};
 use rand::{SeedableRng, rngs::SmallRng};
 use tokio::{runtime::Handle, sync::mpsc::UnboundedSender};
 
@@ -146,12 +146,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// A reader of these files.
-    pub(crate) fn new(
-        client: Client,
-        files: Arc<[Path]>,
-        words: UnboundedSender<Word>,
-        stop: Arc<AtomicBool>,
-    ) -> Self {
+    pub(crate) fn new(client: Client, files: Arc<[Path]>, words: UnboundedSender<Word>, stop: Arc<AtomicBool>) -> Self {
         let log = Log::new(files.len());
         let asked = vec![false; files.len()];
         let runtime = Handle::current();
@@ -214,7 +209,7 @@ impl Reader {
         let (client, path, answers) = (self.client.clone(), self.files[file].clone(), self.answers.0.clone());
         self.runtime.spawn(async move {
             let begin = now_ns();
-            let outcome = client.read(&path, ReadOptions::default()).await;
+            let outcome = client.read(&path).await;
             let outcome = outcome.map(|read| (revision_of(&read.content), read.source));
             // The reader may have stopped.
             let _ = answers.send((file as u32, begin, now_ns(), outcome));

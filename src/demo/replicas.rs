@@ -81,7 +81,9 @@ impl Replicas {
                     continue;
                 }
                 let leader = self.ask(id).await.and_then(|info| info.leader);
-                if let Some(leader) = leader.and_then(|leader| usize::try_from(leader).ok()).filter(|it| Some(*it) != not) {
+                if let Some(leader) =
+                    leader.and_then(|leader| usize::try_from(leader).ok()).filter(|it| Some(*it) != not)
+                {
                     return Ok(leader);
                 }
             }

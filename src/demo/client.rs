@@ -1,0 +1,159 @@
+//! `demo-client`: one client of the demo, a process of its own, so that it can be killed as a whole.
+//!
+//! It does what it is told on standard input, says what came of it on standard output, and ends when the input does: whoever
+//! started it may have been killed.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use leasehold_client_cache::{Client, Options, Path};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin},
+    sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
+    task,
+};
+
+use super::{
+    reader::Reader,
+    talk::{Order, Task, Word},
+    writer::Writer,
+};
+use crate::{
+    commands::read_failure,
+    exit::{Failure, Status},
+};
+
+/// What a client keeps in memory: all files of the demo, and then some.
+const CAPACITY_BYTES: u64 = 256 << 20;
+
+/// How long one operation may take: longer than any outage that the demo makes.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Reads under way at the same time before the start.
+const READS_AT_ONCE: usize = 16;
+
+/// Runs until it is told to stop, or killed.
+pub(crate) async fn run() -> Result<Status, Failure> {
+    let mut orders = Orders(BufReader::new(tokio::io::stdin()).lines());
+    let Some(Order::Task(task)) = orders.next().await? else {
+        return Err(Failure::usage("this command is the demo's own: expected its orders on standard input"));
+    };
+    let (words, said) = mpsc::unbounded_channel();
+    let printer = task::spawn(print_all(said));
+    if let Err(failure) = work(&mut orders, task, &words).await {
+        let _ = words.send(Word::Failed { message: failure.message });
+    }
+    drop(words);
+    // It ends with the last word, or when nobody listens.
+    let _ = printer.await;
+    Ok(Status::Done)
+}
+
+/// What the demo says.
+struct Orders(Lines<BufReader<Stdin>>);
+
+impl Orders {
+    /// None when the demo is gone.
+    async fn next(&mut self) -> Result<Option<Order>, Failure> {
+        let line = self.0.next_line().await.map_err(|error| Failure::io("standard input", &error))?;
+        let order = line.map(|line| serde_json::from_str(&line)).transpose();
+        order.map_err(|error| Failure::usage(format!("an order that is none: {error}")))
+    }
+}
+
+async fn print_all(mut said: UnboundedReceiver<Word>) {
+    let mut out = tokio::io::stdout();
+    while let Some(word) = said.recv().await {
+        // Ours: there is nothing in it that JSON cannot say.
+        let Ok(mut line) = serde_json::to_vec(&word) else { continue };
+        line.push(b'\n');
+        if out.write_all(&line).await.is_err() || out.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The part of a client that works in the background.
+enum Worker {
+    Reader(JoinHandle<()>),
+    Writer(task::JoinHandle<()>),
+}
+
+impl Worker {
+    /// Waits for it to end.
+    async fn end(self) {
+        // It can only fail by a panic, which says so by itself.
+        let _ = match self {
+            Self::Reader(thread) => task::spawn_blocking(|| thread.join().is_ok()).await.unwrap_or(false),
+            Self::Writer(task) => task.await.is_ok(),
+        };
+    }
+}
+
+async fn work(orders: &mut Orders, task: Task, words: &UnboundedSender<Word>) -> Result<(), Failure> {
+    let files: Result<Arc<[Path]>, _> = task.files.iter().map(|file| Path::parse(file)).collect();
+    let files = files.map_err(Failure::usage)?;
+    let client = connect(&task.endpoints, &task.name).await?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (words, seed) = (words.clone(), task.seed);
+    let writer = if task.writes.is_empty() {
+        warm(&client, &files).await?;
+        None
+    } else {
+        Some(Writer::new(client.clone(), &files, &task.writes, words.clone(), Arc::clone(&stop)).await?)
+    };
+    let _ = words.send(Word::Ready);
+    let Some(Order::Go) = orders.next().await? else { return Ok(()) };
+    let mut worker = Some(match writer {
+        Some(writer) => Worker::Writer(tokio::spawn(writer.run(seed))),
+        None => {
+            let reader = Reader::new(client.clone(), Arc::clone(&files), words.clone(), Arc::clone(&stop));
+            Worker::Reader(std::thread::spawn(move || reader.run(seed)))
+        }
+    });
+    loop {
+        let order = orders.next().await?;
+        stop.store(true, Relaxed);
+        if let Some(worker) = worker.take() {
+            worker.end().await;
+        }
+        let Some(Order::Hold { file }) = order else { break };
+        let path = files.get(file as usize).ok_or_else(|| Failure::usage(format!("there is no file {file}")))?;
+        hold(&client, path, &words).await?;
+    }
+    client.close().await;
+    Ok(())
+}
+
+/// Has a copy of the file that can be used, and says so.
+async fn hold(client: &Client, path: &Path, words: &UnboundedSender<Word>) -> Result<(), Failure> {
+    loop {
+        let read = client.read(path).await.map_err(|error| read_failure(&error))?;
+        if let Some(certain) = read.valid_for {
+            let certain_ms = u64::try_from(certain.as_millis()).unwrap_or(u64::MAX);
+            let _ = words.send(Word::Holding { certain_ms });
+            return Ok(());
+        }
+        // A write of the file was under way: none is for ever.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Opens a session.
+pub(super) async fn connect(endpoints: &[String], name: &str) -> Result<Client, Failure> {
+    let options = Options::new(endpoints).name(name).timeout(TIMEOUT).cache_capacity_bytes(CAPACITY_BYTES);
+    Client::connect(options).await.map_err(Failure::unavailable)
+}
+
+/// Reads everything once.
+async fn warm(client: &Client, files: &[Path]) -> Result<(), Failure> {
+    let reads = stream::iter(files).map(|file| client.get(file)).buffer_unordered(READS_AT_ONCE);
+    reads.try_for_each(|_| async { Ok(()) }).await.map_err(|error| read_failure(&error))
+}

@@ -1,0 +1,237 @@
+//! The clients, as the demo sees them: processes that take orders and report.
+
+use std::{
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
+};
+
+use super::{
+    oracle::{Ack, Run},
+    reader::histogram,
+    talk::{Order, Report, Task, Word},
+};
+use crate::exit::Failure;
+
+/// How long clients may take for what they do between two orders, beside what they wait for in the servers.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// All clients.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    members: Vec<Member>,
+    events: UnboundedReceiver<(usize, Event)>,
+    sender: UnboundedSender<(usize, Event)>,
+    /// What they have reported.
+    pub(crate) tally: Tally,
+}
+
+#[derive(Debug)]
+struct Member {
+    /// Killed when it is dropped.
+    child: Child,
+    orders: Option<ChildStdin>,
+    is_ready: bool,
+    /// How long it was certain to hold what it was told to, in milliseconds.
+    holding_ms: Option<u64>,
+    /// It has been told to stop, or was killed: it is no surprise that it ends.
+    may_end: bool,
+    has_ended: bool,
+}
+
+#[derive(Debug)]
+enum Event {
+    Word(Word),
+    Ended(String),
+}
+
+/// What was reported, by all and by each.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    /// All reads.
+    pub(crate) runs: Vec<Run>,
+    /// Reads answered from memory.
+    pub(crate) from_memory: u64,
+    /// Reads answered by a server.
+    pub(crate) from_server: u64,
+    /// Reads and writes that failed.
+    pub(crate) failed: u64,
+    /// What some of them failed with.
+    pub(crate) failures: Vec<String>,
+    /// How long cached reads took.
+    pub(crate) cached_ns: Histogram<u64>,
+    /// Each client's own.
+    pub(crate) members: Vec<Part>,
+}
+
+/// What one client reported.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Part {
+    /// It reads; otherwise it writes.
+    pub(crate) reads: bool,
+    /// Its acknowledged writes, in order.
+    pub(crate) acks: Vec<Ack>,
+    /// Its longest times between two cached reads in a row.
+    pub(crate) gaps: Vec<(u64, u64)>,
+    /// Messages that it has sent.
+    pub(crate) messages_sent: u64,
+}
+
+impl Tally {
+    fn new() -> Self {
+        Self {
+            runs: Vec::new(),
+            from_memory: 0,
+            from_server: 0,
+            failed: 0,
+            failures: Vec::new(),
+            cached_ns: histogram(),
+            members: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, member: usize, report: Report) {
+        self.runs.extend(report.runs);
+        self.from_memory += report.from_memory;
+        self.from_server += report.from_server;
+        self.failed += report.failed;
+        self.failures.extend(report.failures);
+        report.cached_ns.into_iter().for_each(|(ns, count)| self.cached_ns.saturating_record_n(ns, count));
+        let part = &mut self.members[member];
+        part.acks.extend(report.acks);
+        part.gaps.extend(report.gaps);
+        part.messages_sent = report.messages_sent;
+    }
+
+    /// How many writes were acknowledged.
+    pub(crate) fn writes(&self) -> usize {
+        self.members.iter().map(|part| part.acks.len()).sum()
+    }
+}
+
+impl Crowd {
+    /// Nobody yet.
+    pub(crate) fn new() -> Self {
+        let (sender, events) = mpsc::unbounded_channel();
+        Self { members: Vec::new(), events, sender, tally: Tally::new() }
+    }
+
+    /// Starts a client. Returns its number.
+    pub(crate) async fn add(&mut self, task: Task) -> Result<usize, Failure> {
+        let cannot = |error: std::io::Error| Failure::io("cannot start a client", &error);
+        let member = self.members.len();
+        let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
+        command.arg("demo-client").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true);
+        let mut child = command.spawn().map_err(cannot)?;
+        let (orders, said) = (child.stdin.take(), child.stdout.take());
+        self.members.push(Member {
+            child,
+            orders,
+            is_ready: false,
+            holding_ms: None,
+            may_end: false,
+            has_ended: false,
+        });
+        self.tally.members.push(Part { reads: task.writes.is_empty(), ..Part::default() });
+        if let Some(said) = said {
+            tokio::spawn(hear(member, said, self.sender.clone()));
+        }
+        self.order(member, &Order::Task(task)).await?;
+        Ok(member)
+    }
+
+    async fn order(&mut self, member: usize, order: &Order) -> Result<(), Failure> {
+        let mut line = serde_json::to_vec(order).map_err(|error| Failure::refused("client", error))?;
+        line.push(b'\n');
+        match &mut self.members[member].orders {
+            Some(orders) => orders.write_all(&line).await.map_err(|error| Failure::io("a client is gone", &error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until all are ready, and lets them begin.
+    pub(crate) async fn begin(&mut self) -> Result<(), Failure> {
+        self.until("clients to be ready", |crowd| crowd.members.iter().all(|member| member.is_ready)).await?;
+        for member in 0..self.members.len() {
+            self.order(member, &Order::Go).await?;
+        }
+        Ok(())
+    }
+
+    /// Has a client hold a file and do nothing else. Returns how long it is certain to hold it.
+    pub(crate) async fn hold(&mut self, member: usize, file: u32) -> Result<Duration, Failure> {
+        self.order(member, &Order::Hold { file }).await?;
+        self.until("a client to hold a lease", |crowd| crowd.members[member].holding_ms.is_some()).await?;
+        Ok(Duration::from_millis(self.members[member].holding_ms.unwrap_or_default()))
+    }
+
+    /// Kills a client with SIGKILL, and waits until it is gone.
+    pub(crate) async fn kill(&mut self, member: usize) -> Result<(), Failure> {
+        let killed = &mut self.members[member];
+        killed.may_end = true;
+        killed.orders = None;
+        killed.child.kill().await.map_err(|error| Failure::io("cannot kill a client", &error))
+    }
+
+    /// Has all stop, and waits for their last reports.
+    pub(crate) async fn end(&mut self) -> Result<(), Failure> {
+        for member in 0..self.members.len() {
+            if !self.members[member].may_end {
+                self.members[member].may_end = true;
+                self.order(member, &Order::Stop).await?;
+            }
+        }
+        self.until("clients to stop", |crowd| crowd.members.iter().all(|member| member.has_ended)).await
+    }
+
+    /// Listens until something holds.
+    pub(crate) async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), Failure> {
+        let until = Instant::now() + PATIENCE;
+        while !holds(self) {
+            match tokio::time::timeout_at(until.into(), self.listen()).await {
+                Ok(heard) => heard?,
+                Err(_) => return Err(Failure::unknown(format!("waited {PATIENCE:?} for {what}, in vain"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next word that anybody says. Nothing is lost if the future is dropped.
+    pub(crate) async fn listen(&mut self) -> Result<(), Failure> {
+        let event = self.events.recv().await;
+        // There is always a sender: ours.
+        let Some((from, event)) = event else { return Ok(()) };
+        let member = &mut self.members[from];
+        match event {
+            Event::Word(Word::Ready) => member.is_ready = true,
+            Event::Word(Word::Holding { certain_ms }) => member.holding_ms = Some(certain_ms),
+            Event::Word(Word::Report(report)) => self.tally.take(from, report),
+            Event::Word(Word::Failed { message }) => return Err(Failure::refused("client", message)),
+            Event::Ended(_) if member.may_end => member.has_ended = true,
+            Event::Ended(how) => return Err(Failure::refused("client", format!("client {from} is gone: {how}"))),
+        }
+        Ok(())
+    }
+}
+
+async fn hear(member: usize, said: ChildStdout, events: UnboundedSender<(usize, Event)>) {
+    let mut lines = BufReader::new(said).lines();
+    let how = loop {
+        match lines.next_line().await {
+            Ok(Some(line)) => match serde_json::from_str(&line) {
+                // The demo may be over.
+                Ok(word) => drop(events.send((member, Event::Word(word)))),
+                Err(error) => break format!("it said what is no word: {error}"),
+            },
+            Ok(None) => break "it ended".to_owned(),
+            Err(error) => break error.to_string(),
+        }
+    };
+    let _ = events.send((member, Event::Ended(how)));
+}

@@ -1,0 +1,116 @@
+//! `leasehold demo`: the main job on real files, with real processes, in about half a minute.
+//!
+//! Replicas, readers and writers are processes of their own; this one starts them, kills some with SIGKILL, listens, and judges all reads
+//! at the end ([`oracle`]). Whatever happens, no process of it is left, nor any file, unless the cluster is to be kept.
+//!
+//! What it does not show: that data survive the loss of power; what several machines would do.
+
+pub(crate) mod client;
+pub(crate) mod clock;
+mod crowd;
+mod files;
+mod oracle;
+mod play;
+mod reader;
+pub(crate) mod replicas;
+mod report;
+mod story;
+mod talk;
+mod writer;
+mod zipf;
+
+use std::path::PathBuf;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::{play::Play, report::Report, story::Story};
+use crate::{
+    exit::{Failure, Status},
+    output::Output,
+};
+
+/// `demo [DIR]`
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Whose files: those that git tracks, else all
+    #[arg(value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// How long clients read and write, about
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Replicas: at least three, so that one can be killed
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = servers)]
+    servers: usize,
+    /// Caching clients that read: at least two, so that one can be killed
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clients)]
+    clients: usize,
+    /// Leave the cluster running, and print its endpoints
+    #[arg(long)]
+    keep: bool,
+}
+
+fn servers(text: &str) -> Result<usize, String> {
+    between(text, 3, 9)
+}
+
+fn clients(text: &str) -> Result<usize, String> {
+    between(text, 2, 64)
+}
+
+fn between(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("{text:?}: expected a number from {least} to {most}"))
+}
+
+/// Runs the demo. Done only if no read was stale and every bound was kept.
+pub(crate) async fn run(args: Args, output: Output) -> Result<Status, Failure> {
+    let report = unless_interrupted(demonstrate(&args, output)).await?;
+    output.answer(&report);
+    let broken = report.broken();
+    for bound in &broken {
+        Output::notice(&format!("demo: {bound}"));
+    }
+    Ok(if broken.is_empty() { Status::Done } else { Status::Refused })
+}
+
+async fn demonstrate(args: &Args, output: Output) -> Result<Report, Failure> {
+    let story = Story::new(output);
+    let found = files::find(&args.dir, &play::top())?;
+    for skipped in &found.skipped {
+        story.tell(skipped);
+    }
+    let mut play = Play::begin(args, &story, found.files).await?;
+    let mut report = play.perform().await?;
+    report.endpoints = play.end().await;
+    Ok(report)
+}
+
+/// Does something that holds processes and folders; drops it, and with it them, when this process is told to end.
+pub(crate) async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let listen = |kind| signal(kind).map_err(|error| Failure::io("cannot listen for signals", &error));
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut hangup = listen(SignalKind::hangup())?;
+    tokio::select! {
+        outcome = work => outcome,
+        _ = interrupt.recv() => Err(Failure::refused("interrupted", "it was interrupted")),
+        _ = terminate.recv() => Err(Failure::refused("interrupted", "it was told to end")),
+        _ = hangup.recv() => Err(Failure::refused("interrupted", "its terminal is gone")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_to_kill_one_are_refused() {
+        assert_eq!(servers("3"), Ok(3));
+        assert!(servers("2").is_err() && servers("x").is_err() && clients("1").is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_interrupted_ends_by_itself() {
+        assert_eq!(unless_interrupted(async { Ok(7) }).await, Ok(7));
+    }
+}

@@ -1,0 +1,303 @@
+//! The course of the demo.
+
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use leasehold_client_cache::{Client, DriftAllowance, Path, PutOptions, Tracking, VolumeSettings};
+use leasehold_server::RaftConfig;
+use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
+
+use super::{
+    Args,
+    client::{TIMEOUT, connect},
+    clock::now_ns,
+    crowd::{Crowd, Part},
+    files::File,
+    oracle::{self, Ack},
+    replicas::Replicas,
+    report::{Outage, Report, millis, percentile},
+    story::Story,
+    talk::Task,
+};
+use crate::{commands::write_failure, exit::Failure};
+
+/// The term of the files' volume. Clients renew at a third of it, so two thirds are left at least when the leader dies: longer
+/// than the outage may be. And short enough to be waited for.
+const TERM: Duration = Duration::from_secs(4);
+
+/// How long copies are good for as long as the volume lease is renewed.
+const OBJECT_TERM: Duration = Duration::from_secs(3600);
+
+/// What the server waits beyond a term.
+const SKEW_MARGIN: Duration = Duration::from_millis(100);
+
+/// Writers, each a process.
+const WRITERS: usize = 2;
+
+/// Files that are written, at most: of all ranks of popularity.
+const WRITTEN_MAX: usize = 32;
+
+/// Files that are written are no longer than this, if there are any: the disk is not what is shown.
+const WRITTEN_MAX_BYTES: u64 = 32 << 10;
+
+/// Files imported at the same time.
+const IMPORTS_AT_ONCE: usize = 32;
+
+/// What two commits may take at least, whatever was measured before: the expiry's and the write's.
+const COMMITS_MIN_MS: f64 = 100.0;
+
+/// Random numbers begin here, so that two runs read alike.
+const SEED: u64 = 0x1ea5e;
+
+/// Everything that takes part.
+pub(crate) struct Play<'a> {
+    args: &'a Args,
+    story: &'a Story,
+    /// Most popular first.
+    files: Vec<File>,
+    replicas: Replicas,
+    client: Client,
+    crowd: Crowd,
+    /// What this process wrote itself.
+    own: Vec<Ack>,
+    began: Instant,
+}
+
+/// The node that all files go below.
+pub(crate) fn top() -> Path {
+    Path::root().child("demo").expect("a valid name")
+}
+
+impl<'a> Play<'a> {
+    /// Starts the cluster, imports the files, and starts the clients.
+    pub(crate) async fn begin(args: &'a Args, story: &'a Story, mut files: Vec<File>) -> Result<Self, Failure> {
+        files.shuffle(&mut StdRng::seed_from_u64(SEED));
+        let mut replicas = Replicas::start(args.servers).await?;
+        let leader = replicas.leader(None).await?;
+        story.tell(&format!("{} replicas run, replica {leader} leads", args.servers));
+        let client = connect(replicas.endpoints(), "demo").await?;
+        let mut play =
+            Self { args, story, files, replicas, client, crowd: Crowd::new(), own: Vec::new(), began: Instant::now() };
+        play.import().await?;
+        play.invite().await?;
+        Ok(play)
+    }
+
+    async fn import(&mut self) -> Result<(), Failure> {
+        let settings = VolumeSettings::new(TERM, OBJECT_TERM, SKEW_MARGIN, Tracking::Objects, DriftAllowance::DEFAULT);
+        let settings = settings.map_err(Failure::usage)?;
+        self.client.create_volume(&top(), settings).await.map_err(|error| write_failure(&error))?;
+        let began = Instant::now();
+        let client = &self.client;
+        let puts = self.files.iter().enumerate().map(|(place, file)| import(client, place as u32, file));
+        let acks: Vec<Ack> = stream::iter(puts).buffer_unordered(IMPORTS_AT_ONCE).try_collect().await?;
+        self.own.extend(acks);
+        let bytes: u64 = self.files.iter().map(|file| file.bytes).sum();
+        let took = began.elapsed().as_secs_f64();
+        self.story.tell(&format!("{} files with {bytes} bytes imported in {took:.2} s", self.files.len()));
+        Ok(())
+    }
+
+    async fn invite(&mut self) -> Result<(), Failure> {
+        let written = written(&self.files);
+        for number in 0..self.args.clients + WRITERS {
+            let (kind, writes) =
+                if number < self.args.clients { ("reader", Vec::new()) } else { ("writer", written.clone()) };
+            let task = Task {
+                endpoints: self.replicas.endpoints().to_vec(),
+                name: format!("demo-{kind}-{number}"),
+                seed: SEED + number as u64,
+                files: self.files.iter().map(|file| file.node.to_string()).collect(),
+                writes,
+            };
+            self.crowd.add(task).await?;
+        }
+        self.crowd.begin().await?;
+        self.began = Instant::now();
+        let (clients, written) = (self.args.clients, written.len());
+        self.story.tell(&format!("{clients} clients read, {WRITERS} write {written} of the files, each a process"));
+        Ok(())
+    }
+
+    /// Goes through with it.
+    pub(crate) async fn perform(&mut self) -> Result<Report, Failure> {
+        let length = Duration::from_secs(self.args.seconds);
+        self.run_until(length.mul_f64(0.2)).await?;
+        let commit_ms = self.commit_ms();
+        let (leader, outage) = self.kill_leader().await?;
+        self.run_for(length.mul_f64(0.1)).await?;
+        self.replicas.restart(leader)?;
+        self.story.tell(&format!("replica {leader} starts again"));
+        self.replicas.rejoined(leader).await?;
+        self.story.tell(&format!("replica {leader} follows"));
+        self.run_until(length.mul_f64(0.55)).await?;
+        let waited = self.kill_client().await?;
+        self.run_until(length).await?;
+        self.crowd.end().await?;
+        self.story.tell("all clients have stopped; each read is held against what was known when it began");
+        let mut report = self.judge(outage);
+        report.dead_client_wait_ms = millis(waited);
+        // A tick more, because there was a failover (S5).
+        let most = TERM + SKEW_MARGIN + TERM / leasehold_protocol::volume::TICKS_PER_TERM;
+        report.dead_client_bound_ms = most.as_secs_f64() * 1e3 + commit_ms;
+        report.outage_bound_ms = outage_bound().as_secs_f64() * 1e3;
+        Ok(report)
+    }
+
+    /// Ends it, or lets the cluster run on and says where it is.
+    pub(crate) async fn end(self) -> Vec<String> {
+        self.client.close().await;
+        if !self.args.keep {
+            return Vec::new();
+        }
+        let endpoints = self.replicas.endpoints().to_vec();
+        let (dir, ids) = self.replicas.keep();
+        let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+        let (at, dir) = (endpoints.join(","), dir.display());
+        self.story.tell(&format!("the cluster runs on: endpoints {at}, processes {}, data in {dir}", ids.join(" ")));
+        endpoints
+    }
+
+    /// Listens until so much time has passed since the clients began.
+    async fn run_until(&mut self, elapsed: Duration) -> Result<(), Failure> {
+        let until = self.began + elapsed;
+        loop {
+            self.story.live(|| standing(&self.crowd, self.began));
+            match tokio::time::timeout_at(until.into(), self.crowd.listen()).await {
+                Ok(heard) => heard?,
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    async fn run_for(&mut self, span: Duration) -> Result<(), Failure> {
+        self.run_until(self.began.elapsed() + span).await
+    }
+
+    /// What two commits may take: as long as 99 of 100 writes took, each.
+    fn commit_ms(&self) -> f64 {
+        let acks = self.crowd.tally.members.iter().flat_map(|part| &part.acks);
+        let mut waits: Vec<u64> = acks.map(|ack| ack.end - ack.begin).collect();
+        waits.sort_unstable();
+        (2.0 * millis(percentile(&waits, 0.99))).max(COMMITS_MIN_MS)
+    }
+
+    /// Returns who led, and how long writes were out.
+    async fn kill_leader(&mut self) -> Result<(usize, Outage), Failure> {
+        let leader = self.replicas.leader(None).await?;
+        let from = now_ns();
+        self.replicas.kill(leader)?;
+        self.story.tell(&format!("replica {leader} led and was killed"));
+        let has_gone_on = |part: &Part| part.reads || part.acks.last().is_some_and(|ack| ack.begin > from);
+        self.crowd.until("writes to go on", |crowd| crowd.tally.members.iter().all(has_gone_on)).await?;
+        let first = |part: &Part| part.acks.iter().find(|ack| ack.begin > from).map(|ack| ack.begin);
+        let to = self.crowd.tally.members.iter().filter_map(first).max().unwrap_or(from);
+        let next = self.replicas.leader(Some(leader)).await?;
+        let out = millis(to - from);
+        self.story.tell(&format!("replica {next} leads; writes went on {out:.0} ms after the kill"));
+        Ok((leader, Outage { from, to }))
+    }
+
+    /// Returns how long the write waited, in nanoseconds.
+    async fn kill_client(&mut self) -> Result<u64, Failure> {
+        let written = written(&self.files);
+        let file = (0..self.files.len() as u32).find(|place| !written.contains(place)).unwrap_or(0);
+        let certain = self.crowd.hold(0, file).await?;
+        self.crowd.kill(0).await?;
+        let node = self.files[file as usize].node.clone();
+        self.story.tell(&format!("client 0 was killed; it had {node} for {:.1} s more", certain.as_secs_f64()));
+        let options = PutOptions { timeout: Some(TIMEOUT), ..PutOptions::default() };
+        let client = self.client.clone();
+        let begin = now_ns();
+        let put = client.put_with(&node, "written after a client that held it was killed\n", options);
+        tokio::pin!(put);
+        let written = loop {
+            tokio::select! {
+                outcome = &mut put => break outcome.map_err(|error| write_failure(&error))?,
+                heard = self.crowd.listen() => heard?,
+            }
+        };
+        let end = now_ns();
+        self.own.push(Ack { file, revision: written.revision.0, begin, end });
+        self.story.tell(&format!("the write of {node} waited for {:.1} s", millis(end - begin) / 1e3));
+        Ok(end - begin)
+    }
+
+    fn judge(&self, outage: Outage) -> Report {
+        let tally = &self.crowd.tally;
+        let acks = tally.members.iter().flat_map(|part| &part.acks).chain(&self.own).copied().collect::<Vec<_>>();
+        let mut report = Report::new(tally, oracle::judge(&tally.runs, &acks), outage);
+        report.files = self.files.len() as u64;
+        report.bytes = self.files.iter().map(|file| file.bytes).sum();
+        for failure in tally.failures.iter().take(3) {
+            self.story.tell(&format!("something failed: {failure}"));
+        }
+        report
+    }
+}
+
+/// A follower lets the leader's time run out first, then stands for election when it is its turn; each takes the longer election
+/// time at most. A second is for the recall and all the rest.
+fn outage_bound() -> Duration {
+    Duration::from_millis(RaftConfig::default().election_max_ms) * 2 + Duration::from_secs(1)
+}
+
+async fn import(client: &Client, place: u32, file: &File) -> Result<Ack, Failure> {
+    let source = file.source.clone();
+    let value = tokio::task::spawn_blocking(move || std::fs::read(source)).await;
+    let value = value.map_err(|error| Failure::refused("read", error))?;
+    let value = value.map_err(|error| Failure::io(file.source.display(), &error))?;
+    let begin = now_ns();
+    let written = client.put(&file.node, value).await;
+    let written = written.map_err(|error| write_failure(&error).of(&file.source.display().to_string()))?;
+    Ok(Ack { file: place, revision: written.revision.0, begin, end: now_ns() })
+}
+
+/// The places of the files that are written: short ones, of all ranks.
+fn written(files: &[File]) -> Vec<u32> {
+    let short: Vec<usize> = (0..files.len()).filter(|place| files[*place].bytes <= WRITTEN_MAX_BYTES).collect();
+    let places: Vec<usize> = match short.len().div_ceil(WRITTEN_MAX) {
+        0 => (0..files.len()).min_by_key(|place| files[*place].bytes).into_iter().collect(),
+        // Every one if there are few, but one is left for the write that waits.
+        1 if short.len() > 1 => short.into_iter().skip(1).collect(),
+        step => short.into_iter().step_by(step).collect(),
+    };
+    places.into_iter().map(|place| place as u32).collect()
+}
+
+fn standing(crowd: &Crowd, began: Instant) -> String {
+    let tally = &crowd.tally;
+    let reads = tally.from_memory + tally.from_server;
+    let share = 100.0 * tally.from_memory as f64 / reads.max(1) as f64;
+    let (seconds, writes) = (began.elapsed().as_secs_f64(), tally.writes());
+    format!("{reads} reads, {share:.2} % from memory, {:.0}/s; {writes} writes", reads as f64 / seconds.max(0.001))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(lengths: &[u64]) -> Vec<File> {
+        let file = |(i, bytes): (usize, &u64)| File {
+            source: format!("{i}").into(),
+            node: top().child(&i.to_string()).expect("valid"),
+            bytes: *bytes,
+        };
+        lengths.iter().enumerate().map(file).collect()
+    }
+
+    #[test]
+    fn short_files_are_written_and_one_is_left_if_there_is_more_than_one() {
+        assert_eq!(written(&files(&[10, 1 << 20, 20, 30])), [2, 3]);
+        assert_eq!(written(&files(&[10])), [0]);
+        assert_eq!(written(&files(&[1 << 20, 1 << 19])), [1]);
+        let many = written(&files(&[1; 1000]));
+        assert!(many.len() <= WRITTEN_MAX && many.len() > WRITTEN_MAX / 2);
+        assert_eq!(many[0], 0, "the most popular too");
+    }
+
+    #[test]
+    fn the_volume_outlives_an_outage_that_keeps_its_bound() {
+        assert!(TERM * 2 / 3 >= outage_bound());
+    }
+}

@@ -1,0 +1,240 @@
+//! What the demo measured, and whether the bounds held.
+
+use serde::Serialize;
+
+use super::{
+    crowd::Tally,
+    oracle::{Ack, Verdict},
+};
+use crate::output::{Table, Text};
+
+/// The longest time that may pass between two cached reads in a row while the leader is dead, in milliseconds.
+pub(crate) const READ_GAP_MAX_MS: f64 = 50.0;
+
+/// What was measured. The names are what scripts rely on.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Report {
+    pub(crate) reads: u64,
+    pub(crate) from_memory: u64,
+    pub(crate) cached_read_p50_ns: u64,
+    pub(crate) cached_read_p99_ns: u64,
+    pub(crate) stale_reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) write_p50_ms: f64,
+    pub(crate) write_p99_ms: f64,
+    pub(crate) write_outage_ms: f64,
+    pub(crate) longest_read_gap_ms: f64,
+    pub(crate) dead_client_wait_ms: f64,
+    pub(crate) dead_client_bound_ms: f64,
+    pub(crate) messages_per_read: f64,
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    /// Where the cluster is, if it was to be kept.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) endpoints: Vec<String>,
+    #[serde(skip)]
+    pub(crate) failed: u64,
+    #[serde(skip)]
+    pub(crate) outage_bound_ms: f64,
+}
+
+/// When the leader was dead, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Outage {
+    /// When it was killed.
+    pub(crate) from: u64,
+    /// When all writers had gone on.
+    pub(crate) to: u64,
+}
+
+impl Report {
+    /// What clients reported, judged.
+    pub(crate) fn new(tally: &Tally, verdict: Verdict, outage: Outage) -> Self {
+        let mut waits: Vec<u64> =
+            tally.members.iter().flat_map(|part| &part.acks).map(|ack| ack.end - ack.begin).collect();
+        waits.sort_unstable();
+        let readers = tally.members.iter().filter(|part| part.reads);
+        // Each request has its answer, and each consent its recall.
+        let messages: u64 = readers.map(|part| 2 * part.messages_sent).sum();
+        let gaps = tally.members.iter().flat_map(|part| &part.gaps);
+        Self {
+            reads: verdict.reads,
+            from_memory: tally.from_memory,
+            cached_read_p50_ns: tally.cached_ns.value_at_quantile(0.5),
+            cached_read_p99_ns: tally.cached_ns.value_at_quantile(0.99),
+            stale_reads: verdict.stale,
+            writes: waits.len() as u64,
+            write_p50_ms: millis(percentile(&waits, 0.5)),
+            write_p99_ms: millis(percentile(&waits, 0.99)),
+            write_outage_ms: millis(tally.members.iter().map(|part| outage_of(&part.acks, outage)).max().unwrap_or(0)),
+            longest_read_gap_ms: millis(longest_overlapping(gaps, outage)),
+            messages_per_read: rounded(messages as f64 / verdict.reads.max(1) as f64, 1e6),
+            failed: tally.failed,
+            ..Self::default()
+        }
+    }
+
+    /// Each bound that was not kept, in words. Empty if all is well.
+    pub(crate) fn broken(&self) -> Vec<String> {
+        let mut broken = Vec::new();
+        if self.stale_reads > 0 {
+            broken.push(format!("{} reads were stale: expected none", self.stale_reads));
+        }
+        if self.reads == 0 || self.writes == 0 {
+            broken.push("nothing was read or nothing written: expected both".to_owned());
+        }
+        let bounds = [
+            ("the longest gap in cached reads", self.longest_read_gap_ms, READ_GAP_MAX_MS),
+            ("writes were out for", self.write_outage_ms, self.outage_bound_ms),
+            ("the write waited for the dead client for", self.dead_client_wait_ms, self.dead_client_bound_ms),
+        ];
+        for (what, got, most) in bounds {
+            if got > most {
+                broken.push(format!("{what} {got} ms: expected at most {most} ms"));
+            }
+        }
+        broken
+    }
+}
+
+impl Text for Report {
+    fn text(&self, out: &mut Vec<u8>) {
+        let share = 100.0 * self.from_memory as f64 / self.reads.max(1) as f64;
+        let mut table = Table::new(&["", "MEASURED", "BOUND"]);
+        let mut row = |what: &str, measured: String, bound: String| table.row([what.to_owned(), measured, bound]);
+        let none = String::new;
+        row("files", format!("{} ({} bytes)", self.files, self.bytes), none());
+        row("reads", self.reads.to_string(), none());
+        row("  from memory", format!("{} ({share:.3} %)", self.from_memory), none());
+        row(
+            "  cached, median and p99",
+            format!("{} and {} ns", self.cached_read_p50_ns, self.cached_read_p99_ns),
+            none(),
+        );
+        row("  stale", self.stale_reads.to_string(), "0".to_owned());
+        row("  messages per read", format!("{:.6}", self.messages_per_read), none());
+        row("writes", self.writes.to_string(), none());
+        row("  median and p99", format!("{} and {} ms", self.write_p50_ms, self.write_p99_ms), none());
+        row("leader killed: writes out for", ms(self.write_outage_ms), ms(self.outage_bound_ms));
+        row("  longest gap in cached reads", ms(self.longest_read_gap_ms), ms(READ_GAP_MAX_MS));
+        row("client killed: write waited", ms(self.dead_client_wait_ms), ms(self.dead_client_bound_ms));
+        if self.failed > 0 {
+            row("reads and writes that failed", self.failed.to_string(), none());
+        }
+        table.write(out);
+        if !self.endpoints.is_empty() {
+            out.extend_from_slice(
+                format!("\nThe cluster runs on: --endpoints {}\n", self.endpoints.join(",")).as_bytes(),
+            );
+        }
+    }
+}
+
+fn ms(value: f64) -> String {
+    format!("{value} ms")
+}
+
+/// The longest time without an acknowledgement that has to do with the outage.
+fn outage_of(acks: &[Ack], outage: Outage) -> u64 {
+    let pairs = acks.windows(2).map(|pair| (pair[0].end, pair[1].end)).collect::<Vec<_>>();
+    longest_overlapping(pairs.iter(), outage)
+}
+
+fn longest_overlapping<'a>(spans: impl Iterator<Item = &'a (u64, u64)>, outage: Outage) -> u64 {
+    let overlaps = |(from, to): &&(u64, u64)| *to > outage.from && *from < outage.to;
+    spans.filter(overlaps).map(|(from, to)| to - from).max().unwrap_or(0)
+}
+
+/// The value that at least this share of the sorted values do not exceed; 0 if there is none.
+pub(crate) fn percentile(sorted: &[u64], share: f64) -> u64 {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.max(1) - 1).or(sorted.last()).copied().unwrap_or(0)
+}
+
+/// Nanoseconds as milliseconds, to a microsecond.
+pub(crate) fn millis(ns: u64) -> f64 {
+    rounded(ns as f64 / 1e6, 1e3)
+}
+
+fn rounded(value: f64, parts: f64) -> f64 {
+    (value * parts).round() / parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn good() -> Report {
+        Report {
+            reads: 10,
+            writes: 1,
+            longest_read_gap_ms: 3.0,
+            outage_bound_ms: 100.0,
+            dead_client_bound_ms: 100.0,
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn a_percentile_is_a_value_that_was_measured() {
+        let values: Vec<u64> = (1..=200).collect();
+        assert_eq!([0.0, 0.5, 0.99, 1.0].map(|share| percentile(&values, share)), [1, 100, 198, 200]);
+        assert_eq!(percentile(&[7], 0.99), 7);
+        assert_eq!(percentile(&[], 0.5), 0);
+    }
+
+    #[test]
+    fn an_outage_is_the_longest_time_without_an_acknowledgement_around_it() {
+        let ack = |end| Ack { file: 0, revision: end, begin: end, end };
+        let acks = [0, 500, 510, 1_400, 1_410, 4_000].map(|at| ack(at * MS));
+        let outage = Outage { from: 512 * MS, to: 1_411 * MS };
+        assert_eq!(outage_of(&acks[..5], outage), 890 * MS, "not the quiet time before");
+        let later = Outage { from: 512 * MS, to: 1_409 * MS };
+        assert_eq!(outage_of(&acks, later), 890 * MS, "nor after");
+        assert_eq!(outage_of(&acks[..1], outage), 0);
+    }
+
+    #[test]
+    fn each_bound_is_checked() {
+        assert!(good().broken().is_empty());
+        let broken = [
+            Report { stale_reads: 1, ..good() },
+            Report { longest_read_gap_ms: 50.1, ..good() },
+            Report { write_outage_ms: 100.1, ..good() },
+            Report { dead_client_wait_ms: 100.1, ..good() },
+            Report { reads: 0, ..good() },
+        ];
+        for report in broken {
+            assert_eq!(report.broken().len(), 1, "{report:?}");
+        }
+    }
+
+    #[test]
+    fn the_document_has_the_names_that_scripts_rely_on() {
+        let document = serde_json::to_value(good()).expect("JSON");
+        let names: Vec<&str> = document.as_object().expect("an object").keys().map(String::as_str).collect();
+        let mut expected = [
+            "reads",
+            "from_memory",
+            "cached_read_p50_ns",
+            "cached_read_p99_ns",
+            "stale_reads",
+            "writes",
+            "write_p50_ms",
+            "write_p99_ms",
+            "write_outage_ms",
+            "longest_read_gap_ms",
+            "dead_client_wait_ms",
+            "dead_client_bound_ms",
+            "messages_per_read",
+            "files",
+            "bytes",
+        ];
+        expected.sort_unstable();
+        let mut names = names;
+        names.sort_unstable();
+        assert_eq!(names, expected);
+    }
+}

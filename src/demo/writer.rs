@@ -1,0 +1,110 @@
+//! A client that writes: one write after the other, a short pause between, whatever happens to the servers.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use leasehold_client_cache::{Client, Path, PutOptions, Value};
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{
+    client::TIMEOUT,
+    clock::now_ns,
+    oracle::Ack,
+    talk::{Report, Word},
+};
+use crate::{commands::read_failure, exit::Failure};
+
+/// The pause between two writes: some hundred writes a second, which leaves the machine to the readers.
+const PAUSE: Duration = Duration::from_millis(3);
+
+/// How often reports are made.
+const REPORT_EVERY_NS: u64 = 500_000_000;
+
+/// A write that took so long is news: it is reported at once.
+const NEWS_NS: u64 = 100_000_000;
+
+/// What a failure says, for so many in a report.
+const FAILURES_TOLD: usize = 3;
+
+/// Writes until it is told to stop.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    client: Client,
+    /// Each file that is written: its place, its node, and what it had in it.
+    files: Vec<(u32, Path, Value)>,
+    words: UnboundedSender<Word>,
+    stop: Arc<AtomicBool>,
+    report: Report,
+    written: u64,
+}
+
+impl Writer {
+    /// A writer of those of the files whose places are named: it needs to know what is in them.
+    pub(crate) async fn new(
+        client: Client,
+        files: &[Path],
+        writes: &[u32],
+        words: UnboundedSender<Word>,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Self, Failure> {
+        let mut known = Vec::new();
+        for place in writes {
+            let path = files.get(*place as usize).ok_or_else(|| Failure::usage(format!("there is no file {place}")))?;
+            let entry = client.get(path).await.map_err(|error| read_failure(&error))?;
+            let value = entry.map(|entry| entry.value.clone()).unwrap_or_default();
+            known.push((*place, path.clone(), value));
+        }
+        Ok(Self { client, files: known, words, stop, report: Report::default(), written: 0 })
+    }
+
+    /// Writes until it is told to stop, and reports.
+    pub(crate) async fn run(mut self, seed: u64) {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut next_report = now_ns() + REPORT_EVERY_NS;
+        while !self.stop.load(Relaxed) {
+            let at = random.random_range(0..self.files.len());
+            let took = self.write(at).await;
+            if took >= NEWS_NS || now_ns() >= next_report {
+                next_report = now_ns() + REPORT_EVERY_NS;
+                self.tell();
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.tell();
+    }
+
+    /// Writes a file's content with a line more. Returns how long it took.
+    async fn write(&mut self, at: usize) -> u64 {
+        let (file, path, content) = &self.files[at];
+        self.written += 1;
+        let value = [content.as_ref(), format!("\nwritten {} times\n", self.written).as_bytes()].concat();
+        let options = PutOptions { timeout: Some(TIMEOUT), ..PutOptions::default() };
+        let begin = now_ns();
+        let outcome = self.client.put_with(path, value, options).await;
+        let end = now_ns();
+        match outcome {
+            Ok(written) => {
+                self.report.acks.push(Ack { file: *file, revision: written.revision.0, begin, end });
+            }
+            Err(error) => {
+                self.report.failed += 1;
+                if self.report.failures.len() < FAILURES_TOLD {
+                    self.report.failures.push(error.to_string());
+                }
+            }
+        }
+        end - begin
+    }
+
+    fn tell(&mut self) {
+        self.report.messages_sent = self.client.stats().messages_sent;
+        // Whoever listens may have gone; then this process ends too.
+        let _ = self.words.send(Word::Report(std::mem::take(&mut self.report)));
+    }
+}
