@@ -34,7 +34,7 @@ use crate::{
 /// What is typed before.
 const PROMPT: &str = "leasehold> ";
 
-/// One line.
+/// Commands, one a line, in one session with its cache
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true, name = "", override_usage = "COMMAND [ARGUMENTS]", disable_version_flag = true)]
 struct Line {

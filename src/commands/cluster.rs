@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Subcommand;
 use futures::future::join_all;
-use leasehold_client_cache::ClusterInfo;
+use leasehold_client_cache::{ClusterInfo, InspectError, Unavailable};
 use serde::Serialize;
 
 use crate::{
@@ -70,9 +70,17 @@ pub(crate) async fn status(context: &Context) -> Result<StatusAnswer, Failure> {
 async fn ask_all(context: &Context, addresses: Vec<String>) -> Vec<Asked> {
     join_all(addresses.into_iter().map(|address| async move {
         let answer = leasehold_client_cache::cluster(&address, context.timeout()).await;
-        (address, answer.map_err(|error| error.to_string()))
+        (address, answer.map_err(reason))
     }))
     .await
+}
+
+/// Who was asked is known already.
+fn reason(error: InspectError) -> String {
+    match error {
+        InspectError::Unavailable { source: Unavailable::NoServer { reason, .. }, .. } => reason,
+        other => other.to_string(),
+    }
 }
 
 /// One picture from what each said: of the members from whoever has come furthest, of each from itself.

@@ -1,7 +1,7 @@
 //! Who holds leases on a node, and what its writes wait for: as the leader sees it at this moment.
 
 use clap::Args;
-use leasehold_protocol::{message::WaitInfo, object::Kind, path::Path};
+use leasehold_protocol::{id::SessionId, message::WaitInfo, object::Kind, path::Path};
 use serde::Serialize;
 
 use super::inspect_failure;
@@ -143,20 +143,23 @@ impl From<WaitInfo> for Wait {
     }
 }
 
+/// A session as people see it. One that has ended has no name any more; its writes may still happen.
+fn who(session: SessionId, name: &str) -> String {
+    let name = if name.is_empty() { "a client that has gone".to_owned() } else { visible(name) };
+    format!("{name} (session {session})")
+}
+
 fn sentence(info: &WaitInfo) -> String {
     let write = format!(
-        "write of {} by {} (session {}) has waited {}",
+        "write of {} by {} has waited {}",
         visible(info.path.as_str()),
-        visible(&info.writer_name),
-        info.writer,
+        who(info.writer, &info.writer_name),
         duration::rough(info.since)
     );
     match info.holder {
-        Some(holder) => format!(
-            "{write} for {} (session {holder}), at most {} longer",
-            visible(&info.holder_name),
-            duration::rough(info.at_most)
-        ),
+        Some(holder) => {
+            format!("{write} for {}, at most {} longer", who(holder, &info.holder_name), duration::rough(info.at_most))
+        }
         None => format!("{write} for its turn, or to be committed"),
     }
 }
@@ -164,8 +167,6 @@ fn sentence(info: &WaitInfo) -> String {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
-
-    use leasehold_protocol::id::SessionId;
 
     use super::*;
 

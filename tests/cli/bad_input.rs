@@ -1,0 +1,85 @@
+//! Bad input changes nothing, and the error says what was wrong and what was expected.
+
+use crate::common::{Cli, Cluster, free_address};
+
+#[test]
+fn what_cannot_be_meant_is_wrong_usage() {
+    // None of it gets as far as a server.
+    let cli = Cli { endpoints: free_address() };
+    let cases: [(&[&str], &str); 14] = [
+        (&["get", "/a//b"], "empty component at byte 3"),
+        (&["get", "/a/"], "empty component"),
+        (&["get", "/a/../b"], "\"..\""),
+        (&["get", ""], "/"),
+        (&["put", "/a"], "VALUE"),
+        (&["put", "/a", "1", "--create", "--if-revision", "3"], "cannot be used with"),
+        (&["put", "/a", "1", "--if-revision", "x"], "--if-revision"),
+        (&["frobnicate"], "frobnicate"),
+        (&["get", "/a", "--timeout", "5"], "500ms"),
+        (&["get", "/a", "--endpoints", "nowhere"], "HOST:PORT"),
+        (&["volume", "create", "/v", "--term", "soon"], "500ms"),
+        (&["volume", "create", "/v", "--tracking", "all"], "objects"),
+        (&["serve", "--id", "0"], "expected a number from 1 on"),
+        (&["serve", "--cluster", "1=a:1,2"], "N=HOST:PORT"),
+    ];
+    for (arguments, expected) in cases {
+        let (status, kind, message) = cli.fails(arguments);
+        assert_eq!((status, kind.as_str()), (2, "usage"), "{arguments:?}: {message}");
+        assert!(message.contains(expected), "{arguments:?}: {message}");
+    }
+    let long = format!("/{}", "x".repeat(256));
+    let (status, _, message) = cli.fails(["get", long.as_str()]);
+    assert!(status == 2 && message.contains("256 bytes: expected at most 255"), "{message}");
+}
+
+#[test]
+fn what_the_server_cannot_take_is_refused_with_the_numbers_and_changes_nothing() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    cli.done(["put", "/a", "1"]);
+    let before = cli.done(["cluster", "status"])["revision"].clone();
+
+    let large = cli.run_with(["--json", "put", "/large", "-"], &vec![b'x'; (1 << 20) + 1]);
+    let (status, kind, message) = large.error();
+    assert_eq!((status, kind.as_str()), (1, "limit"));
+    assert!(message.contains("1048577 bytes: expected at most 1048576"), "{message}");
+
+    let (status, kind, message) = cli.fails(["volume", "set", "/", "--skew-margin", "1ms"]);
+    assert_eq!((status, kind.as_str()), (1, "volume_settings"));
+    assert!(
+        message.contains("skew margin of 1ms: expected more than 22ms") && message.contains("1000 ppm"),
+        "{message}"
+    );
+    let (status, _, message) = cli.fails(["volume", "create", "/v", "--term", "1ms"]);
+    assert!(status == 1 && message.contains("term of 1ms: expected 200ms"), "{message}");
+    let (status, _, message) = cli.fails(["volume", "create", "/v", "--term", "2s", "--object-term", "1s"]);
+    assert!(status == 1 && message.contains("object term of 1s: expected at least the volume term, 2s"), "{message}");
+
+    for command in ["show", "set", "remove"] {
+        let (status, kind, message) = cli.fails(["volume", command, "/a"]);
+        assert_eq!((status, kind.as_str()), (1, "not_a_volume"), "{command}");
+        assert!(message.contains("/a is not a volume: it belongs to the volume /"), "{message}");
+    }
+    assert_eq!(cli.done(["cluster", "status"])["revision"], before);
+}
+
+#[test]
+fn without_a_server_the_status_is_3() {
+    let cli = Cli { endpoints: free_address() };
+    for arguments in [&["get", "/a"][..], &["put", "/a", "1"], &["cluster", "status"], &["shell"], &["why", "/a"]] {
+        let (status, kind, message) = cli.fails(["--timeout", "300ms"].iter().chain(arguments));
+        assert_eq!((status, kind.as_str()), (3, "unavailable"), "{arguments:?}");
+        assert!(message.contains(&cli.endpoints), "{message}");
+    }
+}
+
+#[test]
+fn help_and_completions_are_answers() {
+    let cli = Cli { endpoints: free_address() };
+    let help = cli.run(["--help"]);
+    assert_eq!(help.status, 0);
+    for expected in ["serve", "shell", "LEASEHOLD_ENDPOINTS", "Exit status"] {
+        assert!(help.text().contains(expected), "{expected}");
+    }
+    assert!(cli.run(["completions", "bash"]).text().contains("_leasehold"));
+}

@@ -1,0 +1,12 @@
+//! The command line as scripts see it: the binary, against real server processes.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bad_input;
+mod nodes;
+mod serving;
+mod shell;
+mod transfer;
+mod volumes;
+mod waiting;

@@ -1,0 +1,121 @@
+//! serve and cluster status.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::common::{Cluster, eventually, free_address, leasehold};
+
+#[test]
+fn a_server_that_is_told_to_stop_ends_with_0_and_starts_again_with_all_it_had() {
+    let mut cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    for (number, signal) in [Signal::SIGTERM, Signal::SIGINT].into_iter().enumerate() {
+        cli.done(["put", "/a", &number.to_string()]);
+        cluster.servers[0].process.signal(signal);
+        assert_eq!(cluster.servers[0].process.ended().code(), Some(0), "{signal}");
+        cluster.servers[0].restart();
+        cluster.wait_until_it_serves();
+        assert_eq!(cli.done(["get", "/a"])["value"], number.to_string());
+    }
+    cli.done(["put", "/a", "before the crash"]);
+    cluster.servers[0].kill();
+    cluster.servers[0].restart();
+    cluster.wait_until_it_serves();
+    assert_eq!(cli.done(["get", "/a"])["value"], "before the crash");
+}
+
+#[test]
+fn a_server_that_cannot_start_says_why() {
+    let cluster = Cluster::start(1);
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory.path().join("data");
+    let serve = |arguments: &[&str]| {
+        let mut command = leasehold();
+        command.args(["--json", "serve", "--data"]).arg(&data).args(arguments);
+        let output = command.output().expect("the binary starts");
+        let line: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+        (output.status.code(), line["error"]["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let taken = cluster.servers[0].address.as_str();
+    let (status, message) = serve(&["--listen", taken]);
+    assert_eq!(status, Some(1));
+    assert!(message.contains(&format!("cannot listen on {taken}")), "{message}");
+    let file = directory.path().join("leasehold.toml");
+    fs::write(&file, "listen = \"127.0.0.1:0\"\nlisten_at = 1\n").expect("written");
+    let (status, message) = serve(&["--config", file.to_str().expect("UTF-8")]);
+    assert_eq!(status, Some(2));
+    assert!(message.contains("leasehold.toml") && message.contains("listen_at"), "{message}");
+    let (status, message) = serve(&["--id", "4", "--cluster", "1=a:1,2=b:1,3=c:1"]);
+    assert_eq!(status, Some(2));
+    assert!(message.contains("replica 4 is not in the cluster [1, 2, 3]"), "{message}");
+}
+
+#[test]
+fn a_cluster_shows_its_members_and_who_does_not_answer() {
+    let mut cluster = Cluster::start(3);
+    let cli = cluster.cli();
+    cli.done(["put", "/a", "1"]);
+    let status = eventually("all have applied what there is", || {
+        let status = cli.done(["cluster", "status"]);
+        let members = status["members"].as_array().expect("a list").clone();
+        let is_complete = members.len() == 3 && members.iter().all(|member| member["revision"] == 1);
+        is_complete.then_some(status)
+    });
+    let leader = cluster.leader();
+    for (member, id) in status["members"].as_array().expect("a list").iter().zip(1..) {
+        assert_eq!(
+            (&member["replica"], &member["voter"], &member["answers"]),
+            (&json!(id), &json!(true), &json!(true))
+        );
+        assert!(member["applied"].is_u64() && member["epoch"].is_u64(), "{member}");
+    }
+    let follower = (leader + 1) % 3;
+    cluster.servers[follower].kill();
+    // From one endpoint, the others are found.
+    let from_leader = crate::common::Cli { endpoints: cluster.servers[leader].address.clone() };
+    let status = from_leader.done(["cluster", "status"]);
+    let answers = |index: usize| status["members"][index]["answers"].clone();
+    assert_eq!((answers(follower), answers(leader)), (json!(false), json!(true)), "{status}");
+    let text = from_leader.run(["cluster", "status"]);
+    let silent = text.text().lines().filter(|line| line.ends_with("no")).count();
+    assert_eq!(silent, 1, "{text:?}");
+    cli.done(["put", "/a", "2"]);
+
+    cluster.servers[leader].kill();
+    let (status, kind, _) = cli.fails(["--timeout", "1s", "get", "/a"]);
+    assert_eq!((status, kind.as_str()), (3, "unavailable"), "a majority is lost");
+    let left = cli.done(["cluster", "status"]);
+    let answering = left["members"].as_array().expect("a list").iter().filter(|it| it["answers"] == true).count();
+    assert_eq!(answering, 1, "{left}");
+    cluster.servers[follower].restart();
+    cluster.wait_until_it_serves();
+    assert_eq!(cli.done(["get", "/a"])["value"], "2");
+}
+
+#[test]
+fn a_server_without_options_listens_on_its_default_port_or_says_that_it_is_taken() {
+    let directory = tempfile::tempdir().expect("a directory");
+    // Where the default port is free on this machine cannot be known; that it is the default can.
+    let help = leasehold().args(["serve", "--help"]).output().expect("the binary starts");
+    assert!(String::from_utf8_lossy(&help.stdout).contains("127.0.0.1:7600"));
+    let file = directory.path().join("c.toml");
+    let address = free_address();
+    fs::write(&file, format!("id = 2\nlisten = \"{address}\"\n")).expect("written");
+    let data = directory.path().join("d");
+    let mut command = leasehold();
+    command
+        .args(["--json", "serve", "--config"])
+        .arg(&file)
+        .arg("--data")
+        .arg(&data)
+        .stdout(std::process::Stdio::piped());
+    let mut child = command.stderr(std::process::Stdio::null()).spawn().expect("starts");
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("it is piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).expect("a line");
+    child.kill().and_then(|()| child.wait()).expect("it is ours");
+    let said: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!(said, json!({ "id": 2, "address": address, "data": data }));
+}

@@ -1,0 +1,48 @@
+//! Writes that wait for a client that died: seen by holders and why, bounded by its lease.
+
+use std::{
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use crate::common::{Cluster, eventually};
+
+#[test]
+fn why_names_the_dead_client_and_the_write_waits_no_longer_than_its_lease() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    cli.done(["volume", "create", "/v", "--term", "3s"]);
+    cli.done(["put", "/v/a", "1"]);
+    let mut shell = cli.shell();
+    assert_eq!(shell.ask("get /v/a")["value"], "1");
+    let name =
+        format!("shell@{}:{}", nix::unistd::gethostname().expect("a name").to_string_lossy(), shell.process.id());
+
+    let holders = cli.done(["holders", "/v/a"]);
+    let holder = holders["holders"].as_array().and_then(|holders| holders.first()).expect("one holder").clone();
+    assert_eq!((holder["name"].as_str(), holder["object"].as_str()), (Some(name.as_str()), Some("data")));
+    assert!(holder["remaining_ms"].as_u64().is_some_and(|left| left > 0 && left <= 3_700), "{holder}");
+
+    shell.process.kill();
+    let killed = Instant::now();
+    let mut put = cli.command(["put", "/v/a", "2", "--timeout", "20s"]).stdout(Stdio::null()).spawn().expect("starts");
+    let wait = eventually("the write waits for the dead client", || {
+        let waits = cli.done(["why", "/v/a"]);
+        let waits = waits["waits"].as_array().expect("a list").clone();
+        waits.into_iter().find(|wait| wait["holder_name"] == name.as_str())
+    });
+    assert_eq!(wait["path"], "/v/a");
+    assert!(wait["writer_name"].as_str().is_some_and(|writer| writer.starts_with("put@")), "{wait}");
+    assert!(wait["at_most_ms"].as_u64().is_some_and(|left| left <= 3_700), "{wait}");
+    let late = cli.fails(["--timeout", "100ms", "put", "/v/a", "3"]);
+    assert_eq!((late.0, late.1.as_str()), (4, "outcome_unknown"), "it was sent, and may still happen");
+    assert!(put.wait().expect("it ends").success());
+    // A term, a tick and the margin; then what a loaded machine takes for a few processes.
+    let waited = killed.elapsed();
+    assert!(waited < Duration::from_millis(3_700) + Duration::from_secs(5), "{waited:?}");
+    let value = eventually("no write waits any more", || {
+        let is_idle = cli.run(["why", "/v/a"]).text() == "no write of /v/a waits\n";
+        is_idle.then(|| cli.done(["get", "/v/a"])["value"].clone())
+    });
+    assert!(value == "2" || value == "3", "the one that was given up may have happened, or not: {value}");
+}
