@@ -70,7 +70,8 @@ impl Policy {
         let queue = Arc::new(Queue::default());
         let unwanted = Arc::clone(&queue);
         let moka = Cache::builder()
-            .max_capacity(capacity_bytes)
+            // With none at all moka does not even take note of what there is.
+            .max_capacity(capacity_bytes.max(1))
             .weigher(|_: &Object, token: &Token| token.weight)
             .eviction_listener(move |object: Arc<Object>, token: Token, cause| {
                 if cause != RemovalCause::Replaced {

@@ -1,0 +1,247 @@
+//! What users see of the cache: reads from memory, recalls, sharing, eviction, and what closing gives back.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Server, path, until, value, within};
+use futures::future::join_all;
+use leasehold_client_cache::{
+    Client, Condition, ConnectError, ConnectionState, Content, DeleteOptions, Kind, PutOptions, ReadError, ReadOptions,
+    Refusal, Source, WriteError, WriteRefusal,
+};
+
+const TERM: Duration = Duration::from_secs(10);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_miss_is_read_once_and_then_answered_from_memory() {
+    let server = Server::start(TERM).await;
+    let (writer, reader) = (server.client().await, server.client().await);
+    let path = path("/a/b");
+    let written = writer.put(&path, "one").await.unwrap();
+    assert_eq!(reader.cached(&path), None);
+    let first = reader.read(&path).await.unwrap();
+    let second = reader.read(&path).await.unwrap();
+    assert_eq!((first.source, second.source), (Source::Server, Source::Memory));
+    assert_eq!((&first.content, first.revision), (&second.content, Some(written.revision)));
+    assert!(second.valid_for.unwrap() > TERM / 2 && second.valid_for.unwrap() <= TERM);
+    let certain = reader.certain_for(&path);
+    assert!(certain <= TERM && reader.cached_for(&path).unwrap() <= certain);
+    let entry = reader.get(&path).await.unwrap().unwrap();
+    assert_eq!((&entry.value[..], entry.stat), (&b"one"[..], written.stat.unwrap()));
+    assert_eq!(reader.children(&common::path("/a")).await.unwrap().unwrap().names, ["b"]);
+    let stats = reader.stats();
+    assert_eq!((stats.hits, stats.misses, stats.server_reads, stats.copies), (2, 2, 2, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn that_a_node_does_not_exist_is_cached_until_somebody_makes_it() {
+    let server = Server::start(TERM).await;
+    let (writer, reader) = (server.client().await, server.client().await);
+    let path = path("/a");
+    assert_eq!(reader.get(&path).await.unwrap(), None);
+    assert_eq!(reader.cached(&path).as_deref(), Some(&Content::Data(None)));
+    assert_eq!(reader.stat(&path).await.unwrap(), None);
+    writer.put(&path, "made").await.unwrap();
+    assert_eq!(reader.cached(&path), None);
+    assert_eq!(&reader.get(&path).await.unwrap().unwrap().value[..], b"made");
+    assert_eq!(reader.stats().recalls, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_by_another_recalls_the_copy_before_it_is_acknowledged() {
+    let server = Server::start(TERM).await;
+    let (writer, reader) = (server.client().await, server.client().await);
+    let path = path("/a");
+    for number in 0..50 {
+        writer.put(&path, value(number)).await.unwrap();
+        assert_eq!(reader.cached(&path), None, "the copy was dropped before the write was acknowledged");
+        assert_eq!(reader.get(&path).await.unwrap().unwrap().value, value(number));
+        assert_eq!(reader.read(&path).await.unwrap().source, Source::Memory);
+    }
+    assert_eq!(reader.stats().recalls, 49);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_writers_next_read_comes_from_memory() {
+    let server = Server::start(TERM).await;
+    let client = server.client().await;
+    let path = path("/a");
+    // The first write may come before the lease on the volume.
+    client.get(&path).await.unwrap();
+    let before = client.stats();
+    for number in 0..10 {
+        client.put(&path, value(number)).await.unwrap();
+        let read = client.read(&path).await.unwrap();
+        assert_eq!(read.source, Source::Memory);
+        assert_eq!(client.get(&path).await.unwrap().unwrap().value, value(number));
+    }
+    let stats = client.stats();
+    assert_eq!((stats.server_reads, stats.writes), (before.server_reads, 10));
+    assert_eq!(stats.messages_sent, before.messages_sent + 10, "a write and its reads cost one message");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_misses_share_one_request() {
+    let server = Server::start(TERM).await;
+    let client = server.client().await;
+    // So that the volume is leased already.
+    client.get(&path("/other")).await.unwrap();
+    server.hold_reads(true);
+    let asked = server.asked("Read");
+    let path = path("/a");
+    let reads: Vec<_> = (0..100)
+        .map(|_| {
+            let (client, path) = (client.clone(), path.clone());
+            tokio::spawn(async move { client.get(&path).await })
+        })
+        .collect();
+    until(|| client.stats().misses == 101).await;
+    server.hold_reads(false);
+    for read in within(join_all(reads)).await {
+        assert_eq!(read.unwrap().unwrap(), None);
+    }
+    assert_eq!(server.asked("Read") - asked, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_there_is_no_room_for_is_dropped_and_given_back() {
+    let server = Server::start(TERM).await;
+    let room_for = 20;
+    // A value of 1000 bytes, at a path of up to 8.
+    let capacity = room_for * (leasehold_client_cache::ENTRY_OVERHEAD_BYTES + 1008);
+    let client = Client::connect(server.options().cache_capacity_bytes(capacity)).await.unwrap();
+    let paths: Vec<_> = (0..100).map(|i| path(&format!("/node-{i:02}"))).collect();
+    // So that the volume is leased, and writes bring a lease on what they wrote.
+    client.get(&path("/")).await.unwrap();
+    for path in &paths {
+        client.put(path, vec![b'x'; 1000]).await.unwrap();
+    }
+    until(|| client.stats().copies <= room_for).await;
+    let evicted = client.stats().evictions;
+    assert!((100 - room_for..=101).contains(&evicted), "{evicted}");
+    // The next request carries what was given back: nobody holds those any more.
+    let other = server.client().await;
+    within(async {
+        loop {
+            client.read(&path("/elsewhere")).await.unwrap();
+            let mut held = 0;
+            for path in &paths {
+                held += other.holders(path).await.unwrap().len() as u64;
+            }
+            if held <= room_for {
+                break;
+            }
+            client.delete(&path("/elsewhere"), DeleteOptions::default()).await.unwrap_err();
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stat_is_of_one_moment_while_children_come_and_go() {
+    let server = Server::start(TERM).await;
+    let (writer, reader) = (server.client().await, server.client().await);
+    let node = path("/a");
+    writer.put(&node, "0").await.unwrap();
+    let writing = tokio::spawn(async move {
+        for number in 1..=100_u64 {
+            // The value says how many children there are, or one less.
+            writer.put(&path(&format!("/a/{number}")), "").await.unwrap();
+            writer.put(&path("/a"), value(number)).await.unwrap();
+        }
+    });
+    loop {
+        let stat = reader.stat(&node).await.unwrap().unwrap();
+        assert!(stat.child_count == stat.version - 1 || stat.child_count == stat.version, "{stat:?}");
+        if stat.version == 101 {
+            break;
+        }
+    }
+    writing.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_say_what_was_expected_and_change_nothing() {
+    let server = Server::start(TERM).await;
+    let client = server.client().await;
+    let path = path("/a");
+    let written = client.put(&path, "one").await.unwrap();
+    let create = PutOptions { condition: Condition::Absent, ..PutOptions::default() };
+    let error = client.put_with(&path, "two", create).await.unwrap_err();
+    let create_revision = written.revision;
+    let expected = WriteRefusal::Exists { path: path.clone(), create_revision };
+    assert_eq!(error, WriteError::Refused(Refusal::Write(expected)));
+    assert!(!error.may_still_happen());
+    let error = client.put(&path, vec![0; 9 << 20]).await.unwrap_err();
+    assert!(matches!(error, WriteError::Limit(_)), "{error}");
+    assert_eq!(&client.get(&path).await.unwrap().unwrap().value[..], b"one");
+    assert_eq!(client.volumes(&common::path("/")).await.unwrap().len(), 1);
+    assert_eq!(client.cluster().await.unwrap().replica, 1);
+    let info = leasehold_client_cache::cluster(server.address(), Duration::from_secs(60)).await.unwrap();
+    assert_eq!(info.leader, Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_is_made_or_removed_keeps_reads_right() {
+    let server = Server::start(TERM).await;
+    let (writer, reader) = (server.client().await, server.client().await);
+    let (top, node) = (path("/v"), path("/v/a"));
+    for number in 0..5 {
+        writer.put(&node, value(number)).await.unwrap();
+        assert_eq!(reader.get(&node).await.unwrap().unwrap().value, value(number));
+        if number % 2 == 0 {
+            writer.create_volume(&top, common::settings(Duration::from_secs(2))).await.unwrap();
+        } else {
+            writer.remove_volume(&top).await.unwrap();
+        }
+        assert_eq!(reader.get(&node).await.unwrap().unwrap().value, value(number));
+        assert_eq!(reader.read(&node).await.unwrap().source, Source::Memory);
+        let most = if number % 2 == 0 { Duration::from_secs(2) } else { TERM };
+        assert!(reader.certain_for(&node) <= most);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_gives_everything_back() {
+    let server = Server::start(TERM).await;
+    let (client, other) = (server.client().await, server.client().await);
+    let path = path("/a");
+    let mut events = client.events();
+    client.get(&path).await.unwrap();
+    assert_eq!(other.holders(&path).await.unwrap().len(), 1);
+    let clone = client.clone();
+    within(client.close()).await;
+    assert_eq!(events.next().await, Ok(ConnectionState::Closed));
+    assert_eq!(other.holders(&path).await.unwrap(), []);
+    assert_eq!(clone.cached(&path), None);
+    assert_eq!(clone.get(&path).await, Err(ReadError::Closed));
+    assert_eq!(clone.put(&path, "").await, Err(WriteError::SessionEnded));
+    assert_eq!(clone.session(), None);
+    within(clone.close()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_and_writes_that_nobody_waits_for_leave_nothing_behind() {
+    let server = Server::start(TERM).await;
+    let client = server.client().await;
+    client.get(&path("/other")).await.unwrap();
+    server.hold_reads(true);
+    let node = path("/a");
+    let options = ReadOptions { kind: Kind::Children, timeout: Some(Duration::from_millis(5)) };
+    let error = client.read_with(&node, options).await.unwrap_err();
+    assert_eq!(error, ReadError::TimedOut { after: Duration::from_millis(5) });
+    assert!(tokio::time::timeout(Duration::from_millis(5), client.get(&node)).await.is_err());
+    server.hold_reads(false);
+    assert_eq!(client.get(&node).await.unwrap(), None);
+    client.put(&node, "one").await.unwrap();
+    assert_eq!(&client.get(&node).await.unwrap().unwrap().value[..], b"one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_is_too_long_is_refused_at_once() {
+    let server = Server::start(TERM).await;
+    let error = within(Client::connect(server.options().name("x".repeat(257)))).await.unwrap_err();
+    assert!(matches!(&error, ConnectError::Refused(Refusal::Limit(_))), "{error}");
+    assert!(error.to_string().contains("257"), "{error}");
+}

@@ -1,0 +1,345 @@
+//! A server for the client's tests: the real rules of the leader and of the replicated state, in memory, on a real
+//! socket. Each proposal is committed the moment that it is made, and each proof of leadership is there at once.
+//!
+//! It can be told to hold back answers, to stop, and to lead anew.
+
+// Each test binary uses some of it.
+#![allow(dead_code)]
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use leasehold_client_cache::{Client, Options, Path, Value, VolumeSettings};
+use leasehold_protocol::{
+    id::{RequestId, SessionId},
+    lessor::{Config, Effect, Input, Lessor},
+    limits::Limits,
+    message::{Answer, Body, ClusterInfo, Inspect, Recall, Refusal, Request, Response},
+    planted::Planted,
+    state::State,
+    time::{DriftAllowance, Instant},
+    volume::Tracking,
+};
+use leasehold_wire::{CallbackClient, Leasehold, accept, server_connection};
+use nix::time::{ClockId, clock_gettime};
+use parking_lot::Mutex;
+use tarpc::{
+    context::Context,
+    server::{BaseChannel, Channel},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Notify, oneshot, watch},
+    task::JoinSet,
+};
+
+/// Far more than anything takes here on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn now() -> Instant {
+    let reading = clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap();
+    Instant::from_micros(reading.tv_sec() as u64 * 1_000_000 + reading.tv_nsec() as u64 / 1_000)
+}
+
+/// A volume term, with all that goes with it.
+pub fn settings(term: Duration) -> VolumeSettings {
+    let (object_term, margin) = (Duration::from_secs(3600), Duration::from_millis(50));
+    VolumeSettings::new(term, object_term, margin, Tracking::Objects, DriftAllowance::DEFAULT).unwrap()
+}
+
+pub fn path(text: &str) -> Path {
+    Path::parse(text).unwrap()
+}
+
+/// Waits for something that has to happen.
+pub async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("it takes far longer than it can")
+}
+
+/// Waits until a condition holds of which nobody tells.
+pub async fn until(mut holds: impl FnMut() -> bool) {
+    within(async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+struct Rules {
+    state: State,
+    lessor: Option<Lessor>,
+    attempt: u64,
+    last_request: u64,
+    replies: BTreeMap<RequestId, oneshot::Sender<Response>>,
+    callbacks: BTreeMap<SessionId, CallbackClient>,
+    /// How many requests of each kind have come.
+    asked: BTreeMap<&'static str, u64>,
+}
+
+struct Shared {
+    rules: Mutex<Rules>,
+    wound: Notify,
+    /// Answers to reads wait while this is set.
+    holds_reads: watch::Sender<bool>,
+}
+
+/// A leader, and the address that it listens on.
+pub struct Server {
+    shared: Arc<Shared>,
+    listener: Arc<TcpListener>,
+    address: String,
+    tasks: JoinSet<()>,
+}
+
+impl Server {
+    /// A leader of a new cluster whose root is a volume with this term.
+    pub async fn start(term: Duration) -> Self {
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let address = listener.local_addr().unwrap().to_string();
+        let rules = Rules {
+            state: State::new(settings(term)),
+            lessor: None,
+            attempt: 0,
+            last_request: 0,
+            replies: BTreeMap::new(),
+            callbacks: BTreeMap::new(),
+            asked: BTreeMap::new(),
+        };
+        let shared = Shared { rules: Mutex::new(rules), wound: Notify::new(), holds_reads: watch::Sender::new(false) };
+        let mut server = Self { shared: Arc::new(shared), listener, address, tasks: JoinSet::new() };
+        server.lead();
+        server
+    }
+
+    /// Leads, in a new epoch.
+    pub fn lead(&mut self) {
+        self.shared.rules.lock().lead();
+        let shared = Arc::clone(&self.shared);
+        self.tasks.spawn(async move { shared.keep_time().await });
+        let (shared, listener) = (Arc::clone(&self.shared), Arc::clone(&self.listener));
+        self.tasks.spawn(async move {
+            // Its connections end with it.
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                connections.spawn(serve(Arc::clone(&shared), stream));
+            }
+        });
+    }
+
+    /// Leads, if it was stopped.
+    pub fn lead_if_stopped(&mut self) {
+        if self.shared.rules.lock().lessor.is_none() {
+            self.lead();
+        }
+    }
+
+    /// Stops as a process does that is killed: all connections end, and nothing in memory is left. What is replicated is.
+    pub async fn stop(&mut self) {
+        self.tasks.shutdown().await;
+        let mut rules = self.shared.rules.lock();
+        rules.lessor = None;
+        rules.callbacks.clear();
+        rules.replies.clear();
+    }
+
+    /// Answers to reads wait from now on, or go on.
+    pub fn hold_reads(&self, holds: bool) {
+        self.shared.holds_reads.send_replace(holds);
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// How many requests of this kind have come: `"Read"` and so on.
+    pub fn asked(&self, kind: &str) -> u64 {
+        self.shared.rules.lock().asked.get(kind).copied().unwrap_or_default()
+    }
+
+    /// A client's options.
+    pub fn options(&self) -> Options {
+        Options::new([self.address()]).name("test").timeout(PATIENCE)
+    }
+
+    /// A client.
+    pub async fn client(&self) -> Client {
+        Client::connect(self.options()).await.unwrap()
+    }
+}
+
+impl Rules {
+    fn lead(&mut self) {
+        self.attempt += 1;
+        let config = Config {
+            replica: 1,
+            attempt: self.attempt,
+            drift: DriftAllowance::DEFAULT,
+            limits: Limits::default(),
+            planted: Planted::default(),
+        };
+        self.lessor = Some(Lessor::new(config, &self.state, now()));
+        self.commit(&mut Vec::new());
+    }
+
+    /// Takes a step, and all that follow from it. Returns the recalls to be sent.
+    fn step(&mut self, input: Input) -> Vec<(CallbackClient, Recall)> {
+        let mut recalls = Vec::new();
+        let mut inputs = vec![input];
+        while let Some(input) = inputs.pop() {
+            let Some(lessor) = &mut self.lessor else { break };
+            let effects = lessor.step(input, &self.state, now());
+            for effect in effects {
+                match effect {
+                    Effect::Reply { id, response } => {
+                        if let Some(reply) = self.replies.remove(&id) {
+                            let _ = reply.send(response);
+                        }
+                    }
+                    Effect::Recall(recall) => {
+                        recalls.extend(self.callbacks.get(&recall.session).map(|client| (client.clone(), recall)));
+                    }
+                    Effect::Prove { round } => inputs.insert(0, Input::Proven { round }),
+                }
+            }
+            self.commit(&mut inputs);
+        }
+        recalls
+    }
+
+    fn commit(&mut self, inputs: &mut Vec<Input>) {
+        let Some(lessor) = &mut self.lessor else { return };
+        while let Some(proposal) = lessor.take_proposal(now()) {
+            let is_mine = lessor.is_mine(&proposal);
+            let applied = self.state.apply(self.state.applied_index() + 1, &proposal);
+            if is_mine {
+                let committed = Input::Committed { number: proposal.number, outcomes: applied.outcomes };
+                if proposal.epoch.0 == 0 {
+                    // The first of the epoch: nobody waits for anything yet.
+                    assert!(lessor.step(committed, &self.state, now()).is_empty());
+                } else {
+                    inputs.insert(0, committed);
+                }
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        let now = now();
+        self.lessor.as_ref().map(|lessor| lessor.next_deadline(now).since(now))
+    }
+}
+
+impl Shared {
+    fn step(self: &Arc<Self>, input: Input) {
+        let recalls = self.rules.lock().step(input);
+        for (callback, recall) in recalls {
+            let shared = Arc::downgrade(self);
+            tokio::spawn(async move {
+                let mut context = tarpc::context::current();
+                context.deadline = std::time::Instant::now() + PATIENCE;
+                if let Ok(consent) = callback.recall(context, recall).await {
+                    if let Some(shared) = Weak::upgrade(&shared) {
+                        shared.step(Input::Consent(consent));
+                    }
+                }
+            });
+        }
+    }
+
+    async fn keep_time(self: Arc<Self>) {
+        loop {
+            let wait = self.rules.lock().next_deadline().unwrap_or(PATIENCE);
+            tokio::time::sleep(wait).await;
+            self.step(Input::Timeout);
+        }
+    }
+
+    async fn answer(self: Arc<Self>, request: Request, callback: CallbackClient) -> Response {
+        let is_read = matches!(request.body, Body::Read { .. });
+        let answer = {
+            let mut rules = self.rules.lock();
+            *rules.asked.entry(kind(&request.body)).or_default() += 1;
+            if let Body::Inspect(Inspect::Cluster) = request.body {
+                return rules.cluster();
+            }
+            if let Body::Register = request.body {
+                rules.callbacks.insert(request.header.session, callback);
+            }
+            rules.last_request += 1;
+            let id = RequestId(rules.last_request);
+            let (sender, receiver) = oneshot::channel();
+            rules.replies.insert(id, sender);
+            drop(rules);
+            self.step(Input::Request { id, request });
+            receiver
+        };
+        let response = answer.await.unwrap_or(Response {
+            epoch: Default::default(),
+            promises: Vec::new(),
+            lapses: Vec::new(),
+            result: Err(Refusal::Retry),
+        });
+        if is_read {
+            let _ = self.holds_reads.subscribe().wait_for(|holds| !holds).await;
+        }
+        response
+    }
+}
+
+impl Rules {
+    fn cluster(&self) -> Response {
+        let (epoch, revision) = (self.state.epoch(), self.state.revision());
+        let info = ClusterInfo { replica: 1, leader: Some(1), epoch, revision, members: Vec::new() };
+        Response { epoch, promises: Vec::new(), lapses: Vec::new(), result: Ok(Answer::Cluster(info)) }
+    }
+}
+
+fn kind(body: &Body) -> &'static str {
+    match body {
+        Body::Open { .. } => "Open",
+        Body::Register => "Register",
+        Body::Close => "Close",
+        Body::KeepAlive => "KeepAlive",
+        Body::Acquire { .. } => "Acquire",
+        Body::Read { .. } => "Read",
+        Body::Write { .. } => "Write",
+        Body::Held(_) => "Held",
+        Body::Inspect(_) => "Inspect",
+    }
+}
+
+#[derive(Clone)]
+struct Service {
+    shared: Arc<Shared>,
+    callback: CallbackClient,
+}
+
+impl Leasehold for Service {
+    async fn call(self, _: Context, request: Request) -> Response {
+        self.shared.answer(request, self.callback).await
+    }
+}
+
+async fn serve(shared: Arc<Shared>, stream: TcpStream) {
+    let Ok(accepted) = accept(stream).await else { return };
+    let (requests, callback, driver) = server_connection(accepted.stream);
+    let mut work = JoinSet::new();
+    work.spawn(async { drop(driver.await) });
+    let service = Service { shared, callback };
+    let mut requests = std::pin::pin!(BaseChannel::with_defaults(requests).execute(service.serve()));
+    while let Some(request) = requests.next().await {
+        work.spawn(request);
+    }
+}
+
+/// A value that says its number.
+pub fn value(number: u64) -> Value {
+    Value::from(number.to_string())
+}

@@ -1,0 +1,149 @@
+//! What users see when the servers go away and come back.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Server, path, value, within};
+use leasehold_client_cache::{
+    Client, ConnectError, ConnectionState, Options, ReadError, ReadOptions, Source, Unavailable, WriteError,
+};
+use tokio::net::TcpListener;
+
+const TERM: Duration = Duration::from_secs(1);
+
+fn patience(timeout: Duration) -> ReadOptions {
+    ReadOptions { timeout: Some(timeout), ..ReadOptions::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cached_reads_go_on_until_the_leases_end_and_jeopardy_is_told_once() {
+    let mut server = Server::start(TERM).await;
+    let client = server.client().await;
+    let (node, mut events) = (path("/a"), client.events());
+    client.put(&node, "one").await.unwrap();
+    client.get(&node).await.unwrap();
+    server.stop().await;
+    let certain = client.certain_for(&node);
+    let began = Instant::now();
+    assert!(certain <= TERM);
+    // Cached reads go on without a server, and end by this client's own clock.
+    let mut last_hit = Duration::ZERO;
+    while client.cached(&node).is_some() {
+        last_hit = began.elapsed();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(last_hit <= certain, "read from memory {last_hit:?} later: certain were {certain:?}");
+    assert_eq!(within(events.next()).await, Ok(ConnectionState::Jeopardy));
+    assert_eq!(*client.connection().borrow(), ConnectionState::Jeopardy);
+    assert_eq!(client.cached(&node), None);
+    let timeout = Duration::from_millis(50);
+    let error = client.read_with(&node, patience(timeout)).await.unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            ReadError::Unavailable { source: Unavailable::NoLeader { .. }, .. }
+                | ReadError::Unavailable { source: Unavailable::NoServer { .. }, .. }
+        ),
+        "{error:?}"
+    );
+
+    // It comes back: the session resumes, and is told of once.
+    let session = client.session().unwrap();
+    server.lead();
+    assert_eq!(within(events.next()).await, Ok(ConnectionState::Connected { session }));
+    assert_eq!(&client.get(&node).await.unwrap().unwrap().value[..], b"one");
+    assert_eq!(client.read(&node).await.unwrap().source, Source::Memory);
+    client.put(&node, "two").await.unwrap();
+    assert_eq!(server.asked("Open"), 1, "the session is the same");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cached_reads_never_stop_while_a_leader_is_replaced_in_time() {
+    let mut server = Server::start(Duration::from_secs(20)).await;
+    let (client, writer) = (server.client().await, server.client().await);
+    let (node, mut events) = (path("/a"), client.events());
+    writer.put(&node, value(0)).await.unwrap();
+    client.get(&node).await.unwrap();
+    for number in 1..=3 {
+        server.stop().await;
+        assert!(client.cached(&node).is_some());
+        server.lead();
+        assert!(client.cached(&node).is_some());
+        // The new leader knows nothing of the copy, and recalls it all the same (S7).
+        within(writer.put(&node, value(number))).await.unwrap();
+        assert_eq!(client.cached(&node), None);
+        assert_eq!(client.get(&node).await.unwrap().unwrap().value, value(number));
+    }
+    let changed = tokio::time::timeout(Duration::ZERO, events.next()).await;
+    assert!(changed.is_err(), "nothing was in jeopardy: {changed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_and_writes_under_way_are_carried_over_to_the_next_leader() {
+    let mut server = Server::start(TERM).await;
+    let client = server.client().await;
+    client.put(&path("/a"), "one").await.unwrap();
+    server.stop().await;
+    let (reader, writer) = (client.clone(), client.clone());
+    let read = tokio::spawn(async move { reader.get(&path("/b")).await });
+    let write = tokio::spawn(async move { writer.put(&path("/a"), "two").await });
+    common::until(|| client.stats().misses == 1 && client.stats().writes == 2).await;
+    server.lead();
+    assert_eq!(within(read).await.unwrap(), Ok(None));
+    within(write).await.unwrap().unwrap();
+    assert_eq!(&client.get(&path("/a")).await.unwrap().unwrap().value[..], b"two");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_server_nothing_was_sent_and_it_is_said_where_it_was_looked_for() {
+    let mut server = Server::start(TERM).await;
+    let client = server.client().await;
+    server.stop().await;
+    drop(server);
+    let timeout = Duration::from_millis(200);
+    let change = leasehold_client_cache::Write::RemoveVolume { path: path("/a") };
+    // The first may have been on its way when the server went.
+    let _ = client.write(change.clone(), Some(timeout)).await;
+    let error = client.write(change, Some(timeout)).await.unwrap_err();
+    let is_no_server = matches!(&error, WriteError::Unavailable { source: Unavailable::NoServer { .. }, .. });
+    assert!(is_no_server && !error.may_still_happen(), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connecting_to_nobody_says_so() {
+    assert!(matches!(Client::connect(Options::new([""; 0])).await, Err(ConnectError::NoEndpoints)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let options = Options::new([address.as_str()]).timeout(Duration::from_millis(100));
+    let error = Client::connect(options).await.unwrap_err();
+    let ConnectError::Unavailable { source: Unavailable::NoServer { endpoints, .. }, .. } = &error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(endpoints, &[address]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_endpoint_may_be_dead() {
+    let server = Server::start(TERM).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let dead = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let options = Options::new([dead.as_str(), server.address()]).timeout(Duration::from_secs(60));
+    let client = Client::connect(options).await.unwrap();
+    assert_eq!(client.get(&path("/a")).await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_dropped_stops_and_its_leases_end_by_themselves() {
+    let server = Server::start(TERM).await;
+    let (client, writer) = (server.client().await, server.client().await);
+    let node = path("/a");
+    client.get(&node).await.unwrap();
+    drop(client);
+    let began = Instant::now();
+    writer.put(&node, "one").await.unwrap();
+    let waited = began.elapsed();
+    assert!(waited >= TERM / 2, "it waited {waited:?} for the lease");
+}
