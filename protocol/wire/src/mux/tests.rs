@@ -1,3 +1,5 @@
+//! Two channels over one connection: order, windows, ends.
+
 use bytes::{BufMut, Bytes};
 use futures::{FutureExt, SinkExt, StreamExt};
 use tarpc::Response;

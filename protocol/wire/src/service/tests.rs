@@ -1,3 +1,5 @@
+//! The two services over one connection: both ways at once, and what becomes of calls when it ends.
+
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, future::join_all};

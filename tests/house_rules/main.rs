@@ -1,0 +1,312 @@
+//! House rules that no compiler checks (as TigerBeetle's `tidy.zig` does it): what the rules crate may not know, what every
+//! file begins with, and what the documents must name.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The longest file without a reason.
+const LINES_MAX: usize = 500;
+
+/// Files that are longer, and why. A file that is shorter again has to leave the list.
+const LONGER: &[(&str, &str)] = &[("protocol/src/lessor/tests.rs", "a sentence for each rule, over one small world")];
+
+/// Tests that sleep, and why no condition would do.
+const SLEEPERS: &[(&str, &str)] = &[
+    (
+        "client-cache/tests/common/mod.rs",
+        "looks for a condition of which nobody tells; keeps its stand-in server's time",
+    ),
+    ("client-cache/tests/outage.rs", "looks how long something goes on"),
+    ("client-cache/tests/stress.rs", "how long each trouble lasts, and how fast writers are"),
+    ("server/tests/replica/cluster.rs", "that nothing happens for a while"),
+    ("server/tests/replica/support.rs", "looks for a condition of which nobody tells"),
+    ("tests/common/mod.rs", "looks for a condition of which nobody tells"),
+    ("tests/processes/failover.rs", "reads at a pace, for as long as reads must go on"),
+    ("tests/processes/harness/cluster.rs", "looks for a condition of which nobody tells"),
+    ("tests/processes/harness/mod.rs", "looks for a condition of which nobody tells"),
+    ("tests/processes/quorum.rs", "looks how long something goes on"),
+];
+
+/// What the rules must not depend on, at any distance.
+const IMPURE_CRATES: &[&str] = &[
+    "async-std",
+    "dashmap",
+    "fjall",
+    "futures",
+    "getrandom",
+    "libc",
+    "mio",
+    "moka",
+    "nix",
+    "openraft",
+    "parking_lot",
+    "rand",
+    "rustix",
+    "smol",
+    "socket2",
+    "tarpc",
+    "tokio",
+    "tracing",
+];
+
+/// What must not be written in the rules.
+const IMPURE_WORDS: &[&str] = &[
+    "Instant::now",
+    "SystemTime",
+    "std::env",
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::process",
+    "std::thread",
+    "std::sync::Mutex",
+    "HashMap",
+    "HashSet",
+    "RandomState",
+    "rand::",
+    "static mut",
+    "thread_local!",
+    "tokio::",
+];
+
+struct File {
+    name: String,
+    text: String,
+}
+
+impl File {
+    fn is_rust(&self) -> bool {
+        self.name.ends_with(".rs")
+    }
+
+    /// The lines without comments, with their numbers.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.text.lines().enumerate().map(|(number, line)| (number + 1, line));
+        lines.map(|(number, line)| (number, line.split("//").next().unwrap_or_default()))
+    }
+
+    /// The lines of tests: all of a file of tests, else what follows the mark of a test module.
+    fn test_code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let is_test = self.name.contains("tests/") || self.name.ends_with("/tests.rs");
+        let begin = if is_test { Some(0) } else { self.text.lines().position(|line| line.starts_with("#[cfg(test)]")) };
+        let begin = begin.unwrap_or(usize::MAX);
+        self.code().filter(move |(number, _)| *number > begin)
+    }
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// All texts of the repository.
+fn files() -> Vec<File> {
+    let mut files = Vec::new();
+    let mut folders = vec![root()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder of ours").flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            if path.is_symlink() || ["target", ".git", "leasehold-data"].iter().any(|skipped| name == *skipped) {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Ok(text) = fs::read_to_string(&path) {
+                let name = path.strip_prefix(root()).expect("it is below").to_string_lossy().into_owned();
+                files.push(File { name, text });
+            }
+        }
+    }
+    files.sort_by(|one, other| one.name.cmp(&other.name));
+    assert!(files.len() > 100, "the repository was not found");
+    files
+}
+
+fn is_rule(file: &File) -> bool {
+    file.is_rust() && Path::new(&file.name).starts_with("protocol/src")
+}
+
+fn none(complaints: Vec<String>) {
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+/// The crates that a crate of ours is built from, those of its tests left out.
+fn dependencies(of: &str) -> Vec<String> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let arguments = ["tree", "--offline", "--edges", "normal", "--prefix", "none", "--format", "{p}", "--package", of];
+    let tree = Command::new(cargo).args(arguments).current_dir(root()).output().expect("cargo runs");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let text = String::from_utf8(tree.stdout).expect("text");
+    text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+/// The names of an enum's variants, from source that rustfmt has been over.
+fn variants(source: &str, name: &str) -> Vec<String> {
+    let begin = format!("pub enum {name} {{");
+    let body = source.lines().skip_while(|line| *line != begin).skip(1).take_while(|line| *line != "}");
+    let names = body.filter_map(|line| {
+        let rest = line.strip_prefix("    ")?;
+        rest.starts_with(|first: char| first.is_ascii_uppercase())
+            .then(|| rest.split(|other: char| !other.is_alphanumeric()).next().unwrap_or_default().to_owned())
+    });
+    names.collect()
+}
+
+#[test]
+fn the_rules_depend_on_no_runtime_no_disk_no_clock_and_no_chance() {
+    let crates = dependencies("leasehold-protocol");
+    assert!(crates.iter().any(|name| name == "serde"), "{crates:?}");
+    none(crates.into_iter().filter(|name| IMPURE_CRATES.contains(&name.as_str())).collect());
+}
+
+#[test]
+fn the_rules_read_no_clock_and_do_nothing_themselves() {
+    let mut complaints = Vec::new();
+    for file in files().iter().filter(|file| is_rule(file)) {
+        for (number, line) in file.code() {
+            let words = IMPURE_WORDS.iter().filter(|word| line.contains(*word));
+            complaints.extend(words.map(|word| format!("{}:{number}: {word}", file.name)));
+        }
+    }
+    none(complaints);
+}
+
+#[test]
+fn server_and_client_never_see_each_other() {
+    assert!(!dependencies("leasehold-server").contains(&"leasehold-client-cache".to_owned()));
+    assert!(!dependencies("leasehold-client-cache").contains(&"leasehold-server".to_owned()));
+}
+
+#[test]
+fn the_rules_are_linted_by_what_everybody_is_and_more() {
+    let common = read("clippy.toml");
+    for name in ["protocol/clippy.toml", "protocol/wire/clippy.toml"] {
+        assert!(read(name).contains(&common), "{name} lacks what clippy.toml says");
+    }
+}
+
+#[test]
+fn every_module_says_what_it_is_for() {
+    let files = files();
+    let silent = files.iter().filter(|file| file.is_rust() && !file.text.starts_with("//!"));
+    none(silent.map(|file| format!("{} does not begin with //!", file.name)).collect());
+}
+
+#[test]
+fn nothing_is_left_undone() {
+    // Put together here, so that this file does not name them.
+    let undone = ["todo", "dbg", "unimplemented"].map(|name| format!("{name}!("));
+    let ignored = format!("#[{}", "ignore");
+    let mut complaints = Vec::new();
+    for file in files().iter().filter(|file| file.is_rust()) {
+        for (number, line) in file.code() {
+            if undone.iter().any(|one| line.contains(one)) || line.contains(&ignored) {
+                complaints.push(format!("{}:{number}: {}", file.name, line.trim()));
+            }
+        }
+    }
+    none(complaints);
+}
+
+#[test]
+fn no_test_sleeps_where_it_could_wait_for_something() {
+    let sleeps = ["thread", "time"].map(|module| format!("{module}::{}", "sleep("));
+    let mut complaints = Vec::new();
+    for file in files().iter().filter(|file| file.is_rust() && SLEEPERS.iter().all(|(name, _)| *name != file.name)) {
+        let lines = file.test_code().filter(|(_, line)| sleeps.iter().any(|sleep| line.contains(sleep)));
+        complaints.extend(lines.map(|(number, line)| format!("{}:{number}: {}", file.name, line.trim())));
+    }
+    none(complaints);
+}
+
+#[test]
+fn files_are_short_or_have_a_reason() {
+    let mut complaints = Vec::new();
+    for file in files().iter().filter(|file| file.is_rust()) {
+        let lines = file.text.lines().count();
+        let is_listed = LONGER.iter().any(|(name, _)| *name == file.name);
+        if lines > LINES_MAX && !is_listed {
+            complaints.push(format!("{} has {lines} lines: expected at most {LINES_MAX}, or a reason", file.name));
+        }
+        if lines <= LINES_MAX && is_listed {
+            complaints.push(format!("{} has {lines} lines and needs no reason any more", file.name));
+        }
+    }
+    none(complaints);
+}
+
+#[test]
+fn no_file_names_the_machine_that_it_was_written_on() {
+    let places = ["root", "work", "home"].map(|folder| format!("/{folder}/"));
+    let mut complaints = Vec::new();
+    for file in files() {
+        for (number, line) in file.text.lines().enumerate() {
+            if places.iter().any(|place| line.starts_with(place) || line.contains(&format!(" {place}"))) {
+                complaints.push(format!("{}:{}: {}", file.name, number + 1, line.trim()));
+            }
+        }
+    }
+    none(complaints);
+}
+
+#[test]
+fn the_protocol_page_names_every_message_and_command() {
+    let page = read("docs/PROTOCOL.md");
+    let (messages, commands) = (read("protocol/src/message.rs"), read("protocol/src/command.rs"));
+    let enums = [
+        (&messages, "Body"),
+        (&messages, "Answer"),
+        (&messages, "Refusal"),
+        (&messages, "Inspect"),
+        (&commands, "Command"),
+        (&commands, "Write"),
+    ];
+    let mut complaints = Vec::new();
+    for (source, name) in enums {
+        let variants = variants(source, name);
+        assert!(variants.len() > 3, "the variants of {name}: {variants:?}");
+        let full = variants.iter().map(|variant| format!("{name}::{variant}"));
+        complaints.extend(full.filter(|full| !page.contains(full)).map(|full| format!("{full} is not on the page")));
+    }
+    none(complaints);
+}
+
+#[test]
+fn every_mechanism_and_rule_has_a_row_that_says_what_shows_it() {
+    let page = read("docs/verification.md");
+    let mechanisms = (1..=71).map(|number| format!("A{number}"));
+    let safety = (1..=12).map(|number| format!("S{number}")).chain(["S2w".to_owned()]);
+    let rules =
+        safety.chain((1..=7).map(|number| format!("T{number}"))).chain((1..=10).map(|number| format!("I{number}")));
+    let names = mechanisms.chain(rules);
+    none(
+        names
+            .filter(|name| !page.contains(&format!("\n| {name} |")))
+            .map(|name| format!("{name} has no row"))
+            .collect(),
+    );
+}
+
+#[test]
+fn what_the_verification_page_names_exists() {
+    let page = read("docs/verification.md");
+    let files = files();
+    let mut complaints = Vec::new();
+    // `path::name` in backticks: the file has a test of that name.
+    for quoted in page.split('`').skip(1).step_by(2) {
+        let Some((name, test)) = quoted.rsplit_once("::").filter(|(name, _)| name.ends_with(".rs")) else { continue };
+        let found = files.iter().find(|file| file.name == name);
+        // A test is a function, or a line of a macro that makes one.
+        let has = |text: &str| text.contains(&format!("fn {test}(")) || text.contains(&format!("    {test}:"));
+        if !found.is_some_and(|file| has(&file.text)) {
+            complaints.push(format!("{quoted} does not exist"));
+        }
+    }
+    none(complaints);
+}
