@@ -90,6 +90,9 @@ impl World {
     }
 
     pub(crate) fn write_done(&mut self, place: usize, write: WriteId, result: &Result<Written, WriteError>) {
+        if let Err(WriteError::OutcomeUnknown) = result {
+            self.tally.add("writes of unknown outcome");
+        }
         let client = &mut self.clients[place];
         let name = (client.life, write);
         let held = match client.writes.remove(&write) {

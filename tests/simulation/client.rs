@@ -8,7 +8,7 @@ use std::{
 use leasehold_protocol::{
     command::Write,
     holder::{Config, Connection as Told, Effect, Holder, Input, ReadError, ReadId, Ticket, WriteId},
-    message::{Body, Request},
+    message::{Acquired, Answer, Body, Request, Response, Revival},
     object::{Content, Object},
 };
 
@@ -148,6 +148,11 @@ impl World {
         if client.life != life || client.connection != Some(connection) || is_cut {
             return;
         }
+        if let Down::Response(_, Response { result: Ok(Answer::Acquired(Acquired { revival, .. })), .. }) = &message
+            && *revival != Revival::None
+        {
+            self.tally.add("copies revived");
+        }
         match message {
             Down::Response(ticket, response) => self.step_holder(place, Input::Answered { ticket, response }),
             Down::Recall(recall) => self.step_holder(place, Input::Recalled(recall)),
@@ -251,6 +256,13 @@ impl World {
     }
 
     fn send_request(&mut self, place: usize, ticket: Ticket, request: Request) {
+        self.tally.add(match request.body {
+            Body::Held(_) => "lists told",
+            Body::Write { .. } => "writes sent",
+            Body::KeepAlive => "renewals sent",
+            Body::Read { known: Some(_), .. } => "copies to be validated",
+            _ => "other requests",
+        });
         let client = &self.clients[place];
         if let Body::Write { write, .. } = &request.body {
             let key = (request.header.session, request.header.sequence);
@@ -270,6 +282,7 @@ impl World {
     /// Reads are answered.
     fn serve(&mut self, place: usize, reads: Vec<ReadId>, object: &Object, content: &Content) {
         for read in reads {
+            self.tally.add("reads from a server");
             let Some(open) = self.clients[place].reads.remove(&read) else {
                 return self.demand(Err(format!("client {place} serves {read:?}, which nobody waits for")));
             };
@@ -293,6 +306,11 @@ impl World {
 
     /// The application is told of its session: each change once.
     fn tell(&mut self, place: usize, told: Told) {
+        self.tally.add(match told {
+            Told::Connected { .. } => "times connected",
+            Told::Jeopardy => "times in jeopardy",
+            Told::Expired { .. } => "sessions expired",
+        });
         if self.clients[place].told.replace(told) == Some(told) {
             self.demand(Err(format!("client {place} is told {told:?} twice")));
         }
@@ -306,6 +324,7 @@ impl World {
         if client.cache.may_use(&object, clock, &client.holder) {
             let Some(copy) = client.cache.copies.get(&object) else { return };
             client.cache.used.insert(copy.validity.volume.clone());
+            self.tally.add("reads from a cache");
             let content = Arc::clone(&copy.content);
             let held = invariants::reads::check(&mut self.oracle, &object, begun, &content);
             self.demand(held.map_err(|what| format!("client {place}, from its cache: {what}")));

@@ -23,6 +23,7 @@ mod oracle;
 mod profile;
 mod rng;
 mod server;
+mod tally;
 mod trace;
 mod world;
 
@@ -93,6 +94,37 @@ fn one_seed() {
     }
     assert_eq!(report.violation, None);
     assert!(report.steps > 500 && report.entries > 10 && report.micros > 5_000_000, "a world in which little happens");
+}
+
+/// A simulator in which little happens finds little.
+#[test]
+fn everything_happens_often_enough() {
+    let mut tally = tally::Tally::default();
+    for seed in 0..120 {
+        tally.merge(&run(seed, None, false).tally);
+    }
+    println!("{tally:#?}");
+    let expected = [
+        ("commands of an epoch that is over", 20),
+        ("copies revived", 100),
+        ("copies to be validated", 50),
+        ("epochs", 500),
+        ("expiries put off", 1),
+        ("leases expired", 100),
+        ("lists told", 100),
+        ("reads from a cache", 5_000),
+        ("reads from a server", 5_000),
+        ("sessions closed", 2),
+        ("times in jeopardy", 100),
+        ("writes done", 1_000),
+        ("writes not covered", 10),
+        ("writes of unknown outcome", 50),
+        ("writes refused", 100),
+    ];
+    for (name, least) in expected {
+        let got = tally.0.get(name).copied().unwrap_or_default();
+        assert!(got >= least, "{got} {name}: expected at least {least}");
+    }
 }
 
 #[test]

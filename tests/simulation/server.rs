@@ -239,7 +239,10 @@ impl World {
         if let Ok(outcomes) = &outcomes {
             self.trace.say(self.now, || format!("outcomes of {index}: {outcomes:?}"));
         }
-        self.demand(outcomes.map(|_| ()));
+        match outcomes {
+            Ok(outcomes) => self.outcomes(&proposal, &outcomes),
+            Err(what) => self.demand(Err(what)),
+        }
         self.trace.mark(&[index, self.oracle.truth.revision().0, self.oracle.truth.cluster_time().as_micros()]);
         for client in 0..self.clients.len() {
             let held = invariants::consents::check(&self.clients[client], &self.oracle.truth, self.now);
@@ -249,6 +252,35 @@ impl World {
             let after = self.rng.wait(self.profile.commit);
             let boot = self.servers[server].boot;
             self.after(after, Event::Replicate { server, boot, index });
+        }
+    }
+
+    /// Looks at what an entry did.
+    fn outcomes(&mut self, proposal: &Proposal, outcomes: &[Outcome]) {
+        for (command, outcome) in proposal.commands.iter().zip(outcomes) {
+            self.tally.add(match outcome {
+                Outcome::EpochBegun { .. } => "epochs",
+                Outcome::VolumeAcquired { .. } => "leases acquired",
+                Outcome::Expired => "leases expired",
+                Outcome::HorizonMoved { .. } => "expiries put off",
+                Outcome::NotHeld => "expiries of leases that are gone",
+                Outcome::Written(Ok(_)) => "writes done",
+                Outcome::Written(Err(_)) => "writes refused",
+                Outcome::NotCovered => "writes not covered",
+                Outcome::EpochOver => "commands of an epoch that is over",
+                Outcome::SessionOpened { .. } => "sessions opened",
+                Outcome::SessionClosed => "sessions closed",
+                Outcome::SessionGone => "commands of sessions that are gone",
+                Outcome::BelowWindow { .. } | Outcome::BeyondWindow { .. } => "writes outside of the window",
+                Outcome::Ticked => "ticks",
+            });
+            if let (Command::Expire { lease, .. }, Outcome::Expired) = (command, outcome) {
+                for client in 0..self.clients.len() {
+                    let clock = self.clients[client].machine.clock.read(self.now);
+                    let held = invariants::expiry::check(&self.clients[client], lease, clock);
+                    self.demand(held);
+                }
+            }
         }
     }
 

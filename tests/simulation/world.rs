@@ -15,6 +15,7 @@ use crate::{
     profile::{MS, Profile},
     rng::Rng,
     server::Server,
+    tally::Tally,
     trace::Trace,
 };
 
@@ -53,6 +54,7 @@ pub(crate) struct World {
     pub(crate) lives: u64,
     pub(crate) requests: u64,
     pub(crate) trace: Trace,
+    pub(crate) tally: Tally,
     violation: Option<String>,
     is_over: bool,
 }
@@ -66,6 +68,7 @@ pub(crate) struct Report {
     pub(crate) steps: u64,
     pub(crate) entries: u64,
     pub(crate) micros: u64,
+    pub(crate) tally: Tally,
 }
 
 /// Runs the world of a seed to its end, or to the first violation.
@@ -91,6 +94,7 @@ pub(crate) fn run(seed: u64, planted: Option<leasehold_protocol::planted::Bug>, 
         steps,
         entries: world.log.last(),
         micros: now,
+        tally: world.tally,
     }
 }
 
@@ -122,6 +126,7 @@ impl World {
             lives: 0,
             requests: 0,
             trace: Trace::new(keeps_trace),
+            tally: Tally::default(),
             violation: None,
             is_over: false,
         };

@@ -2,6 +2,7 @@
 //! what does not.
 
 pub(crate) mod consents;
+pub(crate) mod expiry;
 pub(crate) mod healing;
 pub(crate) mod horizons;
 pub(crate) mod lapses;
