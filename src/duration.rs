@@ -23,7 +23,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, DurationError> {
 
 /// Writes a duration exactly, so that [`parse`] gives it back if it is one of whole milliseconds.
 pub(crate) fn exact(span: Duration) -> String {
-    if span.subsec_nanos() % 1_000_000 != 0 {
+    if !span.subsec_nanos().is_multiple_of(1_000_000) {
         return format!("{span:?}");
     }
     let millis = span.as_millis();
