@@ -55,3 +55,8 @@ pub use leasehold_protocol::{
     time::{DriftAllowance, DriftError},
     volume::{Tracking, VolumeError, VolumeSettings},
 };
+
+/// The README's program is compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
