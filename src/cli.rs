@@ -6,6 +6,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use leasehold_protocol::path::{Path, PathError};
 
 use crate::{
+    bench,
     commands::{self, Request},
     context::Context,
     demo, duration,
@@ -59,6 +60,8 @@ pub(crate) struct Global {
 enum Command {
     /// Show it all on real files: a cluster of its own, its leader killed, a client killed, each read checked
     Demo(demo::Args),
+    /// Put load on a running cluster, or on one started for it, and measure
+    Bench(bench::Args),
     /// A client of the demo
     #[command(hide = true)]
     DemoClient,
@@ -99,6 +102,7 @@ impl Command {
         match self {
             Self::Serve(args) => serve::run(args, output).await.map_err(|failure| failure.of("serve")),
             Self::Demo(args) => demo::run(args, output).await.map_err(|failure| failure.of("demo")),
+            Self::Bench(args) => bench::run(args, global, output).await.map_err(|failure| failure.of("bench")),
             Self::DemoClient => demo::client::run().await,
             Self::Shell => shell::run(global, output).await.map_err(|failure| failure.of("shell")),
             Self::Request(request) => {

@@ -3,6 +3,7 @@
 //! It decides nothing: arguments in, tables or JSON out. The rules are in `leasehold-protocol`, carried out by
 //! `leasehold-server` and `leasehold-client-cache`.
 
+mod bench;
 mod cli;
 mod commands;
 mod context;

@@ -190,11 +190,12 @@ impl<'a> Play<'a> {
         self.story.tell(&format!("replica {leader} led and was killed"));
         let has_gone_on = |part: &Part| part.reads || part.acks.last().is_some_and(|ack| ack.begin > from);
         self.crowd.until("writes to go on", |crowd| crowd.tally.members.iter().all(has_gone_on)).await?;
-        let first = |part: &Part| part.acks.iter().find(|ack| ack.begin > from).map(|ack| ack.begin);
+        // A write that was under way may have been acknowledged before the kill and heard after it: the next one counts.
+        let first = |part: &Part| part.acks.iter().find(|ack| ack.begin > from).map(|ack| ack.end);
         let to = self.crowd.tally.members.iter().filter_map(first).max().unwrap_or(from);
         let next = self.replicas.leader(Some(leader)).await?;
         let out = millis(to - from);
-        self.story.tell(&format!("replica {next} leads; writes went on {out:.0} ms after the kill"));
+        self.story.tell(&format!("replica {next} leads; all writers had gone on {out:.0} ms after the kill"));
         Ok((leader, Outage { from, to }))
     }
 

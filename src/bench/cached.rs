@@ -1,0 +1,136 @@
+//! Reads from memory, beside the bare maps that programs use today, in the same run and by the same loop.
+//!
+//! Each thread goes through all keys in an order of its own, drawn beforehand; the time of the whole loop is divided by the number
+//! of reads, so no clock is read in between. What is measured includes fetching the next key.
+
+use std::{
+    hint::black_box,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use dashmap::DashMap;
+use futures::{StreamExt, TryStreamExt, stream};
+use leasehold_client_cache::{Client, Path};
+use rand::{SeedableRng, rngs::SmallRng, seq::SliceRandom};
+
+use super::{Bench, VALUE_BYTES, close, result::Row};
+use crate::{commands::read_failure, exit::Failure};
+
+/// Reads between two looks at the clock.
+const BATCH: usize = 1000;
+
+/// Reads under way while copies are fetched.
+const FETCH_AT_ONCE: usize = 256;
+
+type Content = Arc<Vec<u8>>;
+
+impl Bench {
+    /// Nanoseconds for each read.
+    pub(super) async fn cached(&self) -> Result<Vec<Row>, Failure> {
+        let mut rows = Vec::new();
+        for &objects in &self.args.objects {
+            let set = format!("cached-{objects}");
+            self.fill(&set, objects as u64).await?;
+            let client = self.client("cached").await?;
+            let paths: Arc<[Path]> = (0..objects as u64).map(|number| self.node(&set, number)).collect();
+            self.meter.say(|| format!("fetching {objects} copies"));
+            fetch(&client, &paths).await?;
+            for &threads in &self.args.threads {
+                self.meter.say(|| format!("cached reads, {objects} nodes, {threads} threads"));
+                let (client, paths, span) = (client.clone(), Arc::clone(&paths), self.seconds() / 5);
+                let figures = tokio::task::spawn_blocking(move || compare(&client, &paths, threads, span)).await;
+                let figures = figures.map_err(|error| Failure::refused("bench", error))??;
+                let settings = vec![("objects", objects as u64), ("threads", threads as u64)];
+                rows.push(Row { bench: "cached read, ns", settings, figures });
+            }
+            close(vec![client]).await;
+        }
+        Ok(rows)
+    }
+}
+
+/// Has a copy of each.
+pub(super) async fn fetch(client: &Client, paths: &[Path]) -> Result<(), Failure> {
+    let reads = stream::iter(paths).map(|path| client.get(path)).buffer_unordered(FETCH_AT_ONCE);
+    reads.try_for_each(|_| async { Ok(()) }).await.map_err(|error| read_failure(&error))
+}
+
+/// Reads each map for `span`.
+fn compare(
+    client: &Client,
+    paths: &[Path],
+    threads: usize,
+    span: Duration,
+) -> Result<Vec<(&'static str, f64)>, Failure> {
+    let before = client.stats();
+    let missing = paths.iter().filter(|path| client.cached(path).is_none()).count();
+    if missing > 0 {
+        return Err(Failure::refused("cache", format!("{missing} of {} copies are not in memory", paths.len())));
+    }
+    let content: Content = Arc::new(vec![b'.'; VALUE_BYTES]);
+    let names: Vec<String> = paths.iter().map(ToString::to_string).collect();
+    let by_number = moka::sync::Cache::new(paths.len() as u64 * 2);
+    let by_name = moka::sync::Cache::new(paths.len() as u64 * 2);
+    let map: DashMap<String, Content> = DashMap::new();
+    for (number, name) in names.iter().enumerate() {
+        by_number.insert(number as u64, Arc::clone(&content));
+        by_name.insert(name.clone(), Arc::clone(&content));
+        map.insert(name.clone(), Arc::clone(&content));
+    }
+    by_number.run_pending_tasks();
+    by_name.run_pending_tasks();
+    let ns = |read: &(dyn Fn(usize) -> bool + Sync)| each_ns(paths.len(), threads, span, read);
+    let figures = vec![
+        ("leasehold", ns(&|at| client.cached(&paths[at]).is_some())),
+        ("moka_u64", ns(&|at| by_number.get(&(at as u64)).is_some())),
+        ("moka_string", ns(&|at| by_name.get(names[at].as_str()).is_some())),
+        ("dashmap_string", ns(&|at| map.get(names[at].as_str()).map(|found| Arc::clone(&found)).is_some())),
+    ];
+    let after = client.stats();
+    if after.server_reads != before.server_reads {
+        return Err(Failure::refused("cache", "a read went to a server: expected all from memory"));
+    }
+    Ok(figures)
+}
+
+/// The mean over all threads.
+fn each_ns(keys: usize, threads: usize, span: Duration, read: &(dyn Fn(usize) -> bool + Sync)) -> f64 {
+    let times: Vec<f64> = std::thread::scope(|scope| {
+        let readers: Vec<_> =
+            (0..threads).map(|thread| scope.spawn(move || thread_ns(keys, thread as u64, span, read))).collect();
+        // One that panicked says so by itself.
+        readers.into_iter().map(|reader| reader.join().unwrap_or(f64::NAN)).collect()
+    });
+    times.iter().sum::<f64>() / threads as f64
+}
+
+fn thread_ns(keys: usize, seed: u64, span: Duration, read: &(dyn Fn(usize) -> bool + Sync)) -> f64 {
+    let mut order: Vec<u32> = (0..keys as u32).collect();
+    order.shuffle(&mut SmallRng::seed_from_u64(seed));
+    let mut order = order.iter().cycle();
+    let began = Instant::now();
+    let mut reads = 0_u64;
+    while began.elapsed() < span {
+        for at in order.by_ref().take(BATCH) {
+            black_box(read(*at as usize));
+        }
+        reads += BATCH as u64;
+    }
+    began.elapsed().as_nanos() as f64 / reads as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use super::*;
+
+    #[test]
+    fn all_keys_are_read_by_all_threads() {
+        let sum = AtomicU64::new(0);
+        let read = |at: usize| sum.fetch_or(1 << at, Relaxed) > 0;
+        assert!(each_ns(10, 2, Duration::from_millis(5), &read) > 0.0);
+        assert_eq!(sum.load(Relaxed), (1 << 10) - 1);
+    }
+}

@@ -1,0 +1,47 @@
+//! Writes of what clients hold: what it costs to ask them all.
+
+use std::time::Instant;
+
+use futures::future::try_join_all;
+
+use super::{
+    Bench, close,
+    load::{Load, histogram},
+    result::Row,
+    server::value,
+};
+use crate::{
+    commands::{read_failure, write_failure},
+    exit::Failure,
+};
+
+impl Bench {
+    /// One write at a time, of a node that so many clients have just read.
+    pub(super) async fn holders(&self) -> Result<Vec<Row>, Failure> {
+        let path = self.node("holders", 0);
+        let writer = self.client("writer").await?;
+        let mut rows = Vec::new();
+        for &count in &self.args.holders {
+            let holders = self.clients("holder", count).await?;
+            let mut latency = histogram();
+            let began = Instant::now();
+            while began.elapsed() < self.seconds() {
+                // All have copies again before the next write begins. That is not counted.
+                try_join_all(holders.iter().map(|holder| holder.get(&path)))
+                    .await
+                    .map_err(|error| read_failure(&error))?;
+                let begin = Instant::now();
+                writer.put(&path, value(latency.len())).await.map_err(|error| write_failure(&error))?;
+                latency.saturating_record(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
+                self.meter.say(|| format!("writes with {count} holders: {}", latency.len()));
+            }
+            let load = Load { count: latency.len(), elapsed: began.elapsed(), latency };
+            // The rate is that of writes and of reading again: it says nothing.
+            let figures = load.figures().into_iter().filter(|(name, _)| *name != "per_second").collect();
+            rows.push(Row { bench: "write, held by clients", settings: vec![("holders", count as u64)], figures });
+            close(holders).await;
+        }
+        close(vec![writer]).await;
+        Ok(rows)
+    }
+}

@@ -1,0 +1,100 @@
+//! A connection without a cache: what the server itself answers.
+//!
+//! It has a session but no volume lease, so its reads are linearizable and take no lease, and nothing is ever recalled from it.
+
+use std::time::{Duration, Instant};
+
+use leasehold_protocol::{
+    id::{Epoch, SessionId},
+    message::{Answer, Body, Header, Refusal, Request, Response},
+    object::Object,
+    path::Path,
+};
+use leasehold_wire::{CallbackTransport, LeaseholdClient, Role, client_connection, connect};
+use tokio::task::JoinHandle;
+
+use super::TIMEOUT;
+use crate::exit::Failure;
+
+/// How long a leader is looked for.
+const SEARCH: Duration = Duration::from_secs(10);
+
+/// The pause between two rounds of looking.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A connection to the leader.
+#[derive(Debug)]
+pub(crate) struct Line {
+    client: LeaseholdClient,
+    session: SessionId,
+    epoch: Epoch,
+    driver: JoinHandle<()>,
+    /// Dropping it ends the connection.
+    _recalls: CallbackTransport,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Line {
+    /// Finds the leader, opens a session and registers.
+    pub(crate) async fn open(endpoints: &[String], name: &str) -> Result<Self, Failure> {
+        let began = Instant::now();
+        let mut last = Failure::unavailable("no endpoints were given");
+        while began.elapsed() < SEARCH {
+            for endpoint in endpoints {
+                match Self::at(endpoint, name).await {
+                    Ok(line) => return Ok(line),
+                    Err(failure) => last = failure,
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Err(last)
+    }
+
+    async fn at(endpoint: &str, name: &str) -> Result<Self, Failure> {
+        let stream = connect(endpoint, Role::Client, SEARCH).await.map_err(Failure::unavailable)?;
+        let (client, recalls, work) = client_connection(stream);
+        let driver = tokio::spawn(async move {
+            // How it ended is said by the calls that fail.
+            let _ = work.await;
+        });
+        let mut line = Self { client, session: SessionId(0), epoch: Epoch(0), driver, _recalls: recalls };
+        let opened = line.ask(Body::Open { name: name.to_owned() }).await?;
+        let Answer::Opened { session, .. } = opened.1 else { return Err(unexpected()) };
+        (line.session, line.epoch) = (session, opened.0);
+        line.ask(Body::Register).await?;
+        Ok(line)
+    }
+
+    /// Reads a node's data from the server.
+    pub(crate) async fn read(&self, path: &Path) -> Result<(), Failure> {
+        let body = Body::Read { object: Object::data(path.clone()), known: None };
+        match self.ask(body).await?.1 {
+            Answer::Read(answer) if answer.content.is_some() && answer.grant.is_none() => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Ends the session.
+    pub(crate) async fn close(self) -> Result<(), Failure> {
+        self.ask(Body::Close).await.map(drop)
+    }
+
+    async fn ask(&self, body: Body) -> Result<(Epoch, Answer), Failure> {
+        let header = Header { session: self.session, epoch: self.epoch, ..Header::default() };
+        let mut context = tarpc::context::current();
+        context.deadline = Instant::now() + TIMEOUT;
+        let response = self.client.call(context, Request { header, body }).await.map_err(Failure::unavailable)?;
+        let Response { epoch, result, .. } = response;
+        result.map(|answer| (epoch, answer)).map_err(|refusal: Refusal| Failure::from_refusal(&refusal))
+    }
+}
+
+fn unexpected() -> Failure {
+    Failure::refused("answer", "the server's answer is not one to the question")
+}

@@ -1,0 +1,194 @@
+//! Closed loops: so many operations under way, the next begun when one has ended.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::task::JoinSet;
+
+use crate::{exit::Failure, output::Output};
+
+/// How often the live line moves.
+const TICK: Duration = Duration::from_millis(200);
+
+/// The longest latency that is told apart from longer ones.
+const LATENCY_MAX_NS: u64 = 120_000_000_000;
+
+/// What a loop did.
+#[derive(Debug)]
+pub(crate) struct Load {
+    /// Operations that ended in the time that was measured.
+    pub(crate) count: u64,
+    /// How long that was.
+    pub(crate) elapsed: Duration,
+    /// How long each took, in nanoseconds.
+    pub(crate) latency: Histogram<u64>,
+}
+
+impl Load {
+    /// Rate and latencies, as figures.
+    pub(crate) fn figures(&self) -> Vec<(&'static str, f64)> {
+        let ms = |quantile| self.latency.value_at_quantile(quantile) as f64 / 1e6;
+        vec![
+            ("per_second", self.count as f64 / self.elapsed.as_secs_f64()),
+            ("p50_ms", ms(0.5)),
+            ("p90_ms", ms(0.9)),
+            ("p99_ms", ms(0.99)),
+            ("max_ms", self.latency.max() as f64 / 1e6),
+        ]
+    }
+}
+
+/// When a loop ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Until {
+    /// After so long, a tenth of which is not counted, at its beginning.
+    Elapsed(Duration),
+    /// After so many operations.
+    Count(u64),
+}
+
+/// A histogram of nanoseconds, to three digits.
+pub(crate) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("constant bounds that hdrhistogram accepts")
+}
+
+/// The live line.
+#[derive(Debug, Clone)]
+pub(crate) struct Meter(Option<ProgressBar>);
+
+impl Meter {
+    /// A line for those who watch.
+    pub(crate) fn new(output: Output) -> Self {
+        Self(output.is_watched().then(|| {
+            let line = ProgressBar::new_spinner();
+            line.enable_steady_tick(TICK);
+            // The template is ours: if it were wrong, the default would do.
+            line.with_style(
+                ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar()),
+            )
+        }))
+    }
+
+    /// What is done now.
+    pub(crate) fn say(&self, text: impl FnOnce() -> String) {
+        if let Some(line) = &self.0 {
+            line.set_message(text());
+        }
+    }
+
+    /// Runs `op` with so many under way. It is given the worker's number and the operation's.
+    pub(crate) async fn run<F, O>(&self, what: &str, inflight: usize, until: Until, op: F) -> Result<Load, Failure>
+    where
+        F: Fn(usize, u64) -> O + Send + Sync + 'static,
+        O: Future<Output = Result<(), Failure>> + Send + 'static,
+    {
+        let (op, next, done) = (Arc::new(op), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let began = Instant::now();
+        // From when on it is counted, to when, and how many operations there are.
+        let (from, to, most) = match until {
+            Until::Elapsed(span) => (began + span / 10, Some(began + span + span / 10), u64::MAX),
+            Until::Count(count) => (began, None, count),
+        };
+        let mut workers = JoinSet::new();
+        for worker in 0..inflight {
+            let (op, next, done) = (Arc::clone(&op), Arc::clone(&next), Arc::clone(&done));
+            workers.spawn(async move {
+                let mut latency = histogram();
+                loop {
+                    let number = next.fetch_add(1, Relaxed);
+                    let begin = Instant::now();
+                    if number >= most || to.is_some_and(|to| begin >= to) {
+                        return Ok::<_, Failure>(latency);
+                    }
+                    op(worker, number).await?;
+                    done.fetch_add(1, Relaxed);
+                    let end = Instant::now();
+                    if end >= from && to.is_none_or(|to| end < to) {
+                        latency.saturating_record(u64::try_from((end - begin).as_nanos()).unwrap_or(u64::MAX));
+                    }
+                }
+            });
+        }
+        let latency = self.gather(what, workers, &done, began).await?;
+        let elapsed = to.map_or_else(|| began.elapsed(), |to| to - from);
+        Ok(Load { count: latency.len(), elapsed, latency })
+    }
+
+    async fn gather(
+        &self,
+        what: &str,
+        mut workers: JoinSet<Result<Histogram<u64>, Failure>>,
+        done: &AtomicU64,
+        began: Instant,
+    ) -> Result<Histogram<u64>, Failure> {
+        let mut all = histogram();
+        loop {
+            match tokio::time::timeout(TICK, workers.join_next()).await {
+                Ok(None) => return Ok(all),
+                Ok(Some(Ok(latency))) => {
+                    all.add(latency?).map_err(|error| Failure::refused("histogram", error))?;
+                }
+                Ok(Some(Err(error))) => return Err(Failure::refused("bench", error)),
+                Err(_) => self.say(|| {
+                    let (done, seconds) = (done.load(Relaxed), began.elapsed().as_secs_f64());
+                    format!("{what}: {done} in {seconds:.1} s, {:.0}/s", done as f64 / seconds)
+                }),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn silent() -> Meter {
+        Meter(None)
+    }
+
+    #[tokio::test]
+    async fn a_counted_loop_does_each_operation_once() {
+        let seen = Arc::new(parking::Seen::default());
+        let noted = Arc::clone(&seen);
+        let op = move |_, number| {
+            noted.note(number);
+            async { Ok(()) }
+        };
+        let load = silent().run("test", 7, Until::Count(100), op).await.expect("done");
+        assert_eq!(load.count, 100);
+        assert_eq!(seen.sorted(), (0..100).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn what_fails_ends_the_loop() {
+        let op = |_, number| async move { if number == 3 { Err(Failure::refused("x", "three")) } else { Ok(()) } };
+        let failure = silent().run("test", 2, Until::Count(100), op).await.expect_err("failed");
+        assert_eq!(failure.message, "three");
+    }
+
+    mod parking {
+        use std::sync::Mutex;
+
+        #[derive(Default)]
+        pub(super) struct Seen(Mutex<Vec<u64>>);
+
+        impl Seen {
+            pub(super) fn note(&self, number: u64) {
+                self.0.lock().expect("no panic").push(number);
+            }
+
+            pub(super) fn sorted(&self) -> Vec<u64> {
+                let mut seen = self.0.lock().expect("no panic").clone();
+                seen.sort_unstable();
+                seen
+            }
+        }
+    }
+}

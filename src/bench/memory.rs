@@ -1,0 +1,82 @@
+//! The server's memory for each object lease: the difference that leases make to its resident memory.
+//!
+//! Everything is read once without a lease before, so that what reading itself brings into memory is there already.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold_client_cache::Path;
+
+use super::{Bench, cached::fetch, close, line::Line, load::Until, result::Row};
+use crate::{demo::replicas::Replicas, exit::Failure};
+
+/// How often the memory is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// It is at rest when so many looks in a row differ by less than a hundredth.
+const LOOKS: usize = 4;
+
+/// It is taken for what it is after so many looks.
+const LOOKS_MAX: usize = 40;
+
+/// Reads under way while nodes are read without leases.
+const READS_AT_ONCE: usize = 64;
+
+impl Bench {
+    /// Bytes for each object lease, with one session and more that hold all nodes.
+    pub(super) async fn memory(&self, replicas: &Replicas) -> Result<Vec<Row>, Failure> {
+        let objects = self.args.objects.iter().copied().max().unwrap_or(100_000) as u64;
+        self.fill("memory", objects).await?;
+        let paths: Arc<[Path]> = (0..objects).map(|number| self.node("memory", number)).collect();
+        self.read_without_leases(Arc::clone(&paths)).await?;
+        let before = self.at_rest(replicas).await?;
+        let (mut rows, mut clients) = (Vec::new(), Vec::new());
+        for sessions in 1..=self.args.sessions as u64 {
+            let client = self.client("memory").await?;
+            self.meter.say(|| format!("session {sessions} takes leases on {objects} nodes"));
+            fetch(&client, &paths).await?;
+            clients.push(client);
+            let after = self.at_rest(replicas).await?;
+            let each = (after as f64 - before as f64) / (objects * sessions) as f64;
+            rows.push(Row {
+                bench: "server memory",
+                settings: vec![("objects", objects), ("sessions", sessions)],
+                figures: vec![
+                    ("bytes_per_lease", each),
+                    ("resident_before_mib", before as f64 / f64::from(1 << 20)),
+                    ("resident_after_mib", after as f64 / f64::from(1 << 20)),
+                ],
+            });
+        }
+        close(clients).await;
+        Ok(rows)
+    }
+
+    async fn read_without_leases(&self, paths: Arc<[Path]>) -> Result<(), Failure> {
+        let line = Arc::new(Line::open(&self.endpoints, "bench-memory").await?);
+        let (count, shared) = (paths.len() as u64, Arc::clone(&line));
+        let op = move |_, number: u64| {
+            let (line, paths) = (Arc::clone(&shared), Arc::clone(&paths));
+            async move { line.read(&paths[number as usize]).await }
+        };
+        self.meter.run("reading without leases", READS_AT_ONCE, Until::Count(count), op).await?;
+        match Arc::into_inner(line) {
+            Some(line) => line.close().await,
+            // The last operation is just letting go of it: the session ends by itself.
+            None => Ok(()),
+        }
+    }
+
+    async fn at_rest(&self, replicas: &Replicas) -> Result<u64, Failure> {
+        let mut looks: Vec<u64> = Vec::new();
+        loop {
+            looks.push(replicas.resident_bytes(1)?);
+            let last = &looks[looks.len().saturating_sub(LOOKS)..];
+            let (least, most) = (last.iter().min().copied().unwrap_or(0), last.iter().max().copied().unwrap_or(0));
+            if (last.len() == LOOKS && most - least < most / 100) || looks.len() == LOOKS_MAX {
+                return Ok(most);
+            }
+            self.meter.say(|| format!("the server has {} MiB in memory", most >> 20));
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}

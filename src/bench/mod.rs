@@ -1,0 +1,218 @@
+//! `leasehold bench`: load on a running cluster, or on one of its own, and what came of it.
+//!
+//! Loads are closed loops: so many operations under way, the next begun when one has ended. Latencies are those of single
+//! operations, from call to return, in histograms of three digits. Everything runs in this process, on the same machine as the
+//! servers if they were started by it: then both share the cores, and the figures are lower than between machines.
+//!
+//! What is written goes below a node of its own and is removed at the end.
+
+mod cached;
+mod holders;
+mod line;
+mod load;
+mod memory;
+mod result;
+mod server;
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use leasehold_client_cache::{Client, DeleteOptions, Options, Path};
+
+use self::{
+    load::Meter,
+    result::{Results, Row},
+};
+use crate::{
+    cli::Global,
+    commands::write_failure,
+    demo::{replicas::Replicas, unless_interrupted},
+    exit::{Failure, Status},
+    output::Output,
+};
+
+/// How long one operation may take: what is slow is measured, not given up.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a client keeps: everything that any of the loads reads.
+const CAPACITY_BYTES: u64 = 1 << 30;
+
+/// The length of all values, as in the comparisons with other systems.
+const VALUE_BYTES: usize = 256;
+
+/// What to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Durable writes, of new nodes or (--overwrite) of a thousand old ones
+    Put,
+    /// Linearizable reads answered by the server, no lease taken, nothing cached
+    Read,
+    /// First reads through the cache: each takes a lease
+    Miss,
+    /// Reads from memory, beside bare moka and dashmap
+    Cached,
+    /// Writes of what clients hold
+    Holders,
+    /// The server's memory for each object lease (needs --spawn)
+    Memory,
+    /// All of them
+    All,
+}
+
+/// `bench KIND`
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Args {
+    /// What to measure
+    #[arg(value_enum)]
+    kind: Kind,
+    /// Start a cluster of so many replicas on this machine, and end it afterwards
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=9))]
+    spawn: Option<u64>,
+    /// How long each setting is measured
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Operations under way (put, read, miss)
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16,64,256", value_parser = positive)]
+    inflight: Vec<usize>,
+    /// Sessions that they are spread over, at most
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = positive)]
+    clients: usize,
+    /// Write a thousand nodes over and over, instead of new ones (put)
+    #[arg(long)]
+    overwrite: bool,
+    /// Nodes in memory (cached)
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1000,100000", value_parser = positive)]
+    objects: Vec<usize>,
+    /// Threads that read (cached)
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,2", value_parser = positive)]
+    threads: Vec<usize>,
+    /// Clients that hold what is written (holders)
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "0,1,10")]
+    holders: Vec<usize>,
+    /// Sessions that hold all nodes, at most (memory)
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = positive)]
+    sessions: usize,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| format!("{text:?}: expected a number from 1 on"))
+}
+
+/// Where the servers are, and who watches.
+#[derive(Debug)]
+struct Bench {
+    args: Args,
+    endpoints: Vec<String>,
+    meter: Meter,
+    /// What everything is written below.
+    top: Path,
+}
+
+/// Measures, and prints what was measured.
+pub(crate) async fn run(args: Args, global: &Global, output: Output) -> Result<Status, Failure> {
+    let results = unless_interrupted(measure(args, global, output)).await?;
+    output.answer(&results);
+    Ok(Status::Done)
+}
+
+async fn measure(args: Args, global: &Global, output: Output) -> Result<Results, Failure> {
+    if args.kind == Kind::Memory && args.spawn != Some(1) {
+        let text = "the memory of a server is looked at from outside, and must not depend on what it did before: \
+                    expected --spawn 1";
+        return Err(Failure::usage(text));
+    }
+    let replicas = match args.spawn {
+        Some(count) => Some(Replicas::start(count as usize).await?),
+        None => None,
+    };
+    let endpoints = replicas.as_ref().map_or(&global.endpoints[..], Replicas::endpoints).to_vec();
+    let top = Path::parse(&format!("/leasehold-bench-{}", std::process::id())).map_err(Failure::usage)?;
+    let bench = Bench { endpoints, meter: Meter::new(output), top, args };
+    let mut rows = bench.all(replicas.as_ref()).await?;
+    if bench.args.kind == Kind::All && bench.args.spawn.is_some() {
+        drop(replicas);
+        rows.extend(bench.memory_alone().await?);
+    } else if bench.args.spawn.is_none() {
+        bench.remove_all().await?;
+    }
+    Ok(Results(rows))
+}
+
+impl Bench {
+    async fn all(&self, replicas: Option<&Replicas>) -> Result<Vec<Row>, Failure> {
+        let (kind, mut rows) = (self.args.kind, Vec::new());
+        let is_wanted = |one| kind == one || kind == Kind::All;
+        if is_wanted(Kind::Put) {
+            rows.extend(self.put(self.args.overwrite).await?);
+        }
+        if kind == Kind::All && !self.args.overwrite {
+            rows.extend(self.put(true).await?);
+        }
+        if is_wanted(Kind::Read) {
+            rows.extend(self.read().await?);
+        }
+        if is_wanted(Kind::Miss) {
+            rows.extend(self.miss().await?);
+        }
+        if is_wanted(Kind::Cached) {
+            rows.extend(self.cached().await?);
+        }
+        if is_wanted(Kind::Holders) {
+            rows.extend(self.holders().await?);
+        }
+        if let (Kind::Memory, Some(replicas)) = (kind, replicas) {
+            rows.extend(self.memory(replicas).await?);
+        }
+        Ok(rows)
+    }
+
+    /// On a server that has done nothing else.
+    async fn memory_alone(&self) -> Result<Vec<Row>, Failure> {
+        let replicas = Replicas::start(1).await?;
+        let endpoints = replicas.endpoints().to_vec();
+        let (args, meter, top) = (self.args.clone(), self.meter.clone(), self.top.clone());
+        Bench { args, endpoints, meter, top }.memory(&replicas).await
+    }
+
+    /// A session with an empty cache.
+    async fn client(&self, name: &str) -> Result<Client, Failure> {
+        let options = Options::new(&self.endpoints).name(format!("bench-{name}"));
+        let options = options.timeout(TIMEOUT).cache_capacity_bytes(CAPACITY_BYTES);
+        Client::connect(options).await.map_err(Failure::unavailable)
+    }
+
+    /// Several.
+    async fn clients(&self, name: &str, count: usize) -> Result<Vec<Client>, Failure> {
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            clients.push(self.client(name).await?);
+        }
+        Ok(clients)
+    }
+
+    fn seconds(&self) -> Duration {
+        Duration::from_secs(self.args.seconds)
+    }
+
+    /// A node of ours. They stand in groups of a thousand, so that no list of children gets long.
+    fn node(&self, set: &str, number: u64) -> Path {
+        let text = format!("{}/{set}/{}/{}", self.top, number / 1000, number % 1000);
+        Path::parse(&text).expect("made of valid components, and short")
+    }
+
+    async fn remove_all(&self) -> Result<(), Failure> {
+        let client = self.client("end").await?;
+        let options = DeleteOptions { recursive: true, ..DeleteOptions::default() };
+        let removed = client.delete(&self.top, options).await;
+        client.close().await;
+        removed.map(drop).map_err(|error| write_failure(&error).of("removing what was written"))
+    }
+}
+
+/// Gives all leases back, so that nobody waits for them.
+async fn close(clients: Vec<Client>) {
+    for client in clients {
+        client.close().await;
+    }
+}

@@ -1,0 +1,136 @@
+//! What the servers do: writes, reads without the cache, and first reads through it.
+
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+use leasehold_client_cache::Value;
+
+use super::{
+    Bench, VALUE_BYTES, close,
+    line::Line,
+    load::{Load, Until},
+    result::Row,
+};
+use crate::{
+    commands::{read_failure, write_failure},
+    exit::Failure,
+};
+
+/// Nodes that are written over and over.
+const OVERWRITTEN: u64 = 1000;
+
+/// Nodes that are read from the server.
+const READ: u64 = 1000;
+
+/// Nodes that are read for the first time, with each setting.
+const MISSED: u64 = 20_000;
+
+/// Puts under way while nodes are made that are to be read.
+const FILL_AT_ONCE: usize = 256;
+
+/// A value.
+pub(super) fn value(number: u64) -> Value {
+    let mut bytes = vec![b'.'; VALUE_BYTES];
+    bytes[..8].copy_from_slice(&number.to_be_bytes());
+    bytes.into()
+}
+
+impl Bench {
+    /// Durable writes.
+    pub(super) async fn put(&self, overwrite: bool) -> Result<Vec<Row>, Failure> {
+        let bench = if overwrite { "put, overwriting" } else { "put, new nodes" };
+        let mut rows = Vec::new();
+        for &inflight in &self.args.inflight {
+            let clients = self.clients("put", inflight.min(self.args.clients)).await?;
+            let set = format!("put-{overwrite}-{inflight}");
+            // Workers have nodes of their own: what is measured is not how they wait for each other.
+            let slots = (OVERWRITTEN / inflight as u64).max(1);
+            let (top, shared) = (self.top.clone(), clients.clone());
+            let nodes = move |worker: usize, number: u64| {
+                let number = if overwrite { worker as u64 * slots + number % slots } else { number };
+                format!("{top}/{set}/{}/{}", number / 1000, number % 1000)
+            };
+            let op = move |worker: usize, number: u64| {
+                let (client, path) = (shared[worker % shared.len()].clone(), nodes(worker, number));
+                async move {
+                    let path = path.parse().map_err(Failure::usage)?;
+                    client.put(&path, value(number)).await.map(drop).map_err(|error| write_failure(&error))
+                }
+            };
+            let what = format!("{bench}, {inflight} in flight");
+            let load = self.meter.run(&what, inflight, Until::Elapsed(self.seconds()), op).await?;
+            rows.push(row(bench, inflight, &load));
+            close(clients).await;
+        }
+        Ok(rows)
+    }
+
+    /// Linearizable reads without a lease.
+    pub(super) async fn read(&self) -> Result<Vec<Row>, Failure> {
+        self.fill("read", READ).await?;
+        let mut rows = Vec::new();
+        for &inflight in &self.args.inflight {
+            let count = inflight.min(self.args.clients);
+            let lines = (0..count).map(|_| Line::open(&self.endpoints, "bench-read"));
+            let lines: Arc<[Line]> = try_join_all(lines).await?.into();
+            let paths: Arc<[_]> = (0..READ).map(|number| self.node("read", number)).collect();
+            let op = move |worker: usize, number: u64| {
+                let (lines, paths) = (Arc::clone(&lines), Arc::clone(&paths));
+                async move { lines[worker % lines.len()].read(&paths[(number % READ) as usize]).await }
+            };
+            let what = format!("read, {inflight} in flight");
+            let load = self.meter.run(&what, inflight, Until::Elapsed(self.seconds()), op).await?;
+            rows.push(row("read from the server", inflight, &load));
+        }
+        Ok(rows)
+    }
+
+    /// First reads.
+    pub(super) async fn miss(&self) -> Result<Vec<Row>, Failure> {
+        self.fill("miss", MISSED).await?;
+        let mut rows = Vec::new();
+        for &inflight in &self.args.inflight {
+            let clients = self.clients("miss", inflight.min(self.args.clients)).await?;
+            for client in &clients {
+                // The volume lease is had once, not with each read.
+                client.get(&self.top).await.map_err(|error| read_failure(&error))?;
+            }
+            let paths: Arc<[_]> = (0..MISSED).map(|number| self.node("miss", number)).collect();
+            let shared = clients.clone();
+            let op = move |worker: usize, number: u64| {
+                let (client, paths) = (shared[worker % shared.len()].clone(), Arc::clone(&paths));
+                async move {
+                    let read = client.get(&paths[number as usize]).await;
+                    read.map(drop).map_err(|error| read_failure(&error))
+                }
+            };
+            let what = format!("miss, {inflight} in flight");
+            let load = self.meter.run(&what, inflight, Until::Count(MISSED), op).await?;
+            rows.push(row("miss, with a lease", inflight, &load));
+            close(clients).await;
+        }
+        Ok(rows)
+    }
+
+    /// Makes nodes that are to be read.
+    pub(super) async fn fill(&self, set: &str, count: u64) -> Result<(), Failure> {
+        let clients = self.clients("fill", self.args.clients).await?;
+        let shared = clients.clone();
+        let paths: Arc<[_]> = (0..count).map(|number| self.node(set, number)).collect();
+        let op = move |worker: usize, number: u64| {
+            let (client, paths) = (shared[worker % shared.len()].clone(), Arc::clone(&paths));
+            async move {
+                let put = client.put(&paths[number as usize], value(number)).await;
+                put.map(drop).map_err(|error| write_failure(&error))
+            }
+        };
+        let what = format!("making {count} nodes");
+        let filled = self.meter.run(&what, FILL_AT_ONCE.min(count as usize), Until::Count(count), op).await;
+        close(clients).await;
+        filled.map(drop)
+    }
+}
+
+fn row(bench: &'static str, inflight: usize, load: &Load) -> Row {
+    Row { bench, settings: vec![("inflight", inflight as u64)], figures: load.figures() }
+}
