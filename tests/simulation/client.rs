@@ -121,7 +121,7 @@ impl World {
 
     pub(crate) fn connect(&mut self, place: usize, life: u64, server: usize) {
         let client = &mut self.clients[place];
-        if client.life != life || !client.is_connecting {
+        if client.life != life || !client.is_connecting || !client.is_open {
             return;
         }
         client.is_connecting = false;
