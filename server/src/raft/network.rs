@@ -33,9 +33,10 @@ use crate::store::{
     standing::{ClusterId, Standing},
 };
 
-/// Messages with entries that are under way to one follower. With a few the follower's disk always has work; the
-/// bytes of each are bounded by the log's reads, so this bounds the memory too.
-const PIPELINE: usize = 8;
+/// Messages with entries that are under way to one follower: while it writes one to its disk, the next is there
+/// already, and what comes meanwhile gathers into the one after that. More would make the messages smaller and their
+/// number greater. The bytes of each are bounded by the log's reads, so this bounds the memory too.
+const PIPELINE: usize = 2;
 /// Longest time to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest time for one piece of a snapshot.

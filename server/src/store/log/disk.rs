@@ -10,7 +10,7 @@ use std::{io, ops::Range, path::Path};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch as WriteBatch};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{tail::Tail, tail::entry_bytes};
+use super::tail::{Tail, entry_bytes};
 use crate::{
     raft::types::alias::{Entry, LogId, Vote},
     store::witness::Witness,
