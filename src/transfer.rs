@@ -35,17 +35,18 @@ pub(crate) const VALUE_FILE: &str = ".leasehold-value";
 /// 64 MiB of memory.
 const FILES_AT_ONCE: usize = 64;
 
+/// How often a bar moves although nothing else happens.
+const BAR_EVERY: Duration = Duration::from_millis(100);
+
 /// A bar for those who watch, nothing for others.
-fn progress(output: Output, what: &str, files: Option<u64>) -> ProgressBar {
+fn progress(output: Output, what: &str, files: u64) -> ProgressBar {
     if !output.is_watched() {
         return ProgressBar::hidden();
     }
-    let (bar, template) = match files {
-        Some(files) => (ProgressBar::new(files), "{msg} {wide_bar} {pos}/{len} files, {per_sec}, {eta} left"),
-        None => (ProgressBar::new_spinner(), "{msg} {spinner} {pos} files, {per_sec}, {elapsed}"),
-    };
-    bar.enable_steady_tick(Duration::from_millis(100));
-    // The templates are ours: if one were wrong, the default would do.
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    bar.with_style(style).with_message(what.to_owned())
+    // The template is ours: if it were wrong, the default would do.
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} files, {per_sec}, {eta} left")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::new(files).with_style(style).with_message(what.to_owned());
+    bar.enable_steady_tick(BAR_EVERY);
+    bar
 }

@@ -87,7 +87,7 @@ impl Export {
         answer.directories = directories.len().saturating_sub(1) as u64;
         let (top, force) = (self.directory, self.force);
         blocking(move || make_directories(&top, force, &directories)).await?;
-        let bar = progress(context.output, "export", Some(targets.iter().filter(|it| !it.is_directory).count() as u64));
+        let bar = progress(context.output, "export", targets.iter().filter(|it| !it.is_directory).count() as u64);
         let written = stream::iter(targets).map(|target| write(client, target, &bar)).buffer_unordered(FILES_AT_ONCE);
         let answer = written.try_fold(answer, |mut answer, bytes| async move {
             answer.files += u64::from(bytes.is_some());

@@ -65,7 +65,7 @@ impl Import {
         let client = context.client().await?;
         check_limits(client, &scan).await?;
         let files = scan.entries.iter().filter(|entry| entry.file.is_some()).count() as u64;
-        let bar = progress(context.output, "import", Some(files));
+        let bar = progress(context.output, "import", files);
         let written = stream::iter(scan.entries).map(|entry| put(client, entry, &bar)).buffer_unordered(FILES_AT_ONCE);
         let bytes = written.try_fold(0, |sum, bytes| async move { Ok(sum + bytes) }).await;
         bar.finish_and_clear();
