@@ -41,6 +41,11 @@ impl World {
                     self.connections[connection].is_cut = true;
                 }
             }
+            Fault::DeafenConnection => {
+                if let Some(connection) = self.clients[client].connection {
+                    self.connections[connection].is_deaf = true;
+                }
+            }
             Fault::Election => self.elect(false),
             Fault::Reelection => self.elect(true),
             Fault::RestartServer => {

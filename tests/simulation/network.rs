@@ -9,6 +9,7 @@ use crate::{
 
 /// Streams within a connection. Within one, order is mostly kept; requests and consents, answers and recalls are four.
 const STREAMS: usize = 4;
+const RECALLS: usize = 3;
 
 /// One connection that a client made to a server.
 #[derive(Debug, Clone)]
@@ -20,12 +21,14 @@ pub(crate) struct Connection {
     pub(crate) is_broken: bool,
     /// Everything on it is lost and nobody knows.
     pub(crate) is_cut: bool,
+    /// Recalls on it are lost, and nothing else.
+    pub(crate) is_deaf: bool,
     last: [u64; STREAMS],
 }
 
 impl Connection {
     pub(crate) fn new(client: usize, life: u64, server: usize) -> Self {
-        Self { client, life, server, is_broken: false, is_cut: false, last: [0; STREAMS] }
+        Self { client, life, server, is_broken: false, is_cut: false, is_deaf: false, last: [0; STREAMS] }
     }
 }
 
@@ -43,7 +46,7 @@ impl World {
     pub(crate) fn send_down(&mut self, connection: usize, message: Down) {
         let stream = match message {
             Down::Response(..) => 2,
-            Down::Recall(_) => 3,
+            Down::Recall(_) => RECALLS,
         };
         if let Some(at) = self.arrival(connection, stream) {
             self.at(at, Event::Down { connection, message });
@@ -53,7 +56,8 @@ impl World {
     /// When something that is sent now arrives; none if it never does.
     fn arrival(&mut self, connection: usize, stream: usize) -> Option<u64> {
         let one = &mut self.connections[connection];
-        if one.is_broken || one.is_cut {
+        let is_recall = stream == RECALLS;
+        if one.is_broken || one.is_cut || (one.is_deaf && is_recall && !self.is_healing) {
             return None;
         }
         let is_slow = self.rng.chance(15) && !self.is_healing;

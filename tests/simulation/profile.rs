@@ -22,6 +22,8 @@ pub(crate) enum Fault {
     BreakConnection,
     /// A connection loses everything and nobody is told.
     CutConnection,
+    /// A connection loses recalls, and nothing else.
+    DeafenConnection,
     Election,
     /// The leader is elected again, at once or after another: what it had not appended may follow later.
     Reelection,
@@ -31,12 +33,13 @@ pub(crate) enum Fault {
     Evict,
 }
 
-const FAULTS: [Fault; 11] = [
+const FAULTS: [Fault; 12] = [
     Fault::PauseClient,
     Fault::PauseServer,
     Fault::PauseLeader,
     Fault::BreakConnection,
     Fault::CutConnection,
+    Fault::DeafenConnection,
     Fault::Election,
     Fault::Reelection,
     Fault::RestartServer,
@@ -48,17 +51,17 @@ const FAULTS: [Fault; 11] = [
 /// The faults' weights, by kind of world.
 const WEIGHTS: [[u64; FAULTS.len()]; 6] = [
     // A bit of everything.
-    [4, 2, 2, 4, 3, 3, 2, 1, 1, 1, 6],
+    [4, 2, 2, 4, 3, 2, 3, 2, 1, 1, 1, 6],
     // Clients that go away and come back.
-    [8, 0, 0, 4, 8, 1, 0, 0, 1, 0, 2],
+    [8, 0, 0, 4, 8, 1, 1, 0, 0, 1, 0, 2],
     // Leaders that come and go.
-    [1, 1, 2, 1, 1, 8, 6, 2, 0, 0, 1],
+    [1, 1, 2, 1, 1, 0, 8, 6, 2, 0, 0, 1],
     // Leaders that are paused and do not know that they were replaced.
-    [1, 2, 12, 0, 1, 2, 0, 0, 0, 0, 1],
+    [1, 2, 12, 0, 1, 0, 2, 0, 0, 0, 0, 1],
     // Nothing but the network.
-    [0, 0, 0, 8, 4, 0, 0, 0, 0, 0, 4],
+    [0, 0, 0, 8, 4, 4, 0, 0, 0, 0, 0, 4],
     // The same leader again and again.
-    [1, 0, 0, 1, 1, 1, 10, 0, 0, 0, 1],
+    [1, 0, 0, 1, 1, 0, 1, 10, 0, 0, 0, 1],
 ];
 
 /// One seed's world.

@@ -343,7 +343,8 @@ impl World {
     pub(crate) fn round(&mut self, place: usize, boot: u64, term: u64, round: u64, index: u64) {
         let holds = self.log.is_led_by(place, term);
         if holds || self.rng.chance(500) {
-            let after = self.rng.wait(self.profile.commit);
+            let is_slow = self.rng.chance(40) && !self.is_healing;
+            let after = if is_slow { self.rng.between(50, 1500) * MS } else { self.rng.wait(self.profile.commit) };
             self.after(after, Event::Verdict { server: place, boot, term, round, index, holds });
         }
     }
