@@ -171,8 +171,13 @@ pub(super) async fn remove(raft: &Raft, replica: u64) -> Result<(), String> {
     }
 }
 
-/// The members with their addresses, and which of them vote.
+/// The members with their addresses, and whether the vote of each counts. While that changes, only who votes before and
+/// after is a voter.
 pub(super) fn members(membership: &StoredMembership) -> BTreeMap<u64, (String, bool)> {
-    let voters: BTreeSet<u64> = membership.voter_ids().collect();
-    membership.nodes().map(|(id, node)| (*id, (node.addr.clone(), voters.contains(id)))).collect()
+    let configurations = membership.get_joint_config();
+    let votes = |id: &u64| !configurations.is_empty() && configurations.iter().all(|voters| voters.contains(id));
+    membership
+        .nodes()
+        .map(|(id, node)| (*id, (node.addr.clone(), votes(id))))
+        .collect()
 }

@@ -284,7 +284,7 @@ impl Replica {
         self.node.leadership.subscribe()
     }
 
-    /// Members and positions, for people.
+    /// Members, as this replica knows them to be agreed on, and positions; for people.
     pub fn info(&self) -> ReplicaInfo {
         let replica = self.node.config.id;
         let leadership = self.node.leadership.borrow().clone();
@@ -306,7 +306,7 @@ impl Replica {
             Some(replication) => replication.get(&id).copied().flatten().map(|matched| matched.index),
             None => None,
         };
-        let members = membership::members(&metrics.membership_config)
+        let members = membership::members(&metrics.committed_membership_config)
             .into_iter()
             .map(|(id, (address, is_voter))| MemberInfo {
                 replica: id,
