@@ -47,7 +47,7 @@ impl World {
                 }
             }
             Fault::Election => self.elect(false),
-            Fault::Reelection => self.elect(true),
+            Fault::Reelection => self.reelect(),
             Fault::RestartServer => {
                 self.crash(server);
                 let down = self.rng.between(20, 800) * MS;
@@ -81,6 +81,16 @@ impl World {
         self.pause(Host::Server(leader), span);
         let after = self.rng.between(10 * MS, span / 3 + 10 * MS);
         self.after(after, Event::Elect { again: false });
+    }
+
+    /// The leader is elected again, often while a disk keeps its entries from being committed.
+    fn reelect(&mut self) {
+        let stall = if self.rng.chance(500) { 0 } else { self.rng.between(5, 100) * MS };
+        if let Some((leader, _)) = self.log.leader {
+            let server = &mut self.servers[leader];
+            server.commit_at = server.commit_at.max(self.now + stall);
+        }
+        self.after(stall / 2, Event::Elect { again: true });
     }
 
     /// An election, if there is somebody to elect.
