@@ -22,6 +22,9 @@ use crate::exit::Failure;
 /// How long clients may take for what they do between two orders, beside what they wait for in the servers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a process may take to be gone once it was killed.
+const DEATH: Duration = Duration::from_secs(1);
+
 /// All clients.
 #[derive(Debug)]
 pub(crate) struct Crowd {
@@ -34,7 +37,7 @@ pub(crate) struct Crowd {
 
 #[derive(Debug)]
 struct Member {
-    /// Killed when it is dropped.
+    /// Killed, and waited for, when this is dropped.
     child: Child,
     orders: Option<ChildStdin>,
     is_ready: bool,
@@ -43,6 +46,17 @@ struct Member {
     /// It has been told to stop, or was killed: it is no surprise that it ends.
     may_end: bool,
     has_ended: bool,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.start_kill();
+        let killed = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && killed.elapsed() < DEATH {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 #[derive(Debug)]
