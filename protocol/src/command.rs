@@ -84,12 +84,23 @@ pub enum Command {
     },
 }
 
+impl Write {
+    /// About how many bytes it takes.
+    pub(crate) fn weight(&self) -> usize {
+        let value = if let Self::Put { value, .. } = self { value.len() } else { 0 };
+        value + self.path().as_str().len()
+    }
+}
+
 impl Command {
-    /// About how many bytes of users' data it carries.
+    /// About how many bytes it takes.
     pub(crate) fn weight(&self) -> usize {
         match self {
-            Self::Write { write: Write::Put { value, .. }, .. } => value.len(),
-            Self::Tick { renewals } => renewals.len() * 32,
+            Self::Write { write, covers, .. } => {
+                let paths = covers.iter().map(|set| set.path().as_str().len());
+                write.weight() + paths.sum::<usize>()
+            }
+            Self::Tick { renewals } => renewals.iter().map(|renewal| renewal.lease.weight()).sum(),
             _ => 0,
         }
     }
@@ -105,6 +116,14 @@ pub enum LeaseKey {
 }
 
 impl LeaseKey {
+    /// About how many bytes a renewal of it takes.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::Session(_) => 32,
+            Self::Volume(_, top) => 32 + top.as_str().len(),
+        }
+    }
+
     /// Whose lease it is.
     pub fn session(&self) -> SessionId {
         match self {

@@ -46,6 +46,14 @@ pub enum LimitError {
     /// The path is too long, or a component of it is.
     #[error(transparent)]
     Path(#[from] PathError),
+    /// What was asked for is too long for one answer, as a list of very many children is.
+    #[error("the answer has {got} bytes: expected at most {expected}")]
+    Content {
+        /// Its length in bytes, about.
+        got: usize,
+        /// The bound in bytes.
+        expected: usize,
+    },
     /// The session's name is too long.
     #[error("the session's name has {got} bytes: expected at most {expected}")]
     SessionName {

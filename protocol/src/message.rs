@@ -36,6 +36,9 @@ pub struct Header {
     pub session: SessionId,
     /// The leadership that the session has registered with; 0 before it has.
     pub epoch: Epoch,
+    /// Which of the session's registrations this belongs to. A client counts them up, over all its connections: what was sent
+    /// under an earlier one, on a connection that it has given up since, is refused. In [`Body::Register`], the new number.
+    pub registration: u64,
     /// The request's number in the session. Writes are numbered without gaps; other requests need no number and carry the
     /// one that the next write will have (S9).
     pub sequence: Sequence,
@@ -76,7 +79,8 @@ pub enum Body {
         name: String,
     },
     /// The session has found this leader: recalls may go down this connection from now on. Sent on each new
-    /// connection before anything else of the session. The only request of a session whose header may name another epoch.
+    /// connection before anything else of the session, with a new registration number. The only request of a session whose
+    /// header may name another epoch.
     Register,
     /// The session ends: all its copies are dropped.
     Close,
@@ -375,7 +379,9 @@ pub enum Refusal {
         session: SessionId,
     },
     /// The request's number lies outside of the window of remembered outcomes (S9).
-    #[error("request {got} of the session is outside of the window of remembered outcomes: expected {lowest} to {highest}")]
+    #[error(
+        "request {got} of the session is outside of the window of remembered outcomes: expected {lowest} to {highest}"
+    )]
     Window {
         /// The request's number.
         got: Sequence,

@@ -102,6 +102,25 @@ impl ObjectSet {
     }
 }
 
+/// Sets beyond this many are taken together by [`compact`]: a command that names them stays small.
+pub const SETS_MAX: usize = 16;
+
+/// At most [`SETS_MAX`] sets that include all of these. More, as of a put that makes a long chain of nodes, are taken
+/// together as the subtrees of their topmost nodes, but for the children lists that only gain a name.
+pub fn compact(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
+    if sets.len() <= SETS_MAX {
+        return sets;
+    }
+    let is_data = |set: &&ObjectSet| !matches!(set, ObjectSet::One(Object { kind: Kind::Children, .. }));
+    let Some(top) = sets.iter().filter(is_data).map(ObjectSet::path).min_by_key(|path| path.depth()).cloned() else {
+        return sets;
+    };
+    let top = ObjectSet::Subtree(top);
+    let mut compact: Vec<ObjectSet> = sets.into_iter().filter(|set| !top.includes(set)).collect();
+    compact.push(top);
+    compact
+}
+
 /// A node's value: any bytes. Cheap to clone.
 pub type Value = Bytes;
 
@@ -174,6 +193,18 @@ mod tests {
 
     fn path(text: &str) -> Path {
         Path::parse(text).expect("a valid path")
+    }
+
+    #[test]
+    fn many_sets_become_few_that_include_them() {
+        let chain: Vec<Path> = (1..=SETS_MAX).map(|depth| path(&"/x".repeat(depth + 1))).collect();
+        let node = |path: &Path| [Object::data(path.clone()), Object::children(path.clone())].map(ObjectSet::One);
+        let mut sets: Vec<ObjectSet> = chain.iter().flat_map(node).collect();
+        sets.push(ObjectSet::One(Object::children(path("/x"))));
+        let few = compact(sets.clone());
+        assert_eq!(few, [ObjectSet::One(Object::children(path("/x"))), ObjectSet::Subtree(path("/x/x"))]);
+        assert!(sets.iter().all(|set| few.iter().any(|one| one.includes(set))));
+        assert_eq!(compact(few.clone()), few);
     }
 
     #[test]

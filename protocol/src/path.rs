@@ -31,7 +31,9 @@ pub enum PathError {
         path: String,
     },
     /// Two slashes in a row, or one at the end.
-    #[error("path {path:?} has an empty component at byte {at}: expected a name between slashes and none after the last")]
+    #[error(
+        "path {path:?} has an empty component at byte {at}: expected a name between slashes and none after the last"
+    )]
     EmptyComponent {
         /// The text that was given.
         path: String,

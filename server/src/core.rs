@@ -55,13 +55,20 @@ pub struct Core {
     ended: watch::Sender<u64>,
 }
 
+struct Registered {
+    registration: u64,
+    connection: ConnectionId,
+    recalls: Recalls,
+}
+
 struct Inner {
     state: State,
     lessor: Option<Lessor>,
     /// Where the leader listens, while this replica does not lead.
     leader: Option<String>,
     waiting: HashMap<RequestId, oneshot::Sender<Response>>,
-    connections: HashMap<SessionId, (ConnectionId, Recalls)>,
+    /// Where each session registered last, and under which number.
+    connections: HashMap<SessionId, Registered>,
 }
 
 impl Core {
@@ -97,7 +104,7 @@ impl Core {
             return answer;
         }
         if request.body == Body::Register {
-            inner.connections.insert(request.header.session, (connection, recalls.clone()));
+            inner.register(&request, connection, recalls);
         }
         let id = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
         inner.waiting.insert(id, sender);
@@ -180,7 +187,7 @@ impl Core {
 
     /// The connection has ended: nothing is sent down it any more.
     pub fn disconnected(&self, connection: ConnectionId) {
-        self.inner.lock().connections.retain(|_, (one, _)| *one != connection);
+        self.inner.lock().connections.retain(|_, registered| registered.connection != connection);
     }
 
     fn input(&self, input: Input) {
@@ -208,7 +215,7 @@ impl Core {
                     }
                 }
                 Effect::Recall(recall) => {
-                    if let Some((_, recalls)) = inner.connections.get(&recall.session) {
+                    if let Some(Registered { recalls, .. }) = inner.connections.get(&recall.session) {
                         // A connection that has ended; the lessor sends it again on the next.
                         let _ = recalls.send(recall);
                     }
@@ -229,6 +236,18 @@ impl Core {
         }
         inner.waiting.clear();
         inner.connections.clear();
+    }
+}
+
+impl Inner {
+    /// Recalls for the session go down this connection from now on, unless it has registered on another since.
+    fn register(&mut self, request: &Request, connection: ConnectionId, recalls: &Recalls) {
+        let registration = request.header.registration;
+        let later = self.connections.get(&request.header.session).filter(|other| other.registration > registration);
+        if later.is_none() {
+            let registered = Registered { registration, connection, recalls: recalls.clone() };
+            self.connections.insert(request.header.session, registered);
+        }
     }
 }
 

@@ -100,9 +100,14 @@ impl Holder {
         if purpose.is_quick() {
             session.pace.asked(session.until, now);
         }
+        let registration = match purpose {
+            Purpose::Register => Some(self.flights.next()),
+            _ => session.registered,
+        };
         Header {
             session: session.id,
             epoch: self.epoch,
+            registration: registration.map_or(0, |ticket| ticket.0),
             sequence: self.writes.next_sequence(),
             unanswered_from: self.writes.unanswered_from(),
             renew: self.volumes.renewals(ride, purpose.is_quick(), now),
@@ -132,7 +137,7 @@ impl Holder {
         let Response { epoch, result, .. } = response;
         match result {
             Ok(answer) => self.accepted(flight, epoch, answer, now),
-            Err(refusal) => self.refused(ticket, flight, refusal, now),
+            Err(refusal) => self.refused(ticket, flight, (epoch, refusal), now),
         }
     }
 
@@ -151,11 +156,16 @@ impl Holder {
         response.epoch == self.epoch && dealt_with
     }
 
-    fn refused(&mut self, ticket: Ticket, flight: Flight, refusal: Refusal, now: Instant) {
+    fn refused(&mut self, ticket: Ticket, flight: Flight, (epoch, refusal): (Epoch, Refusal), now: Instant) {
         match refusal {
             Refusal::NotLeader { leader } => {
                 self.wants_again(flight.purpose, now);
                 self.find_leader(leader);
+            }
+            // A leader that does not know that it is deposed knows no session that was opened since.
+            Refusal::SessionGone { .. } if epoch < self.epoch => {
+                self.wants_again(flight.purpose, now);
+                self.find_leader(None);
             }
             Refusal::SessionGone { session } if self.session() == Some(session) => self.expire(flight.purpose, now),
             Refusal::NotRegistered { .. } => self.not_registered(ticket, flight.purpose, now),

@@ -54,7 +54,7 @@ pub(super) struct Session {
     pub(super) until: Instant,
     pub(super) pace: Pace,
     /// The latest sending of [`Body::Register`] that was answered.
-    registered: Option<Ticket>,
+    pub(super) registered: Option<Ticket>,
 }
 
 impl Holder {

@@ -27,7 +27,7 @@ pub(super) struct Pace {
     pub(super) term: Duration,
     /// When a request of its own is due.
     pub(super) due: Instant,
-    /// A renewal was sent, and no answer to it has come.
+    /// A renewal was sent, and no answer to it has come, or one that promised hardly anything.
     pub(super) is_wanted: bool,
 }
 
@@ -52,7 +52,8 @@ impl Pace {
         let interval = (term / 2 + term / 10 * u32::from(spread_permille) / 1000).min(span * 2 / 3);
         self.term = term;
         self.due = self.due.max(sent.after(interval)).max(now.after(term / RETRIES_PER_TERM_MAX));
-        self.is_wanted = false;
+        // A leader without a quorum promises less and less, up to the horizon: the lease ends before it can be asked again.
+        self.is_wanted = self.due >= sent.after(span - span / 8);
     }
 
     /// A renewal is being sent, for a lease that ends at `until`: when to try again unless it is answered.

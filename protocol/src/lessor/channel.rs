@@ -16,8 +16,8 @@ pub const RECALL_AGAIN: Duration = Duration::from_millis(500);
 /// One session's stamps and recalls in one epoch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Channel {
-    /// The session has registered with this epoch: recalls can be sent.
-    pub(super) is_registered: bool,
+    /// The session's latest registration with this epoch: recalls can be sent, and requests of it are dealt with.
+    registration: Option<u64>,
     /// The last stamp given.
     sequence: u64,
     /// The stamp of the last grant.
@@ -73,7 +73,7 @@ impl Channel {
         self.recalls += 1;
         let recall = Recall { session, stamp, number: self.recalls, sets };
         self.unanswered.insert(stamp, Unanswered { recall: recall.clone(), since: now, sent: now });
-        (stamp, self.is_registered.then_some(recall))
+        (stamp, self.registration.map(|_| recall))
     }
 
     /// Takes a consent. Returns what had been recalled, once (S2).
@@ -81,15 +81,25 @@ impl Channel {
         self.unanswered.remove(&stamp).map(|unanswered| unanswered.recall)
     }
 
-    /// The session has found this leader: everything unanswered is to be sent to it now.
-    pub(super) fn register(&mut self, now: Instant) -> Vec<Recall> {
-        self.is_registered = true;
-        self.again(now, Duration::ZERO)
+    /// The session has found this leader. False if it has registered later than this already: the request was sent on a
+    /// connection that it has given up since.
+    pub(super) fn register(&mut self, registration: u64) -> bool {
+        let is_later = self.registration.is_none_or(|last| last < registration);
+        if is_later {
+            self.registration = Some(registration);
+        }
+        is_later
+    }
+
+    /// Whether a request belongs to the session's latest registration. What was sent before that, on a connection that the
+    /// client has given up, must not have an effect any more: its repetition may have been answered (S9).
+    pub(super) fn is_current(&self, registration: u64) -> bool {
+        self.registration == Some(registration)
     }
 
     /// Recalls that were sent at least `after` ago and are unanswered, to be sent again.
     pub(super) fn again(&mut self, now: Instant, after: Duration) -> Vec<Recall> {
-        let is_registered = self.is_registered;
+        let is_registered = self.registration.is_some();
         let late = self.unanswered.values_mut().filter(|one| is_registered && now.since(one.sent) >= after);
         late.map(|one| {
             one.sent = now;
@@ -115,7 +125,7 @@ mod tests {
 
     #[test]
     fn recalls_are_numbered_without_gaps_and_answered_once() {
-        let mut channel = Channel { is_registered: true, ..Channel::default() };
+        let mut channel = Channel { registration: Some(1), ..Channel::default() };
         let (session, epoch, now) = (SessionId(1), Epoch(5), Instant::from_micros(9));
         let (first, recall) = channel.recall(session, epoch, vec![set("/a")], now);
         assert_eq!(recall.map(|recall| recall.number), Some(1));
@@ -129,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_is_recalled_already_is_not_asked_for_twice() {
-        let mut channel = Channel { is_registered: true, ..Channel::default() };
+        let mut channel = Channel { registration: Some(1), ..Channel::default() };
         let (session, epoch, now) = (SessionId(1), Epoch(5), Instant::from_micros(9));
         let (first, _) = channel.recall(session, epoch, vec![ObjectSet::Subtree(Path::root())], now);
         assert_eq!(channel.recall(session, epoch, vec![set("/a")], now), (first, None));
@@ -141,6 +151,8 @@ mod tests {
         let now = Instant::from_micros(9);
         let (_, recall) = channel.recall(SessionId(1), Epoch(5), vec![set("/a")], now);
         assert_eq!(recall, None, "there is nowhere to send it yet");
-        assert_eq!(channel.register(now).len(), 1);
+        assert!(channel.register(1));
+        assert_eq!(channel.again(now, Duration::ZERO).len(), 1);
+        assert!(!channel.register(1), "a repetition, or a straggler");
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     command::{Command, LeaseKey, Outcome, Write, WriteRefusal, Written},
     id::{Epoch, Incarnation, SessionId, Stamp},
     message::{Acquired, Answer, LastValid, Refusal, Revival},
-    object::Object,
+    object::{Object, ObjectSet, compact},
     path::Path,
     planted::Bug,
     state::State,
@@ -19,8 +19,8 @@ use super::{
     writes::{Pending, Turn},
 };
 
-/// The most changes in the list for a returning session; with more, revalidating one by one is cheaper.
-pub const CHANGES_MAX: usize = 4096;
+/// The most bytes of paths in the list of changes for a returning session; with more, revalidating one by one is cheaper.
+pub const CHANGES_BYTES_MAX: usize = 256 << 10;
 
 impl Lessor {
     pub(super) fn committed(&mut self, number: u64, outcomes: Vec<Outcome>, turn: &mut StepContext<'_>) {
@@ -131,7 +131,8 @@ impl Lessor {
                 && state.volume(volume).is_some_and(|volume| volume.generation == valid_at.generation)
         });
         let changed = known.and_then(|known| state.changed_since(known.revision, volume));
-        match changed.filter(|changed| changed.len() <= CHANGES_MAX) {
+        let bytes = |changed: &[ObjectSet]| changed.iter().map(|set| set.path().as_str().len() + 1).sum::<usize>();
+        match changed.filter(|changed| bytes(changed) <= CHANGES_BYTES_MAX) {
             Some(mut changed) => {
                 changed.extend(self.writes.covers_within(volume));
                 Revival::AllBut { changed, covering: self.next_covering() }
@@ -152,8 +153,12 @@ impl Lessor {
             },
             // A tick on its way moved the horizon. The lease is not renewed any more; its end is proposed again (T5). A new
             // lease that came with the same entry has nothing to do with that.
+            //
+            // A session was promised nothing: a sign of life, such as a new volume lease, keeps it.
             Outcome::HorizonMoved { horizon } => {
-                if turn.state.lease(&key).is_some_and(|lease| lease.incarnation == incarnation) {
+                if let LeaseKey::Session(_) = &key {
+                    self.ends.insert(key, incarnation, self.clock.ending().after(State::SESSION_TERM));
+                } else if turn.state.lease(&key).is_some_and(|lease| lease.incarnation == incarnation) {
                     let (horizon, reason) = (*horizon, Reason::Expire(key.clone(), incarnation));
                     self.propose(Command::Expire { lease: key, incarnation, horizon }, reason);
                 }
@@ -203,7 +208,7 @@ impl Lessor {
     /// The write would have changed objects that no consent covers. It keeps its turn, and gathers those too (S2).
     fn gather_again(&mut self, waiting: Turn, turn: &mut StepContext<'_>) {
         let Some(pending) = self.writes.get(waiting) else { return };
-        let covers = turn.state.footprint(&pending.write).unwrap_or_default();
+        let covers = compact(turn.state.footprint(&pending.write).unwrap_or_default());
         let ready = self.writes.cover(waiting, covers);
         self.propose_ready(ready);
         self.gather(waiting, turn);

@@ -90,15 +90,17 @@ impl Ends {
         }
     }
 
-    /// The renewals since the last tick, for the next one (T6). At most `most`; the rest waits for the tick after.
+    /// The renewals since the last tick, for the next one (T6). About `most` bytes of them; the rest waits for the tick after.
     pub(super) fn take_renewals(&mut self, most: usize) -> Vec<Renewal> {
         let mut renewals = Vec::new();
-        while renewals.len() < most
+        let mut bytes = 0;
+        while bytes < most
             && let Some(lease) = self.renewed.pop_first()
         {
             if let Some(end) = self.ends.get_mut(&lease)
                 && let Some(at) = end.renewed.take()
             {
+                bytes += lease.weight();
                 renewals.push(Renewal { lease, incarnation: end.incarnation, at });
             }
         }
@@ -152,7 +154,7 @@ mod tests {
         ends.renew(&key, at(11), Duration::ZERO);
         assert_eq!(ends.get(&key).map(|end| end.end), Some(at(10)));
         let renewal = Renewal { lease: key.clone(), incarnation: Incarnation(1), at: at(11) };
-        assert_eq!(ends.take_renewals(9), [renewal], "its horizon moves on all the same");
+        assert_eq!(ends.take_renewals(1), [renewal], "its horizon moves on all the same");
         let over = ends.next_over(at(12), |_| Duration::ZERO, |_| true, Duration::ZERO);
         assert_eq!(over, Some((key, Incarnation(1))));
     }

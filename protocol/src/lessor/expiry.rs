@@ -6,7 +6,7 @@ use crate::{
     state::State,
 };
 
-use super::{Lessor, Reason, SWEEP_MAX, StepContext, TICK_RENEWALS_MAX};
+use super::{Lessor, Reason, SWEEP_MAX, StepContext, TICK_BYTES_MAX};
 
 impl Lessor {
     pub(super) fn look_at_the_clock(&mut self, turn: &StepContext<'_>) {
@@ -40,7 +40,7 @@ impl Lessor {
         if is_due && !self.is_ticking && !self.ends.is_empty() {
             self.last_tick = now;
             self.is_ticking = true;
-            let renewals = self.ends.take_renewals(TICK_RENEWALS_MAX);
+            let renewals = self.ends.take_renewals(TICK_BYTES_MAX);
             self.propose(Command::Tick { renewals }, Reason::Tick);
             self.holdings.sweep(now, SWEEP_MAX, turn.state);
         }

@@ -46,8 +46,10 @@ impl Track {
 pub(super) struct ObjectLease {
     /// The leader counts it as over from here on: term, drift and margin are in (T3).
     pub(super) over: ClusterTime,
-    /// The stamp of the last grant, in the leader's epoch; 0 for one that was only listed.
+    /// The stamp of the last grant, in the leader's epoch; for one that was only listed, of the last to the session.
     pub(super) sequence: u64,
+    /// The client has told of it in a list, and nothing was granted since: it may have dropped it by now.
+    pub(super) is_listed: bool,
 }
 
 /// All of them.
@@ -116,6 +118,7 @@ impl Holdings {
         if let Some(known) = self.leases.get_mut(&(object.clone(), session)) {
             known.over = known.over.max(lease.over);
             known.sequence = known.sequence.max(lease.sequence);
+            known.is_listed &= lease.is_listed;
             return;
         }
         if track.exact >= most {
@@ -194,17 +197,22 @@ impl Holdings {
         own.chain(below.into_iter().flatten())
     }
 
-    /// The coverings of a session that a list can end, for it to be asked for them (S7).
-    pub(super) fn coverings_of(&self, session: SessionId) -> Vec<Covering> {
-        let listed = self.tracks.iter().filter(|((_, holder), _)| *holder == session);
-        listed
-            .filter_map(|((volume, _), track)| match &track.mode {
-                Mode::Listed { number, .. } => {
-                    Some(Covering { volume: volume.clone(), incarnation: track.incarnation, number: *number })
-                }
-                Mode::Exact | Mode::Covering => None,
-            })
-            .collect()
+    /// The coverings of a session that a list can end, each with a new number, for it to be asked for lists (S7). What has
+    /// come of earlier lists does not count towards these.
+    pub(super) fn ask_for_lists(
+        &mut self,
+        session: SessionId,
+        mut next: impl FnMut() -> CoveringNumber,
+    ) -> Vec<Covering> {
+        let mut coverings = Vec::new();
+        for ((volume, _), track) in self.tracks.iter_mut().filter(|((_, holder), _)| *holder == session) {
+            if matches!(track.mode, Mode::Listed { .. }) {
+                let number = next();
+                track.mode = Mode::Listed { number, pieces: BTreeSet::new() };
+                coverings.push(Covering { volume: volume.clone(), incarnation: track.incarnation, number });
+            }
+        }
+        coverings
     }
 
     /// Forgets some of the leases that are over, going on where it stopped last: looks at `most` of them.

@@ -18,7 +18,7 @@ use super::{
 };
 
 /// The most rows in one answer: it stays well below a frame.
-pub const ROWS_MAX: usize = 4096;
+pub const ROWS_MAX: usize = 1024;
 
 impl Lessor {
     pub(super) fn inspect(&self, asker: &Asker, inspect: &Inspect, turn: &mut StepContext<'_>) {

@@ -58,10 +58,14 @@ pub const PROPOSAL_COMMANDS_MAX: usize = 1024;
 pub const PROPOSAL_BYTES_MAX: usize = 2 << 20;
 /// The most writes that may wait at one time; one more is refused as busy.
 pub const WRITES_MAX: usize = 1 << 16;
+/// The most bytes that waiting writes may have; with more, one more is refused as busy.
+pub const WRITES_BYTES_MAX: usize = 256 << 20;
+/// The longest content of one answer: with the rest of the answer it fits into a frame.
+pub const CONTENT_BYTES_MAX: usize = 8 << 20;
 /// The most reads that may wait for a proof of leadership; one more is refused as busy.
 pub const READS_MAX: usize = 1 << 16;
-/// The most renewals in one tick: an entry stays quick to apply. With more, horizons move a tick later.
-pub const TICK_RENEWALS_MAX: usize = 1 << 16;
+/// About the most bytes of renewals in one tick: an entry stays quick to apply. With more, horizons move a tick later.
+pub const TICK_BYTES_MAX: usize = 2 << 20;
 /// The object leases looked at for being over with each tick.
 const SWEEP_MAX: usize = 4096;
 
@@ -206,7 +210,6 @@ impl Lessor {
     /// The lessor of a replica that has just become leader. Its first proposal begins the epoch.
     pub fn new(config: Config, state: &State, now: Instant) -> Self {
         Self {
-            config,
             epoch: None,
             clock: ClusterClock::new(state.cluster_time(), now),
             ends: Ends::default(),
@@ -214,7 +217,8 @@ impl Lessor {
             coverings: CoveringNumber::default(),
             channels: BTreeMap::new(),
             writes: Writes::default(),
-            round: 0,
+            // Another lessor of this process may still have a proof under way: its round must not be taken for one of ours.
+            round: config.attempt,
             proving: Vec::new(),
             next_round: Vec::new(),
             outbox: Vec::new(),
@@ -222,6 +226,7 @@ impl Lessor {
             in_flight: BTreeMap::new(),
             last_tick: state.cluster_time(),
             is_ticking: false,
+            config,
         }
         .with_first_proposal()
     }
@@ -400,7 +405,7 @@ impl Lessor {
         let incarnation = track.incarnation;
         let stamp = self.channels.entry(session).or_default().stamp_grant(self.epoch?);
         let over = self.clock.ending().after(settings.settings.object_wait(self.config.drift));
-        let lease = ObjectLease { over, sequence: stamp.sequence };
+        let lease = ObjectLease { over, sequence: stamp.sequence, is_listed: false };
         let most = self.config.limits.session_objects_max;
         self.holdings.add(volume, object, session, lease, most, turn.state);
         let span = settings.settings.object_term();

@@ -1,16 +1,17 @@
 //! What clients ask, up to where it is answered or begins to wait.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     command::Command,
     id::{RequestId, SessionId, Stamp},
+    limits::LimitError,
     message::{Answer, Body, Consent, HeldPiece, Inspect, ReadAnswer, Refusal, Request},
-    object::{Object, ObjectSet},
+    object::{Content, Object, ObjectSet},
 };
 
 use super::{
-    Asker, Effect, Lessor, READS_MAX, Reason, StepContext, WaitingRead,
+    Asker, CONTENT_BYTES_MAX, Effect, Lessor, READS_MAX, Reason, StepContext, WaitingRead,
     channel::{Channel, RECALL_AGAIN},
     holdings::{Mode, ObjectLease},
 };
@@ -29,8 +30,12 @@ impl Lessor {
             _ if turn.state.session(session).is_none() => {
                 return self.reply_bare(&asker, Err(Refusal::SessionGone { session }), turn);
             }
-            Body::Register => return self.register(&asker, turn),
-            _ if header.epoch != epoch || !self.channels.get(&session).is_some_and(|channel| channel.is_registered) => {
+            Body::Register => {
+                if !self.register(&asker, header.registration, turn) {
+                    return;
+                }
+            }
+            _ if header.epoch != epoch || !self.is_current(session, header.registration) => {
                 let refusal = Refusal::NotRegistered { got: header.epoch, expected: epoch };
                 return self.reply_bare(&asker, Err(refusal), turn);
             }
@@ -73,12 +78,31 @@ impl Lessor {
 
     /// The session has found this leader. It is told for which volumes a list of what it holds is wanted (S7), and gets the
     /// recalls that could not be sent before.
-    fn register(&mut self, asker: &Asker, turn: &mut StepContext<'_>) {
-        self.sign_of_life(asker.session, turn);
-        let coverings = self.holdings.coverings_of(asker.session);
+    ///
+    /// Each registration asks for lists of its own: pieces of one that was begun under an earlier registration do not count.
+    ///
+    /// False if the session has registered later than this already.
+    fn register(&mut self, asker: &Asker, registration: u64, turn: &mut StepContext<'_>) -> bool {
+        let session = asker.session;
+        if !self.channel(session).register(registration) {
+            let epoch = self.epoch.unwrap_or_default();
+            let refusal = Refusal::NotRegistered { got: epoch, expected: epoch };
+            self.reply_bare(asker, Err(refusal), turn);
+            return false;
+        }
+        let coverings = &mut self.coverings;
+        let coverings = self.holdings.ask_for_lists(session, || {
+            *coverings = coverings.next();
+            *coverings
+        });
         self.reply(asker, Ok(Answer::Registered { coverings }), turn);
-        let channel = self.channels.entry(asker.session).or_default();
-        turn.effects.extend(channel.register(turn.now).into_iter().map(Effect::Recall));
+        turn.effects.extend(self.channel(session).again(turn.now, Duration::ZERO).into_iter().map(Effect::Recall));
+        true
+    }
+
+    /// Whether the request belongs to the session's latest registration with this epoch.
+    fn is_current(&self, session: SessionId, registration: u64) -> bool {
+        self.channels.get(&session).is_some_and(|channel| channel.is_current(registration))
     }
 
     fn recall_again(&mut self, session: SessionId, turn: &mut StepContext<'_>) {
@@ -130,15 +154,24 @@ impl Lessor {
             && matches!(&track.mode, Mode::Listed { number, .. } if number == covering);
         let Some((_, settings)) = is_current.then(|| turn.state.volume_of(volume)) else { return };
         let over = self.clock.ending().after(settings.settings.object_wait(self.config.drift));
+        // Which grant each copy came with is not told: the last there was is as late as it can have been (S2, S2w).
+        let sequence = self.channels.get(&session).map_or(0, Channel::last_grant);
         let most = self.config.limits.session_objects_max;
         for object in objects.iter().filter(|object| turn.state.volume_of(&object.path).0 == volume) {
-            self.holdings.add(volume, object, session, ObjectLease { over, sequence: 0 }, most, turn.state);
+            self.holdings.add(
+                volume,
+                object,
+                session,
+                ObjectLease { over, sequence, is_listed: true },
+                most,
+                turn.state,
+            );
         }
         if let Some(track) = self.holdings.track_mut(volume, session)
             && let Mode::Listed { pieces: seen, .. } = &mut track.mode
         {
             seen.insert(*piece);
-            if (0..*pieces).all(|piece| seen.contains(&piece)) {
+            if *pieces > 0 && (0..*pieces).all(|piece| seen.contains(&piece)) {
                 track.mode = Mode::Exact;
             }
         }
@@ -160,7 +193,7 @@ impl Lessor {
 
     fn begin_round(&mut self, turn: &mut StepContext<'_>) {
         if self.proving.is_empty() && !self.next_round.is_empty() {
-            self.round += 1;
+            self.round = self.round.wrapping_add(1);
             self.proving = std::mem::take(&mut self.next_round);
             turn.effects.push(Effect::Prove { round: self.round });
         }
@@ -186,9 +219,13 @@ impl Lessor {
 
     fn answer_read(&mut self, read: &WaitingRead, turn: &mut StepContext<'_>) {
         let WaitingRead { asker, object, known } = read;
-        let grant = self.grant(asker.session, object, turn);
         let is_unchanged = known.is_some() && *known == turn.state.modify_revision(object);
         let content = if is_unchanged { None } else { Some(turn.state.content(object)) };
+        if let Some(got) = content.as_ref().map(Content::weight).filter(|got| *got > CONTENT_BYTES_MAX) {
+            let error = LimitError::Content { got, expected: CONTENT_BYTES_MAX };
+            return self.reply(asker, Err(error.into()), turn);
+        }
+        let grant = self.grant(asker.session, object, turn);
         let volume = turn.state.volume_of(&object.path).0.clone();
         let answer = ReadAnswer { content, grant, volume, applied: turn.state.revision() };
         self.reply(asker, Ok(Answer::Read(answer)), turn);

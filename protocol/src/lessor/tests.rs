@@ -22,6 +22,7 @@ struct World {
     index: u64,
     requests: u64,
     sequence: u64,
+    registrations: BTreeMap<SessionId, u64>,
 }
 
 fn path(text: &str) -> Path {
@@ -58,7 +59,7 @@ impl World {
         let state = State::new(VolumeSettings::DEFAULT);
         let now = Instant::from_micros(1_000_000);
         let lessor = Lessor::new(config(1), &state, now);
-        Self { state, lessor, now, index: 0, requests: 0, sequence: 0 }
+        Self { state, lessor, now, index: 0, requests: 0, sequence: 0, registrations: BTreeMap::new() }
     }
 
     /// Another leader takes over the state.
@@ -103,14 +104,22 @@ impl World {
 
     fn request(&mut self, session: SessionId, body: Body) -> Vec<Effect> {
         self.sequence += 1;
+        if body == Body::Register {
+            *self.registrations.entry(session).or_default() += 1;
+        }
         let header = Header {
             session,
             epoch: self.state.epoch(),
+            registration: self.registration(session),
             sequence: Sequence(self.sequence),
             unanswered_from: Sequence(self.sequence),
             ..Header::default()
         };
         self.send(Request { header, body })
+    }
+
+    fn registration(&self, session: SessionId) -> u64 {
+        self.registrations.get(&session).copied().unwrap_or_default()
     }
 
     fn send(&mut self, request: Request) -> Vec<Effect> {
@@ -158,6 +167,7 @@ impl World {
         let header = Header {
             session,
             epoch: self.state.epoch(),
+            registration: self.registration(session),
             renew: vec![Renew { volume: Path::root(), incarnation }],
             ..Header::default()
         };
@@ -211,12 +221,12 @@ fn a_read_waits_for_a_round_that_begins_after_it() {
     let mut world = World::new();
     let session = world.session();
     let read = |object| Body::Read { object, known: None };
-    assert_eq!(world.request(session, read(data("/a"))), [Effect::Prove { round: 1 }]);
+    assert_eq!(world.request(session, read(data("/a"))), [Effect::Prove { round: 2 }]);
     assert_eq!(world.request(session, read(data("/b"))), [], "the round under way may have missed a write");
-    let effects = world.step(Input::Proven { round: 1 });
+    let effects = world.step(Input::Proven { round: 2 });
     assert_eq!(replies(&effects).len(), 1);
-    assert_eq!(effects.last(), Some(&Effect::Prove { round: 2 }));
-    assert_eq!(result(&world.step(Input::NotProven { round: 2 })), Err(Refusal::Retry));
+    assert_eq!(effects.last(), Some(&Effect::Prove { round: 3 }));
+    assert_eq!(result(&world.step(Input::NotProven { round: 3 })), Err(Refusal::Retry));
 }
 
 #[test]
@@ -386,6 +396,71 @@ fn after_a_failover_every_session_with_a_volume_lease_is_asked_until_it_has_told
     world.request(holder, Body::Held(piece));
     assert_eq!(recalls(&world.write(writer, put("/d", b"1"))), []);
     assert_eq!(recalls(&world.write(writer, put("/a", b"1"))).len(), 1);
+}
+
+#[test]
+fn what_was_sent_before_the_latest_registration_has_no_effect() {
+    let mut world = World::new();
+    let (holder, _) = world.holder(&data("/a"));
+    let header = Header {
+        session: holder,
+        epoch: world.state.epoch(),
+        registration: world.registration(holder),
+        ..Header::default()
+    };
+    world.request(holder, Body::Register);
+    let straggler = Body::Acquire { path: Path::root(), valid_at: None };
+    let effects = world.send(Request { header: header.clone(), body: straggler });
+    assert!(matches!(result(&effects), Err(Refusal::NotRegistered { .. })));
+    assert!(!world.lessor.has_proposal());
+    let effects = world.send(Request { header, body: Body::Register });
+    assert!(matches!(result(&effects), Err(Refusal::NotRegistered { .. })), "an old registration neither");
+}
+
+#[test]
+fn a_list_counts_for_the_registration_that_asked_for_it() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    world.fail_over();
+    let covering = |world: &mut World| match answer(&world.request(holder, Body::Register)) {
+        Answer::Registered { coverings } => coverings[0].number,
+        other => panic!("registered: {other:?}"),
+    };
+    let piece = |covering, piece, pieces| {
+        Body::Held(HeldPiece {
+            volume: Path::root(),
+            incarnation: grant.incarnation,
+            covering,
+            piece,
+            pieces,
+            objects: Vec::new(),
+        })
+    };
+    let first = covering(&mut world);
+    world.request(holder, piece(first, 0, 2));
+    let second = covering(&mut world);
+    assert_ne!(first, second);
+    world.request(holder, piece(second, 1, 2));
+    let writer = world.session();
+    assert_eq!(recalls(&world.write(writer, put("/b", b"1"))).len(), 1, "piece 0 of the second list is missing");
+}
+
+#[test]
+fn a_session_whose_end_was_proposed_lives_on_if_it_acquires_a_lease_first() {
+    let mut world = World::new();
+    let session = world.session();
+    while !world.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. })) {
+        world.commit();
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    let is_expiry = |(command, _): &(Command, Reason)| matches!(command, Command::Expire { .. });
+    let place = world.lessor.outbox.iter().position(is_expiry).expect("the end of the session");
+    let expiry = world.lessor.outbox.remove(place);
+    world.acquire(session, None);
+    world.lessor.outbox.push(expiry);
+    world.commit();
+    assert!(world.state.session(session).is_some() && !world.lessor.has_proposal());
 }
 
 #[test]

@@ -56,6 +56,8 @@ pub(super) struct Wait {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Writes {
     last: Turn,
+    /// About how many bytes they take.
+    bytes: usize,
     pending: BTreeMap<Turn, Pending>,
     by_request: BTreeMap<(SessionId, Sequence), Turn>,
     /// The queue of each object that is written by itself.
@@ -96,6 +98,11 @@ impl Writes {
         self.pending.len()
     }
 
+    /// About how many bytes the writes take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(super) fn get(&self, turn: Turn) -> Option<&Pending> {
         self.pending.get(&turn)
     }
@@ -116,6 +123,7 @@ impl Writes {
     pub(super) fn enter(&mut self, pending: Pending) -> Turn {
         self.last += 1;
         let turn = self.last;
+        self.bytes += pending.write.weight();
         self.by_request.insert((pending.session, pending.sequence), turn);
         let covers = pending.covers.clone();
         self.pending.insert(turn, pending);
@@ -149,6 +157,7 @@ impl Writes {
         self.leave_queues(turn);
         let ready = self.release_behind(turn);
         let pending = self.pending.remove(&turn)?;
+        self.bytes = self.bytes.saturating_sub(pending.write.weight());
         for session in pending.waits.keys() {
             self.waiting.remove(&(*session, turn));
         }

@@ -6,7 +6,7 @@ use crate::{
     command::{Command, LeaseKey, Write},
     id::{Incarnation, Sequence, SessionId, Stamp},
     message::Refusal,
-    object::ObjectSet,
+    object::{ObjectSet, compact},
     path::Path,
     planted::Bug,
     state::Answered,
@@ -15,7 +15,7 @@ use crate::{
 };
 
 use super::{
-    Asker, Effect, Lessor, Reason, StepContext, WRITES_MAX,
+    Asker, Effect, Lessor, Reason, StepContext, WRITES_BYTES_MAX, WRITES_MAX,
     writes::{Pending, Turn, Wait},
 };
 
@@ -52,7 +52,7 @@ impl Lessor {
             let outcome = outcome.clone();
             return self.answer_again(&asker, outcome, turn);
         }
-        let covers = turn.state.footprint(&write).unwrap_or_default();
+        let covers = compact(turn.state.footprint(&write).unwrap_or_default());
         let mut pending = Pending::new(session, sequence, write, asker, turn.now);
         pending.unanswered_from = unanswered_from;
         (pending.dropped, pending.seen, pending.covers) = (dropped, seen, covers);
@@ -96,6 +96,10 @@ impl Lessor {
         let got = self.writes.len();
         if got >= WRITES_MAX {
             return Some(Refusal::Busy { what: "writes".to_owned(), got, most: WRITES_MAX });
+        }
+        let got = self.writes.bytes();
+        if got >= WRITES_BYTES_MAX {
+            return Some(Refusal::Busy { what: "bytes of writes".to_owned(), got, most: WRITES_BYTES_MAX });
         }
         let limits = &self.config.limits;
         if let Err(error) = limits.check_path(write.path()) {

@@ -27,6 +27,9 @@ pub struct Lease {
     pub term: Duration,
     /// No promise goes beyond this. Never moves backwards.
     pub horizon: ClusterTime,
+    /// The greatest skew margin that its volume has had since it was granted: what was promised under a longer term is
+    /// waited for with the margin that went with that (T3). Zero for sessions, whose end makes no copy unsafe.
+    pub margin: Duration,
 }
 
 impl State {
@@ -52,12 +55,18 @@ impl State {
             .take_while(move |(key, _)| key.session() == session)
     }
 
-    /// What the server waits beyond a lease's end before it counts it as over (T3): the margin of the lease's volume, or
-    /// of the one that its paths belong to if that is gone. Zero for sessions, whose end makes no copy unsafe.
+    /// What the server waits beyond a lease's end before it counts it as over (T3). Zero for one that is gone.
     pub fn margin(&self, key: &LeaseKey) -> Duration {
-        match key {
-            LeaseKey::Session(_) => Duration::ZERO,
-            LeaseKey::Volume(_, top) => self.volume_of(top).1.settings.skew_margin(),
+        self.lease(key).map_or(Duration::ZERO, |lease| lease.margin)
+    }
+
+    /// The volume's settings have changed: leases on it keep the greater margin.
+    pub(super) fn widen_margins(&mut self, top: &Path, margin: Duration, touched: &mut BTreeSet<RowKey>) {
+        for (key, lease) in &mut self.leases {
+            if matches!(key, LeaseKey::Volume(_, volume) if volume == top) && lease.margin < margin {
+                lease.margin = margin;
+                touched.insert(RowKey::Lease(key.clone()));
+            }
         }
     }
 
@@ -65,7 +74,11 @@ impl State {
     pub(super) fn grant_lease(&mut self, key: LeaseKey, term: Duration, touched: &mut BTreeSet<RowKey>) -> Lease {
         let incarnation = self.meta.next_incarnation;
         self.meta.next_incarnation = incarnation.next();
-        let lease = Lease { incarnation, term, horizon: self.horizon_from_now(term) };
+        let margin = match &key {
+            LeaseKey::Session(_) => Duration::ZERO,
+            LeaseKey::Volume(_, top) => self.volume_of(top).1.settings.skew_margin(),
+        };
+        let lease = Lease { incarnation, term, horizon: self.horizon_from_now(term), margin };
         touched.insert(RowKey::Lease(key.clone()));
         self.leases.insert(key, lease.clone());
         lease
@@ -107,7 +120,7 @@ impl State {
             let Some(lease) = self.leases.get_mut(key).filter(|lease| lease.incarnation == *incarnation) else {
                 continue;
             };
-            let moved = Lease { incarnation: *incarnation, term, horizon: lease.horizon.max(bound) };
+            let moved = Lease { term, horizon: lease.horizon.max(bound), ..*lease };
             if *lease != moved {
                 *lease = moved;
                 touched.insert(RowKey::Lease(key.clone()));
@@ -174,6 +187,7 @@ mod tests {
     use crate::{
         command::{Command, Write},
         id::Generation,
+        volume::VolumeSettings,
     };
 
     fn on_volume(session: SessionId, top: &str) -> LeaseKey {
@@ -211,7 +225,12 @@ mod tests {
         };
         assert_eq!(fixture.acquire(session, "/any/node"), acquired);
         let key = on_volume(session, "/");
-        let lease = Lease { incarnation: Incarnation(2), term: Duration::from_secs(10), horizon: seconds(111) };
+        let lease = Lease {
+            incarnation: Incarnation(2),
+            term: Duration::from_secs(10),
+            horizon: seconds(111),
+            margin: VolumeSettings::DEFAULT.skew_margin(),
+        };
         assert_eq!(fixture.state.lease(&key), Some(&lease));
         assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), seconds(701), "it is a sign of life");
         let keys: Vec<_> = fixture.state.leases_of(session).map(|(key, _)| key.clone()).collect();
@@ -300,7 +319,12 @@ mod tests {
             vec![renewal(&fixture, &key, seconds(5)), renewal(&fixture, &LeaseKey::Session(session), seconds(5))];
         fixture.time = seconds(5);
         tick(&mut fixture, renewals);
-        let expected = Lease { incarnation: Incarnation(2), term: Duration::from_secs(30), horizon: seconds(38) };
+        let expected = Lease {
+            incarnation: Incarnation(2),
+            term: Duration::from_secs(30),
+            horizon: seconds(38),
+            margin: Duration::from_secs(1),
+        };
         assert_eq!(fixture.state.lease(&key), Some(&expected));
         assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), seconds(608), "5 + 600 + 3");
     }
@@ -339,14 +363,19 @@ mod tests {
     }
 
     #[test]
-    fn the_margin_is_that_of_the_volume_or_of_the_nearest_one_left() {
+    fn a_lease_keeps_the_greatest_margin_that_its_volume_had() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
-        fixture.write(session, create_volume("/a", 5)).expect("new");
-        let second = Duration::from_secs(1);
-        assert_eq!(fixture.state.margin(&on_volume(session, "/a")), second);
-        fixture.write(session, Write::RemoveVolume { path: path("/a") }).expect("a volume");
-        assert_eq!(fixture.state.margin(&on_volume(session, "/a")), second / 10);
+        let margin = |fixture: &Fixture| fixture.state.margin(&on_volume(session, "/"));
+        fixture.acquire(session, "/");
+        let small = margin(&fixture);
+        let set = |settings| Write::SetVolume { path: path("/"), settings };
+        fixture.write(session, set(settings(Duration::from_secs(30)))).expect("a volume");
+        assert_eq!((small, margin(&fixture)), (Duration::from_millis(100), Duration::from_secs(1)));
+        fixture.write(session, set(VolumeSettings::DEFAULT)).expect("a volume");
+        assert_eq!(margin(&fixture), Duration::from_secs(1), "what was promised for 30 s is still out");
+        fixture.acquire(session, "/");
+        assert_eq!(margin(&fixture), small);
         assert_eq!(fixture.state.margin(&LeaseKey::Session(session)), Duration::ZERO);
     }
 }

@@ -23,7 +23,7 @@ use super::{RowKey, State, Volume};
 use crate::{
     command::{Condition, Write, WriteRefusal, Written},
     id::Revision,
-    object::{Object, ObjectSet, Stat, Value},
+    object::{Object, ObjectSet, Stat, Value, compact},
     path::Path,
     volume::VolumeSettings,
 };
@@ -151,13 +151,16 @@ impl State {
                 }
                 self.set_volume(path, Some(*settings), revision, touched);
             }
-            Write::SetVolume { path, settings } => self.set_volume(path, Some(*settings), revision, touched),
+            Write::SetVolume { path, settings } => {
+                self.set_volume(path, Some(*settings), revision, touched);
+                self.widen_margins(path, settings.skew_margin(), touched);
+            }
             Write::RemoveVolume { path } => {
                 self.set_volume(path, None, revision, touched);
                 self.remove_leases_on(path, touched);
             }
         }
-        self.note_change(sets, touched);
+        self.note_change(compact(sets), touched);
         written
     }
 

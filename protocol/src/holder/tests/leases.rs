@@ -92,6 +92,22 @@ fn a_volume_that_comes_to_be_used_again_is_renewed_before_it_lapses() {
 }
 
 #[test]
+fn a_lease_in_use_that_ends_because_nothing_more_is_promised_is_told_by_the_clock() {
+    let mut client = Client::cached();
+    let mut told = Vec::new();
+    while let Some(next) = client.holder.next_deadline().filter(|next| *next <= at(112)) {
+        client.now = next;
+        let effects = client.timeout(&["/"]);
+        told.extend(effects.contains(&Effect::Connection(Connection::Jeopardy)).then_some(next));
+        if let Some((ticket, _)) = keep_alive(&effects) {
+            // As far as the horizon, which does not move without a quorum.
+            client.renew(ticket, Promise { span: at(110).since(next), ..promise("/", 1) });
+        }
+    }
+    assert_eq!(told, [at(110)]);
+}
+
+#[test]
 fn an_unanswered_renewal_is_tried_again_until_the_lease_is_over() {
     let mut client = Client::cached();
     let mut tries = Vec::new();
