@@ -4,6 +4,7 @@
 //! gather several into one fsync. Heartbeats and snapshots have connections of their own, and wait behind nothing.
 
 use std::{
+    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -291,6 +292,12 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         let this = &*self;
         let within = option.soft_ttl().max(this.network.append_timeout);
         async move {
+            // Raft holds the first message back after an error. Connecting before it is there would be trying again at once, and
+            // for as long as the peer is down.
+            let mut input = input.peekable();
+            if Pin::new(&mut input).peek().await.is_none() {
+                return Ok(futures::stream::empty().boxed());
+            }
             // All on one connection: its order is what the pipeline relies on.
             let client = this.link.client().await;
             let client = client.map_err(|error| this.failed(RPCTypes::AppendEntries, within, error))?;
