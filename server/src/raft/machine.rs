@@ -110,6 +110,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         self.store.install(checked.header.clone(), checked.file).await?;
         self.applied = checked.header.applied;
         self.membership = checked.header.membership;
+        tracing::info!(index = ?self.applied.map(|applied| applied.index), "the state was replaced by a snapshot");
         self.machine.restore(checked.state);
         *self.has_snapshot.lock() = true;
         Ok(())
