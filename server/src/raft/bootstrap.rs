@@ -37,14 +37,21 @@
 //! before its Raft starts; if it dies after that, it starts with it, and goes on asking to become a voter until it is
 //! one ([`Node::return_as_voter`]).
 //!
-//! **Why the founding is safe.** Only the founder can initialise the cluster that it has named, only once a majority of
-//! the members has durably accepted it, and a member accepts one founding only (another one of the same founder, if it
-//! has taken no part in the first). Two foundings with a majority each would share a member. Members that were not
-//! there come in by the other way. Should a majority of the disks be wiped while the rest is away, the wiped ones
-//! found a new cluster; its name differs, so the rest does not mix with it but says so and stays out: what a majority
-//! has lost is lost, but never in silence.
+//! **Why the founding is safe.** A leader needs the votes of a majority, and nobody takes part in two foundings: a member
+//! that has voted or stored an entry in one refuses all others. So at most one founding ever has a leader. Before that,
+//! several can be under way, if members see different others at first: each is named at random and initialised by its
+//! founder only, once a majority has durably accepted it. Those with a higher founder give way. A founder gives up for
+//! good what it has not initialised as soon as it hears of a lower one's; a member that has accepted that one is free
+//! then, which it learns by asking the founder.
+//!
+//! **What a founding by a majority does not protect.** Members that are empty cannot tell being new from having been
+//! wiped. If all that a majority of the members has is empty disks while the rest is away for longer than [`PATIENCE`],
+//! that majority founds a new cluster. Its name differs, so the rest stays out and says so; but what it has is not in the
+//! new cluster. This takes the disks of a majority, where those of members that have never been part of the cluster
+//! count too: a cluster is not safe against the loss of a disk before all its members have come in.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -115,23 +122,23 @@ impl Node {
         }
         let reports = self.ask_all().await?;
         let mut lowest = self.config.id;
-        let mut empty = 1;
+        let mut free = 1;
         for report in &reports {
             match &report.stage {
                 Stage::Started { leader, .. } => return self.ask_in(report, leader.clone()).await,
-                // Our own, from before we were wiped: nothing has come of it.
-                Stage::Founded { cluster } if cluster.founder == self.config.id => empty += 1,
                 // Its founder will ask us too.
-                Stage::Founded { .. } => return self.rest().await,
+                Stage::Founded { cluster } if cluster.founder < self.config.id => return self.rest().await,
+                // Ours, from before we gave up or were wiped; or one that gives way to ours.
+                Stage::Founded { .. } => free += 1,
                 Stage::Empty { .. } => {
-                    empty += 1;
+                    free += 1;
                     lowest = lowest.min(report.replica);
                 }
             }
         }
         let members = self.config.members.len();
-        let is_majority = empty * 2 > members && begun.elapsed() >= PATIENCE;
-        if lowest == self.config.id && (empty == members || is_majority) {
+        let is_majority = free * 2 > members && begun.elapsed() >= PATIENCE;
+        if lowest == self.config.id && (free == members || is_majority) {
             return self.begin_founding().await;
         }
         self.rest().await
@@ -207,6 +214,14 @@ impl Node {
 
     /// Offers the founding to all; initialises the cluster if a majority has accepted.
     async fn found(self: &Arc<Self>, cluster: ClusterId) -> Result<(), StartError> {
+        let gives_way = |other: ClusterId| other != cluster && other.founder < cluster.founder;
+        for report in self.ask_all().await? {
+            match report.stage {
+                Stage::Started { cluster: other, .. } if other != cluster => return self.give_up(cluster, other).await,
+                Stage::Founded { cluster: other } if gives_way(other) => return self.give_up(cluster, other).await,
+                _ => {}
+            }
+        }
         let founding = Founding { cluster, members: self.config.members.clone(), root: self.config.root };
         let offers: FuturesUnordered<_> = self
             .others()
@@ -221,12 +236,8 @@ impl Node {
         for answer in answers {
             match answer {
                 Ok(()) => accepted += 1,
-                Err(CallError::Refused(PeerRefusal::OtherCluster { replica, got, .. })) => {
-                    // Ours cannot have taken place: only we could have initialised it.
-                    tracing::info!(replica, cluster = %got, "another cluster is there already: giving up the founding");
-                    let _changing = self.changing.lock().await;
-                    self.set_standing(None).await.map_err(StartError::Store)?;
-                    return self.rest().await;
+                Err(CallError::Refused(PeerRefusal::OtherCluster { got, .. })) if gives_way(got) => {
+                    return self.give_up(cluster, got).await;
                 }
                 Err(CallError::Refused(PeerRefusal::Configuration { replica, got, expected })) => {
                     return Err(StartError::Configuration { replica, got, expected });
@@ -237,13 +248,32 @@ impl Node {
         if accepted * 2 <= self.config.members.len() {
             return self.rest().await;
         }
+        self.initialise(cluster).await
+    }
+
+    async fn initialise(self: &Arc<Self>, cluster: ClusterId) -> Result<(), StartError> {
+        let _changing = self.changing.lock().await;
+        if self.standing().is_none_or(|standing| standing.cluster != cluster) {
+            return Ok(());
+        }
         let raft = self.start_raft().await?;
-        let members: std::collections::BTreeMap<u64, BasicNode> =
+        let members: BTreeMap<u64, BasicNode> =
             self.config.members.iter().map(|(id, address)| (*id, BasicNode::new(address))).collect();
         match raft.initialize(members).await {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
             Err(error) => Err(StartError::Raft(error.to_string())),
         }
+    }
+
+    /// Gives up a founding that only we could have initialised, and have not.
+    async fn give_up(&self, cluster: ClusterId, other: ClusterId) -> Result<(), StartError> {
+        let changing = self.changing.lock().await;
+        if self.standing().is_some_and(|standing| standing.cluster == cluster) && !self.has_taken_part() {
+            tracing::info!(cluster = %other, "another cluster is there already, or goes first: giving up the founding");
+            self.set_standing(None).await.map_err(StartError::Store)?;
+        }
+        drop(changing);
+        self.rest().await
     }
 
     /// Takes part in a founding, if this replica is free to.
@@ -259,21 +289,60 @@ impl Node {
         let cluster = founding.cluster;
         let stopped = |error: &dyn std::fmt::Display| PeerRefusal::Stopped { replica, reason: error.to_string() };
         let _changing = self.changing.lock().await;
+        let mut switching = None;
         if let Some(standing) = self.standing() {
             if standing.cluster == cluster {
                 return Ok(());
             }
-            let is_free =
-                standing.part == Part::Founded && standing.cluster.founder == cluster.founder && !self.has_taken_part();
-            if !is_free {
-                return Err(PeerRefusal::OtherCluster { replica, got: standing.cluster, expected: cluster });
+            let refusal = PeerRefusal::OtherCluster { replica, got: standing.cluster, expected: cluster };
+            if !self.may_leave(&standing, cluster).await {
+                return Err(refusal);
+            }
+            // From here on no message of the old founding comes in; none that came in before may have been heard.
+            switching = Some(self.switching.write().await);
+            if !self.is_untouched().await {
+                return Err(refusal);
             }
         }
         let standing = Standing { replica, cluster, root: founding.root, part: Part::Founded };
         tracing::info!(%cluster, "taking part in the founding of a cluster");
         self.set_standing(Some(standing)).await.map_err(|error| stopped(&error))?;
+        drop(switching);
         self.start_raft().await.map_err(|error| stopped(&error))?;
         Ok(())
+    }
+
+    /// Whether the founding that this replica has accepted is none any more, or gives way to `other`.
+    async fn may_leave(&self, standing: &Standing, other: ClusterId) -> bool {
+        let founder = standing.cluster.founder;
+        if standing.part != Part::Founded {
+            return false;
+        }
+        if founder == self.config.id {
+            return other.founder < founder;
+        }
+        if founder == other.founder {
+            return true;
+        }
+        let Some(address) = self.config.members.get(&founder) else { return true };
+        match ask(address).await.map(|report| report.stage) {
+            Ok(Stage::Empty { .. }) => true,
+            Ok(Stage::Founded { cluster } | Stage::Started { cluster, .. }) => cluster != standing.cluster,
+            Err(_) => false,
+        }
+    }
+
+    /// Whether this replica has neither voted nor stored an entry, nor is about to: Raft's own word, given after all
+    /// that it was told before.
+    async fn is_untouched(&self) -> bool {
+        if self.has_taken_part() {
+            return false;
+        }
+        let Some(raft) = self.raft() else { return true };
+        let untouched = raft.with_raft_state(|state| {
+            state.vote_ref().leader_id().term == 0 && state.membership_state.effective().log_id().is_none()
+        });
+        untouched.await.unwrap_or(false)
     }
 
     /// Asks to be let in again.

@@ -176,8 +176,5 @@ pub(super) async fn remove(raft: &Raft, replica: u64) -> Result<(), String> {
 pub(super) fn members(membership: &StoredMembership) -> BTreeMap<u64, (String, bool)> {
     let configurations = membership.get_joint_config();
     let votes = |id: &u64| !configurations.is_empty() && configurations.iter().all(|voters| voters.contains(id));
-    membership
-        .nodes()
-        .map(|(id, node)| (*id, (node.addr.clone(), votes(id))))
-        .collect()
+    membership.nodes().map(|(id, node)| (*id, (node.addr.clone(), votes(id)))).collect()
 }

@@ -50,6 +50,9 @@ pub(super) struct Node {
     incoming_files: AtomicU64,
     /// One standing is changed at a time, and one replica let in.
     pub(super) changing: tokio::sync::Mutex<()>,
+    /// Held while a message that makes this replica take part is handed to Raft; and for writing while it leaves a
+    /// founding for another.
+    pub(super) switching: tokio::sync::RwLock<()>,
     starting: tokio::sync::Mutex<()>,
     /// The task that brings this replica into its cluster.
     pub(super) bootstrapping: Mutex<Option<JoinHandle<()>>>,
@@ -96,6 +99,7 @@ impl Node {
             incoming: Mutex::new(None),
             incoming_files: AtomicU64::new(0),
             changing: tokio::sync::Mutex::new(()),
+            switching: tokio::sync::RwLock::new(()),
             starting: tokio::sync::Mutex::new(()),
             bootstrapping: Mutex::new(None),
             closing: CancellationToken::new(),

@@ -325,6 +325,7 @@ impl Peer for PeerServer {
         cluster: ClusterId,
         request: AppendEntriesRequest<TypeConfig>,
     ) -> Result<AppendEntriesResponse<TypeConfig>, PeerRefusal> {
+        let _part = self.node.switching.read().await;
         self.raft(cluster)?.append_entries(request).await.map_err(|error| self.stopped(error))
     }
 
@@ -334,6 +335,7 @@ impl Peer for PeerServer {
         cluster: ClusterId,
         request: VoteRequest<TypeConfig>,
     ) -> Result<VoteResponse<TypeConfig>, PeerRefusal> {
+        let _part = self.node.switching.read().await;
         self.raft(cluster)?.vote(request).await.map_err(|error| self.stopped(error))
     }
 
@@ -377,10 +379,12 @@ impl Peer for PeerServer {
         transfer: u64,
         length: u64,
     ) -> Result<SnapshotResponse<TypeConfig>, PeerRefusal> {
-        let raft = self.raft(cluster)?;
+        self.raft(cluster)?;
         let this = self.clone();
         let snapshot = tokio::task::spawn_blocking(move || this.received(transfer, length)).await;
         let snapshot = snapshot.map_err(|error| self.stopped(error))??;
+        let _part = self.node.switching.read().await;
+        let raft = self.raft(cluster)?;
         raft.install_full_snapshot(vote, snapshot).await.map_err(|error| self.stopped(error))
     }
 
