@@ -1,0 +1,187 @@
+//! Garbage on the port, and nonsense on the command line: nothing changes, and who sent it is told what was wrong.
+
+use std::time::Duration;
+
+use leasehold_client_cache::{Client, Source};
+use leasehold_wire::{
+    frame::FRAME_MAX_BYTES,
+    handshake::{HANDSHAKE_TIMEOUT, MAGIC, PROTOCOL_VERSION, REFUSAL_TIMEOUT},
+    mux::{RECALLS, REQUESTS},
+};
+use rand::{RngCore, SeedableRng, rngs::SmallRng};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::harness::{Cluster, alone, eventually, leasehold, leasehold_with_input, path};
+
+const CLIENT: u8 = 1;
+const PEER: u8 = 2;
+
+/// What a busy machine may add.
+const GENEROUS: Duration = Duration::from_secs(10);
+
+/// The first bytes of a connection.
+fn hello(version: u16, role: u8) -> Vec<u8> {
+    let [high, low] = version.to_be_bytes();
+    [&MAGIC[..], &[high, low, role]].concat()
+}
+
+/// A frame, and the hello before it.
+fn frame(role: u8, announced: usize, bytes: &[u8]) -> Vec<u8> {
+    let announced = u32::try_from(announced).expect("it fits").to_be_bytes();
+    [&hello(PROTOCOL_VERSION, role)[..], &announced, bytes].concat()
+}
+
+fn garbage(random: &mut SmallRng, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    random.fill_bytes(&mut bytes);
+    bytes
+}
+
+/// Sends these bytes, keeps its own half open, and returns all that is answered until the server closes.
+async fn answer_to(address: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let mut answer = Vec::new();
+    let talk = async {
+        // The server may have closed before it has read all.
+        let _ = stream.write_all(bytes).await;
+        let _ = stream.read_to_end(&mut answer).await;
+    };
+    let most = HANDSHAKE_TIMEOUT + REFUSAL_TIMEOUT + GENEROUS;
+    if tokio::time::timeout(most, talk).await.is_err() {
+        panic!(
+            "the server has not closed a connection after {most:?} on which {} bytes were sent: {:02x?}…",
+            bytes.len(),
+            &bytes[..bytes.len().min(32)]
+        );
+    }
+    answer
+}
+
+/// The reason in a refusal; none if the answer is something else.
+fn reason(answer: &[u8]) -> Option<&str> {
+    let refused = hello(PROTOCOL_VERSION, 1);
+    let rest = answer.strip_prefix(&refused[..])?;
+    std::str::from_utf8(rest.get(2..)?).ok()
+}
+
+/// Reads until the answer comes from memory.
+async fn cache(client: &Client) {
+    eventually("the copy is in memory", || async {
+        let read = client.read(&path("/kept")).await.expect("served");
+        if read.source == Source::Memory { Ok(()) } else { Err(format!("{read:?}")) }
+    })
+    .await;
+}
+
+/// The server reads and writes, and recalls what it has granted.
+async fn still_serves(client: &Client) {
+    let node = path("/counter");
+    let other = client.put(&node, "1").await.expect("written");
+    let kept = client.get(&path("/kept")).await.expect("served").expect("there");
+    assert_eq!(&kept.value[..], b"kept");
+    let entry = client.get(&node).await.expect("served").expect("there");
+    assert_eq!((&entry.value[..], entry.stat.modify_revision), (&b"1"[..], other.revision));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_speaks_nonsense_is_closed_and_changes_nothing() {
+    let _alone = alone().await;
+    let mut cluster = Cluster::start(1).await;
+    let address = cluster.address(1).to_owned();
+    let client = cluster.client("bystander").await;
+    client.put(&path("/kept"), "kept").await.expect("written");
+    cache(&client).await;
+    let before = cluster.info(1).await.expect("it answers").revision;
+
+    // Other versions and roles are told why not.
+    for role in [CLIENT, PEER] {
+        let answer = answer_to(&address, &hello(9, role)).await;
+        let why = reason(&answer).unwrap_or_else(|| panic!("{answer:02x?}"));
+        let (theirs, ours) = ("version 9".to_owned(), format!("the server {PROTOCOL_VERSION}"));
+        assert!(why.contains(&theirs) && why.contains(&ours), "{why}");
+    }
+    let answer = answer_to(&address, &hello(PROTOCOL_VERSION, 7)).await;
+    assert!(reason(&answer).is_some_and(|why| why.contains("role 7") && why.contains("expected 1")), "{answer:02x?}");
+    let answer = answer_to(&address, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    assert!(reason(&answer).is_some_and(|why| why.contains("Leasehold")), "{answer:02x?}");
+
+    // All kinds of nonsense, at the same time.
+    let mut random = SmallRng::seed_from_u64(5);
+    let mut nonsense = vec![MAGIC[..3].to_vec(), MAGIC.to_vec(), hello(PROTOCOL_VERSION, CLIENT)[..6].to_vec(), vec![]];
+    nonsense.extend([1, 4, 7, 100, 10_000, 1_000_000].map(|length| garbage(&mut random, length)));
+    for role in [CLIENT, PEER] {
+        nonsense.push(frame(role, u32::MAX as usize, b""));
+        nonsense.push(frame(role, FRAME_MAX_BYTES + 1, &[0; 64]));
+        for length in [1, 2, 10, 100, 10_000] {
+            let bytes = garbage(&mut random, length);
+            nonsense.push(frame(role, length, &bytes));
+            // As if it were for a channel.
+            for channel in [REQUESTS, RECALLS, 2] {
+                nonsense.push(frame(role, length + 1, &[&[channel][..], &bytes].concat()));
+            }
+        }
+        nonsense.push(frame(role, 0, b""));
+    }
+    let ended = futures::future::join_all(nonsense.iter().map(|bytes| answer_to(&address, bytes)));
+    for (bytes, answer) in nonsense.iter().zip(ended.await) {
+        let is_hello =
+            bytes.starts_with(&hello(PROTOCOL_VERSION, CLIENT)) || bytes.starts_with(&hello(PROTOCOL_VERSION, PEER));
+        let expected = if is_hello { answer[..] == hello(PROTOCOL_VERSION, 0)[..] } else { reason(&answer).is_some() };
+        // A server that closes while there is more to read may take its words with it.
+        assert!(
+            expected || bytes.len() >= 10_000,
+            "{:02x?}… was answered by {answer:02x?}",
+            &bytes[..bytes.len().min(32)]
+        );
+    }
+    assert_eq!(cluster.info(1).await.expect("it answers").revision, before, "something has changed");
+    let read = client.read(&path("/kept")).await.expect("served");
+    assert_eq!(read.source, Source::Memory, "the bystander's copy has suffered");
+    still_serves(&client).await;
+    cluster.assert_all_run();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_command_line_cannot_mean_or_the_server_not_take_is_refused_with_the_numbers() {
+    let _alone = alone().await;
+    let mut cluster = Cluster::start(3).await;
+    let endpoints = cluster.endpoints();
+    let client = cluster.client("bystander").await;
+    let written = client.put(&path("/kept"), "kept").await.expect("written").revision;
+    let status = cluster.caught_up(&cluster.ids()).await;
+
+    let too_long = vec![b'x'; (1 << 20) + 1];
+    let (_, message) = leasehold_with_input(&endpoints, &["put", "/a", "-"], &too_long).await.expect_failed(1);
+    assert!(message.contains("1048577") && message.contains("1048576"), "{message}");
+    let component = format!("/{}", "c".repeat(256));
+    let deep = "/x".repeat(2049);
+    let old = (written.0 - 1).to_string();
+    let cases: [(&[&str], i32, &[&str]); 14] = [
+        (&["put", "/a//b", "x"], 2, &["/a//b", "byte 3"]),
+        (&["put", "/a/../b", "x"], 2, &[".."]),
+        (&["get", ""], 2, &["/"]),
+        (&["put", &component, "x"], 2, &["256", "255"]),
+        (&["put", &deep, "x"], 2, &["4098", "4096"]),
+        (&["get", "/a", "--timeout", "soon"], 2, &["soon", "500ms"]),
+        (&["put", "/kept", "x", "--create"], 1, &["/kept", "exists"]),
+        (&["put", "/kept", "x", "--if-revision", &old], 1, &[&old, "expected"]),
+        (&["get", "/missing"], 1, &["/missing"]),
+        (&["volume", "set", "/nowhere", "--term", "5s"], 1, &["/nowhere", "not a volume"]),
+        (&["volume", "remove", "/"], 1, &["root"]),
+        // The margin must exceed twice 0.1 % of a term and a tick (T3).
+        (&["volume", "create", "/v", "--term", "10s", "--skew-margin", "22ms"], 1, &["22ms", "1000 ppm", "11s"]),
+        (&["volume", "create", "/v", "--term", "100ms"], 1, &["100ms", "200ms"]),
+        (&["volume", "create", "/v", "--object-term", "1s"], 1, &["1s", "10s"]),
+    ];
+    for (args, status, words) in cases {
+        let (_, message) = leasehold(&endpoints, args).await.expect_failed(status);
+        assert!(words.iter().all(|word| message.contains(word)), "{args:?}: {message}: expected {words:?}");
+    }
+    let after = cluster.status().await.expect("they answer");
+    assert_eq!(after["revision"], status["revision"], "something has changed: {after}");
+    still_serves(&client).await;
+    cluster.assert_all_run();
+}

@@ -1,0 +1,178 @@
+//! All servers are killed at once, under load.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use leasehold_client_cache::{Client, Condition, Path, PutOptions, Refusal, Revision, WriteError, WriteRefusal};
+
+use crate::harness::{Cluster, alone, eventually, path};
+
+const WRITERS: u64 = 6;
+
+/// The nodes of each writer. Nobody else writes them.
+const NODES: u64 = 5;
+
+/// Times that all servers are killed.
+const CRASHES: u64 = 3;
+
+/// Writes that have to be acknowledged between one crash and the next.
+const PROGRESS: u64 = 150;
+
+/// Longer than any outage here: a write that is under way in a crash is sent again and gets its outcome.
+const PATIENT: Duration = Duration::from_secs(120);
+
+/// What a writer knows of one of its nodes.
+#[derive(Debug, Clone)]
+struct Known {
+    path: Path,
+    /// The value and revision of the last write that was acknowledged.
+    last: Option<(String, Revision)>,
+    /// Writes that were acknowledged.
+    acknowledged: u64,
+    /// Values of writes since, of which it is not known whether they took effect.
+    unknown: Vec<String>,
+    /// Writes, ever, of which it is not known.
+    unknowns: u64,
+}
+
+/// How a write is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    /// Whatever is there.
+    Put,
+    /// Only over what the writer knows.
+    Compare,
+    /// Only over something that is not there any more: must be refused.
+    CompareOld,
+    /// Only if nothing is there: must be refused when something is.
+    Create,
+}
+
+impl Known {
+    fn new(path: Path) -> Self {
+        Self { path, last: None, acknowledged: 0, unknown: Vec::new(), unknowns: 0 }
+    }
+
+    fn condition(&self, attempt: Attempt) -> Condition {
+        match (attempt, &self.last) {
+            (Attempt::Put, _) => Condition::Any,
+            (Attempt::Create, _) | (_, None) => Condition::Absent,
+            (Attempt::Compare, Some((_, revision))) => Condition::Revision(*revision),
+            (Attempt::CompareOld, Some((_, revision))) => Condition::Revision(Revision(revision.0 - 1)),
+        }
+    }
+
+    /// Whether the write must be refused; none if that cannot be known.
+    fn must_be_refused(&self, attempt: Attempt) -> Option<bool> {
+        match attempt {
+            Attempt::Put => Some(false),
+            Attempt::CompareOld if self.last.is_some() => Some(true),
+            Attempt::Create if self.last.is_some() => Some(true),
+            _ if self.unknown.is_empty() => Some(false),
+            _ => None,
+        }
+    }
+
+    /// One write, and what its outcome says about those before.
+    async fn write(&mut self, client: &Client, attempt: Attempt, value: String) {
+        let options = PutOptions { condition: self.condition(attempt), timeout: Some(PATIENT) };
+        let must_be_refused = self.must_be_refused(attempt);
+        match client.put_with(&self.path, value.clone(), options).await {
+            Ok(written) => {
+                assert_ne!(must_be_refused, Some(true), "{attempt:?} took effect on {self:?}: {written:?}");
+                let stat = written.stat.expect("a put has one");
+                let last = self.last.as_ref().map_or(0, |(_, revision)| revision.0);
+                assert!(written.revision.0 > last && stat.modify_revision == written.revision, "{self:?}: {written:?}");
+                self.acknowledged += 1;
+                let versions = self.acknowledged..=self.acknowledged + self.unknowns;
+                assert!(versions.contains(&stat.version), "{attempt:?} on {self:?}: {written:?}");
+                self.unknown.clear();
+                self.last = Some((value, written.revision));
+            }
+            Err(WriteError::Refused(Refusal::Write(
+                refusal @ (WriteRefusal::Exists { .. } | WriteRefusal::RevisionDiffers { .. }),
+            ))) => assert_ne!(must_be_refused, Some(false), "{attempt:?} on {self:?}: {refusal}"),
+            Err(error) if error.may_still_happen() => {
+                self.unknowns += 1;
+                self.unknown.push(value);
+            }
+            Err(error) => panic!("{attempt:?} on {self:?}: {error}"),
+        }
+    }
+
+    /// What a reader may find.
+    fn check(&self, value: Option<&str>, version: u64) {
+        let last = self.last.as_ref().map(|(value, _)| value.as_str());
+        let is_one = value == last || value.is_some_and(|value| self.unknown.iter().any(|unknown| unknown == value));
+        assert!(is_one, "{value:?} is there: expected what {self:?} allows");
+        let versions = self.acknowledged..=self.acknowledged + self.unknowns;
+        assert!(versions.contains(&version), "version {version}: expected what {self:?} allows");
+    }
+}
+
+/// Writes on until it is told to stop. Every value is written once.
+async fn write_on(client: Client, writer: u64, done: Arc<AtomicU64>, stops: Arc<AtomicBool>) -> Vec<Known> {
+    let mut nodes: Vec<Known> = (0..NODES).map(|node| Known::new(path(&format!("/writers/{writer}/{node}")))).collect();
+    let attempts = [Attempt::Create, Attempt::Compare, Attempt::Put, Attempt::CompareOld, Attempt::Compare];
+    let mut number: u64 = 0;
+    while !stops.load(Ordering::Relaxed) {
+        number += 1;
+        let attempt = attempts[(number % attempts.len() as u64) as usize];
+        // Another node each time, and in the course of time each attempt on each node.
+        let node = &mut nodes[((number + number / NODES) % NODES) as usize];
+        node.write(&client, attempt, format!("{writer}:{number}:{attempt:?}")).await;
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    nodes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_survives_a_crash_of_all_servers_and_took_effect_once() {
+    let _alone = alone().await;
+    let mut cluster = Cluster::start(3).await;
+    let (done, stops) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let mut writers = Vec::new();
+    for writer in 0..WRITERS {
+        let client = cluster.client(&format!("writer-{writer}")).await;
+        writers.push(tokio::spawn(write_on(client, writer, Arc::clone(&done), Arc::clone(&stops))));
+    }
+    let progress = async || {
+        let from = done.load(Ordering::Relaxed);
+        eventually("writes are acknowledged", || async {
+            let now = done.load(Ordering::Relaxed);
+            if now >= from + PROGRESS { Ok(()) } else { Err(format!("{now}, from {from}")) }
+        })
+        .await;
+    };
+    for _ in 0..CRASHES {
+        progress().await;
+        cluster.ids().into_iter().for_each(|id| cluster.kill(id));
+        cluster.ids().into_iter().for_each(|id| cluster.spawn(id));
+    }
+    progress().await;
+    stops.store(true, Ordering::Relaxed);
+    let mut nodes = Vec::new();
+    for writer in writers {
+        nodes.extend(writer.await.expect("every outcome was as it must be"));
+    }
+    // Once more, with nothing under way: what is read comes from the disks.
+    cluster.ids().into_iter().for_each(|id| cluster.kill(id));
+    cluster.ids().into_iter().for_each(|id| cluster.spawn(id));
+    let reader = cluster.client("reader").await;
+    for node in &nodes {
+        let entry = reader.get(&node.path).await.expect("served");
+        let value = entry.as_ref().map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
+        node.check(value.as_deref(), entry.map_or(0, |entry| entry.stat.version));
+    }
+    let acknowledged: u64 = nodes.iter().map(|node| node.acknowledged).sum();
+    let unknowns: u64 = nodes.iter().map(|node| node.unknowns).sum();
+    println!("{acknowledged} writes took effect in {CRASHES} crashes, {unknowns} outcomes are not known");
+    assert!(nodes.iter().all(|node| node.acknowledged > 0));
+    cluster.caught_up(&cluster.ids()).await;
+    cluster.assert_all_run();
+}

@@ -1,0 +1,119 @@
+//! The leader is stopped for longer than an election takes, and goes on.
+
+use std::time::{Duration, Instant};
+
+use leasehold_client_cache::{Content, DriftAllowance, Source, Tracking, VolumeSettings};
+use leasehold_protocol::{
+    id::{Epoch, SessionId},
+    message::{Answer, Body, Header, ReadAnswer, Request, Response},
+    object::Object,
+};
+use leasehold_wire::{LeaseholdClient, Role, client_connection};
+
+use crate::harness::{Cluster, PATIENCE, alone, eventually, path};
+
+/// Reads that wait in the stopped leader's socket when it goes on.
+const READS: usize = 64;
+
+/// Time for them to get there: with less, the test would show less.
+const SENDING: Duration = Duration::from_millis(300);
+
+const TERM: Duration = Duration::from_secs(2);
+
+/// A session on one connection to one server, spoken to without a client in between.
+struct Raw {
+    connection: LeaseholdClient,
+    session: SessionId,
+    epoch: Epoch,
+}
+
+impl Raw {
+    async fn open(address: &str) -> Self {
+        let stream = leasehold_wire::connect(address, Role::Client, PATIENCE).await.expect("it listens");
+        let (connection, recalls, work) = client_connection(stream);
+        tokio::spawn(async move {
+            // Nothing is held, so nothing is recalled.
+            let _recalls = recalls;
+            let _ = work.await;
+        });
+        let mut raw = Self { connection, session: SessionId(0), epoch: Epoch(0) };
+        let opened = raw.call(Body::Open { name: "raw".to_owned() }).await.expect("it answers");
+        let Ok(Answer::Opened { session, .. }) = opened.result else { panic!("{opened:?}") };
+        (raw.session, raw.epoch) = (session, opened.epoch);
+        let registered = raw.call(Body::Register).await.expect("it answers");
+        assert!(matches!(registered.result, Ok(Answer::Registered { .. })), "{registered:?}");
+        raw
+    }
+
+    /// None if the connection ended.
+    async fn call(&self, body: Body) -> Option<Response> {
+        let mut context = tarpc::context::current();
+        context.deadline = Instant::now() + PATIENCE;
+        let header = Header { session: self.session, epoch: self.epoch, ..Header::default() };
+        self.connection.call(context, Request { header, body }).await.ok()
+    }
+}
+
+fn value(response: &Response) -> Option<Vec<u8>> {
+    match &response.result {
+        Ok(Answer::Read(ReadAnswer { content: Some(Content::Data(Some(data))), .. })) => Some(data.value.to_vec()),
+        Ok(answer) => panic!("{answer:?}"),
+        Err(_) => None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_was_stopped_and_goes_on_answers_no_stale_read() {
+    let _alone = alone().await;
+    let mut cluster = Cluster::start(3).await;
+    let node = path("/v/a");
+    let old = cluster.leader().await;
+    let first = cluster.client("first").await;
+    let margin = Duration::from_millis(100);
+    let settings = VolumeSettings::new(TERM, 100 * TERM, margin, Tracking::Objects, DriftAllowance::DEFAULT);
+    first.create_volume(&path("/v"), settings.expect("valid")).await.expect("created");
+    first.put(&node, "old").await.expect("written");
+    first.close().await;
+    // One that only knows the leader, with a copy; and one without any rules of ours between us and the leader.
+    let pinned = cluster.client_of(vec![cluster.address(old).to_owned()], "pinned").await;
+    eventually("the pinned client has a copy", || async {
+        let read = pinned.read(&node).await.expect("served");
+        if read.source == Source::Memory { Ok(()) } else { Err(format!("{read:?}")) }
+    })
+    .await;
+    let raw = Raw::open(cluster.address(old)).await;
+    let read = || Body::Read { object: Object::data(node.clone()), known: None };
+    let before = raw.call(read()).await.expect("it answers");
+    assert_eq!(value(&before).as_deref(), Some(&b"old"[..]), "{before:?}");
+
+    cluster.pause(old, true);
+    let paused = Instant::now();
+    let endpoints = cluster.others(old).into_iter().map(|id| cluster.address(id).to_owned()).collect();
+    let writer = cluster.client_of(endpoints, "writer").await;
+    writer.put(&node, "new").await.expect("two are a quorum");
+    println!("written {:?} after the leader was stopped", paused.elapsed());
+    let stale = |content: &Content| matches!(content, Content::Data(Some(data)) if data.value == "old");
+    assert!(!pinned.cached(&node).is_some_and(|content| stale(&content)), "a copy outlived its lease");
+
+    // These reads begin after the write was acknowledged, and are the first thing that the old leader finds.
+    let mut calls = futures::future::join_all((0..READS).map(|_| Box::pin(raw.call(read()))));
+    let early = tokio::time::timeout(SENDING, &mut calls).await;
+    assert!(early.is_err(), "a stopped server answered: {early:?}");
+    cluster.pause(old, false);
+    let (mut refused, mut lost, mut new) = (0, 0, 0);
+    for response in calls.await {
+        match response.as_ref().map(value) {
+            None => lost += 1,
+            Some(None) => refused += 1,
+            Some(Some(value)) => {
+                assert_eq!(value, b"new", "a stale read: {response:?}");
+                new += 1;
+            }
+        }
+    }
+    println!("of {READS} reads {refused} were refused, {lost} lost with the connection, {new} had the new value");
+    let read = pinned.read(&node).await.expect("it is told who leads");
+    assert!(!stale(&read.content), "{read:?}");
+    cluster.caught_up(&cluster.ids()).await;
+    cluster.assert_all_run();
+}

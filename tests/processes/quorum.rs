@@ -1,0 +1,94 @@
+//! A majority of the servers is lost, and comes back.
+
+use std::time::{Duration, Instant};
+
+use leasehold_client_cache::{
+    Client, ConnectionState, DriftAllowance, Options, ReadError, ReadOptions, Tracking, VolumeSettings,
+};
+
+use crate::harness::{Cluster, Shell, alone, leasehold, path, within};
+
+const TERM: Duration = Duration::from_secs(4);
+
+/// What a busy machine may add.
+const GENEROUS: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_quorum_cached_reads_last_as_long_as_their_leases_and_with_it_everything_works_again() {
+    let _alone = alone().await;
+    let mut cluster = Cluster::start(3).await;
+    let endpoints = cluster.endpoints();
+    let client = cluster.client("reader").await;
+    let node = path("/v/a");
+    let margin = Duration::from_millis(100);
+    let settings = VolumeSettings::new(TERM, 100 * TERM, margin, Tracking::Objects, DriftAllowance::DEFAULT);
+    client.create_volume(&path("/v"), settings.expect("valid")).await.expect("created");
+    client.put(&node, "kept").await.expect("written");
+    client.get(&node).await.expect("served");
+    let mut shell = Shell::start(&endpoints, &["--timeout", "3s"]);
+    assert_eq!(shell.run("get /v/a").await["value"], "kept");
+
+    let session = client.session().expect("a session");
+    let mut events = client.events();
+    let leader = cluster.leader().await;
+    let promised = client.cached_for(&node).expect("cached");
+    let lost = Instant::now();
+    for id in cluster.others(leader) {
+        cluster.kill(id);
+    }
+    let hits = tokio::task::spawn_blocking({
+        let (client, node) = (client.clone(), node.clone());
+        move || last_hit(&client, &node, lost)
+    });
+
+    // Writes are not done, and it is said whether they may still be. The shell has a session, the other gets none.
+    let put = ["--timeout", "2s", "put", "/v/c", "x"];
+    let (refused, no_session) = tokio::join!(shell.run("put /v/b x"), leasehold(&endpoints, &put));
+    let kind = refused["error"]["kind"].as_str().unwrap_or_default();
+    assert!(["unavailable", "outcome_unknown"].contains(&kind), "{refused}");
+    let (kind, message) = no_session.expect_failed(3);
+    assert_eq!(kind, "unavailable", "{message}");
+
+    // Cached reads go on for as long as was promised, and end by themselves.
+    let last_hit = hits.await.expect("it only reads");
+    println!("cached reads went on for {last_hit:?}; {promised:?} had been promised when the quorum was lost");
+    assert!(last_hit + Duration::from_millis(20) >= promised, "{last_hit:?}: {promised:?} had been promised");
+    assert!(last_hit <= TERM + TERM / 5 + GENEROUS, "cached reads went on for {last_hit:?} without a quorum");
+    assert_eq!(within("the event", events.next()).await, Ok(ConnectionState::Jeopardy));
+    let options = ReadOptions { timeout: Some(Duration::from_secs(1)), ..ReadOptions::default() };
+    let error = client.read_with(&node, options).await.expect_err("nobody can answer");
+    assert!(matches!(error, ReadError::Unavailable { .. } | ReadError::TimedOut { .. }), "{error:?}");
+    let get = leasehold(&endpoints, &["--timeout", "2s", "get", "/v/a"]).await.expect_failed(3);
+    assert_eq!(get.0, "unavailable", "{}", get.1);
+    let status = cluster.status().await.expect("one server answers");
+    assert!(status["members"].as_array().is_some_and(|members| members.len() == 3), "{status}");
+
+    // With a quorum everything works again, in the same session.
+    for id in cluster.others(leader) {
+        cluster.spawn(id);
+    }
+    assert_eq!(&client.get(&node).await.expect("served").expect("there").value[..], b"kept");
+    assert_eq!(within("the event", events.next()).await, Ok(ConnectionState::Connected { session }));
+    client.put(&node, "new").await.expect("written");
+    assert_eq!(client.session(), Some(session), "no lease time was lost");
+    let other = Client::connect(Options::new(endpoints.clone())).await.expect("served");
+    assert_eq!(&other.get(&node).await.expect("served").expect("there").value[..], b"new");
+    let get = shell.run("get /v/a").await;
+    assert_eq!(get["value"], "new", "{get}");
+    assert!([3, 4].contains(&shell.end().await), "the last line that failed is the write");
+    cluster.caught_up(&cluster.ids()).await;
+    cluster.assert_all_run();
+}
+
+/// Reads from memory until that ends; how long after `lost` the last read was.
+fn last_hit(client: &Client, node: &leasehold_client_cache::Path, lost: Instant) -> Duration {
+    let mut last = Duration::ZERO;
+    loop {
+        let before = lost.elapsed();
+        if client.cached(node).is_none() {
+            return last;
+        }
+        last = before;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

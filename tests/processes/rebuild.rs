@@ -1,0 +1,64 @@
+//! A replica loses its disk.
+
+use crate::harness::{Cluster, alone, leasehold, make, tree};
+
+/// Which replica loses its disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Follower,
+    Leader,
+}
+
+/// Imports, has a replica lose its disk and be rebuilt, kills another so that the rebuilt one is needed, and exports.
+async fn what_was_imported_is_exported_when_one_loses_its_disk(victim: Victim) {
+    let _alone = alone().await;
+    let mut cluster = Cluster::start(3).await;
+    let source = cluster.directory("source");
+    let expected = make(&source);
+    let source = source.display().to_string();
+    let imported =
+        leasehold(&cluster.endpoints(), &["--timeout", "30s", "import", &source, "/data"]).await.expect_done();
+    let files = expected.values().flatten().count() as u64;
+    assert_eq!(imported["files"].as_u64(), Some(files), "{imported}");
+
+    let leader = cluster.leader().await;
+    let wiped = match victim {
+        Victim::Leader => leader,
+        Victim::Follower => cluster.others(leader)[0],
+    };
+    cluster.kill(wiped);
+    cluster.wipe(wiped);
+    cluster.spawn(wiped);
+    cluster.caught_up(&cluster.ids()).await;
+
+    // Another one goes: now the rebuilt replica is one of two that have to know everything. The leader, if it can be it.
+    let leader = cluster.leader().await;
+    let other = if leader == wiped { cluster.others(wiped)[0] } else { leader };
+    cluster.kill(other);
+    cluster.leader().await;
+    let target = cluster.directory("target");
+    let to = target.display().to_string();
+    let exported = leasehold(&cluster.endpoints(), &["--timeout", "30s", "export", "/data", &to]).await.expect_done();
+    assert_eq!(exported["files"].as_u64(), Some(files), "{exported}");
+    let got = tree(&target);
+    assert!(got.keys().eq(expected.keys()), "{:?}\nexpected {:?}", got.keys(), expected.keys());
+    for (file, bytes) in &expected {
+        assert!(got[file] == *bytes, "{} differs", file.display());
+    }
+
+    // And it can write.
+    leasehold(&cluster.endpoints(), &["--timeout", "30s", "put", "/data/after", "all this"]).await.expect_done();
+    cluster.spawn(other);
+    cluster.caught_up(&cluster.ids()).await;
+    cluster.assert_all_run();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn export_gives_back_what_import_took_in_though_a_follower_lost_its_disk() {
+    what_was_imported_is_exported_when_one_loses_its_disk(Victim::Follower).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn export_gives_back_what_import_took_in_though_the_leader_lost_its_disk() {
+    what_was_imported_is_exported_when_one_loses_its_disk(Victim::Leader).await;
+}
