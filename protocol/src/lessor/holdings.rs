@@ -117,8 +117,11 @@ impl Holdings {
         }
         if let Some(known) = self.leases.get_mut(&(object.clone(), session)) {
             known.over = known.over.max(lease.over);
-            known.sequence = known.sequence.max(lease.sequence);
-            known.is_listed &= lease.is_listed;
+            // A list says nothing newer of a copy than its own grant does: a consent that came after that still counts.
+            if known.is_listed || !lease.is_listed {
+                known.sequence = known.sequence.max(lease.sequence);
+                known.is_listed &= lease.is_listed;
+            }
             return;
         }
         if track.exact >= most {
@@ -310,5 +313,29 @@ impl Holdings {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::VolumeSettings;
+
+    #[test]
+    fn a_list_makes_no_grant_newer_than_it_is() {
+        let state = State::new(VolumeSettings::DEFAULT);
+        let (session, object) = (SessionId(1), Object::data(Path::root()));
+        let mut holdings = Holdings::default();
+        holdings.start(Path::root(), session, Incarnation(1), Mode::Exact, &state);
+        let mut add = |sequence, is_listed, seconds| {
+            let over = ClusterTime::ZERO.after(std::time::Duration::from_secs(seconds));
+            let lease = ObjectLease { over, sequence, is_listed };
+            holdings.add(&Path::root(), &object, session, lease, 9, &state);
+            let lease = holdings.lease(&object, session).expect("it was added");
+            (lease.sequence, lease.is_listed, lease.over.as_micros() / 1_000_000)
+        };
+        assert_eq!(add(3, true, 10), (3, true, 10));
+        assert_eq!(add(4, false, 20), (4, false, 20));
+        assert_eq!(add(9, true, 30), (4, false, 30), "a consent to a recall between 4 and 9 is a consent to it");
     }
 }
