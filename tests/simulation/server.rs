@@ -43,8 +43,8 @@ pub(crate) struct Server {
     pub(crate) commit_at: u64,
     is_proposing: bool,
     timer: u64,
-    /// The connection that each session registered on last: the only one that is listened to, and that gets recalls.
-    routes: BTreeMap<SessionId, usize>,
+    /// The connection that each session registered on last, and under which number: the one that gets recalls.
+    routes: BTreeMap<SessionId, (u64, usize)>,
     asked: BTreeMap<RequestId, (usize, Ticket)>,
     /// Proofs of leadership that wait for entries to be applied.
     proofs: Vec<(u64, u64)>,
@@ -139,7 +139,7 @@ impl World {
                     }
                 }
                 Effect::Recall(recall) => {
-                    if let Some(connection) = self.servers[place].routes.get(&recall.session).copied() {
+                    if let Some(&(_, connection)) = self.servers[place].routes.get(&recall.session) {
                         self.send_down(connection, Down::Recall(recall));
                     }
                 }
@@ -168,17 +168,10 @@ impl World {
             return self.refuse(connection, ticket, Refusal::NotLeader { leader });
         };
         let epoch = lessor.epoch();
-        match (&request.body, epoch) {
-            (Body::Open { .. } | Body::Inspect(_), _) => {}
-            (Body::Register, _) => {
-                server.routes.insert(session, connection);
-            }
-            // What comes late from an earlier connection must not be taken for news.
-            (_, Some(expected)) if server.routes.get(&session) != Some(&connection) => {
-                let got = request.header.epoch;
-                return self.refuse(connection, ticket, Refusal::NotRegistered { got, expected });
-            }
-            _ => {}
+        if let Body::Register = request.body {
+            let route = (request.header.registration, connection);
+            let last = server.routes.entry(session).or_insert(route);
+            *last = route.max(*last);
         }
         self.requests += 1;
         let id = RequestId(self.requests);
