@@ -9,8 +9,8 @@
 //! other members where they stand, and:
 //!
 //! - *Somebody has taken part in a cluster* → it asks that cluster's leader to let it in again ([`Node::readmit`]).
-//! - *All are empty*, or after [`PATIENCE`] a majority of the members is, itself included, and nobody else has answered
-//!   → the one with the lowest id founds a cluster ([`Node::found`]).
+//! - *All are empty* → the one with the lowest id founds a cluster ([`Node::found`]).
+//! - *Somebody does not answer* → it waits and asks again: who is away may have what this replica has forgotten.
 //!
 //! A replica with a [standing](crate::store::standing) just starts. A cluster of one founds itself at once.
 //!
@@ -37,18 +37,14 @@
 //! before its Raft starts; if it dies after that, it starts with it, and goes on asking to become a voter until it is
 //! one ([`Node::return_as_voter`]).
 //!
-//! **Why the founding is safe.** A leader needs the votes of a majority, and nobody takes part in two foundings: a member
-//! that has voted or stored an entry in one refuses all others. So at most one founding ever has a leader. Before that,
-//! several can be under way, if members see different others at first: each is named at random and initialised by its
-//! founder only, once a majority has durably accepted it. Those with a higher founder give way. A founder gives up for
-//! good what it has not initialised as soon as it hears of a lower one's; a member that has accepted that one is free
-//! then, which it learns by asking the founder.
-//!
-//! **What a founding by a majority does not protect.** Members that are empty cannot tell being new from having been
-//! wiped. If all that a majority of the members has is empty disks while the rest is away for longer than [`PATIENCE`],
-//! that majority founds a new cluster. Its name differs, so the rest stays out and says so; but what it has is not in the
-//! new cluster. This takes the disks of a majority, where those of members that have never been part of the cluster
-//! count too: a cluster is not safe against the loss of a disk before all its members have come in.
+//! **Why the founding is safe.** Members that are empty cannot tell being new from having been wiped. So a cluster is
+//! founded only when all its members have durably accepted it, none of which has taken part in anything: with one of them
+//! away, the others might be the wiped ones, and what it has would be left out of the new cluster. Nobody takes part in
+//! two foundings: a member that has voted or stored an entry in one refuses all others. Several can be under way, if
+//! members see different others at first: each is named at random and initialised by its founder only. Those with a higher
+//! founder give way. A founder gives up for good what it has not initialised as soon as it hears of a lower one's; a
+//! member that has accepted that one is free then, which it learns by asking the founder. The price is that the first
+//! start of a cluster waits for every member; later ones do not.
 
 use std::{
     collections::BTreeMap,
@@ -71,8 +67,10 @@ use super::{
 };
 use crate::store::standing::{ClusterId, Part, Standing};
 
-/// How long all members are waited for before a majority of them founds a cluster.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a member is waited for that is to accept a founding.
+const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often it is said that a member is missing.
+const MISSING_AGAIN: Duration = Duration::from_secs(10);
 /// Others are asked this often.
 const POLL: Duration = Duration::from_millis(100);
 /// Longest wait for one answer.
@@ -92,10 +90,10 @@ impl Node {
     }
 
     async fn come_in(self: &Arc<Self>) -> Result<(), StartError> {
-        let begun = Instant::now();
+        let mut said = Instant::now();
         while !self.is_closing() {
             match self.standing() {
-                None => self.seek(begun).await?,
+                None => self.seek(&mut said).await?,
                 Some(Standing { part: Part::Founded, cluster, .. })
                     if cluster.founder == self.config.id && !self.has_taken_part() =>
                 {
@@ -115,7 +113,7 @@ impl Node {
     }
 
     /// One look around.
-    async fn seek(self: &Arc<Self>, begun: Instant) -> Result<(), StartError> {
+    async fn seek(self: &Arc<Self>, said: &mut Instant) -> Result<(), StartError> {
         let others = self.others();
         if others.is_empty() {
             return self.begin_founding().await;
@@ -136,10 +134,13 @@ impl Node {
                 }
             }
         }
-        let members = self.config.members.len();
-        let is_majority = free * 2 > members && begun.elapsed() >= PATIENCE;
-        if lowest == self.config.id && (free == members || is_majority) {
+        if lowest == self.config.id && free == self.config.members.len() {
             return self.begin_founding().await;
+        }
+        if free < self.config.members.len() && said.elapsed() >= MISSING_AGAIN {
+            *said = Instant::now();
+            let answered: Vec<u64> = reports.iter().map(|report| report.replica).collect();
+            tracing::warn!(?answered, "waiting for the other members: a new cluster begins when all of them are there");
         }
         self.rest().await
     }
@@ -212,7 +213,7 @@ impl Node {
         self.set_standing(Some(standing)).await.map_err(StartError::Store)
     }
 
-    /// Offers the founding to all; initialises the cluster if a majority has accepted.
+    /// Offers the founding to all; initialises the cluster if they have accepted.
     async fn found(self: &Arc<Self>, cluster: ClusterId) -> Result<(), StartError> {
         let gives_way = |other: ClusterId| other != cluster && other.founder < cluster.founder;
         for report in self.ask_all().await? {
@@ -245,7 +246,7 @@ impl Node {
                 Err(error) => tracing::debug!(%error, "a member has not accepted the founding"),
             }
         }
-        if accepted * 2 <= self.config.members.len() {
+        if accepted < self.config.members.len() {
             return self.rest().await;
         }
         self.initialise(cluster).await
@@ -421,7 +422,7 @@ pub(super) async fn ask(address: &str) -> Result<PeerReport, CallError> {
 
 async fn offer(address: &str, founding: Founding) -> Result<(), CallError> {
     let accepted = Link::new(address)
-        .call(PATIENCE, |client, context| async move { client.bootstrap(context, founding).await })
+        .call(OFFER_TIMEOUT, |client, context| async move { client.bootstrap(context, founding).await })
         .await?;
     Ok(accepted?)
 }
