@@ -1,7 +1,11 @@
 //! The copies, where readers find them.
 //!
 //! Two concurrent maps from paths, one for data and one for children, so that a lookup needs nothing but the path. An entry
-//! has the content, what it may be used by, and a pointer to its [`VolumeCell`].
+//! has a pointer to the content, and beside it what it may be used by and a pointer to its [`VolumeCell`].
+//!
+//! The deadlines are in the entry itself, not behind a pointer: what a hit costs is the memory that it touches, as soon as
+//! the copies are more than a processor's cache holds. (One more pointer made a hit among 100,000 copies slower by half, as
+//! measured in both orders on a busy machine; the size of the entry made no difference.)
 //!
 //! # A hit
 //!

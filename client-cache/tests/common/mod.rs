@@ -3,8 +3,8 @@
 //!
 //! It can be told to hold back answers, to stop, and to lead anew.
 
-// Each test binary uses some of it.
-#![allow(dead_code)]
+// Each test binary uses some of it, and a helper fails as a test does.
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::{
     collections::BTreeMap,
@@ -244,10 +244,9 @@ impl Shared {
             tokio::spawn(async move {
                 let mut context = tarpc::context::current();
                 context.deadline = std::time::Instant::now() + PATIENCE;
-                if let Ok(consent) = callback.recall(context, recall).await {
-                    if let Some(shared) = Weak::upgrade(&shared) {
-                        shared.step(Input::Consent(consent));
-                    }
+                let consent = callback.recall(context, recall).await;
+                if let (Ok(consent), Some(shared)) = (consent, Weak::upgrade(&shared)) {
+                    shared.step(Input::Consent(consent));
                 }
             });
         }
