@@ -57,7 +57,10 @@ impl World {
         // What changes a list of children is a child that comes or goes.
         let path = match object {
             Object { path, kind: leasehold_protocol::object::Kind::Data } => path,
-            Object { path, .. } => child(&path, *self.rng.pick(&["a", "x", "y"])),
+            Object { path, .. } => {
+                let names = ["a", "x", "y"];
+                child(&path, names[self.rng.index(names.len())])
+            }
         };
         let client = &self.clients[place];
         let known = client.last_read.get(&Object::data(path.clone())).and_then(Content::modify_revision);

@@ -148,13 +148,16 @@ impl World {
         if client.life != life || client.connection != Some(connection) || is_cut {
             return;
         }
-        if let Down::Response(_, Response { result: Ok(Answer::Acquired(Acquired { revival, .. })), .. }) = &message
+        if let Down::Response(_, response) = &message
+            && let Response { result: Ok(Answer::Acquired(Acquired { revival, .. })), .. } = &**response
             && *revival != Revival::None
         {
             self.tally.add("copies revived");
         }
         match message {
-            Down::Response(ticket, response) => self.step_holder(place, Input::Answered { ticket, response }),
+            Down::Response(ticket, response) => {
+                self.step_holder(place, Input::Answered { ticket, response: *response })
+            }
             Down::Recall(recall) => self.step_holder(place, Input::Recalled(recall)),
         }
     }
@@ -275,7 +278,7 @@ impl World {
             self.demand(held);
         }
         if let Some(connection) = self.clients[place].connection {
-            self.send_up(connection, Up::Request(ticket, request));
+            self.send_up(connection, Up::Request(ticket, Box::new(request)));
         }
     }
 

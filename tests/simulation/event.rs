@@ -15,14 +15,14 @@ pub(crate) enum Host {
 /// From a client to a server.
 #[derive(Debug, Clone)]
 pub(crate) enum Up {
-    Request(Ticket, Request),
+    Request(Ticket, Box<Request>),
     Consent(Consent),
 }
 
 /// From a server to a client.
 #[derive(Debug, Clone)]
 pub(crate) enum Down {
-    Response(Ticket, Response),
+    Response(Ticket, Box<Response>),
     Recall(Recall),
 }
 

@@ -135,7 +135,7 @@ impl World {
                 Effect::Reply { id, response } => {
                     self.servers[place].waits.end(id);
                     if let Some((connection, ticket)) = self.servers[place].asked.remove(&id) {
-                        self.send_down(connection, Down::Response(ticket, response));
+                        self.send_down(connection, Down::Response(ticket, Box::new(response)));
                     }
                 }
                 Effect::Recall(recall) => {
@@ -156,7 +156,7 @@ impl World {
         }
         match message {
             Up::Consent(consent) => self.step_lessor(place, Input::Consent(consent)),
-            Up::Request(ticket, request) => self.server_is_asked(place, connection, ticket, request),
+            Up::Request(ticket, request) => self.server_is_asked(place, connection, ticket, *request),
         }
     }
 
@@ -186,7 +186,7 @@ impl World {
     fn refuse(&mut self, connection: usize, ticket: Ticket, refusal: Refusal) {
         let result: Result<Answer, Refusal> = Err(refusal);
         let response = Response { epoch: Epoch(0), promises: Vec::new(), lapses: Vec::new(), result };
-        self.send_down(connection, Down::Response(ticket, response));
+        self.send_down(connection, Down::Response(ticket, Box::new(response)));
     }
 
     /// The server appends what its lessor has to propose.
@@ -307,7 +307,7 @@ impl World {
         let is_mine = server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(&proposal));
         let outcomes = server.state.apply(index, &proposal).outcomes;
         let mut held = invariants::replicas::check(place, &server.state, &self.oracle.truth);
-        if index % 64 == 0 {
+        if index.is_multiple_of(64) {
             held = held.and(invariants::replicas::check_rows(place, &server.state));
         }
         let clock = server.machine.clock.read(self.now);
