@@ -36,7 +36,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// How long one answer may take that waits for nobody's lease. The rules look for another server long before.
 const QUICK_ANSWER_MAX: Duration = Duration::from_secs(30);

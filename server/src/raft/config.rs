@@ -23,12 +23,12 @@ pub struct Timings {
 }
 
 impl Default for Timings {
-    /// Two seconds until a new leader serves, on an ordinary network; a stall of a third of a second changes nothing.
+    /// About a second until a new leader serves, on an ordinary network; a stall of a quarter of a second changes nothing.
     fn default() -> Self {
         Self {
-            heartbeat: Duration::from_millis(100),
-            election_min: Duration::from_millis(400),
-            election_max: Duration::from_millis(800),
+            heartbeat: Duration::from_millis(75),
+            election_min: Duration::from_millis(300),
+            election_max: Duration::from_millis(600),
         }
     }
 }
