@@ -124,7 +124,8 @@ impl Holder {
         if let (Purpose::Register, Ok(Answer::Registered { coverings })) = (&flight.purpose, &response.result) {
             self.registered(ticket, flight.sent, response.epoch, coverings, now);
         }
-        if self.session.is_some() && self.is_from_leader(&response) {
+        let is_from_leader = self.session.is_some() && self.is_from_leader(&response);
+        if is_from_leader {
             self.riders.arrived(&flight);
             self.session_renewed(flight.sent, now);
             for promise in &response.promises {
@@ -138,6 +139,9 @@ impl Holder {
         match result {
             Ok(answer) => self.accepted(flight, epoch, answer, now),
             Err(refusal) => self.refused(ticket, flight, (epoch, refusal), now),
+        }
+        if is_from_leader {
+            self.tell_connected(now);
         }
     }
 

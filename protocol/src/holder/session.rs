@@ -196,13 +196,24 @@ impl Holder {
         let Some(term) = self.session.as_ref().map(|session| session.pace.term) else { return };
         let until = self.ends_at(sent, term, now);
         let Some(session) = &mut self.session else { return };
-        let id = session.id;
         if until > session.until {
             session.until = until;
         }
         session.pace.renewed(sent, term, term, spread, now);
+    }
+
+    /// The leader has answered: the session is connected, or again. Not while leases that are in use have ended here and are
+    /// still to be renewed: a leader without a quorum answers, but it promises nothing.
+    pub(super) fn tell_connected(&mut self, now: Instant) {
+        let Some(session) = &self.session else { return };
+        let id = session.id;
         let is_certain = now < session.until && self.link == Link::Registered;
-        if is_certain && matches!(self.standing, Standing::New | Standing::Jeopardy) {
+        let is_due = match self.standing {
+            Standing::New => true,
+            Standing::Jeopardy => !self.volumes.are_overdue() && self.acquisitions.is_empty(),
+            Standing::Connected | Standing::Closing | Standing::Closed => false,
+        };
+        if is_certain && is_due {
             self.standing = Standing::Connected;
             self.effects.push(Effect::Connection(Connection::Connected { session: id }));
         }

@@ -242,7 +242,9 @@ impl Volumes {
         for volume in self.map.values_mut() {
             let wanted = volume.wants_renewal();
             let Some(lease) = &mut volume.lease else { continue };
-            if now < lease.pace.due || now >= lease.until {
+            // One that has ended here may go on there, and the application was told that it is in jeopardy.
+            let is_over = now >= lease.until && !lease.pace.is_wanted;
+            if now < lease.pace.due || is_over {
                 continue;
             }
             if wanted {
@@ -270,8 +272,19 @@ impl Volumes {
 
     /// When something is to be done about a lease.
     pub(super) fn next_deadline(&self, has_leader: bool) -> Option<Instant> {
-        let leases = self.map.values().filter_map(|volume| volume.lease.as_ref()).filter(|lease| !lease.has_lapsed);
-        leases.map(|lease| if has_leader { lease.pace.due.min(lease.until) } else { lease.until }).min()
+        let deadline = |lease: &Lease| match (has_leader, lease.has_lapsed) {
+            (true, false) => Some(lease.pace.due.min(lease.until)),
+            (true, true) => lease.pace.is_wanted.then_some(lease.pace.due),
+            (false, false) => Some(lease.until),
+            (false, true) => None,
+        };
+        self.map.values().filter_map(|volume| volume.lease.as_ref()).filter_map(deadline).min()
+    }
+
+    /// Whether a lease that is in use has ended on this clock and is still to be renewed.
+    pub(super) fn are_overdue(&self) -> bool {
+        let leases = self.map.values().filter_map(|volume| volume.lease.as_ref());
+        leases.filter(|lease| lease.has_lapsed).any(|lease| lease.pace.is_wanted)
     }
 
     /// The shortest term of the leases that are held.

@@ -85,6 +85,7 @@ pub struct Config {
 }
 
 /// What happens to a lessor.
+#[expect(clippy::large_enum_variant, reason = "an input is made, moved once, and taken apart")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// A client asks. Answered by one [`Effect::Reply`] with this id, sooner or later.

@@ -30,11 +30,8 @@ impl Lessor {
             _ if turn.state.session(session).is_none() => {
                 return self.reply_bare(&asker, Err(Refusal::SessionGone { session }), turn);
             }
-            Body::Register => {
-                if !self.register(&asker, header.registration, turn) {
-                    return;
-                }
-            }
+            Body::Register if !self.register(&asker, header.registration, turn) => return,
+            Body::Register => {}
             _ if header.epoch != epoch || !self.is_current(session, header.registration) => {
                 let refusal = Refusal::NotRegistered { got: header.epoch, expected: epoch };
                 return self.reply_bare(&asker, Err(refusal), turn);

@@ -92,19 +92,30 @@ fn a_volume_that_comes_to_be_used_again_is_renewed_before_it_lapses() {
 }
 
 #[test]
-fn a_lease_in_use_that_ends_because_nothing_more_is_promised_is_told_by_the_clock() {
+fn jeopardy_is_told_and_lasts_while_a_leader_answers_and_promises_nothing_more() {
     let mut client = Client::cached();
     let mut told = Vec::new();
-    while let Some(next) = client.holder.next_deadline().filter(|next| *next <= at(112)) {
+    while let Some(next) = client.holder.next_deadline().filter(|next| *next < at(130)) {
+        assert!(next > client.now, "{next} is not after {}", client.now);
         client.now = next;
-        let effects = client.timeout(&["/"]);
-        told.extend(effects.contains(&Effect::Connection(Connection::Jeopardy)).then_some(next));
+        let mut effects = client.timeout(&["/"]);
         if let Some((ticket, _)) = keep_alive(&effects) {
-            // As far as the horizon, which does not move without a quorum.
-            client.renew(ticket, Promise { span: at(110).since(next), ..promise("/", 1) });
+            // As far as the horizon, which does not move without a quorum. From 120 s on there is one.
+            let span = if next < at(120) { at(110).since(next) } else { TERM };
+            effects.extend(client.renew(ticket, Promise { span, ..promise("/", 1) }));
         }
+        let states = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Connection(state) => Some((state, next)),
+            _ => None,
+        });
+        told.extend(states);
     }
-    assert_eq!(told, [at(110)]);
+    let [(Connection::Jeopardy, lost), (Connection::Connected { session: SESSION }, found)] = told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(lost, at(110));
+    assert!(found >= at(120) && found <= at(121), "{found}");
+    assert!(client.may_serve("/a"));
 }
 
 #[test]
