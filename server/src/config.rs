@@ -227,7 +227,8 @@ mod tests {
         assert!(matches!(twins.checked(), Err(ConfigError::SameAddress { one: 1, other: 2, .. })));
         let nowhere = Config { listen: "7600".to_owned(), ..Config::default() };
         assert!(matches!(nowhere.checked(), Err(ConfigError::Address { .. })));
-        let raft = RaftConfig { heartbeat_ms: 100, election_min_ms: 250, election_max_ms: 600, ..RaftConfig::default() };
+        let raft =
+            RaftConfig { heartbeat_ms: 100, election_min_ms: 250, election_max_ms: 600, ..RaftConfig::default() };
         assert!(matches!(Config { raft, ..Config::default() }.checked(), Err(ConfigError::Timings { .. })));
     }
 }
