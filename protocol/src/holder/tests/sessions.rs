@@ -146,7 +146,7 @@ fn jeopardy_is_told_once_by_the_clock_and_again_connected_once() {
     assert!(!client.may_serve("/a"));
     let effects = client.step(Input::Connected);
     let register = client.only(&effects).0;
-    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
     assert_eq!(told(&effects), [Connection::Connected { session: SESSION }]);
 }
 
