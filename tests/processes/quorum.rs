@@ -13,6 +13,10 @@ const TERM: Duration = Duration::from_secs(4);
 /// What a busy machine may add.
 const GENEROUS: Duration = Duration::from_secs(3);
 
+/// Two peers are tried several times a second, and a few lines are written of each try. Without a pause it would be tens of
+/// thousands a second.
+const LOG_LINES_MAX: usize = 5_000;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_quorum_cached_reads_last_as_long_as_their_leases_and_with_it_everything_works_again() {
     let _alone = alone().await;
@@ -62,6 +66,13 @@ async fn without_a_quorum_cached_reads_last_as_long_as_their_leases_and_with_it_
     assert_eq!(get.0, "unavailable", "{}", get.1);
     let status = cluster.status().await.expect("one server answers");
     assert!(status["members"].as_array().is_some_and(|members| members.len() == 3), "{status}");
+
+    // Nothing but jeopardy was told, and the server that is left has not tried to reach the others without a pause.
+    let told = tokio::time::timeout(Duration::ZERO, events.next()).await;
+    assert!(told.is_err(), "without a quorum the application was told {told:?}");
+    let lines = cluster.log(leader).lines().count();
+    println!("the server that was left wrote {lines} lines in {:?}", lost.elapsed());
+    assert!(lines < LOG_LINES_MAX, "the server that was left wrote {lines} lines");
 
     // With a quorum everything works again, in the same session.
     for id in cluster.others(leader) {

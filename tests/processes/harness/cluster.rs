@@ -85,6 +85,13 @@ impl Cluster {
         assert!(self.servers.insert(id, server).is_none(), "server {id} runs already");
     }
 
+    /// Starts a server unless it runs.
+    pub(crate) fn spawn_if_down(&mut self, id: u64) {
+        if !self.servers.contains_key(&id) {
+            self.spawn(id);
+        }
+    }
+
     /// Kills a server with SIGKILL.
     pub(crate) fn kill(&mut self, id: u64) {
         self.servers.remove(&id).expect("it runs").kill();

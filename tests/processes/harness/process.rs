@@ -84,12 +84,15 @@ pub(super) fn signal_process(id: u32, signal: Signal) {
     }
 }
 
-/// Whether all threads of a process are stopped.
+/// Whether all threads of a process are stopped. The signal is taken by one of them, and the others go on until it is.
 fn is_stopped(id: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{id}/task")).expect("a child of ours");
     threads.flatten().all(|thread| {
         let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
         // After the name, which is in brackets and may hold anything.
-        stat.rsplit(')').next().is_none_or(|rest| rest.trim_start().starts_with('T'))
+        let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+        assert!(!matches!(state, Some('Z' | 'X')), "process {id} has ended");
+        // A thread that ends while it is looked at has no state.
+        state.is_none_or(|state| state == 'T')
     })
 }
