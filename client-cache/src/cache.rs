@@ -38,9 +38,8 @@ use std::sync::{
 };
 
 use dashmap::DashMap;
-use foldhash::quality::RandomState;
 use leasehold_protocol::{
-    holder::validity::{CopyValidity, may_use},
+    holder::validity::{CopyLease, CopyValidity, may_use},
     id::Stamp,
     object::{Content, Kind, Object},
     path::Path,
@@ -49,6 +48,7 @@ use leasehold_protocol::{
 
 use crate::{
     clock,
+    key::{AsPath, Key, Scatter},
     policy::Policy,
     stats::{Counters, count},
     volume_cell::VolumeCell,
@@ -61,13 +61,21 @@ pub const ENTRY_OVERHEAD_BYTES: u64 = 512;
 /// The parts that each map is locked in: enough that two threads rarely meet in one on the machines of today.
 const SHARDS: usize = 256;
 
-type Copies = DashMap<Path, Copy, RandomState>;
+type Copies = DashMap<Key, Copy, Scatter>;
 
+/// What a hit looks at, and no more: with its key it takes one line of a processor's cache.
 #[derive(Debug)]
 struct Copy {
     content: Arc<Content>,
-    validity: CopyValidity,
+    lease: CopyLease,
     volume: Arc<VolumeCell>,
+    record: Box<Record>,
+}
+
+/// What is asked of a copy when it goes or changes.
+#[derive(Debug)]
+struct Record {
+    stamp: Stamp,
     /// Which installation it is, among all of this cache.
     installation: u64,
 }
@@ -95,7 +103,7 @@ pub(crate) struct Cache {
 impl Cache {
     /// An empty cache for copies of at most so many bytes.
     pub(crate) fn new(capacity_bytes: u64) -> Self {
-        let copies = || DashMap::with_capacity_and_hasher_and_shard_amount(0, RandomState::default(), SHARDS);
+        let copies = || DashMap::with_capacity_and_hasher_and_shard_amount(0, Scatter::default(), SHARDS);
         Self {
             data: copies(),
             children: copies(),
@@ -115,15 +123,15 @@ impl Cache {
     /// A copy that may be used now. Called by any thread at any time.
     #[inline]
     pub(crate) fn hit(&self, kind: Kind, path: &Path) -> Option<Hit> {
-        let copy = self.of(kind).get(path)?;
+        let copy = self.of(kind).get::<dyn AsPath>(path)?;
         let volume = copy.volume.validity()?;
         // After all that it is compared with was read, and before the shard is let go: see above.
         let at = clock::now();
-        if !may_use(&copy.validity, &volume, at) {
+        if !may_use(copy.lease, &volume, at) {
             return None;
         }
         copy.volume.note_used();
-        let hit = Hit { content: Arc::clone(&copy.content), at, until: copy.validity.until.min(volume.until) };
+        let hit = Hit { content: Arc::clone(&copy.content), at, until: copy.lease.until.min(volume.until) };
         drop(copy);
         let count = self.counters.hit();
         self.policy.served(kind, path, count);
@@ -132,9 +140,9 @@ impl Cache {
 
     /// Until when the copy that there is may be used, if it may be now. Counts as no use.
     pub(crate) fn usable_until(&self, kind: Kind, path: &Path) -> Option<Instant> {
-        let copy = self.of(kind).get(path)?;
+        let copy = self.of(kind).get::<dyn AsPath>(path)?;
         let volume = copy.volume.validity()?;
-        may_use(&copy.validity, &volume, clock::now()).then(|| copy.validity.until.min(volume.until))
+        may_use(copy.lease, &volume, clock::now()).then(|| copy.lease.until.min(volume.until))
     }
 
     /// How many copies there are.
@@ -154,17 +162,19 @@ impl Cache {
     ) {
         let installation = self.installations.fetch_add(1, Relaxed);
         let weight = content.weight() as u64 + object.path.as_str().len() as u64 + ENTRY_OVERHEAD_BYTES;
-        let copy = Copy { content, validity, volume, installation };
+        let record = Box::new(Record { stamp: validity.stamp, installation });
+        let copy = Copy { content, lease: validity.lease(), volume, record };
         // Bound so that an older content is freed after the shard is unlocked.
-        let _older = self.of(object.kind).insert(object.path.clone(), copy);
+        let _older = self.of(object.kind).insert(Key(object.path.clone()), copy);
         self.policy.installed(object, installation, u32::try_from(weight).unwrap_or(u32::MAX));
     }
 
     /// The copy of the object is good again by this. False if there is none.
     pub(crate) fn revalidate(&self, object: &Object, validity: CopyValidity, volume: Arc<VolumeCell>) -> bool {
-        match self.of(object.kind).get_mut(&object.path) {
+        match self.of(object.kind).get_mut::<dyn AsPath>(&object.path) {
             Some(mut copy) => {
-                copy.validity = validity;
+                copy.lease = validity.lease();
+                copy.record.stamp = validity.stamp;
                 copy.volume = volume;
                 true
             }
@@ -174,13 +184,13 @@ impl Cache {
 
     /// The content of the copy that came with this grant, whether or not it may be used.
     pub(crate) fn content(&self, object: &Object, stamp: Stamp) -> Option<Arc<Content>> {
-        let copy = self.of(object.kind).get(&object.path)?;
-        (copy.validity.stamp == stamp).then(|| Arc::clone(&copy.content))
+        let copy = self.of(object.kind).get::<dyn AsPath>(&object.path)?;
+        (copy.record.stamp == stamp).then(|| Arc::clone(&copy.content))
     }
 
     /// Takes a copy out: from now on no read is served from it. The policy has yet to be told.
     pub(crate) fn remove(&self, object: &Object) {
-        self.of(object.kind).remove(&object.path);
+        self.of(object.kind).remove::<dyn AsPath>(&object.path);
     }
 
     /// Takes all copies out. Whoever calls has ended all volumes before.
@@ -192,7 +202,7 @@ impl Cache {
 
     /// Tells the policy that the object has no copy, if it has none.
     pub(crate) fn forget(&self, object: &Object) {
-        if !self.of(object.kind).contains_key(&object.path) {
+        if !self.of(object.kind).contains_key::<dyn AsPath>(&object.path) {
             self.policy.forget(object);
         }
     }
@@ -200,10 +210,10 @@ impl Cache {
     /// Takes out the next copy that has to go for lack of room. Names its object and its grant.
     pub(crate) fn evict_next(&self) -> Option<(Object, Stamp)> {
         while let Some((object, installation)) = self.policy.next_unwanted() {
-            let is_that = |_: &Path, copy: &Copy| copy.installation == installation;
-            if let Some((_, copy)) = self.of(object.kind).remove_if(&object.path, is_that) {
+            let is_that = |_: &Key, copy: &Copy| copy.record.installation == installation;
+            if let Some((_, copy)) = self.of(object.kind).remove_if::<dyn AsPath>(&object.path, is_that) {
                 count(&self.counters.evictions);
-                return Some((object, copy.validity.stamp));
+                return Some((object, copy.record.stamp));
             }
         }
         None

@@ -28,6 +28,7 @@ mod connection;
 mod driver;
 mod error;
 mod inspect;
+mod key;
 mod options;
 mod policy;
 mod read;

@@ -7,8 +7,15 @@
 //! Paths are ordered by their bytes. That puts all nodes below `/a` between `/a/` and `/a0`, in one run that holds
 //! nothing else, which is how subtrees are walked.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{BuildHasher, Hash, Hasher},
+    str::FromStr,
+    sync::Arc,
+};
 
+use foldhash::fast::FixedState;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The longest component of a path, in bytes.
@@ -18,8 +25,13 @@ pub const COMPONENT_MAX_BYTES: usize = 255;
 pub const PATH_MAX_BYTES: usize = 4096;
 
 /// The absolute path of a node. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Path(Arc<str>);
+///
+/// It carries a hash code of its text, so that looking it up in a cache need not touch the text.
+#[derive(Clone)]
+pub struct Path {
+    text: Arc<str>,
+    code: u64,
+}
 
 /// Why a text is not a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -69,7 +81,7 @@ pub enum PathError {
 impl Path {
     /// The root, `/`.
     pub fn root() -> Self {
-        Self(Arc::from("/"))
+        Self::of("/")
     }
 
     /// Parses an absolute path.
@@ -91,17 +103,26 @@ impl Path {
                 at += component.len() + 1;
             }
         }
-        Ok(Self(Arc::from(text)))
+        Ok(Self::of(text))
+    }
+
+    fn of(text: &str) -> Self {
+        Self { text: Arc::from(text), code: FixedState::default().hash_one(text) }
+    }
+
+    /// A hash code of the text: the same for equal paths in one process, and of no meaning beyond it.
+    pub fn code(&self) -> u64 {
+        self.code
     }
 
     /// The path as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
     /// Whether this is `/`.
     pub fn is_root(&self) -> bool {
-        self.0.len() == 1
+        self.text.len() == 1
     }
 
     /// The node above; none above the root.
@@ -109,15 +130,15 @@ impl Path {
         if self.is_root() {
             return None;
         }
-        match self.0.rfind('/') {
+        match self.text.rfind('/') {
             Some(0) | None => Some(Self::root()),
-            Some(at) => Some(Self(Arc::from(&self.0[..at]))),
+            Some(at) => Some(Self::of(&self.text[..at])),
         }
     }
 
     /// The last component; the root has none.
     pub fn name(&self) -> Option<&str> {
-        if self.is_root() { None } else { self.0.rsplit('/').next() }
+        if self.is_root() { None } else { self.text.rsplit('/').next() }
     }
 
     /// The node of this name below this one.
@@ -126,7 +147,7 @@ impl Path {
     ///
     /// [`PathError`] if `name` is not one valid component, or the path would be too long.
     pub fn child(&self, name: &str) -> Result<Self, PathError> {
-        let text = if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.0) };
+        let text = if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.text) };
         if name.contains('/') {
             return Err(PathError::ForbiddenComponent { path: text, component: name.to_owned() });
         }
@@ -136,8 +157,8 @@ impl Path {
     /// Whether `other` is this node or lies below it.
     pub fn contains(&self, other: &Path) -> bool {
         self.is_root()
-            || (other.0.starts_with(&*self.0)
-                && (other.0.len() == self.0.len() || other.0.as_bytes()[self.0.len()] == b'/'))
+            || (other.text.starts_with(&*self.text)
+                && (other.text.len() == self.text.len() || other.text.as_bytes()[self.text.len()] == b'/'))
     }
 
     /// The nodes above this one, nearest first, the root last. Empty for the root.
@@ -147,12 +168,12 @@ impl Path {
 
     /// The text that every path strictly below this one begins with.
     pub fn below(&self) -> String {
-        if self.is_root() { "/".to_owned() } else { format!("{}/", self.0) }
+        if self.is_root() { "/".to_owned() } else { format!("{}/", self.text) }
     }
 
     /// A bound for ordered searches: at or before every path strictly below this one, and after this one. Not a path itself.
     pub(crate) fn bound_below(&self) -> Path {
-        Self(Arc::from(self.below()))
+        Self::of(&self.below())
     }
 
     /// A bound for ordered searches: after every path below this one, and at or before what follows. Not a path itself.
@@ -160,12 +181,12 @@ impl Path {
         let mut text = self.below();
         text.pop();
         text.push('0');
-        Self(Arc::from(text))
+        Self::of(&text)
     }
 
     /// The number of components; 0 for the root.
     pub fn depth(&self) -> usize {
-        if self.is_root() { 0 } else { self.0.matches('/').count() }
+        if self.is_root() { 0 } else { self.text.matches('/').count() }
     }
 }
 
@@ -182,15 +203,42 @@ fn check_component(path: &str, component: &str, at: usize) -> Result<(), PathErr
     Ok(())
 }
 
+impl PartialEq for Path {
+    fn eq(&self, other: &Self) -> bool {
+        self.code == other.code && (Arc::ptr_eq(&self.text, &other.text) || self.text == other.text)
+    }
+}
+
+impl Eq for Path {}
+
+impl PartialOrd for Path {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Path {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.text, &other.text) { Ordering::Equal } else { self.text.cmp(&other.text) }
+    }
+}
+
+/// As the text hashes, so that it can be borrowed as one.
+impl Hash for Path {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 impl fmt::Debug for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -204,13 +252,13 @@ impl FromStr for Path {
 
 impl std::borrow::Borrow<str> for Path {
     fn borrow(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
 impl Serialize for Path {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
+        serializer.serialize_str(&self.text)
     }
 }
 

@@ -38,7 +38,7 @@ impl Cache {
     pub(crate) fn holds(&self, object: &Object, now: Instant) -> bool {
         self.copies.get(object).is_some_and(|copy| {
             let volume = self.volumes.get(&copy.validity.volume).copied().unwrap_or_default();
-            may_use(&copy.validity, &volume, now)
+            may_use(copy.validity.lease(), &volume, now)
         })
     }
 

@@ -201,9 +201,9 @@ impl Holder {
         if self.config.planted.has(Bug::ServeAfterExpiry) && volume.until > Instant::ZERO {
             volume.until = now.after(Duration::from_secs(1));
             let copy = CopyValidity { until: volume.until, ..copy.clone() };
-            return may_use(&copy, &volume, now);
+            return may_use(copy.lease(), &volume, now);
         }
-        may_use(copy, &volume, now)
+        may_use(copy.lease(), &volume, now)
     }
 
     /// How long a copy stays valid, if it may be used now.

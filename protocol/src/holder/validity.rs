@@ -25,6 +25,22 @@ pub struct CopyValidity {
     pub until: Instant,
 }
 
+/// The part of a copy's validity that is compared at each use: small enough to lie beside a cache's key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyLease {
+    /// The volume lease that the copy was granted under.
+    pub incarnation: Incarnation,
+    /// When the object lease ends on this client's clock.
+    pub until: Instant,
+}
+
+impl CopyValidity {
+    /// What is compared at each use.
+    pub fn lease(&self) -> CopyLease {
+        CopyLease { incarnation: self.incarnation, until: self.until }
+    }
+}
+
 /// What a volume's copies have in common.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VolumeValidity {
@@ -41,18 +57,16 @@ pub struct VolumeValidity {
 /// suspended in between must see that its time is over.
 ///
 /// ```
-/// use leasehold_protocol::{holder::validity::{may_use, CopyValidity, VolumeValidity}, id::{Incarnation, Stamp}};
-/// use leasehold_protocol::{path::Path, time::Instant};
+/// use leasehold_protocol::holder::validity::{CopyLease, VolumeValidity, may_use};
+/// use leasehold_protocol::{id::Incarnation, time::Instant};
 ///
 /// let at = Instant::from_micros;
-/// let copy = CopyValidity {
-///     stamp: Stamp::default(), volume: Path::root(), incarnation: Incarnation(1), until: at(3_600),
-/// };
+/// let copy = CopyLease { incarnation: Incarnation(1), until: at(3_600) };
 /// let volume = VolumeValidity { since: Incarnation(1), until: at(10) };
-/// assert!(may_use(&copy, &volume, at(9)));
-/// assert!(!may_use(&copy, &volume, at(10)), "at its deadline a lease is over");
+/// assert!(may_use(copy, &volume, at(9)));
+/// assert!(!may_use(copy, &volume, at(10)), "at its deadline a lease is over");
 /// ```
 #[inline]
-pub fn may_use(copy: &CopyValidity, volume: &VolumeValidity, now: Instant) -> bool {
+pub fn may_use(copy: CopyLease, volume: &VolumeValidity, now: Instant) -> bool {
     now < volume.until && now < copy.until && copy.incarnation >= volume.since
 }

@@ -205,7 +205,7 @@ impl Pair {
         user.reads.insert(read, (object.clone(), self.newest.get(&object).copied().unwrap_or_default()));
         self.reads += 1;
         if let Some((content, validity)) = user.cache.get(&object).cloned()
-            && may_use(&validity, &user.volumes.get(&validity.volume).copied().unwrap_or_default(), self.now)
+            && may_use(validity.lease(), &user.volumes.get(&validity.volume).copied().unwrap_or_default(), self.now)
         {
             user.used.insert(validity.volume);
             self.hits += 1;
