@@ -57,7 +57,7 @@ pub(super) struct ObjectLease {
 pub(super) struct Holdings {
     tracks: BTreeMap<(Path, SessionId), Track>,
     leases: BTreeMap<(Object, SessionId), ObjectLease>,
-    by_session: BTreeSet<(SessionId, Object)>,
+    by_session: BTreeMap<SessionId, BTreeSet<Object>>,
     /// Where the sweep for leases that are over goes on.
     swept: Option<(Object, SessionId)>,
 }
@@ -130,8 +130,8 @@ impl Holdings {
             return;
         }
         track.exact += 1;
-        let object = self.shared(object);
-        self.by_session.insert((session, object.clone()));
+        let object = self.shared(object, state);
+        self.by_session.entry(session).or_default().insert(object.clone());
         self.leases.insert((object, session), lease);
     }
 
@@ -151,7 +151,7 @@ impl Holdings {
     /// Forgets one exact entry.
     pub(super) fn remove_one(&mut self, object: &Object, session: SessionId, state: &State) {
         if self.leases.remove(&(object.clone(), session)).is_some() {
-            self.by_session.remove(&(session, object.clone()));
+            self.forget_by_session(session, object);
             let (volume, _) = state.volume_of(&object.path);
             if let Some(track) = self.tracks.get_mut(&(volume.clone(), session)) {
                 track.exact = track.exact.saturating_sub(1);
@@ -248,7 +248,7 @@ impl Holdings {
             self.leases_in(&ObjectSet::Subtree(top.clone())).map(|(key, _)| key.clone()).collect();
         for (object, session) in below {
             self.leases.remove(&(object.clone(), session));
-            self.by_session.remove(&(session, object));
+            self.forget_by_session(session, &object);
         }
         self.tracks.values_mut().for_each(|track| track.exact = 0);
         for (object, session) in self.leases.keys() {
@@ -264,7 +264,7 @@ impl Holdings {
         let objects: Vec<Object> = self.objects_of(session, volume).filter(in_volume).cloned().collect();
         for object in objects {
             self.leases.remove(&(object.clone(), session));
-            self.by_session.remove(&(session, object));
+            self.forget_by_session(session, &object);
         }
         if let Some(track) = self.tracks.get_mut(&(volume.clone(), session)) {
             track.exact = 0;
@@ -278,18 +278,31 @@ impl Holdings {
     }
 
     fn objects_of(&self, session: SessionId, top: &Path) -> impl Iterator<Item = &Object> {
-        let own = (session, Object::data(top.clone()))..=(session, Object::children(top.clone()));
-        let below = (session, Object::data(top.bound_below()))..(session, Object::data(top.bound_after()));
-        self.by_session.range(own).chain(self.by_session.range(below)).map(|(_, object)| object)
+        let own = Object::data(top.clone())..=Object::children(top.clone());
+        let below = Object::data(top.bound_below())..Object::data(top.bound_after());
+        let objects = self.by_session.get(&session).into_iter();
+        objects.flat_map(move |objects| objects.range(own.clone()).chain(objects.range(below.clone())))
     }
 
-    /// The object with the path's text shared with entries that there are already.
-    fn shared(&self, object: &Object) -> Object {
-        let path = [Kind::Data, Kind::Children].into_iter().find_map(|kind| {
-            let twin = Object { path: object.path.clone(), kind };
-            let known = self.leases.range((twin.clone(), EVERYONE.0)..=(twin, EVERYONE.1)).next();
-            known.map(|((known, _), _)| known.path.clone())
-        });
+    fn forget_by_session(&mut self, session: SessionId, object: &Object) {
+        if let Some(objects) = self.by_session.get_mut(&session) {
+            objects.remove(object);
+            if objects.is_empty() {
+                self.by_session.remove(&session);
+            }
+        }
+    }
+
+    /// The object with the path's text shared with the node's, or with entries that there are already.
+    fn shared(&self, object: &Object, state: &State) -> Object {
+        let twin = || {
+            [Kind::Data, Kind::Children].into_iter().find_map(|kind| {
+                let twin = Object { path: object.path.clone(), kind };
+                let known = self.leases.range((twin.clone(), EVERYONE.0)..=(twin, EVERYONE.1)).next();
+                known.map(|((known, _), _)| known.path.clone())
+            })
+        };
+        let path = state.kept_path(&object.path).cloned().or_else(twin);
         Object { path: path.unwrap_or_else(|| object.path.clone()), kind: object.kind }
     }
 
@@ -297,13 +310,14 @@ impl Holdings {
     pub(super) fn check(&self, state: &State) -> Result<(), String> {
         let mut counts: BTreeMap<(Path, SessionId), usize> = BTreeMap::new();
         for (object, session) in self.leases.keys() {
-            if !self.by_session.contains(&(*session, object.clone())) {
+            if !self.by_session.get(session).is_some_and(|objects| objects.contains(object)) {
                 return Err(format!("the lease of {session} on {object} is missing among the session's"));
             }
             *counts.entry((state.volume_of(&object.path).0.clone(), *session)).or_default() += 1;
         }
-        if self.by_session.len() != self.leases.len() {
-            return Err(format!("{} leases by session, {} by object", self.by_session.len(), self.leases.len()));
+        let by_session: usize = self.by_session.values().map(BTreeSet::len).sum();
+        if by_session != self.leases.len() {
+            return Err(format!("{by_session} leases by session, {} by object", self.leases.len()));
         }
         for (key, count) in &counts {
             match self.tracks.get(key) {

@@ -85,6 +85,11 @@ impl Node {
 }
 
 impl State {
+    /// The path that the state itself keeps of a node: whoever remembers it needs no memory for its text.
+    pub(crate) fn kept_path(&self, path: &Path) -> Option<&Path> {
+        self.nodes.get_key_value(path).map(|(kept, _)| kept)
+    }
+
     /// The node at `path`.
     pub fn node(&self, path: &Path) -> Option<&Node> {
         self.nodes.get(path)
