@@ -8,8 +8,8 @@
 //! **The rule.** A replica with an empty store answers none of Raft's messages and does not campaign. It asks all
 //! other members where they stand, and:
 //!
-//! - *Somebody has taken part in a cluster* → it asks that cluster's leader to let it in again ([`Node::readmit`]).
-//! - *All are empty* → the one with the lowest id founds a cluster ([`Node::found`]).
+//! - *Somebody has taken part in a cluster* → it asks that cluster's leader to let it in again (`Node::readmit`).
+//! - *All are empty* → the one with the lowest id founds a cluster (`Node::found`).
 //! - *Somebody does not answer* → it waits and asks again: who is away may have what this replica has forgotten.
 //!
 //! A replica with a [standing](crate::store::standing) just starts. A cluster of one founds itself at once.
@@ -35,7 +35,7 @@
 //! it is still empty in that life: a request that was delayed until E had returned removes nobody. If the leader dies
 //! half-way, E asks the next one, which finds E removed already, or removes it. E stores its standing, with the floor,
 //! before its Raft starts; if it dies after that, it starts with it, and goes on asking to become a voter until it is
-//! one ([`Node::return_as_voter`]).
+//! one (`Node::return_as_voter`).
 //!
 //! **Why the founding is safe.** Members that are empty cannot tell being new from having been wiped. So a cluster is
 //! founded only when all its members have durably accepted it, none of which has taken part in anything: with one of them
