@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// One log entry.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Proposal {
     /// The leadership that proposes. If another has begun by the time the entry is applied, none of its commands
     /// changes anything (S2).
@@ -28,7 +28,7 @@ pub struct Proposal {
 }
 
 /// One change of the replicated state.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Command {
     /// A replica has become leader: from here on only commands of this leadership count. The index of the entry is
     /// the epoch. The only command that the epoch of its proposal does not bind.
@@ -133,7 +133,7 @@ impl LeaseKey {
 }
 
 /// A lease that was renewed in the leader's memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Renewal {
     /// The lease.
     pub lease: LeaseKey,
@@ -144,7 +144,7 @@ pub struct Renewal {
 }
 
 /// A change that users ask for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Write {
     /// Sets a node's value; makes the node and the nodes above it that do not exist.
     Put {
@@ -199,7 +199,7 @@ impl Write {
 }
 
 /// What must hold of a node for a write to take effect.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Condition {
     /// Nothing.
     #[default]
@@ -211,7 +211,7 @@ pub enum Condition {
 }
 
 /// What came of a command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Outcome {
     /// The leadership has begun.
     EpochBegun {
@@ -269,7 +269,7 @@ pub enum Outcome {
 }
 
 /// A write that took effect.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Written {
     /// Its place in the order of all changes.
     pub revision: Revision,
@@ -280,7 +280,7 @@ pub struct Written {
 }
 
 /// Why a write did not take effect. It changed nothing.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum WriteRefusal {
     /// There is no such node.
     #[error("{path} does not exist")]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::path::{COMPONENT_MAX_BYTES, PATH_MAX_BYTES, Path, PathError};
 
 /// Bounds on what users store. Each is configurable on the server and refused with the numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// The longest value, in bytes.
@@ -33,7 +33,7 @@ impl Default for Limits {
 }
 
 /// What went beyond a limit.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum LimitError {
     /// The value is too long.
     #[error("the value has {got} bytes: expected at most {expected}")]

@@ -21,7 +21,7 @@ use crate::{
 ///
 /// Lost: the client sends it again, to whichever server leads by then, under the same sequence. Twice: reads and
 /// renewals are repeated, writes take effect once (S9).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Request {
     /// Who asks, and what rides along.
     pub header: Header,
@@ -30,7 +30,7 @@ pub struct Request {
 }
 
 /// What every request carries.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Header {
     /// The client's session; 0 in requests that need none: [`Body::Open`], [`Body::Inspect`].
     pub session: SessionId,
@@ -53,7 +53,7 @@ pub struct Header {
 }
 
 /// Asks for more time on a volume lease. Answered by a [`Promise`], or by a [`Lapse`] if the lease is gone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Renew {
     /// The top of the volume.
     pub volume: Path,
@@ -62,7 +62,7 @@ pub struct Renew {
 }
 
 /// A copy that the client has dropped of its own accord.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Return {
     /// What it was a copy of.
     pub object: Object,
@@ -71,7 +71,7 @@ pub struct Return {
 }
 
 /// What is asked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Body {
     /// An identity, please. Without a session. Twice: two sessions, one of which is forgotten after its term.
     Open {
@@ -120,7 +120,7 @@ pub enum Body {
 }
 
 /// What a returning client last knew of a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LastValid {
     /// The lease that ended.
     pub incarnation: Incarnation,
@@ -131,7 +131,7 @@ pub struct LastValid {
 }
 
 /// One piece of the list of what a session holds in one volume.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HeldPiece {
     /// The top of the volume.
     pub volume: Path,
@@ -151,7 +151,7 @@ pub struct HeldPiece {
 pub const HELD_PIECE_OBJECTS_MAX: usize = 512;
 
 /// What can be looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Inspect {
     /// Which sessions hold leases on the objects at `path`, with what remains. From the leader.
     Holders {
@@ -173,7 +173,7 @@ pub enum Inspect {
 }
 
 /// From a server to a client, to its request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Response {
     /// The leadership that answers. The client refuses promises and grants of an older one than it has registered with.
     pub epoch: Epoch,
@@ -186,7 +186,7 @@ pub struct Response {
 }
 
 /// More time on a volume lease, counted by the client from before it sent the request (T2).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Promise {
     /// The top of the volume.
     pub volume: Path,
@@ -204,7 +204,7 @@ pub struct Promise {
 }
 
 /// A volume lease is gone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lapse {
     /// The top of the volume.
     pub volume: Path,
@@ -213,7 +213,7 @@ pub struct Lapse {
 }
 
 /// An object lease.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Grant {
     /// Its place in the order of the session's grants and recalls (S4).
     pub stamp: Stamp,
@@ -228,7 +228,7 @@ pub struct Grant {
 }
 
 /// An answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Answer {
     /// To [`Body::Open`].
     Opened {
@@ -273,7 +273,7 @@ pub enum Answer {
 }
 
 /// A volume lease that the leader tracks as covering.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Covering {
     /// The top of the volume.
     pub volume: Path,
@@ -284,7 +284,7 @@ pub struct Covering {
 }
 
 /// A new lease on a volume.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Acquired {
     /// The lease, counted like any promise.
     pub promise: Promise,
@@ -295,7 +295,7 @@ pub struct Acquired {
 }
 
 /// What becomes of copies whose volume lease had ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Revival {
     /// None is good again as it is: each is revalidated as it is used.
     None,
@@ -309,7 +309,7 @@ pub enum Revival {
 }
 
 /// The answer to a read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ReadAnswer {
     /// The content; none if the object still has the revision that the request named.
     pub content: Option<Content>,
@@ -325,7 +325,7 @@ pub struct ReadAnswer {
 ///
 /// Sent down the connection that the session registered on. Lost: sent again with the next request of the session
 /// and when it registers anew. Twice: consented to twice; the second has no effect.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Recall {
     /// Whose copies.
     pub session: SessionId,
@@ -340,7 +340,7 @@ pub struct Recall {
 /// From a client to the server that recalled: the copies are dropped, and grants stamped before will not be cached.
 ///
 /// The reply to a [`Recall`], and carried by requests too. Lost or twice: see there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Consent {
     /// Whose.
     pub session: SessionId,
@@ -349,7 +349,7 @@ pub struct Consent {
 }
 
 /// Why a request was not done. Unless it says otherwise, nothing changed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum Refusal {
     /// This server does not lead.
     #[error("this server does not lead; the leader is {}", leader.as_deref().unwrap_or("not known"))]
@@ -412,7 +412,7 @@ pub enum Refusal {
 }
 
 /// One session's lease or hold on a node, for people.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HolderInfo {
     /// The session.
     pub session: SessionId,
@@ -427,7 +427,7 @@ pub struct HolderInfo {
 }
 
 /// What a write waits for, for people.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WaitInfo {
     /// The node that is written.
     pub path: Path,
@@ -446,7 +446,7 @@ pub struct WaitInfo {
 }
 
 /// A volume, for people.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VolumeInfo {
     /// The top.
     pub path: Path,
@@ -459,7 +459,7 @@ pub struct VolumeInfo {
 }
 
 /// The cluster as one server sees it, for people.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClusterInfo {
     /// The server that answers.
     pub replica: u64,
@@ -474,7 +474,7 @@ pub struct ClusterInfo {
 }
 
 /// A member of the cluster, for people.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemberInfo {
     /// Its id.
     pub replica: u64,

@@ -125,7 +125,7 @@ pub fn compact(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
 pub type Value = Bytes;
 
 /// What is known of a node's data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stat {
     /// The change that made the node.
     pub create_revision: Revision,
@@ -140,7 +140,7 @@ pub struct Stat {
 }
 
 /// The content of a node's data object.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Data {
     /// The bytes.
     pub value: Value,
@@ -149,7 +149,7 @@ pub struct Data {
 }
 
 /// The content of a node's children object.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Children {
     /// The names, sorted by their bytes.
     pub names: Vec<String>,
@@ -160,7 +160,7 @@ pub struct Children {
 }
 
 /// What a read of an object found. `None` is the fact that the node does not exist; it is cacheable like any other.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Content {
     /// Of a data object.
     Data(Option<Data>),

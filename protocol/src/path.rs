@@ -34,7 +34,7 @@ pub struct Path {
 }
 
 /// Why a text is not a path.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum PathError {
     /// The text does not begin with `/`.
     #[error("path {path:?} is not absolute: expected it to begin with \"/\"")]

@@ -46,7 +46,7 @@ impl Bug {
 }
 
 /// Which mistakes are put back. None, unless a test build says otherwise.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Planted {
     #[cfg(feature = "planted-bugs")]
     bug: Option<Bug>,

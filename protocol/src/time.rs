@@ -72,13 +72,13 @@ fn micros(span: Duration) -> u64 {
 }
 
 /// How far a machine's clock may run from true time, in parts per million. The same bound in both directions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DriftAllowance {
     ppm: u32,
 }
 
 /// A drift allowance that is no allowance.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 #[error("a drift allowance of {got_ppm} ppm: expected at most {} ppm", DriftAllowance::MAX_PPM)]
 pub struct DriftError {
     /// What was given, in parts per million.

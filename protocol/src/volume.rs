@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::time::DriftAllowance;
 
 /// How a server keeps track of which objects of the volume a session holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Tracking {
     /// One by one, up to a bound on their number for each session.
     Objects,
@@ -17,7 +17,7 @@ pub enum Tracking {
 }
 
 /// What a volume promises. One that exists is valid: see [`VolumeSettings::new`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "RawSettings", into = "RawSettings")]
 pub struct VolumeSettings {
     term: Duration,
@@ -35,7 +35,7 @@ struct RawSettings {
 }
 
 /// Why settings are refused. The numbers are in the message.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum VolumeError {
     /// The volume term is out of bounds.
     #[error("a volume term of {got:?}: expected {least:?} to {most:?}")]

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// A new lease that was asked for, or will be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Acquisition {
     /// A path in the volume.
     path: Path,

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// One copy.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Copy {
     pub(super) validity: CopyValidity,
     /// The volume's generation when it was granted: a copy of an older one is not valid any more (S8).
@@ -23,7 +23,7 @@ pub(super) struct Copy {
 }
 
 /// The copies of one node.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Node {
     data: Option<Copy>,
     children: Option<Copy>,
@@ -45,7 +45,7 @@ impl Node {
 }
 
 /// All copies, by path: those of a subtree lie together.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Copies {
     nodes: BTreeMap<Path, Node>,
 }

@@ -17,7 +17,7 @@ use crate::{
 
 /// Something to be done by the shell, in the order given. Those that touch the cache are done before the next step
 /// begins and before any later effect of the same step.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Send a request on the current connection; its answer is [`Input::Answered`](super::Input::Answered).
     Send {
@@ -110,7 +110,7 @@ pub enum Effect {
 }
 
 /// What the application is told about its session (Chubby's states).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Connection {
     /// A leader answers.
     Connected {
@@ -128,7 +128,7 @@ pub enum Connection {
 }
 
 /// Why a read was not answered.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ReadError {
     /// The server refused it for good.
     #[error(transparent)]
@@ -139,7 +139,7 @@ pub enum ReadError {
 }
 
 /// Why a write was not acknowledged. Says whether it may still take effect.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum WriteError {
     /// The server refused it for good: it changed nothing and never will.
     #[error(transparent)]

@@ -10,7 +10,7 @@ use super::input::{Ticket, WriteId};
 use crate::{id::Stamp, message::Return, object::Object, path::Path, time::Instant};
 
 /// What a request is for: enough to build it anew, and to find who waits for it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Purpose {
     /// Get a session.
     Open,
@@ -43,7 +43,7 @@ impl Purpose {
 }
 
 /// One sending of one request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Flight {
     /// Read from the clock before it was sent: what its terms count from (T2).
     pub(super) sent: Instant,
@@ -56,7 +56,7 @@ pub(super) struct Flight {
 const KEEP_ALIVES_MAX: usize = 16;
 
 /// All requests that are on their way.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Flights {
     last: u64,
     live: BTreeMap<Ticket, Flight>,

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// A list that is being told.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct HeldList {
     incarnation: Incarnation,
     covering: CoveringNumber,

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// What a holder is given once, when it is made.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Config {
     /// What the session calls itself, for people who look.
     pub name: String,
@@ -48,7 +48,7 @@ pub struct WriteId(pub u64);
 pub struct Ticket(pub u64);
 
 /// Something that happened on the client.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Input {
     /// A connection to a server that may lead is up. One that was up before is over.
     Connected,

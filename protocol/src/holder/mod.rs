@@ -70,7 +70,7 @@ use crate::{
 };
 
 /// The rules of one client.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Holder {
     config: Config,
     link: Link,

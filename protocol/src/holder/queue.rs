@@ -18,7 +18,7 @@ const WAIT_MIN: Duration = Duration::from_millis(20);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What is to be sent, in order.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Queue {
     ready: VecDeque<Purpose>,
     later: BTreeSet<(Instant, Purpose)>,

@@ -24,7 +24,7 @@ use crate::{
 const WAITS_MAX: u8 = 4;
 
 /// How far a fetch has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Stage {
     /// It is in the queue.
     Queued,
@@ -35,7 +35,7 @@ enum Stage {
 }
 
 /// An object that is being read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Fetch {
     /// Reads that began before it was sent, or wait for it to be sent.
     began: Vec<ReadId>,
@@ -62,7 +62,7 @@ impl Fetch {
 }
 
 /// Everything that is being read.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Reads {
     fetches: BTreeMap<Object, Fetch>,
     /// What each read waits for.

@@ -22,7 +22,7 @@ use crate::{
 /// and none wrongly.
 const REMEMBERED_MAX: usize = 4096;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Memory {
     /// No grant stamped at or before this is cached.
     through: Stamp,
@@ -31,7 +31,7 @@ struct Memory {
 }
 
 /// Which grants are overtaken.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Recalls {
     epoch: Epoch,
     last: u64,

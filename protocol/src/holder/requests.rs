@@ -29,7 +29,7 @@ const RETURNS_PER_REQUEST: usize = 256;
 const RETURNS_MAX: usize = 4096;
 
 /// What waits to ride along with requests, until one that carried it has been answered.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Riders {
     consents: BTreeSet<Stamp>,
     returns: VecDeque<Return>,

@@ -19,7 +19,7 @@ use crate::{
 use std::time::Duration;
 
 /// What there is to send on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Link {
     /// Nothing.
     Down,
@@ -32,7 +32,7 @@ pub(super) enum Link {
 }
 
 /// What the application has been told last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Standing {
     /// Nothing yet, or that the session has expired.
     New,
@@ -47,7 +47,7 @@ pub(super) enum Standing {
 }
 
 /// The session that there is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Session {
     pub(super) id: SessionId,
     /// Until when it is remembered for certain.

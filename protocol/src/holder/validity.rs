@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// What a copy's validity depends on. Fixed from its installation on, until it is validated anew.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CopyValidity {
     /// The grant that the copy came with; named when the cache evicts it.
     pub stamp: Stamp,
@@ -26,7 +26,7 @@ pub struct CopyValidity {
 }
 
 /// The part of a copy's validity that is compared at each use: small enough to lie beside a cache's key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CopyLease {
     /// The volume lease that the copy was granted under.
     pub incarnation: Incarnation,
@@ -42,7 +42,7 @@ impl CopyValidity {
 }
 
 /// What a volume's copies have in common.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct VolumeValidity {
     /// The oldest volume lease whose copies are good under the one that is held now. Copies of older ones wait to be
     /// validated. It stays where it is when a returning client's copies are revived (DESIGN section 5).

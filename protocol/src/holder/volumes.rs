@@ -22,7 +22,7 @@ const LOOKS_PER_TERM: u32 = 8;
 
 /// When a lease is to be renewed: at about half of its term, never more than twice in one when all goes well, and soon
 /// enough that a third of what was granted is left for further tries.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pace {
     pub(super) term: Duration,
     /// When a request of its own is due.
@@ -75,7 +75,7 @@ impl Pace {
 }
 
 /// A lease on a volume.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Lease {
     pub(super) incarnation: Incarnation,
     /// The oldest incarnation whose copies are good under this one.
@@ -93,14 +93,14 @@ pub(super) struct Lease {
 }
 
 /// What remains of a lease that was given up or is gone, for the request for a new one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Ended {
     pub(super) last: LastValid,
     pub(super) since: Incarnation,
 }
 
 /// A volume, with a lease or without.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Volume {
     pub(super) lease: Option<Lease>,
     pub(super) ended: Option<Ended>,
@@ -134,7 +134,7 @@ impl Volume {
 const VOLUMES_MAX: usize = 4096;
 
 /// Why renewals go into a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Ride<'a> {
     /// It is about this path. Its volume is renewed, and those that have not been for a third of a term.
     Along(&'a Path),
@@ -146,7 +146,7 @@ pub(super) enum Ride<'a> {
 }
 
 /// All volumes that are known.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Volumes {
     map: BTreeMap<Path, Volume>,
 }

@@ -29,7 +29,7 @@ use crate::{
 const WRITES_OUT_MAX: u64 = State::ANSWERS_MAX;
 
 /// A write that has not been answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Pending {
     change: Write,
     /// What is dropped at each send. Fixed at the first.
@@ -42,7 +42,7 @@ struct Pending {
 }
 
 /// All writes that have not been answered.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Writes {
     pending: BTreeMap<WriteId, Pending>,
     numbered: BTreeMap<Sequence, WriteId>,
@@ -52,7 +52,7 @@ pub(super) struct Writes {
 }
 
 /// What a leader says of a write that took effect.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Done {
     pub(super) written: Written,
     pub(super) stamp: Stamp,

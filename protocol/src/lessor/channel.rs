@@ -14,7 +14,7 @@ use crate::{
 pub const RECALL_AGAIN: Duration = Duration::from_millis(500);
 
 /// One session's stamps and recalls in one epoch.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Channel {
     /// The session's latest registration with this epoch: recalls can be sent, and requests of it are dealt with.
     registration: Option<u64>,
@@ -28,7 +28,7 @@ pub(super) struct Channel {
 }
 
 /// A recall that no consent has come for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Unanswered {
     recall: Recall,
     since: Instant,

@@ -20,7 +20,7 @@ pub const STEP_MAX: Duration = Duration::from_millis(200);
 pub const STEP_EVERY: Duration = Duration::from_millis(50);
 
 /// The leader's cluster clock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ClusterClock {
     /// The clamped clock's reading at `at`.
     clamped: ClusterTime,

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// One lease as its leader sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct End {
     pub(super) incarnation: Incarnation,
     /// No promise that was made reaches further. Never lowered within the epoch.
@@ -26,7 +26,7 @@ pub(super) struct End {
 }
 
 /// All leases of the replicated state, with their ends.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Ends {
     ends: BTreeMap<LeaseKey, End>,
     /// A time not after the one at which the lease can be ended. Put right when it comes up, so that a renewal does not

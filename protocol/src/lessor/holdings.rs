@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// What the leader knows of one volume lease's copies.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Track {
     pub(super) incarnation: Incarnation,
     pub(super) mode: Mode,
@@ -25,7 +25,7 @@ pub(super) struct Track {
 }
 
 /// Whether the exact entries are all that the session can hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Mode {
     /// They are.
     Exact,
@@ -42,7 +42,7 @@ impl Track {
 }
 
 /// One object lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ObjectLease {
     /// The leader counts it as over from here on: term, drift and margin are in (T3).
     pub(super) over: ClusterTime,
@@ -53,7 +53,7 @@ pub(super) struct ObjectLease {
 }
 
 /// All of them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Holdings {
     tracks: BTreeMap<(Path, SessionId), Track>,
     leases: BTreeMap<(Object, SessionId), ObjectLease>,

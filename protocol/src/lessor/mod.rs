@@ -70,7 +70,7 @@ pub const TICK_BYTES_MAX: usize = 2 << 20;
 const SWEEP_MAX: usize = 4096;
 
 /// What a lessor is told once.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Config {
     /// The replica that leads.
     pub replica: u64,
@@ -86,7 +86,7 @@ pub struct Config {
 
 /// What happens to a lessor.
 #[expect(clippy::large_enum_variant, reason = "an input is made, moved once, and taken apart")]
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Input {
     /// A client asks. Answered by one [`Effect::Reply`] with this id, sooner or later.
     Request {
@@ -120,7 +120,7 @@ pub enum Input {
 }
 
 /// What a lessor wants done, in this order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Answer a request.
     Reply {
@@ -140,7 +140,7 @@ pub enum Effect {
 }
 
 /// Who wants an answer, and the renewals that ride along.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Asker {
     id: RequestId,
     session: SessionId,
@@ -148,7 +148,7 @@ struct Asker {
 }
 
 /// A read that waits for a proof of leadership.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct WaitingRead {
     asker: Asker,
     object: Object,
@@ -156,7 +156,7 @@ struct WaitingRead {
 }
 
 /// Why a command was proposed: what to do when it is committed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Reason {
     Begin,
     Tick,
@@ -168,7 +168,7 @@ enum Reason {
 }
 
 /// A proposal that is on its way through the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct InFlight {
     time: ClusterTime,
     proposed_at: Instant,
@@ -176,7 +176,7 @@ struct InFlight {
 }
 
 /// The leader's volatile side, for one epoch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Lessor {
     config: Config,
     /// None until the first entry of the epoch is applied: nothing is answered before (S6).

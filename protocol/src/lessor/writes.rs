@@ -20,7 +20,7 @@ use super::Asker;
 pub(super) type Turn = u64;
 
 /// A write from its arrival to its answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pending {
     pub(super) session: SessionId,
     pub(super) sequence: Sequence,
@@ -42,7 +42,7 @@ pub(super) struct Pending {
 }
 
 /// What a write waits for from one session: a consent, or any of the ends that make it needless.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Wait {
     /// The recall to be answered.
     pub(super) stamp: Stamp,
@@ -53,7 +53,7 @@ pub(super) struct Wait {
 }
 
 /// All writes that are waiting.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Writes {
     last: Turn,
     /// About how many bytes they take.

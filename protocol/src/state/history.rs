@@ -7,7 +7,7 @@ use crate::{id::Revision, object::ObjectSet, path::Path};
 
 /// What each of the last changes changed, oldest first. Revisions have no gaps, so that the place says which it was: the
 /// first is the one after [`Meta::history_start`](super::Meta).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct History {
     pub(super) changes: VecDeque<Vec<ObjectSet>>,
 }

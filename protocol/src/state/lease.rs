@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// One replicated lease.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lease {
     /// Which of the leases that there have been.
     pub incarnation: Incarnation,

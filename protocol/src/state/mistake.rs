@@ -1,5 +1,7 @@
 //! A known mistake put back in test builds. No part of the state: it is neither compared nor stored.
 
+use std::hash::{Hash, Hasher};
+
 use super::State;
 use crate::planted::{Bug, Planted};
 
@@ -20,6 +22,10 @@ impl PartialEq for Mistake {
 }
 
 impl Eq for Mistake {}
+
+impl Hash for Mistake {
+    fn hash<H: Hasher>(&self, _hasher: &mut H) {}
+}
 
 impl State {
     /// Puts a known mistake back, to see that tests find it.

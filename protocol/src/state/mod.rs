@@ -68,7 +68,7 @@ use crate::{
 };
 
 /// What every replica agrees on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     meta: Meta,
     nodes: BTreeMap<Path, Node>,
@@ -82,7 +82,7 @@ pub struct State {
 }
 
 /// The counters and clocks: all that there is one of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Meta {
     applied_index: u64,
     epoch: Epoch,
@@ -95,7 +95,7 @@ struct Meta {
 }
 
 /// What applying one log entry did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Applied {
     /// What came of each command, in order.
     pub outcomes: Vec<Outcome>,

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// One node of the tree.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Node {
     /// The bytes.
     pub value: Value,

@@ -36,7 +36,7 @@ pub enum RowKey {
 }
 
 /// Rows that are not a state.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RowError {
     /// A key is none.
     #[error("row key {key:02x?} is malformed: expected {expected}")]

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// A client's identity, and what it was answered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Session {
     /// What the client calls itself, for people who look.
     pub name: String,
@@ -28,7 +28,7 @@ pub struct Session {
 }
 
 /// What is known of a request (S9).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Answered<'a> {
     /// It was not answered yet: it may be done.
     Never,

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// One volume. Its top is its key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Volume {
     /// What it promises.
     pub settings: VolumeSettings,
