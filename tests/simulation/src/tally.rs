@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 /// Counts by name.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Tally(pub(crate) BTreeMap<&'static str, u64>);
+pub struct Tally(pub BTreeMap<&'static str, u64>);
 
 impl Tally {
     pub(crate) fn add(&mut self, name: &'static str) {
         *self.0.entry(name).or_default() += 1;
     }
 
-    pub(crate) fn merge(&mut self, other: &Tally) {
+    /// Adds what another has counted.
+    pub fn merge(&mut self, other: &Tally) {
         for (name, count) in &other.0 {
             *self.0.entry(name).or_default() += count;
         }

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use leasehold_protocol::{planted::Planted, state::State};
+use leasehold_protocol::{
+    planted::{Bug, Planted},
+    state::State,
+};
 
 use crate::{
     client::Client,
@@ -61,19 +64,27 @@ pub(crate) struct World {
 
 /// What a run came to.
 #[derive(Debug)]
-pub(crate) struct Report {
-    pub(crate) violation: Option<String>,
-    pub(crate) hash: u64,
-    pub(crate) trace: String,
-    pub(crate) steps: u64,
-    pub(crate) entries: u64,
-    pub(crate) micros: u64,
-    pub(crate) tally: Tally,
+pub struct Report {
+    /// What did not hold.
+    pub violation: Option<String>,
+    /// Of everything that happened: equal for equal runs.
+    pub hash: u64,
+    /// What happened, a line each; empty unless it was asked for.
+    pub trace: String,
+    /// Events.
+    pub steps: u64,
+    /// Entries that were committed.
+    pub entries: u64,
+    /// Virtual time that passed, in microseconds.
+    pub micros: u64,
+    /// How often what happened.
+    pub tally: Tally,
 }
 
-/// Runs the world of a seed to its end, or to the first violation.
-pub(crate) fn run(seed: u64, planted: Option<leasehold_protocol::planted::Bug>, keeps_trace: bool) -> Report {
-    let mut world = World::new(seed, planted, keeps_trace);
+/// Runs the world of a seed to its end, or to the first violation. A mistake is put back only in a build with the feature
+/// `planted-bugs`.
+pub fn run(seed: u64, bug: Option<Bug>, keeps_trace: bool) -> Report {
+    let mut world = World::new(seed, bug, keeps_trace);
     let mut steps = 0;
     while world.violation.is_none() && !world.is_over {
         let Some(((at, _), event)) = world.queue.pop_first() else { break };
@@ -98,13 +109,25 @@ pub(crate) fn run(seed: u64, planted: Option<leasehold_protocol::planted::Bug>, 
     }
 }
 
+/// The mistake, and the state with it.
+#[cfg(feature = "planted-bugs")]
+fn plant(bug: Option<Bug>, mut state: State) -> (Planted, State) {
+    let planted = bug.map_or_else(Planted::default, Planted::one);
+    state.plant(planted);
+    (planted, state)
+}
+
+/// This build cannot make mistakes.
+#[cfg(not(feature = "planted-bugs"))]
+fn plant(_bug: Option<Bug>, state: State) -> (Planted, State) {
+    (Planted::default(), state)
+}
+
 impl World {
-    fn new(seed: u64, bug: Option<leasehold_protocol::planted::Bug>, keeps_trace: bool) -> Self {
+    fn new(seed: u64, bug: Option<Bug>, keeps_trace: bool) -> Self {
         let mut rng = Rng::new(seed);
         let profile = Profile::random(seed, &mut rng);
-        let planted = bug.map_or_else(Planted::default, Planted::one);
-        let mut first = State::new(profile.volume);
-        first.plant(planted);
+        let (planted, first) = plant(bug, State::new(profile.volume));
         let mut machine = || Machine::new(Clock::random(profile.drift.ppm(), &mut rng));
         let servers = (0..profile.servers).map(|_| Server::new(machine(), first.clone())).collect();
         let clients = (0..profile.clients).map(|place| Client::new(place, machine())).collect();

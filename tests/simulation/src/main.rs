@@ -1,0 +1,142 @@
+//! The simulator, for anybody: one seed again, or a search through many.
+
+use std::{process::ExitCode, time::Instant};
+
+use clap::Parser;
+use leasehold_protocol::planted::Bug;
+use leasehold_simulation::{Findings, Report, repeat_command, run, search, tail};
+
+/// Lines of a trace that are shown for a seed that a search found.
+const TAIL: usize = 60;
+
+/// Runs the rules of Leasehold in virtual time, with faults, and checks what must hold after every step.
+///
+/// A seed decides everything: the same seed is the same run. Exits with 0 if nothing broke, with 1 if something did, with
+/// 2 if it was asked wrongly.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold-simulation")]
+struct Options {
+    /// Run the world of this seed only.
+    #[arg(long, conflicts_with_all = ["seeds", "from"])]
+    seed: Option<u64>,
+    /// Run so many worlds, and stop at the first in which something breaks.
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// The first seed of a search.
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Print everything that happens, a line each (with --seed).
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Put a known mistake back, to see it found (only in a build with the feature planted-bugs).
+    #[arg(long, value_name = "NAME", value_parser = bug)]
+    plant: Option<Bug>,
+}
+
+/// The mistake of a name.
+fn bug(name: &str) -> Result<Bug, String> {
+    if !cfg!(feature = "planted-bugs") {
+        return Err("this build has the shipped rules only; build with --features planted-bugs".to_owned());
+    }
+    let names = || Bug::ALL.map(|bug| format!("{bug:?}")).join(", ");
+    Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name).ok_or_else(|| format!("expected one of {}", names()))
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let is_broken = match options.seed {
+        Some(seed) => one(seed, &options),
+        None => many(&options),
+    };
+    ExitCode::from(u8::from(is_broken))
+}
+
+/// Runs one seed. Whether something broke.
+fn one(seed: u64, options: &Options) -> bool {
+    let begun = Instant::now();
+    let report = run(seed, options.plant, true);
+    let wall = begun.elapsed().as_secs_f64();
+    if options.trace {
+        print!("{}", report.trace);
+    }
+    if options.json {
+        println!("{}", json(seed, &report, wall));
+        return report.violation.is_some();
+    }
+    println!(
+        "seed {seed}: {} steps, {} entries, {:.1} s of virtual time in {wall:.3} s, hash {:016x}",
+        report.steps,
+        report.entries,
+        seconds(report.micros),
+        report.hash
+    );
+    if let Some(violation) = &report.violation {
+        println!("BROKEN: {violation}");
+    }
+    report.violation.is_some()
+}
+
+fn json(seed: u64, report: &Report, wall: f64) -> serde_json::Value {
+    serde_json::json!({
+        "seed": seed,
+        "violation": report.violation,
+        "hash": format!("{:016x}", report.hash),
+        "steps": report.steps,
+        "entries": report.entries,
+        "virtual_seconds": seconds(report.micros),
+        "wall_seconds": wall,
+        "tally": report.tally.0,
+    })
+}
+
+/// Searches. Whether something broke.
+fn many(options: &Options) -> bool {
+    let begun = Instant::now();
+    let findings = search(options.from..options.from.saturating_add(options.seeds), options.plant);
+    let wall = begun.elapsed().as_secs_f64();
+    if options.json {
+        let broken = findings.broken.as_ref();
+        let broken = broken.map(|(seed, report)| serde_json::json!({"seed": seed, "violation": report.violation}));
+        let value = serde_json::json!({
+            "worlds": findings.worlds,
+            "steps": findings.steps,
+            "virtual_seconds": seconds(findings.micros),
+            "wall_seconds": wall,
+            "broken": broken,
+            "tally": findings.tally.0,
+        });
+        println!("{value}");
+    } else {
+        tell(&findings, wall, options);
+    }
+    findings.broken.is_some()
+}
+
+fn tell(findings: &Findings, wall: f64, options: &Options) {
+    for (name, count) in &findings.tally.0 {
+        println!("{count:>12} {name}");
+    }
+    println!(
+        "{} worlds, {} steps, {:.0} s of virtual time in {wall:.1} s: {:.0} times as fast",
+        findings.worlds,
+        findings.steps,
+        seconds(findings.micros),
+        seconds(findings.micros) / wall
+    );
+    match &findings.broken {
+        Some((seed, report)) => {
+            println!("{}", tail(&report.trace, TAIL));
+            println!("\nBROKEN, seed {seed}: {}", report.violation.as_deref().unwrap_or_default());
+            println!("repeat: {}", repeat_command(*seed, options.plant));
+        }
+        None => println!("nothing broke"),
+    }
+}
+
+/// For people to read.
+fn seconds(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}
