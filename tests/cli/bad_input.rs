@@ -5,7 +5,7 @@ use crate::common::{Cli, Cluster, free_address};
 #[test]
 fn what_cannot_be_meant_is_wrong_usage() {
     // None of it gets as far as a server.
-    let cli = Cli { endpoints: free_address() };
+    let cli = Cli::of(free_address());
     let cases: [(&[&str], &str); 14] = [
         (&["get", "/a//b"], "empty component at byte 3"),
         (&["get", "/a/"], "empty component"),
@@ -65,7 +65,7 @@ fn what_the_server_cannot_take_is_refused_with_the_numbers_and_changes_nothing()
 
 #[test]
 fn without_a_server_the_status_is_3() {
-    let cli = Cli { endpoints: free_address() };
+    let cli = Cli::of(free_address());
     for arguments in [&["get", "/a"][..], &["put", "/a", "1"], &["cluster", "status"], &["shell"], &["why", "/a"]] {
         let (status, kind, message) = cli.fails(["--timeout", "300ms"].iter().chain(arguments));
         assert_eq!((status, kind.as_str()), (3, "unavailable"), "{arguments:?}");
@@ -75,7 +75,7 @@ fn without_a_server_the_status_is_3() {
 
 #[test]
 fn help_and_completions_are_answers() {
-    let cli = Cli { endpoints: free_address() };
+    let cli = Cli::of(free_address());
     let help = cli.run(["--help"]);
     assert_eq!(help.status, 0);
     for expected in ["serve", "shell", "LEASEHOLD_ENDPOINTS", "Exit status"] {

@@ -5,7 +5,7 @@ use std::fs;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::common::{Cluster, eventually, free_address, leasehold};
+use crate::common::{Cli, Cluster, eventually, free_address, leasehold};
 
 #[test]
 fn a_server_that_is_told_to_stop_ends_with_0_and_starts_again_with_all_it_had() {
@@ -13,15 +13,14 @@ fn a_server_that_is_told_to_stop_ends_with_0_and_starts_again_with_all_it_had() 
     let cli = cluster.cli();
     for (number, signal) in [Signal::SIGTERM, Signal::SIGINT].into_iter().enumerate() {
         cli.done(["put", "/a", &number.to_string()]);
-        cluster.servers[0].process.signal(signal);
-        assert_eq!(cluster.servers[0].process.ended().code(), Some(0), "{signal}");
-        cluster.servers[0].restart();
+        assert_eq!(cluster.stop(1, signal).code(), Some(0), "{signal}");
+        cluster.spawn(1);
         cluster.wait_until_it_serves();
         assert_eq!(cli.done(["get", "/a"])["value"], number.to_string());
     }
     cli.done(["put", "/a", "before the crash"]);
-    cluster.servers[0].kill();
-    cluster.servers[0].restart();
+    cluster.kill(1);
+    cluster.spawn(1);
     cluster.wait_until_it_serves();
     assert_eq!(cli.done(["get", "/a"])["value"], "before the crash");
 }
@@ -38,7 +37,7 @@ fn a_server_that_cannot_start_says_why() {
         let line: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
         (output.status.code(), line["error"]["message"].as_str().unwrap_or_default().to_owned())
     };
-    let taken = cluster.servers[0].address.as_str();
+    let taken = cluster.address(1);
     let (status, message) = serve(&["--listen", taken]);
     assert_eq!(status, Some(1));
     assert!(message.contains(&format!("cannot listen on {taken}")), "{message}");
@@ -71,25 +70,25 @@ fn a_cluster_shows_its_members_and_who_does_not_answer() {
         );
         assert!(member["applied"].is_u64() && member["epoch"].is_u64(), "{member}");
     }
-    let follower = (leader + 1) % 3;
-    cluster.servers[follower].kill();
+    let follower = cluster.others(leader)[0];
+    cluster.kill(follower);
     // From one endpoint, the others are found.
-    let from_leader = crate::common::Cli { endpoints: cluster.servers[leader].address.clone() };
+    let from_leader = Cli::of(cluster.address(leader));
     let status = from_leader.done(["cluster", "status"]);
-    let answers = |index: usize| status["members"][index]["answers"].clone();
+    let answers = |id: u64| status["members"][id as usize - 1]["answers"].clone();
     assert_eq!((answers(follower), answers(leader)), (json!(false), json!(true)), "{status}");
     let text = from_leader.run(["cluster", "status"]);
     let silent = text.text().lines().filter(|line| line.ends_with("no")).count();
     assert_eq!(silent, 1, "{text:?}");
     cli.done(["put", "/a", "2"]);
 
-    cluster.servers[leader].kill();
+    cluster.kill(leader);
     let (status, kind, _) = cli.fails(["--timeout", "1s", "get", "/a"]);
     assert_eq!((status, kind.as_str()), (3, "unavailable"), "a majority is lost");
     let left = cli.done(["cluster", "status"]);
     let answering = left["members"].as_array().expect("a list").iter().filter(|it| it["answers"] == true).count();
     assert_eq!(answering, 1, "{left}");
-    cluster.servers[follower].restart();
+    cluster.spawn(follower);
     cluster.wait_until_it_serves();
     assert_eq!(cli.done(["get", "/a"])["value"], "2");
 }

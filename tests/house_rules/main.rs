@@ -25,8 +25,6 @@ const SLEEPERS: &[(&str, &str)] = &[
     ("server/tests/replica/support.rs", "looks for a condition of which nobody tells"),
     ("tests/common/mod.rs", "looks for a condition of which nobody tells"),
     ("tests/processes/failover.rs", "reads at a pace, for as long as reads must go on"),
-    ("tests/processes/harness/cluster.rs", "looks for a condition of which nobody tells"),
-    ("tests/processes/harness/mod.rs", "looks for a condition of which nobody tells"),
     ("tests/processes/quorum.rs", "looks how long something goes on"),
 ];
 

@@ -14,7 +14,11 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::harness::{Cluster, alone, eventually, leasehold, leasehold_with_input, path};
+use crate::{
+    alone,
+    common::{Cluster, soon},
+    path,
+};
 
 const CLIENT: u8 = 1;
 const PEER: u8 = 2;
@@ -69,7 +73,7 @@ fn reason(answer: &[u8]) -> Option<&str> {
 
 /// Reads until the answer comes from memory.
 async fn cache(client: &Client) {
-    eventually("the copy is in memory", || async {
+    soon("the copy is in memory", || async {
         let read = client.read(&path("/kept")).await.expect("served");
         if read.source == Source::Memory { Ok(()) } else { Err(format!("{read:?}")) }
     })
@@ -88,13 +92,13 @@ async fn still_serves(client: &Client) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_speaks_nonsense_is_closed_and_changes_nothing() {
-    let _alone = alone().await;
-    let mut cluster = Cluster::start(1).await;
+    let _alone = alone();
+    let mut cluster = Cluster::start(1);
     let address = cluster.address(1).to_owned();
     let client = cluster.client("bystander").await;
     client.put(&path("/kept"), "kept").await.expect("written");
     cache(&client).await;
-    let before = cluster.info(1).await.expect("it answers").revision;
+    let before = cluster.status().expect("it answers")["revision"].clone();
 
     // Other versions and roles are told why not.
     for role in [CLIENT, PEER] {
@@ -137,7 +141,7 @@ async fn a_connection_that_speaks_nonsense_is_closed_and_changes_nothing() {
             &bytes[..bytes.len().min(32)]
         );
     }
-    assert_eq!(cluster.info(1).await.expect("it answers").revision, before, "something has changed");
+    assert_eq!(cluster.status().expect("it answers")["revision"], before, "something has changed");
     let read = client.read(&path("/kept")).await.expect("served");
     assert_eq!(read.source, Source::Memory, "the bystander's copy has suffered");
     still_serves(&client).await;
@@ -146,16 +150,16 @@ async fn a_connection_that_speaks_nonsense_is_closed_and_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_command_line_cannot_mean_or_the_server_not_take_is_refused_with_the_numbers() {
-    let _alone = alone().await;
-    let mut cluster = Cluster::start(3).await;
-    let endpoints = cluster.endpoints();
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    let cli = cluster.cli();
     let client = cluster.client("bystander").await;
     let written = client.put(&path("/kept"), "kept").await.expect("written").revision;
-    let status = cluster.caught_up(&cluster.ids()).await;
+    let status = cluster.caught_up(&cluster.ids());
 
     let too_long = vec![b'x'; (1 << 20) + 1];
-    let (_, message) = leasehold_with_input(&endpoints, &["put", "/a", "-"], &too_long).await.expect_failed(1);
-    assert!(message.contains("1048577") && message.contains("1048576"), "{message}");
+    let (status_of_put, _, message) = cli.run_with(["--json", "put", "/a", "-"], &too_long).error();
+    assert!(status_of_put == 1 && message.contains("1048577") && message.contains("1048576"), "{message}");
     let component = format!("/{}", "c".repeat(256));
     let deep = "/x".repeat(2049);
     let old = (written.0 - 1).to_string();
@@ -177,10 +181,11 @@ async fn what_the_command_line_cannot_mean_or_the_server_not_take_is_refused_wit
         (&["volume", "create", "/v", "--object-term", "1s"], 1, &["1s", "10s"]),
     ];
     for (args, status, words) in cases {
-        let (_, message) = leasehold(&endpoints, args).await.expect_failed(status);
+        let (got, _, message) = cli.fails(args);
+        assert_eq!(got, status, "{args:?}: {message}");
         assert!(words.iter().all(|word| message.contains(word)), "{args:?}: {message}: expected {words:?}");
     }
-    let after = cluster.status().await.expect("they answer");
+    let after = cluster.status().expect("they answer");
     assert_eq!(after["revision"], status["revision"], "something has changed: {after}");
     still_serves(&client).await;
     cluster.assert_all_run();

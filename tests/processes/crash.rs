@@ -10,7 +10,11 @@ use std::{
 
 use leasehold_client_cache::{Client, Condition, Path, PutOptions, Refusal, Revision, WriteError, WriteRefusal};
 
-use crate::harness::{Cluster, alone, eventually, path};
+use crate::{
+    alone,
+    common::{Cluster, soon},
+    path,
+};
 
 const WRITERS: u64 = 6;
 
@@ -133,8 +137,8 @@ async fn write_on(client: Client, writer: u64, done: Arc<AtomicU64>, stops: Arc<
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_acknowledged_survives_a_crash_of_all_servers_and_took_effect_once() {
-    let _alone = alone().await;
-    let mut cluster = Cluster::start(3).await;
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
     let (done, stops) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let mut writers = Vec::new();
     for writer in 0..WRITERS {
@@ -143,7 +147,7 @@ async fn what_was_acknowledged_survives_a_crash_of_all_servers_and_took_effect_o
     }
     let progress = async || {
         let from = done.load(Ordering::Relaxed);
-        eventually("writes are acknowledged", || async {
+        soon("writes are acknowledged", || async {
             let now = done.load(Ordering::Relaxed);
             if now >= from + PROGRESS { Ok(()) } else { Err(format!("{now}, from {from}")) }
         })
@@ -173,6 +177,6 @@ async fn what_was_acknowledged_survives_a_crash_of_all_servers_and_took_effect_o
     let unknowns: u64 = nodes.iter().map(|node| node.unknowns).sum();
     println!("{acknowledged} writes took effect in {CRASHES} crashes, {unknowns} outcomes are not known");
     assert!(nodes.iter().all(|node| node.acknowledged > 0));
-    cluster.caught_up(&cluster.ids()).await;
+    cluster.caught_up(&cluster.ids());
     cluster.assert_all_run();
 }

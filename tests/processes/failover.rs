@@ -10,7 +10,11 @@ use std::{
 
 use leasehold_client_cache::{Client, DriftAllowance, Path, Source, Tracking, VolumeSettings};
 
-use crate::harness::{Cluster, alone, eventually, path};
+use crate::{
+    alone,
+    common::{Cluster, soon},
+    path,
+};
 
 /// A live holder's consent ends the wait of a write after a failover: if it took this long, the write has waited for the end of
 /// a lease of [`TERM`] instead.
@@ -68,7 +72,7 @@ impl Reader {
 
 /// Reads until the answer comes from memory.
 async fn cache(client: &Client, node: &Path) {
-    eventually(&format!("{node} is read from memory"), || async {
+    soon(&format!("{node} is read from memory"), || async {
         let read = client.read(node).await.expect("the cluster serves");
         if read.source == Source::Memory { Ok(()) } else { Err(format!("{:?}", read.source)) }
     })
@@ -77,8 +81,8 @@ async fn cache(client: &Client, node: &Path) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cached_reads_go_on_and_writes_soon_again_when_the_leader_is_killed() {
-    let _alone = alone().await;
-    let mut cluster = Cluster::start(3).await;
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
     let (reader, writer) = (cluster.client("reader").await, cluster.client("writer").await);
     let (steady, shared) = (path("/steady"), path("/long/shared"));
     let hour = Duration::from_secs(3600);
@@ -89,7 +93,7 @@ async fn cached_reads_go_on_and_writes_soon_again_when_the_leader_is_killed() {
     cache(&reader, &steady).await;
     cache(&reader, &shared).await;
 
-    let old = cluster.leader().await;
+    let old = cluster.leader();
     let reads = Reader::start(&reader, &steady);
     let killed = Instant::now();
     cluster.kill(old);
@@ -104,10 +108,10 @@ async fn cached_reads_go_on_and_writes_soon_again_when_the_leader_is_killed() {
     assert_eq!(reads.not_from_memory, 0, "cached reads had a gap: {reads:?}");
 
     // The killed server comes back and catches up.
-    let new = cluster.leader().await;
+    let new = cluster.leader();
     assert_ne!(new, old);
     cluster.spawn(old);
-    let status = cluster.caught_up(&cluster.ids()).await;
+    let status = cluster.caught_up(&cluster.ids());
     assert_eq!(status["members"].as_array().map(Vec::len), Some(3), "{status}");
     cluster.assert_all_run();
 }

@@ -9,13 +9,38 @@
 //! `cargo test --test processes -- --nocapture` prints what was measured. A test that fails prints the ends of its
 //! servers' logs.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod bad_input;
 mod consent;
 mod crash;
 mod failover;
-mod harness;
+mod files;
 mod pause;
 mod quorum;
 mod rebuild;
 mod snapshot;
 mod stop;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use leasehold_client_cache::Path;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// To be held by each test while it runs.
+pub(crate) struct Alone {
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Waits for the test's turn. It blocks its thread, on which nothing else runs.
+pub(crate) fn alone() -> Alone {
+    // A test that failed leaves nothing behind.
+    Alone { _turn: ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner) }
+}
+
+/// A path that is known to be one.
+pub(crate) fn path(text: &str) -> Path {
+    Path::parse(text).expect("a valid path")
+}

@@ -10,7 +10,11 @@ use leasehold_protocol::{
 };
 use leasehold_wire::{LeaseholdClient, Role, client_connection};
 
-use crate::harness::{Cluster, PATIENCE, alone, eventually, path};
+use crate::{
+    alone,
+    common::{Cluster, SOON, soon},
+    path,
+};
 
 /// Reads that wait in the stopped leader's socket when it goes on.
 const READS: usize = 64;
@@ -29,7 +33,7 @@ struct Raw {
 
 impl Raw {
     async fn open(address: &str) -> Self {
-        let stream = leasehold_wire::connect(address, Role::Client, PATIENCE).await.expect("it listens");
+        let stream = leasehold_wire::connect(address, Role::Client, SOON).await.expect("it listens");
         let (connection, recalls, work) = client_connection(stream);
         tokio::spawn(async move {
             // Nothing is held, so nothing is recalled.
@@ -48,7 +52,7 @@ impl Raw {
     /// None if the connection ended.
     async fn call(&self, body: Body) -> Option<Response> {
         let mut context = tarpc::context::current();
-        context.deadline = Instant::now() + PATIENCE;
+        context.deadline = Instant::now() + SOON;
         let header = Header { session: self.session, epoch: self.epoch, ..Header::default() };
         self.connection.call(context, Request { header, body }).await.ok()
     }
@@ -64,10 +68,10 @@ fn value(response: &Response) -> Option<Vec<u8>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_was_stopped_and_goes_on_answers_no_stale_read() {
-    let _alone = alone().await;
-    let mut cluster = Cluster::start(3).await;
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
     let node = path("/v/a");
-    let old = cluster.leader().await;
+    let old = cluster.leader();
     let first = cluster.client("first").await;
     let margin = Duration::from_millis(100);
     let settings = VolumeSettings::new(TERM, 100 * TERM, margin, Tracking::Objects, DriftAllowance::DEFAULT);
@@ -76,7 +80,7 @@ async fn a_leader_that_was_stopped_and_goes_on_answers_no_stale_read() {
     first.close().await;
     // One that only knows the leader, with a copy; and one without any rules of ours between us and the leader.
     let pinned = cluster.client_of(vec![cluster.address(old).to_owned()], "pinned").await;
-    eventually("the pinned client has a copy", || async {
+    soon("the pinned client has a copy", || async {
         let read = pinned.read(&node).await.expect("served");
         if read.source == Source::Memory { Ok(()) } else { Err(format!("{read:?}")) }
     })
@@ -114,6 +118,6 @@ async fn a_leader_that_was_stopped_and_goes_on_answers_no_stale_read() {
     println!("of {READS} reads {refused} were refused, {lost} lost with the connection, {new} had the new value");
     let read = pinned.read(&node).await.expect("it is told who leads");
     assert!(!stale(&read.content), "{read:?}");
-    cluster.caught_up(&cluster.ids()).await;
+    cluster.caught_up(&cluster.ids());
     cluster.assert_all_run();
 }

@@ -6,7 +6,11 @@ use leasehold_client_cache::{
     Client, ConnectionState, DriftAllowance, Options, ReadError, ReadOptions, Tracking, VolumeSettings,
 };
 
-use crate::harness::{Cluster, Shell, alone, leasehold, path, within};
+use crate::{
+    alone,
+    common::{Cluster, within},
+    path,
+};
 
 const TERM: Duration = Duration::from_secs(4);
 
@@ -19,8 +23,8 @@ const LOG_LINES_MAX: usize = 5_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_quorum_cached_reads_last_as_long_as_their_leases_and_with_it_everything_works_again() {
-    let _alone = alone().await;
-    let mut cluster = Cluster::start(3).await;
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
     let endpoints = cluster.endpoints();
     let client = cluster.client("reader").await;
     let node = path("/v/a");
@@ -29,12 +33,12 @@ async fn without_a_quorum_cached_reads_last_as_long_as_their_leases_and_with_it_
     client.create_volume(&path("/v"), settings.expect("valid")).await.expect("created");
     client.put(&node, "kept").await.expect("written");
     client.get(&node).await.expect("served");
-    let mut shell = Shell::start(&endpoints, &["--timeout", "3s"]);
-    assert_eq!(shell.run("get /v/a").await["value"], "kept");
+    let (cli, mut shell) = (cluster.cli(), cluster.cli().shell_with(&["--timeout", "3s"]));
+    assert_eq!(shell.ask("get /v/a")["value"], "kept");
 
     let session = client.session().expect("a session");
     let mut events = client.events();
-    let leader = cluster.leader().await;
+    let leader = cluster.leader();
     let promised = client.cached_for(&node).expect("cached");
     let lost = Instant::now();
     for id in cluster.others(leader) {
@@ -46,12 +50,12 @@ async fn without_a_quorum_cached_reads_last_as_long_as_their_leases_and_with_it_
     });
 
     // Writes are not done, and it is said whether they may still be. The shell has a session, the other gets none.
-    let put = ["--timeout", "2s", "put", "/v/c", "x"];
-    let (refused, no_session) = tokio::join!(shell.run("put /v/b x"), leasehold(&endpoints, &put));
+    shell.types("put /v/b x");
+    let (status, kind, message) = cli.fails(["--timeout", "2s", "put", "/v/c", "x"]);
+    assert_eq!((status, kind.as_str()), (3, "unavailable"), "{message}");
+    let refused = shell.answer();
     let kind = refused["error"]["kind"].as_str().unwrap_or_default();
     assert!(["unavailable", "outcome_unknown"].contains(&kind), "{refused}");
-    let (kind, message) = no_session.expect_failed(3);
-    assert_eq!(kind, "unavailable", "{message}");
 
     // Cached reads go on for as long as was promised, and end by themselves.
     let last_hit = hits.await.expect("it only reads");
@@ -62,9 +66,9 @@ async fn without_a_quorum_cached_reads_last_as_long_as_their_leases_and_with_it_
     let options = ReadOptions { timeout: Some(Duration::from_secs(1)), ..ReadOptions::default() };
     let error = client.read_with(&node, options).await.expect_err("nobody can answer");
     assert!(matches!(error, ReadError::Unavailable { .. } | ReadError::TimedOut { .. }), "{error:?}");
-    let get = leasehold(&endpoints, &["--timeout", "2s", "get", "/v/a"]).await.expect_failed(3);
-    assert_eq!(get.0, "unavailable", "{}", get.1);
-    let status = cluster.status().await.expect("one server answers");
+    let (status, kind, message) = cli.fails(["--timeout", "2s", "get", "/v/a"]);
+    assert_eq!((status, kind.as_str()), (3, "unavailable"), "{message}");
+    let status = cluster.status().expect("one server answers");
     assert!(status["members"].as_array().is_some_and(|members| members.len() == 3), "{status}");
 
     // Nothing but jeopardy was told, and the server that is left has not tried to reach the others without a pause.
@@ -84,10 +88,10 @@ async fn without_a_quorum_cached_reads_last_as_long_as_their_leases_and_with_it_
     assert_eq!(client.session(), Some(session), "no lease time was lost");
     let other = Client::connect(Options::new(endpoints.clone())).await.expect("served");
     assert_eq!(&other.get(&node).await.expect("served").expect("there").value[..], b"new");
-    let get = shell.run("get /v/a").await;
+    let get = shell.ask("get /v/a");
     assert_eq!(get["value"], "new", "{get}");
-    assert!([3, 4].contains(&shell.end().await), "the last line that failed is the write");
-    cluster.caught_up(&cluster.ids()).await;
+    assert!(shell.close().code().is_some_and(|code| [3, 4].contains(&code)), "the last line that failed is the write");
+    cluster.caught_up(&cluster.ids());
     cluster.assert_all_run();
 }
 

@@ -1,6 +1,10 @@
 //! A replica loses its disk.
 
-use crate::harness::{Cluster, alone, leasehold, make, tree};
+use crate::{
+    alone,
+    common::Cluster,
+    files::{make, tree},
+};
 
 /// Which replica loses its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,18 +14,17 @@ enum Victim {
 }
 
 /// Imports, has a replica lose its disk and be rebuilt, kills another so that the rebuilt one is needed, and exports.
-async fn what_was_imported_is_exported_when_one_loses_its_disk(victim: Victim) {
-    let _alone = alone().await;
-    let mut cluster = Cluster::start(3).await;
+fn what_was_imported_is_exported_when_one_loses_its_disk(victim: Victim) {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
     let source = cluster.directory("source");
     let expected = make(&source);
     let source = source.display().to_string();
-    let imported =
-        leasehold(&cluster.endpoints(), &["--timeout", "30s", "import", &source, "/data"]).await.expect_done();
+    let imported = cluster.cli().done(["--timeout", "30s", "import", &source, "/data"]);
     let files = expected.values().flatten().count() as u64;
     assert_eq!(imported["files"].as_u64(), Some(files), "{imported}");
 
-    let leader = cluster.leader().await;
+    let leader = cluster.leader();
     let wiped = match victim {
         Victim::Leader => leader,
         Victim::Follower => cluster.others(leader)[0],
@@ -29,16 +32,16 @@ async fn what_was_imported_is_exported_when_one_loses_its_disk(victim: Victim) {
     cluster.kill(wiped);
     cluster.wipe(wiped);
     cluster.spawn(wiped);
-    cluster.caught_up(&cluster.ids()).await;
+    cluster.caught_up(&cluster.ids());
 
     // Another one goes: now the rebuilt replica is one of two that have to know everything. The leader, if it can be it.
-    let leader = cluster.leader().await;
+    let leader = cluster.leader();
     let other = if leader == wiped { cluster.others(wiped)[0] } else { leader };
     cluster.kill(other);
-    cluster.leader().await;
+    cluster.leader();
     let target = cluster.directory("target");
     let to = target.display().to_string();
-    let exported = leasehold(&cluster.endpoints(), &["--timeout", "30s", "export", "/data", &to]).await.expect_done();
+    let exported = cluster.cli().done(["--timeout", "30s", "export", "/data", &to]);
     assert_eq!(exported["files"].as_u64(), Some(files), "{exported}");
     let got = tree(&target);
     assert!(got.keys().eq(expected.keys()), "{:?}\nexpected {:?}", got.keys(), expected.keys());
@@ -47,18 +50,18 @@ async fn what_was_imported_is_exported_when_one_loses_its_disk(victim: Victim) {
     }
 
     // And it can write.
-    leasehold(&cluster.endpoints(), &["--timeout", "30s", "put", "/data/after", "all this"]).await.expect_done();
+    cluster.cli().done(["--timeout", "30s", "put", "/data/after", "all this"]);
     cluster.spawn(other);
-    cluster.caught_up(&cluster.ids()).await;
+    cluster.caught_up(&cluster.ids());
     cluster.assert_all_run();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn export_gives_back_what_import_took_in_though_a_follower_lost_its_disk() {
-    what_was_imported_is_exported_when_one_loses_its_disk(Victim::Follower).await;
+#[test]
+fn export_gives_back_what_import_took_in_though_a_follower_lost_its_disk() {
+    what_was_imported_is_exported_when_one_loses_its_disk(Victim::Follower);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn export_gives_back_what_import_took_in_though_the_leader_lost_its_disk() {
-    what_was_imported_is_exported_when_one_loses_its_disk(Victim::Leader).await;
+#[test]
+fn export_gives_back_what_import_took_in_though_the_leader_lost_its_disk() {
+    what_was_imported_is_exported_when_one_loses_its_disk(Victim::Leader);
 }

@@ -1,6 +1,6 @@
 //! A follower that is so far behind that the log does not reach back.
 
-use crate::harness::{Cluster, alone, leasehold, path, tree};
+use crate::{alone, common::Cluster, files::tree, path};
 
 const CONFIG: &str = "[raft]\nsnapshot_entries = 200\nkeep_entries = 50\n";
 
@@ -9,14 +9,14 @@ const WRITES: u64 = 700;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_missed_more_than_the_log_keeps_is_brought_up_by_a_snapshot() {
-    let _alone = alone().await;
-    let mut cluster = Cluster::start_with(3, Some(CONFIG)).await;
+    let _alone = alone();
+    let mut cluster = Cluster::start_with(3, Some(CONFIG));
     let client = cluster.client("writer").await;
     client.put(&path("/data/gone"), "before").await.expect("written");
     client.put(&path("/data/kept"), "before").await.expect("written");
-    let leader = cluster.leader().await;
+    let leader = cluster.leader();
     let behind = cluster.others(leader)[0];
-    cluster.caught_up(&[behind]).await;
+    cluster.caught_up(&[behind]);
     cluster.kill(behind);
 
     client.delete(&path("/data/gone"), Default::default()).await.expect("deleted");
@@ -25,24 +25,24 @@ async fn a_follower_that_missed_more_than_the_log_keeps_is_brought_up_by_a_snaps
         client.put(&node, format!("{number}")).await.expect("written");
     }
     cluster.spawn(behind);
-    cluster.caught_up(&cluster.ids()).await;
+    cluster.caught_up(&cluster.ids());
     assert!(cluster.log(behind).contains("replaced by a snapshot"), "the log was still long enough: nothing was shown");
 
     // What it has is shown when it leads. It must, if only it and one who lacks an entry are there to be elected.
-    let leader = cluster.leader().await;
+    let leader = cluster.leader();
     if leader != behind {
         let third = cluster.others(leader).into_iter().find(|id| *id != behind).expect("one of three");
         cluster.kill(third);
         client.put(&path("/data/kept"), "between").await.expect("written");
         cluster.kill(leader);
         cluster.spawn(third);
-        assert_eq!(cluster.leader().await, behind);
+        assert_eq!(cluster.leader(), behind);
     }
     client.put(&path("/data/kept"), "after").await.expect("written");
     let target = cluster.directory("target");
     let to = target.display().to_string();
-    leasehold(&cluster.endpoints(), &["--timeout", "30s", "export", "/data", &to]).await.expect_done();
-    assert_eq!(cluster.leader().await, behind, "it led all the time");
+    cluster.cli().done(["--timeout", "30s", "export", "/data", &to]);
+    assert_eq!(cluster.leader(), behind, "it led all the time");
     let got = tree(&target);
     let mut expected: std::collections::BTreeMap<_, _> = (0..WRITES)
         .map(|number| (format!("{}/{}", number % 7, number % 100).into(), Some(number.to_string().into_bytes())))
@@ -57,6 +57,6 @@ async fn a_follower_that_missed_more_than_the_log_keeps_is_brought_up_by_a_snaps
         cluster.spawn_if_down(id);
     }
     client.put(&path("/data/kept"), "again").await.expect("written");
-    cluster.caught_up(&cluster.ids()).await;
+    cluster.caught_up(&cluster.ids());
     cluster.assert_all_run();
 }

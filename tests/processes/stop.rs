@@ -9,8 +9,13 @@ use std::{
 };
 
 use leasehold_client_cache::{Client, Path};
+use nix::sys::signal::Signal;
 
-use crate::harness::{Cluster, alone, eventually, leasehold, path};
+use crate::{
+    alone,
+    common::{Cluster, soon},
+    path,
+};
 
 /// With a handover a successor is there within a heartbeat or two; on a busy machine later.
 const WRITE_GAP_MAX: Duration = Duration::from_secs(5);
@@ -31,28 +36,28 @@ async fn write_on(client: Client, node: Path, last: Arc<AtomicU64>, stops: Arc<A
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_is_told_to_stop_hands_over_and_exits_with_0() {
-    let _alone = alone().await;
-    let mut cluster = Cluster::start(3).await;
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
     let client = cluster.client("writer").await;
     let node = path("/counter");
     let (last, stops) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let writing = tokio::spawn(write_on(client.clone(), node.clone(), Arc::clone(&last), Arc::clone(&stops)));
     let more_by = async |number: u64| {
         let from = last.load(Ordering::Relaxed);
-        eventually("writes go on", || async {
+        soon("writes go on", || async {
             let now = last.load(Ordering::Relaxed);
             if now >= from + number { Ok(()) } else { Err(format!("{now}, from {from}")) }
         })
         .await;
     };
     more_by(50).await;
-    let old = cluster.leader().await;
+    let old = cluster.leader();
     let told = Instant::now();
-    let status = cluster.terminate(old).await;
+    let status = cluster.stop(old, Signal::SIGTERM);
     let stopped_after = told.elapsed();
     assert_eq!(status.code(), Some(0), "{status}");
     more_by(50).await;
-    let new = cluster.leader().await;
+    let new = cluster.leader();
     assert_ne!(new, old);
     stops.store(true, Ordering::Relaxed);
     let (number, gap) = writing.await.expect("all writes were acknowledged");
@@ -61,31 +66,31 @@ async fn a_leader_that_is_told_to_stop_hands_over_and_exits_with_0() {
     let entry = cluster.client("reader").await.get(&node).await.expect("served").expect("there");
     assert_eq!((&entry.value[..], entry.stat.version), (number.to_string().as_bytes(), number));
     cluster.spawn(old);
-    cluster.caught_up(&cluster.ids()).await;
+    cluster.caught_up(&cluster.ids());
     cluster.assert_all_run();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lone_server_that_was_told_to_stop_has_everything_when_it_is_started_again() {
-    let _alone = alone().await;
-    let mut cluster = Cluster::start(1).await;
-    let endpoints = cluster.endpoints();
+#[test]
+fn a_lone_server_that_was_told_to_stop_has_everything_when_it_is_started_again() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(1);
+    let cli = cluster.cli();
     for number in 0..20 {
-        leasehold(&endpoints, &["put", &format!("/a/{number}"), &number.to_string()]).await.expect_done();
+        cli.done(["put", &format!("/a/{number}"), &number.to_string()]);
     }
-    leasehold(&endpoints, &["volume", "create", "/v", "--term", "7s"]).await.expect_done();
-    let before = leasehold(&endpoints, &["tree", "/"]).await.expect_done();
+    cli.done(["volume", "create", "/v", "--term", "7s"]);
+    let before = cli.done(["tree", "/"]);
     let told = Instant::now();
-    let status = cluster.terminate(1).await;
+    let status = cluster.stop(1, Signal::SIGTERM);
     println!("stopped after {:?}", told.elapsed());
     assert_eq!(status.code(), Some(0), "{status}");
     cluster.spawn(1);
-    cluster.leader().await;
-    assert_eq!(leasehold(&endpoints, &["tree", "/"]).await.expect_done(), before);
+    cluster.wait_until_it_serves();
+    assert_eq!(cli.done(["tree", "/"]), before);
     for number in 0..20 {
-        let got = leasehold(&endpoints, &["get", &format!("/a/{number}")]).await.expect_done();
+        let got = cli.done(["get", &format!("/a/{number}")]);
         assert_eq!((got["value"].as_str(), got["version"].as_u64()), (Some(number.to_string().as_str()), Some(1)));
     }
-    let volume = leasehold(&endpoints, &["volume", "show", "/v"]).await.expect_done();
+    let volume = cli.done(["volume", "show", "/v"]);
     assert_eq!(volume["term_ms"], 7000, "{volume}");
 }

@@ -13,15 +13,15 @@ const PORTS: std::ops::Range<u16> = 12_000..30_000;
 
 static NEXT: AtomicU16 = AtomicU16::new(0);
 
-/// A port on which nobody listens.
-pub(super) fn free() -> u16 {
+/// A loopback address at which nobody listens.
+pub fn free_address() -> String {
     let count = PORTS.end - PORTS.start;
     // Test processes that run at the same time begin at different places.
     let begin = (std::process::id().wrapping_mul(7919) % u32::from(count)) as u16;
     for _ in 0..count {
         let port = PORTS.start + (begin + NEXT.fetch_add(1, Ordering::Relaxed) % count) % count;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
+            return format!("127.0.0.1:{port}");
         }
     }
     panic!("no port is free in {PORTS:?}");

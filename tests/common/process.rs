@@ -1,0 +1,143 @@
+//! One process: where it is started, and how it is ended.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use super::eventually;
+
+/// The lines of a log that are printed when a test fails.
+const LOG_LINES: usize = 40;
+
+/// Where a process runs: what its command line begins with.
+#[derive(Debug, Clone, Default)]
+pub struct Place(Vec<String>);
+
+impl Place {
+    /// Where programs are started through this command line; it has to become the program, under its own process id.
+    pub fn through(words: &[&str]) -> Self {
+        Self(words.iter().map(|word| (*word).to_owned()).collect())
+    }
+
+    /// The same place, with an environment variable for what runs there.
+    #[must_use]
+    pub fn with(&self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        let value = value.as_ref().to_str().expect("UTF-8");
+        Self(self.0.iter().cloned().chain(["env".to_owned(), format!("{name}={value}")]).collect())
+    }
+
+    /// A program that is yet to be started there.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let Some((first, rest)) = self.0.split_first() else { return Command::new(program) };
+        let mut command = Command::new(first);
+        command.args(rest).arg(program);
+        command
+    }
+
+    /// The binary, with no options of the surroundings.
+    pub fn leasehold(&self) -> Command {
+        let mut command = self.command(env!("CARGO_BIN_EXE_leasehold"));
+        command.env_remove("LEASEHOLD_ENDPOINTS").env_remove("RUST_LOG").stdin(Stdio::null());
+        command
+    }
+}
+
+/// The binary, on this machine as it is, with no options of the surroundings.
+pub fn leasehold() -> Command {
+    Place::default().leasehold()
+}
+
+/// A process that is killed when it is let go of.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    log: Option<PathBuf>,
+}
+
+impl Process {
+    /// A child that was started already.
+    pub fn of(child: Child) -> Self {
+        Self { child, log: None }
+    }
+
+    /// Starts a process; what it says is appended to a file, whose end is printed if the test fails.
+    pub fn start(mut command: Command, log: &Path) -> Self {
+        let open = || File::options().create(true).append(true).open(log).expect("a log file");
+        let child = command.stdout(open()).stderr(open()).spawn().expect("the binary starts");
+        Self { child, log: Some(log.to_owned()) }
+    }
+
+    /// Its standard input, if that is piped and has not been taken.
+    pub fn take_input(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
+    }
+
+    /// Its id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal. One that stops it has done so when this returns.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.id()).expect("process ids are small"));
+        kill(pid, signal).expect("it has not been waited for, so its id is its own");
+        while signal == Signal::SIGSTOP && !is_stopped(self.id()) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Stops it where it is (SIGSTOP), or lets it go on (SIGCONT).
+    pub fn pause(&self, pauses: bool) {
+        self.signal(if pauses { Signal::SIGSTOP } else { Signal::SIGCONT });
+    }
+
+    /// Kills it as a crash would, and waits until it is gone.
+    pub fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        self.child.wait().expect("a child can be waited for");
+    }
+
+    /// How it ended, if it has.
+    pub fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be waited for")
+    }
+
+    /// Waits until it ends by itself.
+    pub fn ended(&mut self) -> ExitStatus {
+        eventually("the process ends", || self.has_ended())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if let Some(log) = self.log.as_ref().filter(|_| std::thread::panicking()) {
+            let text = std::fs::read_to_string(log).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let end = &lines[lines.len().saturating_sub(LOG_LINES)..];
+            eprintln!("--- the end of {}:\n{}", log.display(), end.join("\n"));
+        }
+    }
+}
+
+/// Whether all threads of a process are stopped. The signal is taken by one of them, and the others go on until it is.
+fn is_stopped(id: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{id}/task")).expect("a child of ours");
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // After the name, which is in brackets and may hold anything.
+        let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+        assert!(!matches!(state, Some('Z' | 'X')), "process {id} has ended");
+        // A thread that ends while it is looked at has no state.
+        state.is_none_or(|state| state == 'T')
+    })
+}
