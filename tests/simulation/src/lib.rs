@@ -16,6 +16,7 @@ mod client;
 mod clock;
 mod event;
 mod faults;
+pub mod history;
 mod invariants;
 mod log;
 mod network;
