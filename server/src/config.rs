@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::raft::{ReplicaConfig, Timings};
 
+/// The longest election time. Who waits for longer than an hour has no cluster; and Raft counts with multiples of it, on timers
+/// that have an end.
+pub const ELECTION_MAX_MS: u64 = 3_600_000;
+
 /// A replica's configuration. In a file: TOML with these names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -103,7 +107,8 @@ pub enum ConfigError {
     /// Timings with which no leader would last.
     #[error(
         "a heartbeat of {heartbeat_ms} ms with elections after {election_min_ms} to {election_max_ms} ms: expected the \
-         first election time to be at least three heartbeats, and less than the second"
+         first election time to be at least three heartbeats, and less than the second, which is at most \
+         {ELECTION_MAX_MS} ms"
     )]
     Timings {
         /// The heartbeat.
@@ -141,7 +146,8 @@ impl Config {
         self.limits.check()?;
         DriftAllowance::from_ppm(self.drift_ppm)?;
         let RaftConfig { heartbeat_ms, election_min_ms, election_max_ms, .. } = self.raft;
-        if heartbeat_ms == 0 || election_min_ms < 3 * heartbeat_ms || election_max_ms <= election_min_ms {
+        let is_in_order = election_min_ms >= heartbeat_ms.saturating_mul(3) && election_max_ms > election_min_ms;
+        if heartbeat_ms == 0 || !is_in_order || election_max_ms > ELECTION_MAX_MS {
             return Err(ConfigError::Timings { heartbeat_ms, election_min_ms, election_max_ms });
         }
         Ok(self)
@@ -230,5 +236,18 @@ mod tests {
         let raft =
             RaftConfig { heartbeat_ms: 100, election_min_ms: 250, election_max_ms: 600, ..RaftConfig::default() };
         assert!(matches!(Config { raft, ..Config::default() }.checked(), Err(ConfigError::Timings { .. })));
+    }
+
+    #[test]
+    fn timings_that_cannot_be_counted_with_are_refused() {
+        let refused = |heartbeat_ms, election_min_ms, election_max_ms| {
+            let raft = RaftConfig { heartbeat_ms, election_min_ms, election_max_ms, ..RaftConfig::default() };
+            let config = Config { raft, ..Config::default() };
+            matches!(config.checked(), Err(ConfigError::Timings { .. }))
+        };
+        assert!(refused(u64::MAX / 2, u64::MAX - 1, u64::MAX), "three heartbeats are beyond all numbers");
+        assert!(refused(1, 3, u64::MAX));
+        assert!(refused(75, 300, ELECTION_MAX_MS + 1));
+        assert!(!refused(75, 300, ELECTION_MAX_MS));
     }
 }
