@@ -48,7 +48,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -174,6 +174,7 @@ impl Node {
         let asked: FuturesUnordered<_> =
             self.others().into_iter().map(|(id, address)| async move { (id, ask(&address).await, address) }).collect();
         let answers: Vec<_> = asked.collect().await;
+        self.rounds.fetch_add(1, Ordering::Relaxed);
         let mut reports = Vec::new();
         for (id, answer, address) in answers {
             let Ok(report) = answer else { continue };

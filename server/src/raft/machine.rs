@@ -18,6 +18,7 @@ use super::types::{
     alias::{LogId, Snapshot, SnapshotMeta, StoredMembership},
 };
 use crate::store::{
+    poison::Poison,
     snapshot::{self, Header, SnapshotFile, StateSnapshot},
     state::{RowChange, StateStore, StateView},
 };
@@ -99,8 +100,10 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let checked = match snapshot {
             StateSnapshot::Received(checked) => *checked,
             StateSnapshot::View(view) => {
-                let path = self.scratch.clone();
-                tokio::task::spawn_blocking(move || through_a_file(&view, &path)).await.map_err(io::Error::other)??
+                let (path, poison) = (self.scratch.clone(), self.store.poison());
+                tokio::task::spawn_blocking(move || through_a_file(&view, &path, poison))
+                    .await
+                    .map_err(io::Error::other)??
             }
         };
         if checked.header.meta() != *meta {
@@ -129,8 +132,8 @@ fn of_view(view: StateView) -> Snapshot {
     Snapshot { meta: view.header().meta(), snapshot: StateSnapshot::View(view) }
 }
 
-fn through_a_file(view: &StateView, path: &std::path::Path) -> io::Result<snapshot::CheckedSnapshot> {
-    let mut file = SnapshotFile::create(path)?;
+fn through_a_file(view: &StateView, path: &std::path::Path, poison: Poison) -> io::Result<snapshot::CheckedSnapshot> {
+    let mut file = SnapshotFile::create(path, poison)?;
     snapshot::write(view, &mut file)?;
     file.check().map_err(io::Error::other)
 }

@@ -25,6 +25,7 @@ use super::{
     types::alias::Raft,
 };
 use crate::store::{
+    directory,
     log::LogStore,
     poison::Poison,
     snapshot::Header,
@@ -54,6 +55,8 @@ pub(super) struct Node {
     /// founding for another.
     pub(super) switching: tokio::sync::RwLock<()>,
     starting: tokio::sync::Mutex<()>,
+    /// How often the others were asked where they stand.
+    pub(super) rounds: AtomicU64,
     /// The task that brings this replica into its cluster.
     pub(super) bootstrapping: Mutex<Option<JoinHandle<()>>>,
     pub(super) closing: CancellationToken,
@@ -67,7 +70,7 @@ impl Node {
         }
         config.raft()?;
         let poison = Poison::default();
-        std::fs::create_dir_all(&config.dir).map_err(StartError::Directory)?;
+        directory::create(&config.dir).map_err(StartError::Directory)?;
         remove_incoming(&config.dir).map_err(StartError::Directory)?;
         let standing = standing::load(&config.dir, config.id)?;
         let log = LogStore::open(&config.dir.join("log"), &config.dir.join("witness"), poison.clone())?;
@@ -101,6 +104,7 @@ impl Node {
             changing: tokio::sync::Mutex::new(()),
             switching: tokio::sync::RwLock::new(()),
             starting: tokio::sync::Mutex::new(()),
+            rounds: AtomicU64::new(0),
             bootstrapping: Mutex::new(None),
             closing: CancellationToken::new(),
         })

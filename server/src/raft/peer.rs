@@ -287,7 +287,7 @@ impl PeerServer {
         let failed = |error: io::Error| PeerRefusal::Snapshot { reason: error.to_string() };
         let mut incoming = self.node.incoming.lock();
         if offset == 0 {
-            let file = SnapshotFile::create(&self.node.incoming_path()).map_err(failed)?;
+            let file = SnapshotFile::create(&self.node.incoming_path(), self.node.poison.clone()).map_err(failed)?;
             *incoming = Some(Incoming { transfer, length: 0, file });
         }
         match &mut *incoming {

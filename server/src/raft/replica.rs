@@ -1,6 +1,10 @@
 //! The handle that the rest of the server has on a replica.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use leasehold_protocol::{command::Proposal, message::MemberInfo};
 use openraft::{
@@ -317,6 +321,12 @@ impl Replica {
             })
             .collect();
         ReplicaInfo { replica, leadership, members }
+    }
+
+    /// How often this replica has asked all others where they stand, in search of its cluster. Whoever waits for a
+    /// founding that must not come (tests do) knows by this that there was occasion for one.
+    pub fn rounds(&self) -> u64 {
+        self.node.rounds.load(Ordering::Relaxed)
     }
 
     /// If this replica leads, has the voter that is furthest along take over, and waits a while for that. For a planned

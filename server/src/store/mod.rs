@@ -14,6 +14,8 @@
 //!
 //! All of it belongs together: a directory of which a part was removed, or restored from a copy, is refused.
 
+mod database;
+pub mod directory;
 pub mod log;
 pub mod poison;
 pub mod snapshot;

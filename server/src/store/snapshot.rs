@@ -24,7 +24,7 @@ use std::{
 use leasehold_protocol::state::{RowError, State};
 use serde::{Deserialize, Serialize};
 
-use super::state::StateView;
+use super::{poison::Poison, state::StateView};
 use crate::raft::types::alias::{LogId, SnapshotMeta, StoredMembership};
 
 const MAGIC: &[u8; 7] = b"LSHSNAP";
@@ -151,11 +151,12 @@ pub struct CheckedSnapshot {
     pub file: SnapshotFile,
 }
 
-/// A file with a snapshot; removed when it is dropped.
+/// A file with a snapshot; removed when it is dropped. If it cannot be written the node ends: its disk is full or fails.
 #[derive(Debug)]
 pub struct SnapshotFile {
     path: PathBuf,
     file: File,
+    poison: Poison,
 }
 
 impl Drop for SnapshotFile {
@@ -171,10 +172,12 @@ impl SnapshotFile {
     ///
     /// # Errors
     ///
-    /// It cannot be made.
-    pub fn create(path: &Path) -> io::Result<Self> {
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
-        Ok(Self { path: path.to_owned(), file })
+    /// It cannot be made, or the node has ended.
+    pub fn create(path: &Path, poison: Poison) -> io::Result<Self> {
+        poison.check()?;
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path);
+        let file = file.inspect_err(|error| poison_by(&poison, error))?;
+        Ok(Self { path: path.to_owned(), file, poison })
     }
 
     /// Reads all of it.
@@ -219,12 +222,21 @@ impl SnapshotFile {
 /// Adds at the end.
 impl Write for SnapshotFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        let written = self.file.write(bytes);
+        written.inspect_err(|error| {
+            if error.kind() != io::ErrorKind::Interrupted {
+                poison_by(&self.poison, error);
+            }
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
+}
+
+fn poison_by(poison: &Poison, error: &io::Error) {
+    poison.poison(format!("a snapshot could not be written to the disk: {error}"));
 }
 
 /// Writes a snapshot of a view.

@@ -9,7 +9,12 @@
 //! **How.** One thread writes, in the order of the calls. Writing rows is not waited for: clients have been answered
 //! from memory by then. Views are MVCC snapshots of the database: they lock nothing.
 
-use std::{collections::BTreeMap, fmt, io, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, UserKey, UserValue};
 use leasehold_protocol::state::{RowError, State};
@@ -18,6 +23,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
+    database,
     poison::Poison,
     snapshot::{Header, Row, SnapshotError, SnapshotFile},
 };
@@ -158,6 +164,11 @@ impl StateStore {
         self.call(|reply| Op::Install { header, file, reply }).await
     }
 
+    /// What ends the node when this cannot be written.
+    pub(crate) fn poison(&self) -> Poison {
+        self.poison.clone()
+    }
+
     /// Ends the writer; all that was written before is on the disk then. Later calls are refused.
     ///
     /// # Errors
@@ -215,6 +226,7 @@ impl StateView {
 }
 
 struct Disk {
+    dir: PathBuf,
     database: Database,
     meta: Keyspace,
     generation: u64,
@@ -225,21 +237,24 @@ struct Disk {
 
 impl Disk {
     fn open(dir: &Path) -> Result<Self, OpenStateError> {
-        let database = Database::builder(dir).worker_threads(1).max_journaling_size(JOURNAL_MAX_BYTES).open()?;
-        let meta = database.keyspace(META, KeyspaceCreateOptions::default)?;
+        let first = rows_name(0);
+        let keyspaces: [(&str, database::Options); 2] =
+            [(META, KeyspaceCreateOptions::default), (&first, rows_options)];
+        let database = database::open(dir, JOURNAL_MAX_BYTES, &keyspaces)?;
+        let meta = database::keyspace(&database, dir, META, KeyspaceCreateOptions::default)?;
         let generation = read(&meta, GENERATION)?.unwrap_or(0);
-        let rows = keyspace(&database, generation)?;
+        let rows = keyspace(&database, dir, generation)?;
         let mut next_generation = generation + 1;
         // What a crash left while a snapshot was being received, or before the state that it replaced was removed.
         for name in database.list_keyspace_names() {
             let Some(number) = name.strip_prefix(ROWS).and_then(|number| number.parse::<u64>().ok()) else { continue };
             next_generation = next_generation.max(number.saturating_add(1));
             if number != generation {
-                let left = keyspace(&database, number)?;
+                let left = keyspace(&database, dir, number)?;
                 database.delete_keyspace(left)?;
             }
         }
-        Ok(Self { database, meta, generation, rows, next_generation })
+        Ok(Self { dir: dir.to_owned(), database, meta, generation, rows, next_generation })
     }
 
     fn load(&self) -> Result<(Header, Option<State>), OpenStateError> {
@@ -315,7 +330,7 @@ impl Disk {
     ) -> io::Result<()> {
         let generation = self.next_generation;
         self.next_generation += 1;
-        let rows = keyspace(&self.database, generation).map_err(io::Error::other)?;
+        let rows = keyspace(&self.database, &self.dir, generation).map_err(io::Error::other)?;
         let mut batch = self.database.batch();
         let mut bytes = 0;
         while let Some((key, value)) = next_row().map_err(io::Error::other)? {
@@ -344,9 +359,16 @@ impl Disk {
     }
 }
 
-fn keyspace(database: &Database, generation: u64) -> fjall::Result<Keyspace> {
-    let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_MAX_BYTES);
-    database.keyspace(&format!("{ROWS}{generation}"), options)
+fn rows_name(generation: u64) -> String {
+    format!("{ROWS}{generation}")
+}
+
+fn rows_options() -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_MAX_BYTES)
+}
+
+fn keyspace(database: &Database, dir: &Path, generation: u64) -> fjall::Result<Keyspace> {
+    database::keyspace(database, dir, &rows_name(generation), rows_options)
 }
 
 fn read<T: DeserializeOwned>(meta: &Keyspace, name: &'static str) -> Result<Option<T>, OpenStateError> {

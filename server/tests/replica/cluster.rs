@@ -157,8 +157,9 @@ async fn a_cluster_is_founded_when_all_its_members_are_there() {
     let mut cluster = Cluster::new(3).await;
     cluster.start(2).await;
     cluster.start(3).await;
-    // As long as it takes all three to found one, several times over.
-    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    // All three found one after a round or two.
+    let have_asked = || [2, 3].iter().all(|empty| cluster.running[empty].replica.rounds() >= 10);
+    eventually("both have asked around ten times", || async { have_asked() }).await;
     for empty in [2, 3] {
         assert!(!cluster.dir(empty).join("standing").exists(), "{empty} might have forgotten what 1 has");
     }

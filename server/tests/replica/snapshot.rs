@@ -46,7 +46,7 @@ async fn encoded(store: &StateStore) -> Vec<u8> {
 }
 
 fn received(dir: &Path, bytes: &[u8]) -> Result<snapshot::CheckedSnapshot, SnapshotError> {
-    let mut file = SnapshotFile::create(&dir.join("incoming"))?;
+    let mut file = SnapshotFile::create(&dir.join("incoming"), Poison::default())?;
     file.write_all(bytes)?;
     file.check()
 }

@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::tail::{Tail, entry_bytes};
 use crate::{
     raft::types::alias::{Entry, LogId, Vote},
-    store::witness::Witness,
+    store::{database, witness::Witness},
 };
 
 const CRC_BYTES: usize = 4;
@@ -21,6 +21,8 @@ const CRC_BYTES: usize = 4;
 const JOURNAL_MAX_BYTES: u64 = 128 << 20;
 const MEMTABLE_MAX_BYTES: u64 = 16 << 20;
 
+const ENTRIES: &str = "entries";
+const META: &str = "meta";
 const PURGED: &str = "purged";
 const LAST: &str = "last";
 const VOTE: &str = "vote";
@@ -82,10 +84,11 @@ impl Disk {
     /// Opens and checks.
     pub(super) fn open(dir: &Path, witness: &Path) -> Result<(Self, Tail, Witness), OpenLogError> {
         let witness = Witness::open(witness).map_err(OpenLogError::Witness)?;
-        let database = Database::builder(dir).worker_threads(1).max_journaling_size(JOURNAL_MAX_BYTES).open()?;
-        let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_MAX_BYTES);
-        let entries = database.keyspace("entries", options)?;
-        let meta = database.keyspace("meta", KeyspaceCreateOptions::default)?;
+        let keyspaces: [(&str, database::Options); 2] =
+            [(ENTRIES, entries_options), (META, KeyspaceCreateOptions::default)];
+        let database = database::open(dir, JOURNAL_MAX_BYTES, &keyspaces)?;
+        let [entries, meta] = keyspaces.map(|(name, options)| database::keyspace(&database, dir, name, options));
+        let (entries, meta) = (entries?, meta?);
         let disk = Self { database, entries, meta };
         let tail = disk.check(&witness)?;
         Ok((disk, tail, witness))
@@ -199,6 +202,10 @@ impl Disk {
         batch.insert(&self.meta, name, encode(name.as_bytes(), value)?);
         Ok(())
     }
+}
+
+fn entries_options() -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_MAX_BYTES)
 }
 
 fn key(index: u64) -> [u8; 8] {

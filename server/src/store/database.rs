@@ -1,0 +1,59 @@
+//! How a database of the store comes to be on the disk, all of it or nothing.
+//!
+//! The store underneath makes a database in several steps, and refuses one of which only some were taken before a crash:
+//! a journal that is there without the version's marker, or a marker that is empty. It also does not fsync the directory
+//! that a new keyspace's directory is in. So a database is made beside its place, with all its keyspaces, and gets its name when
+//! all of it is on the disk; and a keyspace that is made later is synced here.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use fjall::{Database, Keyspace, KeyspaceCreateOptions};
+
+use super::directory;
+
+/// Where the store underneath keeps the directories of its keyspaces.
+const KEYSPACES: &str = "keyspaces";
+
+/// A keyspace by its name, and what it is made with.
+pub(super) type Options = fn() -> KeyspaceCreateOptions;
+
+/// Opens a database; makes it with these keyspaces if it is not there.
+pub(super) fn open(dir: &Path, journal_max_bytes: u64, keyspaces: &[(&str, Options)]) -> fjall::Result<Database> {
+    let start = |dir: &Path| Database::builder(dir).worker_threads(1).max_journaling_size(journal_max_bytes).open();
+    if !dir.try_exists()? {
+        let new = beside(dir);
+        match fs::remove_dir_all(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let database = start(&new)?;
+        for (name, options) in keyspaces {
+            keyspace(&database, &new, name, *options)?;
+        }
+        // Its journal is synced by that.
+        drop(database);
+        directory::sync(&new)?;
+        fs::rename(&new, dir)?;
+        directory::sync(dir.parent().unwrap_or(Path::new(".")))?;
+    }
+    start(dir)
+}
+
+/// Opens a keyspace of the database in `dir`, or makes it; it is on the disk then.
+pub(super) fn keyspace(database: &Database, dir: &Path, name: &str, options: Options) -> fjall::Result<Keyspace> {
+    let is_new = !database.keyspace_exists(name);
+    let keyspace = database.keyspace(name, options)?;
+    if is_new {
+        directory::sync(&dir.join(KEYSPACES))?;
+    }
+    Ok(keyspace)
+}
+
+fn beside(dir: &Path) -> PathBuf {
+    let mut name = dir.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}

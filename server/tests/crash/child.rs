@@ -1,0 +1,97 @@
+//! The process that goes through a history, on a disk that may fail.
+
+use std::{fs::File, io::Write, path::Path, process};
+
+use super::{
+    calls::{self, Stores},
+    history::{self, Expected, Step},
+};
+
+/// Says that this process is the child: where its data is.
+pub(crate) const DIR: &str = "LEASEHOLD_CRASH_DIR";
+/// Which history.
+pub(crate) const HISTORY: &str = "LEASEHOLD_CRASH_HISTORY";
+/// The seed of the history.
+pub(crate) const SEED: &str = "LEASEHOLD_CRASH_HISTORY_SEED";
+/// Where it writes down what has been acknowledged: a line for each step.
+pub(crate) const ACKNOWLEDGED: &str = "LEASEHOLD_CRASH_ACKNOWLEDGED";
+
+/// How it ends when a store has failed and refuses everything, as it must.
+pub(crate) const FAILED: i32 = 40;
+/// How it ends when a store could not be opened.
+pub(crate) const NOT_OPENED: i32 = 41;
+/// How it ends when a store has failed and goes on accepting.
+pub(crate) const ACCEPTED: i32 = 42;
+
+/// A history by its name.
+pub(crate) fn history(name: &str, seed: u64) -> Vec<Step> {
+    match name {
+        "first" => vec![Step::Begin],
+        "ordinary" => history::ordinary(seed),
+        "heavy" => history::heavy(seed),
+        other => panic!("no history is called {other}"),
+    }
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"))
+}
+
+fn end(status: i32, reason: impl std::fmt::Display) -> ! {
+    eprintln!("{reason}");
+    process::exit(status)
+}
+
+/// By itself this goes through a history on a good disk; as the child, through the one that it is told, where it is told.
+#[tokio::test]
+async fn a_history_is_gone_through() {
+    if std::env::var_os(DIR).is_some() {
+        let steps = history(&variable(HISTORY), variable(SEED).parse().expect("a number"));
+        let acknowledged = File::options().create(true).append(true).open(variable(ACKNOWLEDGED)).expect("opens");
+        go_through(Path::new(&variable(DIR)), &steps, acknowledged).await;
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let steps = history::ordinary(1);
+    let acknowledged = tempfile::tempfile().expect("a file");
+    go_through(&dir.path().join("data"), &steps, acknowledged).await;
+    super::judge::judge(&dir.path().join("data"), &steps, steps.len(), 1).await.expect("all of it is there");
+}
+
+async fn go_through(dir: &Path, steps: &[Step], mut acknowledged: File) {
+    let mut stores: Option<Stores> = None;
+    let mut expected = Expected::default();
+    for step in steps {
+        let opened = match (step, stores.take()) {
+            (Step::Begin, _) => calls::begin(dir).await,
+            (Step::Reopen, Some(open)) => match open.close().await {
+                Ok(()) => Stores::open(dir),
+                Err(error) => end(FAILED, error),
+            },
+            (_, Some(mut open)) => {
+                if let Err(error) = open.carry_out(dir, &expected, step).await {
+                    fail(open, &error).await;
+                }
+                Ok(open)
+            }
+            (_, None) => unreachable!("a history begins with opening"),
+        };
+        stores = Some(opened.unwrap_or_else(|error| end(NOT_OPENED, error)));
+        expected = expected.after(step);
+        acknowledged.write_all(b"done\n").expect("written");
+    }
+    let closed = stores.expect("opened").close().await;
+    closed.unwrap_or_else(|error| end(FAILED, error));
+}
+
+/// What has failed must stay so, and say why.
+async fn fail(mut stores: Stores, error: &std::io::Error) -> ! {
+    let accepted = stores.accepted().await;
+    if !accepted.is_empty() {
+        end(ACCEPTED, format!("after {error}: still accepted: {accepted:?}"));
+    }
+    match stores.poison.check() {
+        Err(poisoned) => end(FAILED, poisoned),
+        Ok(()) => end(ACCEPTED, format!("after {error}: refused, but the node has not ended")),
+    }
+}

@@ -1,0 +1,167 @@
+//! Children on a disk that fails: builds `faults.c`, runs a child with it, and collects what it leaves.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use super::child;
+
+/// A child that takes longer hangs. Far beyond what any of them takes on a busy machine.
+const CHILD_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// What happens at a call; see `faults.c`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    Eio,
+    Enospc,
+    Short,
+    Kill,
+    Half,
+    Lose,
+    Torn,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Eio, Self::Enospc, Self::Short, Self::Kill, Self::Half, Self::Lose, Self::Torn];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Eio => "eio",
+            Self::Enospc => "enospc",
+            Self::Short => "short",
+            Self::Kill => "kill",
+            Self::Half => "half",
+            Self::Lose => "lose",
+            Self::Torn => "torn",
+        }
+    }
+
+    /// Whether the process does not live to see it.
+    pub(crate) fn kills(self) -> bool {
+        matches!(self, Self::Kill | Self::Half | Self::Lose | Self::Torn)
+    }
+}
+
+/// The library that makes a disk fail, built once for each process of tests.
+fn library() -> &'static Path {
+    static BUILT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = BUILT.get_or_init(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (source, library) = (dir.path().join("faults.c"), dir.path().join("faults.so"));
+        fs::write(&source, include_str!("faults.c")).expect("written");
+        let built = Command::new("gcc")
+            .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", "-o"])
+            .args([&library, &source])
+            .output()
+            .expect("gcc runs");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        (dir, library)
+    });
+    path
+}
+
+/// A directory whose disk fails, and what happens on it.
+pub(crate) struct Disk {
+    dir: TempDir,
+}
+
+/// How a child ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// Its exit status; none if it was killed.
+    pub(crate) status: Option<i32>,
+    /// The call at which the fault happened, if it did.
+    pub(crate) at: Option<String>,
+    /// How many calls there were, if it came to its end.
+    pub(crate) calls: Option<u64>,
+    /// The lines that it wrote down as acknowledged.
+    pub(crate) acknowledged: Vec<String>,
+    pub(crate) stderr: String,
+}
+
+impl Disk {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        for part in ["disk", "grave"] {
+            fs::create_dir(dir.path().join(part)).expect("made");
+        }
+        Self { dir }
+    }
+
+    /// Where the child keeps its data. Made by the child.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.dir.path().join("disk").join("data")
+    }
+
+    fn beside(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs this program's test of that name as a child, with a fault at a call.
+    pub(crate) fn run(&self, test: &str, fault: Fault, at: u64, seed: u64, told: &[(&str, &str)]) -> Ended {
+        for old in ["report", "acknowledged", "stderr"] {
+            // Left by an earlier child, or not there.
+            let _ = fs::remove_file(self.beside(old));
+        }
+        let stderr = fs::File::create(self.beside("stderr")).expect("made");
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .envs(told.iter().copied())
+            .env(child::DIR, self.data())
+            .env(child::ACKNOWLEDGED, self.beside("acknowledged"))
+            .env("LD_PRELOAD", library())
+            .env("FAULTS_ROOT", self.beside("disk"))
+            .env("FAULTS_GRAVE", self.beside("grave"))
+            .env("FAULTS_KIND", fault.name())
+            .env("FAULTS_AT", at.to_string())
+            .env("FAULTS_SEED", seed.to_string())
+            .env("FAULTS_REPORT", self.beside("report"))
+            .env("RUST_BACKTRACE", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr);
+        let status = wait(command.spawn().expect("this program starts"));
+        let text = |name: &str| fs::read_to_string(self.beside(name)).unwrap_or_default();
+        let report = text("report");
+        let said = |word: &str| report.lines().find_map(|line| line.strip_prefix(word)).map(str::to_owned);
+        Ended {
+            status,
+            at: said("at "),
+            calls: said("total ").map(|total| total.parse().expect("a number")),
+            acknowledged: text("acknowledged").lines().map(str::to_owned).collect(),
+            stderr: text("stderr"),
+        }
+    }
+
+    /// Leaves all of it where it is, to be looked at.
+    pub(crate) fn keep(self) -> PathBuf {
+        self.dir.keep()
+    }
+}
+
+/// Waits until it ends, or kills it: then it hangs.
+fn wait(mut child: Child) -> Option<i32> {
+    let until = Instant::now() + CHILD_TIMEOUT;
+    loop {
+        match child.try_wait().expect("a child of ours") {
+            Some(status) => return status.code(),
+            None if Instant::now() > until => {
+                child.kill().expect("a child of ours");
+                child.wait().expect("a child of ours");
+                panic!("a child hangs");
+            }
+            // Nobody tells when a child ends.
+            None => std::thread::sleep(Duration::from_millis(2)),
+        }
+    }
+}

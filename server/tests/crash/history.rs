@@ -1,0 +1,324 @@
+//! Histories as Raft makes them, and what they leave: what the child does and what it is judged by come from one seed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_protocol::{
+    command::{Command, Condition, Proposal, Write},
+    id::{Epoch, Sequence, SessionId},
+    object::ObjectSet,
+    path::Path,
+    state::State,
+    time::ClusterTime,
+    volume::VolumeSettings,
+};
+use leasehold_server::raft::types::{Logged, TypeConfig};
+use openraft::{
+    BasicNode, EntryPayload, Membership,
+    type_config::alias::{EntryOf, LogIdOf, StoredMembershipOf, VoteOf},
+    vote::RaftLeaderId,
+};
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+
+pub(crate) type Entry = EntryOf<TypeConfig>;
+pub(crate) type LogId = LogIdOf<TypeConfig>;
+pub(crate) type Vote = VoteOf<TypeConfig>;
+pub(crate) type StoredMembership = StoredMembershipOf<TypeConfig>;
+
+/// The entry of this index begins the epoch that all others belong to; two sessions follow.
+const EPOCH: u64 = 1;
+const SESSIONS: u64 = 2;
+/// Few enough that they are written often.
+const NODES: u64 = 12;
+
+/// What Raft asks of its stores, in order. Each is acknowledged before the next begins.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    /// The stores are opened for the first time, and the state before the first entry is stored.
+    Begin,
+    /// A vote is saved.
+    Vote(Vote),
+    /// Entries are appended by several calls that wait together.
+    Append(Vec<Vec<Entry>>),
+    /// All entries after this are cut off.
+    Truncate(Option<LogId>),
+    /// The entries up to this index are applied.
+    Apply(u64),
+    /// A snapshot is built.
+    Snapshot,
+    /// The entries up to this, which a snapshot has, are purged.
+    Purge(LogId),
+    /// A snapshot of another replica is installed, which has these entries applied beyond ours; then the log is purged.
+    Install(Vec<Entry>),
+    /// Both stores are closed and opened again.
+    Reopen,
+}
+
+/// What the stores must hold.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Expected {
+    /// Whether there is anything at all.
+    pub(crate) has_begun: bool,
+    pub(crate) vote: Option<Vote>,
+    pub(crate) purged: Option<LogId>,
+    /// The log's last entry, or the purge point if there is none.
+    pub(crate) last: Option<LogId>,
+    /// All entries, those of the log and those that were purged or came with a snapshot.
+    pub(crate) entries: BTreeMap<u64, Entry>,
+    /// What had been applied when the state was last put on the disk for certain.
+    pub(crate) persisted: Option<u64>,
+    pub(crate) applied: Option<u64>,
+}
+
+impl Expected {
+    /// The entries that the log has.
+    pub(crate) fn kept(&self) -> Vec<Entry> {
+        let from = self.purged.map_or(0, |purged| purged.index + 1);
+        let end = self.last.map_or(0, |last| last.index + 1);
+        self.entries.range(from..end.max(from)).map(|(_, entry)| entry.clone()).collect()
+    }
+
+    /// After a step that was acknowledged.
+    pub(crate) fn after(mut self, step: &Step) -> Self {
+        match step {
+            Step::Begin => self.has_begun = true,
+            Step::Vote(vote) => self.vote = Some(*vote),
+            Step::Append(batches) => {
+                self.entries.extend(batches.iter().flatten().map(|entry| (entry.log_id.index, entry.clone())));
+                self.last = batches.iter().flatten().last().map(|entry| entry.log_id);
+            }
+            Step::Truncate(last) => {
+                self.entries.split_off(&last.map_or(0, |last| last.index + 1));
+                self.last = *last;
+            }
+            Step::Apply(upto) => self.applied = Some(*upto),
+            Step::Snapshot | Step::Reopen => self.persisted = self.applied,
+            Step::Purge(upto) => self.purged = Some(*upto),
+            Step::Install(entries) => {
+                self.entries.extend(entries.iter().map(|entry| (entry.log_id.index, entry.clone())));
+                self.applied = entries.last().map(|entry| entry.log_id.index);
+                self.persisted = self.applied;
+                self.purged = entries.last().map(|entry| entry.log_id);
+                self.last = self.purged;
+            }
+        }
+        self
+    }
+
+    /// What may be found if nobody knows how far a step got.
+    pub(crate) fn during(&self, step: &Step) -> Vec<Self> {
+        let mut possible = vec![self.clone(), self.clone().after(step)];
+        match step {
+            Step::Append(batches) => {
+                let all: Vec<Entry> = batches.iter().flatten().cloned().collect();
+                possible
+                    .extend((1..all.len()).map(|some| self.clone().after(&Step::Append(vec![all[..some].to_vec()]))));
+            }
+            // Applied and on the disk, not purged yet: the log ends before.
+            Step::Install(_) => {
+                let mut installed = self.clone().after(step);
+                installed.purged = self.purged;
+                installed.last = self.last;
+                possible.push(installed);
+            }
+            _ => {}
+        }
+        possible
+    }
+}
+
+/// The state after the entries up to this index.
+pub(crate) fn replayed(entries: &BTreeMap<u64, Entry>, upto: Option<u64>) -> (State, StoredMembership) {
+    let mut state = State::new(VolumeSettings::DEFAULT);
+    let mut membership = StoredMembership::default();
+    let Some(upto) = upto else { return (state, membership) };
+    for (index, entry) in entries.range(..=upto) {
+        match &entry.payload {
+            EntryPayload::Blank => {}
+            EntryPayload::Normal(logged) => drop(state.apply(*index, logged.proposal())),
+            EntryPayload::Membership(changed) => {
+                membership = StoredMembership::new(Some(entry.log_id), changed.clone());
+            }
+        }
+    }
+    (state, membership)
+}
+
+/// Makes steps that follow from each other.
+pub(crate) struct Author {
+    random: SmallRng,
+    pub(crate) expected: Expected,
+    term: u64,
+    /// The longest value that is written.
+    value_max: usize,
+}
+
+/// The kinds of steps.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Vote,
+    Append,
+    Truncate,
+    Apply,
+    Snapshot,
+    Purge,
+    Install,
+    Reopen,
+}
+
+/// Each kind after each that it can follow with consequences.
+const ONCE: [Kind; 25] = [
+    Kind::Vote,
+    Kind::Append,
+    Kind::Apply,
+    Kind::Append,
+    Kind::Truncate,
+    Kind::Append,
+    Kind::Apply,
+    Kind::Snapshot,
+    Kind::Append,
+    Kind::Purge,
+    Kind::Vote,
+    Kind::Append,
+    Kind::Reopen,
+    Kind::Truncate,
+    Kind::Append,
+    Kind::Apply,
+    Kind::Install,
+    Kind::Append,
+    Kind::Apply,
+    Kind::Snapshot,
+    Kind::Purge,
+    Kind::Reopen,
+    Kind::Append,
+    Kind::Apply,
+    Kind::Reopen,
+];
+
+/// A history of all kinds of steps: the same for the same seed.
+pub(crate) fn ordinary(seed: u64) -> Vec<Step> {
+    let mut author = Author::new(seed, Expected::default(), 3_000);
+    let mut steps = vec![Step::Begin];
+    author.expected = author.expected.after(&Step::Begin);
+    steps.extend(ONCE.iter().map(|kind| author.step(*kind)));
+    steps
+}
+
+/// So much is written that the store underneath writes tables and begins new journals.
+pub(crate) fn heavy(seed: u64) -> Vec<Step> {
+    let mut author = Author::new(seed, Expected::default(), 1_400_000);
+    let mut steps = vec![Step::Begin];
+    author.expected = author.expected.after(&Step::Begin);
+    let rounds = [Kind::Append, Kind::Append, Kind::Append, Kind::Append, Kind::Apply];
+    steps.push(author.step(Kind::Vote));
+    for _ in 0..4 {
+        steps.extend(rounds.iter().map(|kind| author.step(*kind)));
+    }
+    steps.extend([Kind::Snapshot, Kind::Purge, Kind::Append, Kind::Reopen].iter().map(|kind| author.step(*kind)));
+    steps
+}
+
+/// What goes on after a crash.
+pub(crate) fn afterwards(seed: u64, expected: Expected) -> Vec<Step> {
+    let mut author = Author::new(seed, expected, 3_000);
+    let kinds = [Kind::Vote, Kind::Append, Kind::Apply, Kind::Append, Kind::Truncate, Kind::Append, Kind::Snapshot];
+    let mut steps: Vec<Step> = kinds.iter().map(|kind| author.step(*kind)).collect();
+    steps.extend([Kind::Purge, Kind::Apply, Kind::Reopen].iter().map(|kind| author.step(*kind)));
+    steps
+}
+
+impl Author {
+    pub(crate) fn new(seed: u64, expected: Expected, value_max: usize) -> Self {
+        let term = expected.last.map_or(1, |last| last.committed_leader_id().term);
+        let term = term.max(expected.vote.map_or(1, |vote| vote.leader_id.term));
+        Self { random: SmallRng::seed_from_u64(seed), expected, term, value_max }
+    }
+
+    fn step(&mut self, kind: Kind) -> Step {
+        let step = self.choose(kind);
+        self.expected = self.expected.clone().after(&step);
+        step
+    }
+
+    fn choose(&mut self, kind: Kind) -> Step {
+        let next = self.expected.last.map_or(0, |last| last.index + 1);
+        let unapplied = self.expected.applied.map_or(0, |applied| applied + 1);
+        match kind {
+            Kind::Vote => {
+                self.term += 1;
+                Step::Vote(Vote::new_committed(self.term, 1))
+            }
+            Kind::Append => {
+                let mut batches = Vec::new();
+                let mut index = next;
+                for _ in 0..self.random.random_range(2..=4) {
+                    let count = self.random.random_range(1..=8);
+                    batches.push((index..index + count).map(|index| self.entry(index)).collect());
+                    index += count;
+                }
+                Step::Append(batches)
+            }
+            Kind::Truncate => {
+                let kept = self.expected.kept();
+                let lasting = kept.iter().filter(|entry| entry.log_id.index < unapplied).count();
+                let cut = self.random.random_range(lasting..kept.len().max(lasting + 1));
+                let last = if cut == 0 { self.expected.purged } else { Some(kept[cut - 1].log_id) };
+                self.term += 1;
+                Step::Truncate(last)
+            }
+            Kind::Apply => Step::Apply(self.random.random_range(unapplied.min(next - 1)..next)),
+            Kind::Snapshot => Step::Snapshot,
+            Kind::Purge => {
+                let upto = self.expected.persisted.expect("a snapshot comes first");
+                let some = upto.saturating_sub(self.random.random_range(0..4));
+                let entry = self.expected.entries.range(..=some).next_back().expect("it was applied").1;
+                Step::Purge(self.expected.purged.map_or(entry.log_id, |purged| purged.max(entry.log_id)))
+            }
+            Kind::Install => {
+                self.term += 1;
+                let count = self.random.random_range(5..20);
+                Step::Install((next..next + count).map(|index| self.entry(index)).collect())
+            }
+            Kind::Reopen => Step::Reopen,
+        }
+    }
+
+    fn entry(&mut self, index: u64) -> Entry {
+        let leader = openraft::impls::leader_id_std::LeaderId::new(self.term, 1);
+        let log_id = LogId::new(leader.to_committed(), index);
+        let payload = match index {
+            0 => {
+                let nodes = BTreeMap::from([(1, BasicNode::new("127.0.0.1:1"))]);
+                EntryPayload::Membership(Membership::new(vec![BTreeSet::from([1])], nodes).expect("valid"))
+            }
+            _ if index % 17 == 9 => EntryPayload::Blank,
+            _ => EntryPayload::Normal(Logged::new(self.proposal(index)).expect("encodes")),
+        };
+        Entry { log_id, payload }
+    }
+
+    fn proposal(&mut self, index: u64) -> Proposal {
+        let command = match index {
+            EPOCH => Command::BeginEpoch { replica: 1, attempt: 1 },
+            _ if index <= EPOCH + SESSIONS => Command::OpenSession { name: format!("session {index}") },
+            _ => {
+                let path = Path::parse(&format!("/node-{}", self.random.random_range(0..NODES))).expect("a path");
+                let write = if self.random.random_range(0..6) == 0 {
+                    Write::Delete { path: path.clone(), recursive: true, condition: Condition::Any }
+                } else {
+                    // Mostly short, as values are.
+                    let length = self.random.random_range(0..=self.value_max) >> self.random.random_range(0..3);
+                    let value = vec![self.random.random(); length].into();
+                    Write::Put { path: path.clone(), value, condition: Condition::Any }
+                };
+                Command::Write {
+                    session: SessionId(1 + index % SESSIONS),
+                    sequence: Sequence(index),
+                    unanswered_from: Sequence(index),
+                    write,
+                    covers: vec![ObjectSet::Subtree(Path::root())],
+                }
+            }
+        };
+        Proposal { epoch: Epoch(EPOCH), number: index, time: ClusterTime::from_micros(index), commands: vec![command] }
+    }
+}

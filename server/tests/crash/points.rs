@@ -1,0 +1,172 @@
+//! Each call of a history, with each fault.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use parking_lot::Mutex;
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+
+use super::{
+    child,
+    disk::{Disk, Fault},
+    history::Step,
+    judge,
+};
+
+/// How many calls of a history get each fault; `all` for every one.
+const POINTS: &str = "LEASEHOLD_CRASH_POINTS";
+/// The seed of the history, and of what is chosen.
+pub(crate) const SEED: &str = "LEASEHOLD_CRASH_SEED";
+
+const THE_CHILD: &str = "child::a_history_is_gone_through";
+
+/// A fault at a call of a history.
+#[derive(Debug, Clone, Copy)]
+struct Point {
+    history: &'static str,
+    seed: u64,
+    fault: Fault,
+    at: u64,
+}
+
+impl Point {
+    fn told(&self) -> [(&'static str, String); 2] {
+        [(child::HISTORY, self.history.to_owned()), (child::SEED, self.seed.to_string())]
+    }
+
+    fn run(&self, disk: &Disk) -> super::disk::Ended {
+        let told = self.told();
+        let told: Vec<(&str, &str)> = told.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        disk.run(THE_CHILD, self.fault, self.at, self.seed ^ self.at, &told)
+    }
+
+    /// Runs the child with the fault, then judges what is left. Answers at which call it was, if it came to that.
+    fn try_it(&self, steps: &[Step]) -> Result<Option<String>, String> {
+        let disk = Disk::new();
+        let ended = self.run(&disk);
+        let outcome = self.judge_end(&ended, steps).and_then(|()| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(judge::judge(&disk.data(), steps, ended.acknowledged.len(), self.seed))
+        });
+        outcome.map(|()| ended.at.clone()).map_err(|wrong| {
+            let kept = disk.keep();
+            let acknowledged = ended.acknowledged.len();
+            let under_way = steps.get(acknowledged).map(|step| format!("{step:?}").chars().take(60).collect::<String>());
+            format!(
+                "{self:?}, at {:?}, status {:?}, {acknowledged} steps acknowledged, then {under_way:?}, left in {}: {wrong}\n{}",
+                ended.at,
+                ended.status,
+                kept.display(),
+                ended.stderr
+            )
+        })
+    }
+
+    /// Whether the process ended as it must.
+    fn judge_end(&self, ended: &super::disk::Ended, steps: &[Step]) -> Result<(), String> {
+        let is_whole = ended.acknowledged.len() == steps.len();
+        match ended.status {
+            None if self.fault.kills() && ended.at.is_some() => Ok(()),
+            // What failed was not needed, or the fault was beyond the end.
+            Some(0) if is_whole => Ok(()),
+            Some(child::FAILED | child::NOT_OPENED)
+                if matches!(self.fault, Fault::Eio | Fault::Enospc) && ended.at.is_some() =>
+            {
+                says_why(&ended.stderr)
+            }
+            _ => Err("it ended as it must not".to_owned()),
+        }
+    }
+}
+
+/// Whether what a process said when it ended names the fault.
+pub(crate) fn says_why(stderr: &str) -> Result<(), String> {
+    let why = ["Input/output error", "No space left on device", "Poisoned", "StorageFull"];
+    if why.iter().any(|why| stderr.contains(why)) { Ok(()) } else { Err("it does not say why it ended".to_owned()) }
+}
+
+pub(crate) fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a number")))
+}
+
+/// Every call with every fault, or `usually` of each, evenly spread from a place that chance chooses.
+pub(crate) fn points_of(what: &str, seed: u64, calls: u64, usually: u64) -> Vec<(Fault, u64)> {
+    let some = match std::env::var(POINTS).as_deref() {
+        Ok("all") => calls,
+        Ok(_) => number(POINTS).expect("set"),
+        Err(_) => usually,
+    };
+    let stride = (calls / some.max(1)).max(1);
+    println!(
+        "{what}: {calls} calls, every {stride}. gets each fault; again: {SEED}={seed} {POINTS}={some} cargo test -p \
+         leasehold-server --test crash"
+    );
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut points = Vec::new();
+    for fault in Fault::ALL {
+        let begin = 1 + random.random_range(0..stride);
+        points.extend((begin..=calls).step_by(usize::try_from(stride).expect("small")).map(|at| (fault, at)));
+    }
+    points
+}
+
+/// Tries all of them, as many at a time as there are processors.
+pub(crate) fn try_all(
+    points: &[(Fault, u64)],
+    try_it: impl Fn(&(Fault, u64)) -> Result<Option<String>, String> + Sync,
+) {
+    let next = AtomicUsize::new(0);
+    let (happened, wrong) = (Mutex::new(BTreeMap::<&str, u64>::new()), Mutex::new(Vec::new()));
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(point) = points.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    match try_it(point) {
+                        Ok(at) => {
+                            let count = u64::from(at.is_some());
+                            *happened.lock().entry(point.0.name()).or_default() += count;
+                        }
+                        Err(message) => wrong.lock().push(message),
+                    }
+                }
+            });
+        }
+    });
+    let (happened, wrong) = (happened.into_inner(), wrong.into_inner());
+    println!("of {} faults these happened and did no harm: {happened:?}", points.len());
+    assert!(wrong.is_empty(), "{} of {} went wrong:\n{}", wrong.len(), points.len(), wrong.join("\n\n"));
+    for fault in Fault::ALL {
+        assert!(happened[fault.name()] > 0, "{} never happened", fault.name());
+    }
+}
+
+/// Goes through a history of a name undisturbed, then with faults.
+fn disturb(history: &'static str, usually: u64) {
+    let seed = number(SEED).unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
+    let steps = child::history(history, seed);
+    let disk = Disk::new();
+    let ended = Point { history, seed, fault: Fault::None, at: 0 }.run(&disk);
+    assert_eq!((ended.status, ended.acknowledged.len()), (Some(0), steps.len()), "{}", ended.stderr);
+    let points = points_of(history, seed, ended.calls.expect("it came to its end"), usually);
+    try_all(&points, |(fault, at)| Point { history, seed, fault: *fault, at: *at }.try_it(&steps));
+}
+
+#[test]
+fn nothing_that_was_acknowledged_is_lost_whatever_call_fails() {
+    disturb("ordinary", 30);
+}
+
+/// The store underneath makes a database in many steps, and refused one of which only some had been taken.
+#[test]
+fn a_first_start_that_ends_anywhere_is_begun_again() {
+    disturb("first", 30);
+}
+
+/// Tables are written and journals replaced meanwhile, by threads of the store underneath.
+#[test]
+fn nothing_is_lost_while_tables_are_written() {
+    disturb("heavy", 3);
+}

@@ -1,0 +1,253 @@
+//! A whole server under load, on a disk that fails: it ends, says why, and has what it acknowledged when it starts again.
+//!
+//! A cluster of one: it has nobody else to remember for it.
+
+use std::{collections::BTreeMap, fs::File, io::Write as _, path::Path, process, time::Duration};
+
+use futures::StreamExt;
+use leasehold_protocol::{
+    command::{Condition, Write},
+    id::{Epoch, Sequence, Stamp},
+    message::{Answer, Body, Consent, Header, Recall, Request, Response},
+    object::{Content, Object},
+    path::Path as Node,
+};
+use leasehold_server::{Config, RaftConfig, Server};
+use leasehold_wire::{Callback, LeaseholdClient, Role};
+use rand::Rng;
+use tarpc::{
+    context::Context,
+    server::{BaseChannel, Channel},
+};
+
+use super::{
+    child,
+    disk::{Disk, Ended, Fault},
+    points::{SEED, number, points_of},
+};
+
+const THE_CHILD: &str = "server::a_server_takes_writes";
+const WRITERS: u64 = 3;
+/// The nodes of each writer. Nobody else writes them.
+const NODES: u64 = 4;
+/// The writes of each writer: with the others', the log is cut a few times.
+const WRITES: u64 = 60;
+/// No write takes longer, unless the server has ended.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn config(dir: &Path) -> Config {
+    let raft = RaftConfig {
+        heartbeat_ms: 20,
+        election_min_ms: 60,
+        election_max_ms: 120,
+        snapshot_entries: 50,
+        keep_entries: 10,
+    };
+    Config { data: dir.to_owned(), listen: "127.0.0.1:0".to_owned(), raft, ..Config::default() }
+}
+
+/// A client that caches nothing.
+struct Client {
+    calls: LeaseholdClient,
+    header: Header,
+}
+
+#[derive(Clone)]
+struct HoldsNothing;
+
+impl Callback for HoldsNothing {
+    async fn recall(self, _: Context, recall: Recall) -> Consent {
+        Consent { session: recall.session, stamp: recall.stamp }
+    }
+}
+
+impl Client {
+    /// Opens a session; none if the server has ended.
+    async fn open(address: &str) -> Option<Self> {
+        let stream = leasehold_wire::connect(address, Role::Client, PATIENCE).await.ok()?;
+        let (calls, recalls, driver) = leasehold_wire::client_connection(stream);
+        tokio::spawn(driver);
+        tokio::spawn(BaseChannel::with_defaults(recalls).execute(HoldsNothing.serve()).for_each(|recall| recall));
+        let mut client = Self { calls, header: Header::default() };
+        let Answer::Opened { session, .. } = client.answered(Body::Open { name: "writer".into() }).await?.1 else {
+            panic!("no session")
+        };
+        client.header.session = session;
+        client.register().await?;
+        Some(client)
+    }
+
+    async fn register(&mut self) -> Option<()> {
+        self.header.registration += 1;
+        self.header.epoch = Epoch(0);
+        self.header.epoch = self.answered(Body::Register).await?.0;
+        Some(())
+    }
+
+    async fn call(&self, body: Body) -> Option<Response> {
+        let mut context = tarpc::context::current();
+        context.deadline = std::time::Instant::now() + PATIENCE;
+        self.calls.call(context, Request { header: self.header.clone(), body }).await.ok()
+    }
+
+    /// Asks until there is an answer; none if the server has ended.
+    async fn answered(&mut self, body: Body) -> Option<(Epoch, Answer)> {
+        loop {
+            let response = self.call(body.clone()).await?;
+            match response.result {
+                Ok(answer) => return Some((response.epoch, answer)),
+                // Not elected yet: nobody tells when.
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    }
+
+    async fn put(&mut self, number: u64, path: &Node, value: String) -> Option<()> {
+        (self.header.sequence, self.header.unanswered_from) = (Sequence(number), Sequence(number));
+        let write = Write::Put { path: path.clone(), value: value.into(), condition: Condition::Any };
+        let seen = Stamp { epoch: self.header.epoch, sequence: 0 };
+        let (_, answer) = self.answered(Body::Write { write, dropped: Vec::new(), seen }).await?;
+        assert!(matches!(answer, Answer::Written { .. }), "{answer:?}");
+        Some(())
+    }
+
+    async fn read(&mut self, path: &Node) -> Option<String> {
+        let body = Body::Read { object: Object::data(path.clone()), known: None };
+        let (_, answer) = self.answered(body).await.expect("it runs");
+        let Answer::Read(read) = answer else { panic!("{answer:?}") };
+        match read.content.expect("asked for") {
+            Content::Data(data) => data.map(|data| String::from_utf8(data.value.to_vec()).expect("text")),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn node(writer: u64, write: u64) -> Node {
+    Node::parse(&format!("/writer-{writer}/node-{}", write % NODES)).expect("a path")
+}
+
+/// The number of the write first, then something to make it long.
+fn value(write: u64) -> String {
+    format!("{write} {}", "x".repeat(usize::try_from(write * 97 % 5_000).expect("small")))
+}
+
+async fn write_all(address: String, writer: u64, mut acknowledged: File) -> Option<()> {
+    let mut client = Client::open(&address).await?;
+    for write in 1..=WRITES {
+        client.put(write, &node(writer, write), value(write)).await?;
+        acknowledged.write_all(format!("{writer} {write}\n").as_bytes()).expect("written");
+    }
+    Some(())
+}
+
+/// Runs a server as `leasehold serve` does, and its clients in the same process, until all is written or it cannot go on.
+async fn serve(dir: &Path, acknowledged: File) -> Result<(), (i32, String)> {
+    let server = Server::start(config(dir)).await.map_err(|error| (child::NOT_OPENED, error.to_string()))?;
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..WRITERS {
+        let acknowledged = acknowledged.try_clone().expect("a handle");
+        writers.spawn(write_all(server.address().to_string(), writer, acknowledged));
+    }
+    let written = async {
+        while let Some(written) = writers.join_next().await {
+            if written.expect("no panic").is_none() {
+                // Whoever ends the connection says why, or hangs, which is seen.
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    let failed = tokio::select! {
+        reason = server.failed() => Some(reason),
+        () = written => None,
+    };
+    match failed {
+        Some(reason) => Err((child::FAILED, format!("replica 1 cannot go on: {reason}"))),
+        None => server.stop().await.map_err(|error| (child::FAILED, error.to_string())),
+    }
+}
+
+/// By itself this runs a server on a good disk; as the child, on the one that it is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_takes_writes() {
+    if let (Some(dir), Some(acknowledged)) = (std::env::var_os(child::DIR), std::env::var_os(child::ACKNOWLEDGED)) {
+        let acknowledged = File::options().create(true).append(true).open(acknowledged).expect("opens");
+        if let Err((status, reason)) = serve(Path::new(&dir), acknowledged).await {
+            eprintln!("{reason}");
+            process::exit(status);
+        }
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let acknowledged = dir.path().join("acknowledged");
+    serve(&dir.path().join("data"), File::create(&acknowledged).expect("made")).await.expect("all is written");
+    let lines = std::fs::read_to_string(&acknowledged).expect("read");
+    let lines: Vec<String> = lines.lines().map(str::to_owned).collect();
+    assert_eq!(lines.len() as u64, WRITERS * WRITES);
+    check(&dir.path().join("data"), &lines).await.expect("all of it is there");
+}
+
+/// Starts a server on what is left, and reads all that was acknowledged.
+async fn check(dir: &Path, acknowledged: &[String]) -> Result<(), String> {
+    let mut last: BTreeMap<u64, u64> = BTreeMap::new();
+    for line in acknowledged {
+        let (writer, write) = line.split_once(' ').ok_or(line)?;
+        last.insert(writer.parse().expect("a number"), write.parse().expect("a number"));
+    }
+    let server = Server::start(config(dir)).await.map_err(|error| format!("refused: {error}"))?;
+    let mut client = Client::open(&server.address().to_string()).await.ok_or("no session")?;
+    for writer in 0..WRITERS {
+        let last = last.get(&writer).copied().unwrap_or(0);
+        for offset in 0..NODES {
+            // The last write of each node that was acknowledged; the one that was under way may have been done, too.
+            let write = last.saturating_sub(offset);
+            let expected = (write > 0).then(|| value(write));
+            let found = client.read(&node(writer, write)).await;
+            let is_next = offset == NODES - 1 && found == Some(value(last + 1));
+            if found != expected && !is_next && write > 0 {
+                let start = found.map(|found| found.chars().take(10).collect::<String>());
+                return Err(format!("writer {writer}: write {write} of {last} was acknowledged, found {start:?}"));
+            }
+        }
+    }
+    client.put(1, &Node::parse("/afterwards").expect("a path"), value(1)).await.ok_or("it ended afterwards")?;
+    server.stop().await.map_err(|error| format!("afterwards: {error}"))
+}
+
+fn judge_end(fault: Fault, ended: &Ended) -> Result<(), String> {
+    match ended.status {
+        None if fault.kills() && ended.at.is_some() => Ok(()),
+        Some(0) if ended.acknowledged.len() as u64 == WRITERS * WRITES => Ok(()),
+        Some(child::FAILED | child::NOT_OPENED) if !fault.kills() && fault != Fault::Short && ended.at.is_some() => {
+            super::points::says_why(&ended.stderr)
+        }
+        _ => Err("it ended as it must not".to_owned()),
+    }
+}
+
+fn try_it(fault: Fault, at: u64, seed: u64) -> Result<Option<String>, String> {
+    let disk = Disk::new();
+    let ended = disk.run(THE_CHILD, fault, at, seed ^ at, &[]);
+    let outcome = judge_end(fault, &ended).and_then(|()| {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(check(&disk.data(), &ended.acknowledged))
+    });
+    outcome.map(|()| ended.at.clone()).map_err(|wrong| {
+        let (kept, count) = (disk.keep(), ended.acknowledged.len());
+        let Ended { at, status, stderr, .. } = ended;
+        format!(
+            "{fault:?} at {at:?}, status {status:?}, {count} writes acknowledged, left in {}: {wrong}\n{stderr}",
+            kept.display()
+        )
+    })
+}
+
+#[test]
+fn a_server_whose_disk_fails_ends_and_has_what_it_acknowledged() {
+    let seed = number(SEED).unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
+    let disk = Disk::new();
+    let ended = disk.run(THE_CHILD, Fault::None, 0, seed, &[]);
+    assert_eq!((ended.status, ended.acknowledged.len() as u64), (Some(0), WRITERS * WRITES), "{}", ended.stderr);
+    let calls = ended.calls.expect("it came to its end");
+    let points = points_of("a server under load", seed, calls, 6);
+    super::points::try_all(&points, |(fault, at)| try_it(*fault, *at, seed));
+}
