@@ -1,0 +1,42 @@
+//! The disk that all servers write to: that it is one, and how long it takes to sync a little, which no durable write can go below.
+
+use std::{
+    fs::File,
+    io::Write,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+
+/// Syncs that the median is of.
+const SYNCS: usize = 200;
+
+/// What is written before each: a small entry and its header, as a block.
+const BLOCK: [u8; 4096] = [0; 4096];
+
+/// An error if what is written there never reaches a disk.
+pub(crate) fn check(dir: &Path) -> Result<()> {
+    let kind = statfs(dir).with_context(|| dir.display().to_string())?.filesystem_type();
+    if kind == TMPFS_MAGIC {
+        bail!("{} is in memory, where a sync costs nothing: name a folder on a disk with --dir", dir.display());
+    }
+    Ok(())
+}
+
+/// The median of an append to a file and its `fdatasync`, in milliseconds.
+pub(crate) fn sync_ms(dir: &Path) -> Result<f64> {
+    let path = dir.join("sync");
+    let mut file = File::create(&path)?;
+    let mut times = Vec::with_capacity(SYNCS);
+    for _ in 0..SYNCS {
+        let begin = Instant::now();
+        file.write_all(&BLOCK)?;
+        file.sync_data()?;
+        times.push(begin.elapsed());
+    }
+    std::fs::remove_file(path)?;
+    times.sort_unstable();
+    Ok(times.get(SYNCS / 2).map_or(0.0, Duration::as_secs_f64) * 1e3)
+}

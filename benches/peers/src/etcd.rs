@@ -1,0 +1,174 @@
+//! etcd: its own gRPC, by the few messages that are needed, written down from its `rpc.proto` and `kv.proto`.
+
+use std::{path::Path, path::PathBuf, process::Command, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use futures::future::BoxFuture;
+use prost::Message;
+use tonic::{
+    Request,
+    client::Grpc,
+    codegen::http::uri::PathAndQuery,
+    transport::{Channel, Endpoint},
+};
+use tonic_prost::ProstCodec;
+
+use crate::{
+    closed_loop::{Line, Load},
+    process::in_path,
+    system::{path_of, value},
+};
+
+/// How long a server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What every answer begins with.
+#[derive(Clone, PartialEq, Message)]
+struct ResponseHeader {
+    #[prost(uint64, tag = "2")]
+    member_id: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct KeyValue {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "5")]
+    value: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RangeRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(bool, tag = "7")]
+    serializable: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RangeResponse {
+    #[prost(message, repeated, tag = "2")]
+    kvs: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PutRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PutResponse {
+    #[prost(message, optional, tag = "1")]
+    header: Option<ResponseHeader>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StatusRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    header: Option<ResponseHeader>,
+    #[prost(uint64, tag = "4")]
+    leader: u64,
+}
+
+/// Where it is.
+pub(crate) fn program() -> Result<PathBuf> {
+    in_path("etcd").context("there is no etcd in PATH (Debian: etcd-server)")
+}
+
+/// Three members, and the ports that they serve at.
+pub(crate) fn commands(program: &Path, dir: &Path, ports: &[u16]) -> (Vec<Command>, Vec<u16>) {
+    let (served, peers) = (ports[..3].to_vec(), &ports[3..6]);
+    let url = |port: u16| format!("http://127.0.0.1:{port}");
+    let members: Vec<_> = (0..3).map(|id| format!("m{id}={}", url(peers[id]))).collect();
+    let member = |id: usize| {
+        let mut command = Command::new(program);
+        command.args(["--name", &format!("m{id}"), "--initial-cluster", &members.join(",")]);
+        command.arg("--data-dir").arg(dir.join(format!("member-{id}")));
+        for option in ["--listen-client-urls", "--advertise-client-urls"] {
+            command.args([option, &url(served[id])]);
+        }
+        for option in ["--listen-peer-urls", "--initial-advertise-peer-urls"] {
+            command.args([option, &url(peers[id])]);
+        }
+        command.args(["--logger", "zap", "--log-level", "error"]);
+        command
+    };
+    ((0..3).map(member).collect(), served)
+}
+
+async fn connect(endpoint: &str) -> Result<Connection> {
+    let endpoint = Endpoint::from_shared(format!("http://{endpoint}"))?;
+    let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).connect().await?;
+    Ok(Connection(channel))
+}
+
+/// Whether the server there leads.
+pub(crate) async fn is_leader(endpoint: &str) -> Result<bool> {
+    let status: StatusResponse =
+        connect(endpoint).await?.call("/etcdserverpb.Maintenance/Status", StatusRequest {}).await?;
+    Ok(status.header.is_some_and(|header| header.member_id == status.leader))
+}
+
+/// A connection.
+pub(crate) async fn line(endpoint: &str) -> Result<Arc<dyn Line>> {
+    Ok(Arc::new(connect(endpoint).await?))
+}
+
+/// One HTTP/2 connection, which requests share.
+struct Connection(Channel);
+
+impl Connection {
+    async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<A>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut client = Grpc::new(self.0.clone());
+        client.ready().await?;
+        let path = PathAndQuery::from_static(path);
+        Ok(client.unary(Request::new(request), path, ProstCodec::<Q, A>::new()).await?.into_inner())
+    }
+}
+
+impl Line for Connection {
+    fn request(&self, load: Load, node: u64) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let key = path_of(node).into_bytes();
+            match load {
+                Load::Fill | Load::Write => {
+                    let request = PutRequest { key, value: value(node) };
+                    self.call::<_, PutResponse>("/etcdserverpb.KV/Put", request).await.map(drop)
+                }
+                Load::Read | Load::LocalRead => {
+                    let request = RangeRequest { key, serializable: load == Load::LocalRead };
+                    let answer: RangeResponse = self.call("/etcdserverpb.KV/Range", request).await?;
+                    ensure!(answer.kvs.len() == 1, "expected a value for node {node}, got {}", answer.kvs.len());
+                    Ok(())
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_the_bytes_that_etcd_expects() {
+        let put = PutRequest { key: b"k".to_vec(), value: b"v".to_vec() };
+        assert_eq!(put.encode_to_vec(), [0x0a, 1, b'k', 0x12, 1, b'v']);
+        let read = RangeRequest { key: b"k".to_vec(), serializable: true };
+        assert_eq!(read.encode_to_vec(), [0x0a, 1, b'k', 0x38, 1]);
+        // With fields that are not read here: a header, a version, a count.
+        let answer =
+            RangeResponse::decode(&[0x0a, 2, 0x18, 9, 0x12, 8, 0x0a, 1, b'k', 0x20, 3, 0x2a, 1, b'v', 0x20, 1][..]);
+        assert_eq!(answer.expect("decodes").kvs, [KeyValue { key: b"k".to_vec(), value: b"v".to_vec() }]);
+    }
+}

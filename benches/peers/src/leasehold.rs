@@ -1,0 +1,158 @@
+//! Leasehold: writes through the client library, as applications make them; reads by a connection without a volume lease, so that they
+//! are the server's own answers, linearizable, with no lease granted and nothing kept.
+
+use std::{
+    path::Path as FilePath,
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use futures::future::BoxFuture;
+use leasehold_client_cache::{Client, Options, Path};
+use leasehold_protocol::{
+    id::{Epoch, SessionId},
+    message::{Answer, Body, Header, Request, Response},
+    object::Object,
+};
+use leasehold_wire::{CallbackTransport, LeaseholdClient, Role, client_connection, connect};
+use tokio::task::JoinHandle;
+
+use crate::{
+    cached,
+    closed_loop::{Line, Load},
+    system::{path_of, value},
+};
+
+/// How long one operation may take: what is slow is measured, not given up.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a server may take to say whether it leads.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// What a client keeps: everything that is read.
+const CAPACITY_BYTES: u64 = 1 << 30;
+
+/// Three replicas, and the ports that they serve at.
+pub(crate) fn commands(program: &FilePath, dir: &FilePath, ports: &[u16]) -> (Vec<Command>, Vec<u16>) {
+    let served = ports[..3].to_vec();
+    let members: Vec<_> = (1..).zip(&served).map(|(id, port)| format!("{id}=127.0.0.1:{port}")).collect();
+    let replica = |id: usize| {
+        let mut command = Command::new(program);
+        command.arg("serve").args(["--id", &id.to_string(), "--cluster", &members.join(",")]);
+        command.arg("--data").arg(dir.join(format!("replica-{id}")));
+        command
+    };
+    ((1..=3).map(replica).collect(), served)
+}
+
+/// Whether the server with this number, from 0, leads.
+pub(crate) async fn is_leader(endpoint: &str, number: usize) -> Result<bool> {
+    let info = leasehold_client_cache::cluster(endpoint, ANSWER_TIMEOUT).await?;
+    Ok(info.leader == Some(number as u64 + 1))
+}
+
+/// A connection for a load. Clients find the leader by themselves.
+pub(crate) async fn line(endpoints: &[String], leader: &str, load: Load) -> Result<Arc<dyn Line>> {
+    Ok(match load {
+        Load::Fill | Load::Write => Arc::new(Writer(client(endpoints).await?)),
+        Load::Read | Load::LocalRead => Arc::new(Reader::open(leader).await?),
+    })
+}
+
+async fn client(endpoints: &[String]) -> Result<Client> {
+    let options = Options::new(endpoints).name("peers").timeout(TIMEOUT).cache_capacity_bytes(CAPACITY_BYTES);
+    Ok(Client::connect(options).await?)
+}
+
+/// A client of the library. It has a lease on what it wrote, which it gives back as it closes.
+struct Writer(Client);
+
+impl Line for Writer {
+    fn request(&self, _: Load, node: u64) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let path: Path = path_of(node).parse()?;
+            self.0.put(&path, value(node)).await?;
+            Ok(())
+        })
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.close())
+    }
+}
+
+/// A session without a volume lease.
+struct Reader {
+    client: LeaseholdClient,
+    session: SessionId,
+    epoch: Epoch,
+    driver: JoinHandle<()>,
+    /// Dropping it ends the connection.
+    _recalls: CallbackTransport,
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Reader {
+    async fn open(leader: &str) -> Result<Self> {
+        let (client, recalls, work) = client_connection(connect(leader, Role::Client, TIMEOUT).await?);
+        let driver = tokio::spawn(async move {
+            // How it ended is said by the calls that fail.
+            let _ = work.await;
+        });
+        let mut line = Self { client, session: SessionId(0), epoch: Epoch(0), driver, _recalls: recalls };
+        let (epoch, answer) = line.ask(Body::Open { name: "peers".to_owned() }).await?;
+        let Answer::Opened { session, .. } = answer else { bail!("no session was opened: {answer:?}") };
+        (line.session, line.epoch) = (session, epoch);
+        line.ask(Body::Register).await?;
+        Ok(line)
+    }
+
+    async fn ask(&self, body: Body) -> Result<(Epoch, Answer)> {
+        let header = Header { session: self.session, epoch: self.epoch, ..Header::default() };
+        let mut context = tarpc::context::current();
+        context.deadline = Instant::now() + TIMEOUT;
+        let Response { epoch, result, .. } = self.client.call(context, Request { header, body }).await?;
+        match result {
+            Ok(answer) => Ok((epoch, answer)),
+            Err(refusal) => bail!("refused: {refusal:?}"),
+        }
+    }
+}
+
+impl Line for Reader {
+    fn request(&self, _: Load, node: u64) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let body = Body::Read { object: Object::data(path_of(node).parse()?), known: None };
+            match self.ask(body).await?.1 {
+                Answer::Read(answer) if answer.content.is_some() && answer.grant.is_none() => Ok(()),
+                other => bail!("expected a value without a lease, got {other:?}"),
+            }
+        })
+    }
+}
+
+/// Nanoseconds for a read from memory.
+pub(crate) async fn cached_read_ns(endpoints: &[String], threads: usize, nodes: u64, span: Duration) -> Result<f64> {
+    let client = client(endpoints).await?;
+    let paths: Arc<[Path]> = (0..nodes).map(|node| path_of(node).parse()).collect::<Result<_, _>>()?;
+    for path in paths.iter() {
+        client.get(path).await?.context("it was written before")?;
+    }
+    let before = client.stats().server_reads;
+    let shared = client.clone();
+    let reader = move || {
+        let (client, paths) = (shared.clone(), paths.clone());
+        async move |at: usize| Ok(client.get(&paths[at]).await?.is_some())
+    };
+    let ns = cached::read_ns(threads, nodes, span, reader).await?;
+    let asked = client.stats().server_reads - before;
+    client.close().await;
+    if asked > 0 { bail!("{asked} reads went to a server: expected all from memory") } else { Ok(ns) }
+}

@@ -1,0 +1,169 @@
+//! Server processes: started, looked at from outside, and ended by their own ids, never by a name.
+//!
+//! A process does not outlive its [`Process`], however that comes to be dropped; its log goes to a file.
+
+use std::{
+    fs::File,
+    io,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use nix::unistd::{SysconfVar, sysconf};
+
+/// The lines of a server's log that are worth showing when it fails.
+const LOG_TAIL: usize = 5;
+
+/// A server that is ended when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Process {
+    /// Starts it, with its output in `log`.
+    pub(crate) fn start(mut command: Command, log: PathBuf) -> Result<Self> {
+        let what = || format!("cannot start {}", command.get_program().display());
+        let file = File::create(&log).with_context(what)?;
+        let copy = file.try_clone().with_context(what)?;
+        let program = what();
+        command.stdin(Stdio::null()).stdout(copy).stderr(file);
+        // Ctrl-C is for us: we end them, in order.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        Ok(Self { child: command.spawn().context(program)?, log })
+    }
+
+    /// An error if it has ended by itself.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = lines[lines.len().saturating_sub(LOG_TAIL)..].join("\n  ");
+            bail!("a server ended with {status}; it said:\n  {tail}");
+        }
+        Ok(())
+    }
+
+    /// Kills it with SIGKILL.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.child.kill().context("cannot kill a server")
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The memory that it has in use: VmRSS.
+    pub(crate) fn resident_bytes(&self) -> Result<u64> {
+        let file = format!("/proc/{}/status", self.id());
+        let status = std::fs::read_to_string(&file).context(file)?;
+        resident_bytes(&status).context("no VmRSS: expected the status of a running process")
+    }
+}
+
+/// The time on a processor that processes have had so far.
+pub(crate) fn processor_time(ids: impl IntoIterator<Item = u32>) -> Result<Duration> {
+    let ticks_per_second = sysconf(SysconfVar::CLK_TCK)?.context("no CLK_TCK: expected Linux")?;
+    let mut ticks = 0;
+    for id in ids {
+        let file = format!("/proc/{id}/stat");
+        let stat = std::fs::read_to_string(&file).with_context(|| file.clone())?;
+        ticks += processor_ticks(&stat).with_context(|| format!("{file}: expected numbers of ticks"))?;
+    }
+    Ok(Duration::from_secs_f64(ticks as f64 / ticks_per_second as f64))
+}
+
+/// User and system time. The name, in parentheses, can contain anything.
+fn processor_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(user + system)
+}
+
+fn resident_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Ports that are free at the moment. All are held until the last is found, so that they differ.
+pub(crate) fn free_ports(count: usize) -> io::Result<Vec<u16>> {
+    let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<Vec<_>>>()?;
+    listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+}
+
+/// Where a program is, by `PATH`.
+pub(crate) fn in_path(program: &str) -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|file| is_program(file))
+}
+
+fn is_program(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_does_not_outlive_its_owner() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new("sleep");
+        command.arg("600");
+        let process = Process::start(command, dir.path().join("log")).expect("starts");
+        let proc = PathBuf::from(format!("/proc/{}", process.id()));
+        assert!(proc.exists());
+        drop(process);
+        assert!(!proc.exists());
+    }
+
+    #[test]
+    fn a_server_that_ended_by_itself_is_quoted() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo no such disk; exit 7"]);
+        let mut process = Process::start(command, dir.path().join("log")).expect("starts");
+        process.child.wait().expect("ends");
+        let text = process.check().expect_err("has ended").to_string();
+        assert!(text.contains("exit status: 7") && text.contains("no such disk"), "{text}");
+    }
+
+    #[test]
+    fn processor_time_is_found_behind_any_name() {
+        let stat = "17 (a) b) R 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1";
+        assert_eq!(processor_ticks(stat), Some(300));
+        assert_eq!(processor_ticks("17 (a"), None);
+    }
+
+    #[test]
+    fn resident_memory_is_read_from_the_line_that_has_it() {
+        assert_eq!(resident_bytes("Name:\tx\nVmHWM:\t 9 kB\nVmRSS:\t    5124 kB\n"), Some(5124 * 1024));
+        assert_eq!(resident_bytes("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn ports_differ() {
+        let ports = free_ports(9).expect("free ports");
+        let distinct: std::collections::BTreeSet<_> = ports.iter().collect();
+        assert_eq!(distinct.len(), 9);
+    }
+
+    #[test]
+    fn programs_are_found_by_path_alone() {
+        assert!(in_path("sh").is_some());
+        assert_eq!(in_path("a-program-that-nobody-has"), None);
+    }
+}
