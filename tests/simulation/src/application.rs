@@ -8,7 +8,7 @@ use leasehold_protocol::{
     volume::{Tracking, VolumeSettings},
 };
 
-use crate::{event::Event, profile::MS, world::World};
+use crate::{client::OpenWrite, event::Event, invariants, profile::MS, world::World};
 
 /// More than this is never open at once at one client: it is the servers that are to be kept busy.
 const OPEN_MAX: usize = 12;
@@ -39,12 +39,12 @@ impl World {
     fn write(&mut self, place: usize, change: Write) {
         let client = &mut self.clients[place];
         // Two that look the same could not be told apart in the log.
-        if client.writes.values().any(|open| *open == change) {
+        if client.writes.values().any(|open| open.change == change) {
             return;
         }
         client.numbers += 1;
         let write = WriteId(client.numbers);
-        client.writes.insert(write, change.clone());
+        client.writes.insert(write, OpenWrite { change: change.clone(), since: self.steps });
         self.step_holder(place, Input::Write { write, change });
     }
 
@@ -78,7 +78,10 @@ impl World {
 
     fn change_of_volume(&mut self) -> Write {
         let path = Path::parse("/v").expect("a path");
-        let Some(settings) = self.profile.inner else { return Write::RemoveVolume { path } };
+        if self.profile.inner.is_empty() {
+            return Write::RemoveVolume { path };
+        }
+        let settings = *self.rng.pick(&self.profile.inner);
         match self.rng.below(4) {
             0 | 1 => Write::CreateVolume { path, settings },
             2 => Write::RemoveVolume { path },
@@ -99,7 +102,11 @@ impl World {
         let client = &mut self.clients[place];
         let name = (client.life, write);
         let held = match client.writes.remove(&write) {
-            Some(_) => self.oracle.once.ended(name, result),
+            Some(open) => {
+                let span = (open.since, self.steps);
+                invariants::linearizability::wrote(&mut self.told, &open.change, span, Some(result));
+                self.oracle.once.ended(name, result)
+            }
             None => Err(format!("{write:?} ended twice: {result:?}")),
         };
         if let Ok(written) = result {
@@ -114,8 +121,10 @@ impl World {
         let write = client.writes.keys().next().copied();
         if let Some(read) = read {
             client.reads.remove(&read);
+            self.tally.add("reads given up");
             self.step_holder(place, Input::GiveUpRead(read));
         } else if let Some(write) = write {
+            self.tally.add("writes given up");
             self.step_holder(place, Input::GiveUpWrite(write));
         }
     }
@@ -123,9 +132,6 @@ impl World {
     /// The cache drops a copy for lack of room.
     pub(crate) fn evict(&mut self, place: usize) {
         let client = &mut self.clients[place];
-        if client.machine.is_paused || client.cache.copies.is_empty() {
-            return;
-        }
         let at = self.rng.index(client.cache.copies.len());
         let Some((object, copy)) = client.cache.copies.iter().nth(at) else { return };
         let (object, stamp) = (object.clone(), copy.validity.stamp);
@@ -134,23 +140,26 @@ impl World {
     }
 
     pub(crate) fn close_client(&mut self, place: usize) {
-        if self.clients[place].is_open && !self.clients[place].machine.is_paused {
-            self.step_holder(place, Input::Close);
+        self.step_holder(place, Input::Close);
+    }
+
+    /// Nobody waits for the client's writes any more: they may have taken effect, or may yet.
+    pub(crate) fn forget_writes(&mut self, place: usize) {
+        for open in std::mem::take(&mut self.clients[place].writes).into_values() {
+            invariants::linearizability::wrote(&mut self.told, &open.change, (open.since, self.steps), None);
         }
     }
 
     /// The client's process ends and another begins. What it waited for, nobody does any more.
     pub(crate) fn restart_client(&mut self, place: usize) {
         let client = &mut self.clients[place];
-        if client.machine.is_paused || !client.is_open {
-            return;
-        }
         client.is_open = false;
         client.cache = Default::default();
         let life = client.life;
         if let Some(connection) = client.connection.take() {
             self.connections[connection].is_broken = true;
         }
+        self.forget_writes(place);
         // Not the old process's any more: nothing that is under way to it may be heard.
         let after = self.rng.between(10 * MS, 500 * MS);
         self.after(after, Event::Open { client: place, life });

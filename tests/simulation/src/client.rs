@@ -14,7 +14,7 @@ use leasehold_protocol::{
 
 use crate::{
     cache::{Cache, Copy},
-    event::{Down, Event, Up},
+    event::{Down, Event, Host, Up},
     invariants,
     network::Connection,
     profile::MS,
@@ -27,6 +27,16 @@ pub(crate) struct OpenRead {
     pub(crate) object: Object,
     /// The version that it has to see at least.
     begun: usize,
+    /// The step in which it began.
+    since: u64,
+}
+
+/// A write that the application waits for.
+#[derive(Debug, Clone)]
+pub(crate) struct OpenWrite {
+    pub(crate) change: Write,
+    /// The step in which it began.
+    pub(crate) since: u64,
 }
 
 /// One client.
@@ -43,7 +53,9 @@ pub(crate) struct Client {
     pub(crate) is_open: bool,
     is_connecting: bool,
     pub(crate) reads: BTreeMap<ReadId, OpenRead>,
-    pub(crate) writes: BTreeMap<WriteId, Write>,
+    pub(crate) writes: BTreeMap<WriteId, OpenWrite>,
+    /// It reaches no server until then.
+    pub(crate) isolated_until: u64,
     /// What the last read of each object found.
     pub(crate) last_read: BTreeMap<Object, Content>,
     pub(crate) numbers: u64,
@@ -66,6 +78,7 @@ impl Client {
             is_connecting: false,
             reads: BTreeMap::new(),
             writes: BTreeMap::new(),
+            isolated_until: 0,
             last_read: BTreeMap::new(),
             numbers: 0,
             timer: 0,
@@ -82,6 +95,7 @@ impl World {
             return;
         }
         self.lives += 1;
+        self.forget_writes(place);
         let config = Config {
             drift: self.profile.drift,
             spread_permille: u16::try_from(self.rng.below(1001)).expect("small"),
@@ -93,7 +107,6 @@ impl World {
         client.holder = Holder::new(config);
         client.cache = Cache { asks_holder: self.is_planted, ..Cache::default() };
         client.reads.clear();
-        client.writes.clear();
         (client.is_open, client.is_connecting, client.told, client.spins) = (true, false, None, 0);
         self.trace.say(self.now, || format!("client {place} begins"));
         self.look_for_leader(place, None);
@@ -108,7 +121,7 @@ impl World {
             return;
         }
         let after = self.rng.between(MS, 40 * MS);
-        let leader = self.log.leader.map(|(leader, _)| leader);
+        let leader = self.apparent_leader();
         let any = self.rng.index(self.servers.len());
         let server = match (hint, leader) {
             (Some(server), _) if self.rng.chance(800) => server,
@@ -125,7 +138,7 @@ impl World {
             return;
         }
         client.is_connecting = false;
-        if !self.servers[server].is_up {
+        if !self.servers[server].is_up || self.now < client.isolated_until {
             return self.look_for_leader(place, None);
         }
         client.connection = Some(self.connections.len());
@@ -143,9 +156,9 @@ impl World {
 
     /// Something came down a connection. What comes after its end is not heard.
     pub(crate) fn client_hears(&mut self, connection: usize, message: Down) {
-        let Connection { client: place, life, is_cut, .. } = self.connections[connection];
+        let Connection { client: place, life, is_cut_down, .. } = self.connections[connection];
         let client = &self.clients[place];
-        if client.life != life || client.connection != Some(connection) || is_cut {
+        if client.life != life || client.connection != Some(connection) || is_cut_down {
             return;
         }
         if let Down::Response(_, response) = &message
@@ -185,14 +198,16 @@ impl World {
             let client = &mut self.clients[place];
             let clock = client.machine.clock.read(self.now);
             let effects = client.holder.step(input, clock);
+            self.freeze(Host::Client(place));
             for effect in effects {
                 self.trace.say(self.now, || format!("client {place} -> {effect:?}"));
                 self.carry_out_at_client(place, effect, &mut inputs);
             }
             let client = &self.clients[place];
-            let held = invariants::lapses::check(client, clock, self.is_planted)
-                .and_then(|()| invariants::consents::check(client, &self.oracle.truth, self.now));
+            let held = invariants::lapses::check(client, clock, self.is_planted);
+            let is_current = invariants::consents::check(client, &self.oracle.truth, self.now);
             self.demand(held);
+            self.demand_of(place, is_current);
         }
         self.look_after_holder(place);
     }
@@ -270,7 +285,7 @@ impl World {
         if let Body::Write { write, .. } = &request.body {
             let key = (request.header.session, request.header.sequence);
             // The write that has this content and was not sent under another number.
-            let named = client.writes.iter().rev().find(|(_, open)| *open == write);
+            let named = client.writes.iter().rev().find(|(_, open)| open.change == *write);
             let held = match named {
                 Some((id, _)) => self.oracle.once.sent((client.life, *id), key, write),
                 None => Err(format!("client {place} sends {key:?}, {write:?}, which nobody waits for")),
@@ -293,8 +308,8 @@ impl World {
                 self.demand(Err(format!("client {place} serves {read:?}, of {}, with {object}", open.object)));
             }
             let held = invariants::reads::check(&mut self.oracle, object, open.begun, content);
-            self.demand(held.map_err(|what| format!("client {place}: {what}")));
-            self.clients[place].last_read.insert(object.clone(), content.clone());
+            self.demand_of(place, held.map_err(|what| format!("client {place}: {what}")));
+            self.heard(place, object, content, open.since);
         }
     }
 
@@ -330,14 +345,22 @@ impl World {
             self.tally.add("reads from a cache");
             let content = Arc::clone(&copy.content);
             let held = invariants::reads::check(&mut self.oracle, &object, begun, &content);
-            self.demand(held.map_err(|what| format!("client {place}, from its cache: {what}")));
-            self.clients[place].last_read.insert(object, (*content).clone());
+            self.demand_of(place, held.map_err(|what| format!("client {place}, from its cache: {what}")));
+            self.heard(place, &object, &content, self.steps);
             return;
         }
         client.numbers += 1;
         let read = ReadId(client.numbers);
-        client.reads.insert(read, OpenRead { object: object.clone(), begun });
+        client.reads.insert(read, OpenRead { object: object.clone(), begun, since: self.steps });
         self.step_holder(place, Input::Read { read, object });
+    }
+
+    /// The application has the answer to a read that began in a step.
+    fn heard(&mut self, place: usize, object: &Object, content: &Content, since: u64) {
+        if !self.is_put_down_to_clocks(place) {
+            invariants::linearizability::read(&mut self.told, &object.path, content, (since, self.steps));
+        }
+        self.clients[place].last_read.insert(object.clone(), content.clone());
     }
 
     fn closed(&mut self, place: usize) {

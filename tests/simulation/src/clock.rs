@@ -28,6 +28,11 @@ impl Clock {
         Self { origin: i128::from(rng.between(1_000_000, 1_000_000_000)), fast }
     }
 
+    /// Beyond the allowance: so many parts per million fast, or slow.
+    pub(crate) fn rogue(fast: i128, rng: &mut Rng) -> Self {
+        Self { origin: i128::from(rng.between(1_000_000, 1_000_000_000)), fast }
+    }
+
     /// What it shows at a true time.
     pub(crate) fn read(&self, now: u64) -> Instant {
         let micros = self.origin + i128::from(now) * (MILLION + self.fast) / MILLION;

@@ -1,9 +1,12 @@
 //! What can happen, and to whom.
 
 use leasehold_protocol::{
+    command::Proposal,
     holder::Ticket,
     message::{Consent, Recall, Request, Response},
 };
+
+use crate::raft::Peer;
 
 /// A machine: it has a clock, and can be paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,39 +44,58 @@ pub(crate) enum Event {
         server: usize,
         boot: u64,
     },
-    /// A quorum has the oldest entry of the server's tail.
-    Commit {
+    /// A proposal has got from the shell to Raft.
+    Hand {
         server: usize,
         boot: u64,
-        term: u64,
+        proposal: Box<Proposal>,
     },
     /// The server applies the next entry.
     Apply {
         server: usize,
         boot: u64,
     },
-    /// The server hears what is committed.
-    Replicate {
+    /// Something comes from one process of another server.
+    Peer {
+        from: usize,
+        boot: u64,
+        to: usize,
+        message: Box<Peer>,
+    },
+    /// What was appended up to an entry (its index, its term) is on disk. Who is to be told, and which heartbeat asked.
+    Synced {
         server: usize,
         boot: u64,
-        index: u64,
+        upto: (u64, u64),
+        answer: Option<(usize, u64)>,
     },
-    /// The others answer a round that asks whether the server still leads.
-    Round {
+    /// Is there a leader?
+    Campaign {
+        server: usize,
+        boot: u64,
+    },
+    /// The leader of a term has a heart that beats.
+    Beat {
         server: usize,
         boot: u64,
         term: u64,
-        round: u64,
-        index: u64,
     },
-    /// The server hears what came of it.
-    Verdict {
+    /// The shell hears that its Raft leads.
+    Lead {
         server: usize,
         boot: u64,
         term: u64,
+    },
+    /// A proof of leadership has been waited for long enough.
+    Unproven {
+        server: usize,
+        boot: u64,
         round: u64,
-        index: u64,
-        holds: bool,
+    },
+    /// A server without a disk asks to be let in.
+    Readmission {
+        server: usize,
+        boot: u64,
     },
     /// A deposed leader hears of it.
     Learn {
@@ -120,14 +142,13 @@ pub(crate) enum Event {
 
     Resume(Host),
     Fault,
-    Elect {
-        again: bool,
-    },
     /// Faults stop.
     Heal,
     /// Everything has had time to heal: look.
     Ask,
     Judge,
+    /// Sessions whose clients are gone have had time to end.
+    JudgeSessions,
 }
 
 impl Event {
@@ -136,10 +157,15 @@ impl Event {
         match self {
             Self::Step { server, .. }
             | Self::Propose { server, .. }
-            | Self::Commit { server, .. }
+            | Self::Hand { server, .. }
             | Self::Apply { server, .. }
-            | Self::Replicate { server, .. }
-            | Self::Verdict { server, .. }
+            | Self::Peer { to: server, .. }
+            | Self::Synced { server, .. }
+            | Self::Campaign { server, .. }
+            | Self::Beat { server, .. }
+            | Self::Lead { server, .. }
+            | Self::Unproven { server, .. }
+            | Self::Readmission { server, .. }
             | Self::Learn { server, .. } => Some(Host::Server(*server)),
             Self::Up { connection, .. } => Some(Host::Server(server_of(*connection))),
             Self::Down { connection, .. } => Some(Host::Client(client_of(*connection))),
@@ -148,14 +174,13 @@ impl Event {
             | Self::Timer { client, .. }
             | Self::Act { client }
             | Self::Open { client, .. } => Some(Host::Client(*client)),
-            Self::Round { .. }
-            | Self::Boot { .. }
+            Self::Boot { .. }
             | Self::Resume(_)
             | Self::Fault
-            | Self::Elect { .. }
             | Self::Heal
             | Self::Ask
-            | Self::Judge => None,
+            | Self::Judge
+            | Self::JudgeSessions => None,
         }
     }
 
@@ -164,26 +189,30 @@ impl Event {
         match self {
             Self::Step { .. } => 1,
             Self::Propose { .. } => 2,
-            Self::Commit { .. } => 3,
+            Self::Hand { .. } => 3,
             Self::Apply { .. } => 4,
-            Self::Replicate { .. } => 5,
-            Self::Round { .. } => 6,
-            Self::Verdict { .. } => 7,
-            Self::Learn { .. } => 8,
-            Self::Boot { .. } => 9,
-            Self::Up { .. } => 10,
-            Self::Down { .. } => 11,
-            Self::Connect { .. } => 12,
-            Self::Disconnect { .. } => 13,
-            Self::Timer { .. } => 14,
-            Self::Act { .. } => 15,
-            Self::Open { .. } => 16,
-            Self::Resume(_) => 17,
-            Self::Fault => 18,
-            Self::Elect { .. } => 19,
-            Self::Heal => 20,
-            Self::Ask => 21,
-            Self::Judge => 22,
+            Self::Peer { .. } => 5,
+            Self::Synced { .. } => 6,
+            Self::Campaign { .. } => 7,
+            Self::Beat { .. } => 8,
+            Self::Lead { .. } => 9,
+            Self::Unproven { .. } => 10,
+            Self::Readmission { .. } => 11,
+            Self::Learn { .. } => 12,
+            Self::Boot { .. } => 13,
+            Self::Up { .. } => 14,
+            Self::Down { .. } => 15,
+            Self::Connect { .. } => 16,
+            Self::Disconnect { .. } => 17,
+            Self::Timer { .. } => 18,
+            Self::Act { .. } => 19,
+            Self::Open { .. } => 20,
+            Self::Resume(_) => 21,
+            Self::Fault => 22,
+            Self::Heal => 23,
+            Self::Ask => 24,
+            Self::Judge => 25,
+            Self::JudgeSessions => 26,
         }
     }
 }

@@ -1,10 +1,9 @@
-//! What goes wrong, and elections.
-
-use leasehold_protocol::id::Epoch;
+//! What goes wrong.
 
 use crate::{
     event::{Event, Host},
-    profile::{Fault, MS},
+    profile::{Fault, MS, SECOND},
+    raft::SERVERS,
     world::World,
 };
 
@@ -17,140 +16,176 @@ impl World {
         let next = self.rng.wait(self.profile.fault_every);
         self.after(next, Event::Fault);
         let fault = self.profile.fault(&mut self.rng);
-        let client = self.rng.index(self.clients.len());
-        let server = self.rng.index(self.servers.len());
-        let term = u64::try_from(self.profile.volume.term().as_micros()).expect("short");
-        self.trace.say(self.now, || format!("fault: {fault:?}"));
+        if self.without.contains(&fault) {
+            return;
+        }
+        self.trace.say(self.now, || format!("fault: {}", fault.name()));
+        let was_possible = match fault {
+            Fault::PauseClient
+            | Fault::BreakConnection
+            | Fault::CutConnection
+            | Fault::DeafenConnection
+            | Fault::IsolateClient
+            | Fault::RestartClient
+            | Fault::CloseClient
+            | Fault::Evict => self.client_fault(fault),
+            _ => self.server_fault(fault),
+        };
+        self.tally.add(if was_possible { fault.name() } else { "faults that were not possible" });
+    }
+
+    fn term(&self) -> u64 {
+        u64::try_from(self.profile.volume.term().as_micros()).expect("short")
+    }
+
+    /// A while for a client to be away: of the order of a volume term, or of a session's in a long world.
+    fn absence(&mut self) -> u64 {
+        if self.profile.is_long && self.rng.chance(600) {
+            return self.rng.between(590, 700) * SECOND;
+        }
+        let term = self.term();
+        self.rng.between(1, 3 * term)
+    }
+
+    fn client_fault(&mut self, fault: Fault) -> bool {
+        let is_there = |client: &usize| self.clients[*client].is_open && !self.clients[*client].machine.is_paused;
+        let possible = |client: &usize| {
+            is_there(client)
+                && match fault {
+                    Fault::BreakConnection | Fault::CutConnection | Fault::DeafenConnection => {
+                        self.clients[*client].connection.is_some()
+                    }
+                    Fault::Evict => !self.clients[*client].cache.copies.is_empty(),
+                    _ => true,
+                }
+        };
+        let candidates: Vec<usize> = (0..self.clients.len()).filter(possible).collect();
+        if candidates.is_empty() {
+            return false;
+        }
+        let client = *self.rng.pick(&candidates);
+        let connection = self.clients[client].connection.unwrap_or_default();
         match fault {
             Fault::PauseClient => {
-                let span = self.rng.between(1, 3 * term);
-                self.pause(Host::Client(client), span);
+                let span = self.absence();
+                self.pause_now_or_in_a_step(Host::Client(client), span);
             }
-            Fault::PauseServer => {
-                let span = self.rng.between(1, 2 * term);
-                self.pause_server(server, span);
-            }
-            Fault::PauseLeader => self.pause_leader(term),
-            Fault::BreakConnection => {
+            Fault::IsolateClient => {
+                let span = self.absence();
+                self.clients[client].isolated_until = self.now + span;
                 if let Some(connection) = self.clients[client].connection {
-                    self.break_connection(connection);
+                    (self.connections[connection].is_cut_up, self.connections[connection].is_cut_down) = (true, true);
                 }
             }
+            Fault::BreakConnection => self.break_connection(connection),
             Fault::CutConnection => {
-                if let Some(connection) = self.clients[client].connection {
-                    self.connections[connection].is_cut = true;
-                }
+                let which = self.rng.below(3);
+                self.connections[connection].is_cut_up |= which != 1;
+                self.connections[connection].is_cut_down |= which != 0;
             }
-            Fault::DeafenConnection => {
-                if let Some(connection) = self.clients[client].connection {
-                    self.connections[connection].is_deaf = true;
-                }
-            }
-            Fault::Election => self.elect(false),
-            Fault::Reelection => self.reelect(),
-            Fault::RestartServer => {
-                self.crash(server);
-                let down = self.rng.between(20, 800) * MS;
-                self.after(down, Event::Boot { server });
-                self.replace_leader(server);
-            }
+            Fault::DeafenConnection => self.connections[connection].is_deaf = true,
             Fault::RestartClient => self.restart_client(client),
             Fault::CloseClient => self.close_client(client),
-            Fault::Evict => self.evict(client),
+            _ => self.evict(client),
         }
+        true
     }
 
-    fn pause_server(&mut self, server: usize, span: u64) {
-        self.pause(Host::Server(server), span);
-        if span > 200 * MS {
-            self.replace_leader(server);
-        }
-    }
-
-    /// If the server leads, another is elected soon.
-    fn replace_leader(&mut self, server: usize) {
-        if self.log.leader.is_some_and(|(leader, _)| leader == server) {
-            let after = self.rng.between(50, 300) * MS;
-            self.after(after, Event::Elect { again: false });
-        }
-    }
-
-    fn pause_leader(&mut self, term: u64) {
-        let Some((leader, _)) = self.log.leader else { return };
-        let span = self.rng.between(200 * MS, 2 * term);
-        self.pause(Host::Server(leader), span);
-        let after = self.rng.between(10 * MS, span / 3 + 10 * MS);
-        self.after(after, Event::Elect { again: false });
-    }
-
-    /// The leader is elected again, often while a disk keeps its entries from being committed.
-    fn reelect(&mut self) {
-        let stall = if self.rng.chance(500) { 0 } else { self.rng.between(5, 100) * MS };
-        if let Some((leader, _)) = self.log.leader {
-            let server = &mut self.servers[leader];
-            server.commit_at = server.commit_at.max(self.now + stall);
-        }
-        self.after(stall / 2, Event::Elect { again: true });
-    }
-
-    /// An election, if there is somebody to elect.
-    pub(crate) fn elect(&mut self, again: bool) {
-        let old = self.log.leader;
-        let is_there = |place: &usize| self.servers[*place].is_up && !self.servers[*place].machine.is_paused;
-        let mut candidates: Vec<usize> = (0..self.servers.len()).filter(is_there).collect();
-        let same = old.map(|(leader, _)| leader).filter(|leader| candidates.contains(leader));
-        if candidates.len() > 1 && !again {
-            candidates.retain(|place| Some(*place) != same || self.servers.len() == 1);
-        }
-        if candidates.is_empty() {
-            return self.after(100 * MS, Event::Elect { again });
-        }
-        let elected = match same {
-            Some(leader) if again => leader,
-            _ => *self.rng.pick(&candidates),
+    fn server_fault(&mut self, fault: Fault) -> bool {
+        let is_there = |server: &usize| self.servers[*server].is_up && !self.servers[*server].machine.is_paused;
+        let leader = self.apparent_leader().filter(is_there);
+        let candidates: Vec<usize> = (0..SERVERS).filter(is_there).collect();
+        let others: Vec<usize> = candidates.iter().copied().filter(|server| Some(*server) != leader).collect();
+        let of_all = if candidates.is_empty() { None } else { Some(*self.rng.pick(&candidates)) };
+        let of_others = if others.is_empty() { None } else { Some(*self.rng.pick(&others)) };
+        let target = match fault {
+            Fault::PauseLeader | Fault::Reelection | Fault::GiveUpLessor => leader,
+            // The leader is the more interesting one.
+            Fault::SlowServer | Fault::StallDisk | Fault::CutServers if self.rng.chance(500) => leader.or(of_all),
+            Fault::Election => of_others,
+            _ => of_all,
         };
-        self.log.term += 1;
-        let term = self.log.term;
-        self.log.leader = Some((elected, term));
-        self.trace.say(self.now, || format!("server {elected} is elected for term {term}, after {old:?}"));
-        self.trace.mark(&[elected as u64, term]);
-        self.inherit(old.map(|(leader, _)| leader), elected);
-        self.lead(elected, term);
-        self.append_held(elected);
-        if let Some((leader, _)) = old.filter(|(leader, _)| *leader != elected) {
-            let boot = self.servers[leader].boot;
-            let after = self.rng.wait(self.profile.learn);
-            self.after(after, Event::Learn { server: leader, boot });
+        let Some(server) = target else { return false };
+        let term = self.term();
+        match fault {
+            Fault::PauseServer => {
+                let span = self.rng.between(1, 2 * term);
+                self.pause_now_or_in_a_step(Host::Server(server), span);
+            }
+            Fault::PauseLeader => {
+                let span = self.rng.between(2 * self.profile.election, 2 * term + 2 * self.profile.election);
+                self.pause_now_or_in_a_step(Host::Server(server), span);
+            }
+            Fault::Election => self.stand(server),
+            Fault::Reelection => {
+                if self.rng.chance(500) {
+                    let stall = self.rng.between(5, 600) * MS;
+                    self.servers[server].hand_late(self.now + stall);
+                }
+                self.stand(server);
+            }
+            Fault::GiveUpLessor => self.give_up_lessor(server),
+            Fault::CutServers => self.cut_servers(server),
+            Fault::SlowServer => {
+                let (late, span) = (self.rng.between(20, 1500) * MS, self.rng.between(200, 3000) * MS);
+                self.links.slow(server, late, self.now + span);
+            }
+            Fault::StallDisk => {
+                let span = self.rng.between(20, 1500) * MS;
+                self.servers[server].stalled_until = self.now + span;
+            }
+            Fault::RestartServer => self.restart_server(server),
+            Fault::LoseMajority => {
+                self.restart_server(server);
+                self.restart_server((server + 1) % SERVERS);
+            }
+            Fault::WipeServer => {
+                if !self.wipe(server) {
+                    return false;
+                }
+                let down = self.rng.between(20, 800) * MS;
+                self.after(down, Event::Boot { server });
+            }
+            _ => self.step_wall_clock(server),
+        }
+        true
+    }
+
+    fn restart_server(&mut self, server: usize) {
+        if self.servers[server].is_up {
+            self.crash(server);
+            let down = self.rng.between(20, 1500) * MS;
+            self.after(down, Event::Boot { server });
         }
     }
 
-    /// Some first part of what the old leader had appended is in its successor's log, and so committed before what the
-    /// successor adds. The rest is lost, unless the old leader's shell had not handed it to Raft yet.
-    fn inherit(&mut self, old: Option<usize>, elected: usize) {
-        let Some(old) = old else { return };
-        let mut tail = std::mem::take(&mut self.servers[old].tail);
-        let held = if tail.is_empty() || self.rng.chance(500) { 0 } else { self.rng.index(tail.len() + 1) };
-        let late = tail.split_off(tail.len() - held);
-        let inherited = if tail.is_empty() { 0 } else { self.rng.index(tail.len() + 1) };
-        let kept = if old == elected { tail.len() } else { inherited };
-        for proposal in tail.into_iter().take(kept) {
-            self.commit(proposal);
-        }
-        // A first entry of an epoch is not among what a shell keeps: nobody would be there to lead by it.
-        if self.servers[old].is_up {
-            self.servers[old].held.extend(late.into_iter().filter(|proposal| proposal.epoch > Epoch(0)));
+    /// What the server says does not get to others, or what they say not to it, or both.
+    fn cut_servers(&mut self, server: usize) {
+        let until = self.now + self.rng.between(100, 3000) * MS;
+        let (which, only) = (self.rng.below(3), self.rng.index(2 * SERVERS));
+        for other in (0..SERVERS).filter(|other| *other != server && (*other == only || only >= SERVERS)) {
+            if which != 0 {
+                self.links.cut(server, other, until);
+            }
+            if which != 1 {
+                self.links.cut(other, server, until);
+            }
         }
     }
 
-    /// The shell hands over what it had kept from an earlier leadership, behind the first entry of this one.
-    fn append_held(&mut self, elected: usize) {
-        let boot = self.servers[elected].boot;
-        self.propose(elected, boot);
-        let held = std::mem::take(&mut self.servers[elected].held);
-        for proposal in held {
-            let after = self.rng.wait(self.profile.commit * 20);
-            self.servers[elected].commit_at = self.servers[elected].commit_at.max(self.now + after);
-            self.append(elected, proposal);
+    /// The machine stands still from now on, or from the middle of its next step on: what that step sends is late.
+    fn pause_now_or_in_a_step(&mut self, host: Host, span: u64) {
+        if self.rng.chance(300) {
+            self.machine(host).freezes_for = Some(span);
+        } else {
+            self.pause(host, span);
         }
+    }
+
+    /// Somebody sets a machine's wall clock. Nothing here or in the rules reads one: times that a step could change have no way in.
+    fn step_wall_clock(&mut self, server: usize) {
+        let by = self.rng.between(0, 1_000_000_000);
+        let machine = &mut self.servers[server].machine;
+        machine.wall = machine.wall.wrapping_sub(by);
     }
 }

@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
 use leasehold_protocol::planted::Bug;
-use leasehold_simulation::{Findings, Report, repeat_command, run, search, tail};
+use leasehold_simulation::{Findings, Plan, Report, repeat_command, run, search, tail};
 
 /// Lines of a trace that are shown for a seed that a search found.
 const TAIL: usize = 60;
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 /// Runs one seed. Whether something broke.
 fn one(seed: u64, options: &Options) -> bool {
     let begun = Instant::now();
-    let report = run(seed, options.plant, true);
+    let report = run(&Plan { keeps_trace: options.trace, ..Plan::of(seed, options.plant) });
     let wall = begun.elapsed().as_secs_f64();
     if options.trace {
         print!("{}", report.trace);

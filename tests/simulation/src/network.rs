@@ -1,8 +1,12 @@
 //! Connections between clients and servers: delays with a long tail, messages that overtake each other, connections that
-//! break, with what was on them lost or late, and connections that are cut without anybody being told.
+//! break, with what was on them lost or late, and connections that are cut, in one direction or both, without anybody being told.
+//!
+//! What TCP excludes is not here: on one connection nothing comes twice, and nothing is lost in the middle of what does arrive. What
+//! comes twice is what a client says again on its next connection, and what it said on the one before can still arrive after it.
+//! Within a connection order is mostly kept, but the server works on several requests at a time, so that some overtake others.
 
 use crate::{
-    event::{Down, Event, Up},
+    event::{Down, Event, Host, Up},
     profile::MS,
     world::World,
 };
@@ -19,8 +23,9 @@ pub(crate) struct Connection {
     pub(crate) server: usize,
     /// It ended. What the server had not read may still reach it.
     pub(crate) is_broken: bool,
-    /// Everything on it is lost and nobody knows.
-    pub(crate) is_cut: bool,
+    /// Everything that goes up, or down, is lost and nobody knows.
+    pub(crate) is_cut_up: bool,
+    pub(crate) is_cut_down: bool,
     /// Recalls on it are lost, and nothing else.
     pub(crate) is_deaf: bool,
     last: [u64; STREAMS],
@@ -28,17 +33,35 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(client: usize, life: u64, server: usize) -> Self {
-        Self { client, life, server, is_broken: false, is_cut: false, is_deaf: false, last: [0; STREAMS] }
+        let (is_broken, is_cut_up, is_cut_down, is_deaf) = (false, false, false, false);
+        Self { client, life, server, is_broken, is_cut_up, is_cut_down, is_deaf, last: [0; STREAMS] }
     }
 }
 
 impl World {
-    pub(crate) fn send_up(&mut self, connection: usize, message: Up) {
-        let stream = match message {
+    /// The time from which on what a machine has just sent is on its way: later than now if it was frozen in that step.
+    pub(crate) fn send_from(&mut self, host: Host) -> u64 {
+        let now = self.now;
+        self.machine(host).sends_from.max(now)
+    }
+
+    pub(crate) fn send_up(&mut self, connection: usize, mut message: Up) {
+        let client = self.connections[connection].client;
+        let is_mute = self.profile.mute == Some(client) && !self.is_healing;
+        let stream = match &mut message {
+            Up::Request(_, request) if is_mute => {
+                request.header.consents.clear();
+                0
+            }
             Up::Request(..) => 0,
+            Up::Consent(_) if is_mute => return self.tally.add("consents that were not given"),
             Up::Consent(_) => 1,
         };
-        if let Some(at) = self.arrival(connection, stream) {
+        let from = self.send_from(Host::Client(client));
+        if self.connections[connection].is_cut_up {
+            return self.tally.add("messages lost on a cut connection");
+        }
+        if let Some(at) = self.arrival(connection, stream, from) {
             self.at(at, Event::Up { connection, message });
         }
     }
@@ -48,25 +71,31 @@ impl World {
             Down::Response(..) => 2,
             Down::Recall(_) => RECALLS,
         };
-        if let Some(at) = self.arrival(connection, stream) {
+        let from = self.send_from(Host::Server(self.connections[connection].server));
+        let is_deaf = self.connections[connection].is_deaf && stream == RECALLS && !self.is_healing;
+        if self.connections[connection].is_cut_down || is_deaf {
+            return self.tally.add("messages lost on a cut connection");
+        }
+        if let Some(at) = self.arrival(connection, stream, from) {
             self.at(at, Event::Down { connection, message });
         }
     }
 
     /// When something that is sent now arrives; none if it never does.
-    fn arrival(&mut self, connection: usize, stream: usize) -> Option<u64> {
+    fn arrival(&mut self, connection: usize, stream: usize, from: u64) -> Option<u64> {
         let one = &mut self.connections[connection];
-        let is_recall = stream == RECALLS;
-        if one.is_broken || one.is_cut || (one.is_deaf && is_recall && !self.is_healing) {
+        if one.is_broken {
             return None;
         }
         let is_slow = self.rng.chance(15) && !self.is_healing;
         let delay = if is_slow { self.rng.between(20, 300) * MS } else { self.rng.wait(self.profile.delay) };
         let keeps_order = !self.rng.chance(self.profile.overtaking);
-        let mut at = self.now + delay;
+        let mut at = from + delay;
         if keeps_order {
             at = at.max(one.last[stream] + 1);
             one.last[stream] = at;
+        } else if at < one.last[stream] {
+            self.tally.add("messages that overtook others");
         }
         Some(at)
     }
@@ -82,9 +111,14 @@ impl World {
         }
     }
 
-    /// Whether something that was under way when its connection ended is lost.
+    /// Whether something that goes up and was under way when its connection ended is lost.
     pub(crate) fn is_lost(&mut self, connection: usize) -> bool {
         let one = &self.connections[connection];
-        one.is_cut || (one.is_broken && self.rng.chance(500))
+        let (is_cut, is_broken) = (one.is_cut_up, one.is_broken);
+        let is_lost = is_cut || (is_broken && self.rng.chance(500));
+        if is_broken && !is_lost {
+            self.tally.add("messages that came after their connection had ended");
+        }
+        is_lost
     }
 }

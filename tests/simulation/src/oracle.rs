@@ -4,7 +4,7 @@
 //! object has had. An answer, or a value read, says that everything up to some version has been seen: whoever begins to
 //! read later must see that version or a later one.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use leasehold_protocol::{
     command::{Command, Outcome, Proposal},
@@ -13,7 +13,10 @@ use leasehold_protocol::{
     state::State,
 };
 
-use crate::invariants::{horizons::Horizons, once::Once};
+use crate::{
+    invariants::{horizons::Horizons, once::Once, prolonging, replicas},
+    raft::Entry,
+};
 
 /// One version of an object.
 #[derive(Debug, Clone)]
@@ -26,6 +29,8 @@ pub(crate) struct Version {
 /// What is true.
 #[derive(Debug)]
 pub(crate) struct Oracle {
+    /// What was committed.
+    pub(crate) log: Vec<Arc<Entry>>,
     pub(crate) truth: State,
     pub(crate) versions: BTreeMap<Object, Vec<Version>>,
     /// The place of the version that somebody has been told of.
@@ -41,14 +46,16 @@ impl Oracle {
         let first = |object: &Object| (object.clone(), vec![Version { since: 0, content: truth.content(object) }]);
         let versions = objects.iter().map(first).collect();
         let told = objects.iter().map(|object| (object.clone(), 0)).collect();
-        let (entry_of, once, horizons) = Default::default();
-        Self { truth, versions, told, entry_of, once, horizons }
+        let (log, entry_of, once, horizons) = Default::default();
+        Self { log, truth, versions, told, entry_of, once, horizons }
     }
 
     /// An entry was committed. The outcomes, and what they break.
     pub(crate) fn commit(&mut self, index: u64, proposal: &Proposal) -> Result<Vec<Outcome>, String> {
+        let bounds = prolonging::bounds(&self.truth, proposal);
         let outcomes = self.truth.apply(index, proposal).outcomes;
         self.truth.check()?;
+        prolonging::check(&bounds, &self.truth)?;
         self.horizons.check(&self.truth)?;
         for (command, outcome) in proposal.commands.iter().zip(&outcomes) {
             if let (Command::Write { session, sequence, .. }, Outcome::Written(Ok(written))) = (command, outcome)
@@ -65,6 +72,12 @@ impl Oracle {
             }
         }
         Ok(outcomes)
+    }
+
+    /// A server has applied an entry.
+    pub(crate) fn check_replica(&self, place: usize, replica: &State) -> Result<(), String> {
+        replicas::check(place, replica, &self.truth)?;
+        if replica.applied_index().is_multiple_of(64) { replicas::check_rows(place, replica) } else { Ok(()) }
     }
 
     /// What a read that begins now has to see at least.

@@ -1,4 +1,7 @@
 //! What a seed's world is like: how long leases last, how bad clocks and networks are, what goes wrong how often.
+//!
+//! *Swarm testing* (Groce, Zhang, Eide, Chen, Regehr 2012): each seed draws which faults exist in its world and how often they are,
+//! instead of all worlds having a bit of everything; what one kind of fault would hide is seen where that one is missing.
 
 use std::time::Duration;
 
@@ -10,70 +13,121 @@ use leasehold_protocol::{
     volume::{Tracking, VolumeSettings},
 };
 
-use crate::rng::Rng;
+use crate::{event::Host, rng::Rng};
 
 /// Something that goes wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// A client's process stands still, between two steps or in the middle of one.
     PauseClient,
+    /// A server's process stands still.
     PauseServer,
-    /// The leader is paused, another is elected meanwhile, and the first wakes up not knowing.
+    /// The leader stands still for long enough for another to be elected, and wakes up not knowing.
     PauseLeader,
+    /// A connection ends. What was on it is lost or late.
     BreakConnection,
-    /// A connection loses everything and nobody is told.
+    /// A connection loses everything, in one direction or both, and nobody is told.
     CutConnection,
     /// A connection loses recalls, and nothing else.
     DeafenConnection,
+    /// A client reaches nobody for a while.
+    IsolateClient,
+    /// A server that does not lead stands for election though there is a leader.
     Election,
-    /// The leader is elected again, at once or after another: what it had not appended may follow later.
+    /// The leader stands for election again: what its shell had not handed to Raft may follow later.
     Reelection,
+    /// The leader's shell gives its lessor up and begins anew, in the same term.
+    GiveUpLessor,
+    /// What one server sends to another is lost for a while, in one direction or both.
+    CutServers,
+    /// What is sent to a server by the others is late for a while.
+    SlowServer,
+    /// A server's disk, and the handing over of proposals, are held up for a while.
+    StallDisk,
+    /// A server's process ends. What it had not synced is lost.
     RestartServer,
+    /// Two servers of three are down for a while.
+    LoseMajority,
+    /// A server's disk is lost.
+    WipeServer,
+    /// A client's process ends without a word, and another begins.
     RestartClient,
+    /// A client leaves, and another comes.
     CloseClient,
+    /// A cache drops a copy for lack of room.
     Evict,
+    /// A machine's wall clock is set. Nothing may notice.
+    StepWallClock,
 }
 
-const FAULTS: [Fault; 12] = [
-    Fault::PauseClient,
-    Fault::PauseServer,
-    Fault::PauseLeader,
-    Fault::BreakConnection,
-    Fault::CutConnection,
-    Fault::DeafenConnection,
-    Fault::Election,
-    Fault::Reelection,
-    Fault::RestartServer,
-    Fault::RestartClient,
-    Fault::CloseClient,
-    Fault::Evict,
-];
+impl Fault {
+    /// All of them.
+    pub const ALL: [Fault; 20] = [
+        Fault::PauseClient,
+        Fault::PauseServer,
+        Fault::PauseLeader,
+        Fault::BreakConnection,
+        Fault::CutConnection,
+        Fault::DeafenConnection,
+        Fault::IsolateClient,
+        Fault::Election,
+        Fault::Reelection,
+        Fault::GiveUpLessor,
+        Fault::CutServers,
+        Fault::SlowServer,
+        Fault::StallDisk,
+        Fault::RestartServer,
+        Fault::LoseMajority,
+        Fault::WipeServer,
+        Fault::RestartClient,
+        Fault::CloseClient,
+        Fault::Evict,
+        Fault::StepWallClock,
+    ];
 
-/// The faults' weights, by kind of world.
-const WEIGHTS: [[u64; FAULTS.len()]; 6] = [
-    // A bit of everything.
-    [4, 2, 2, 4, 3, 2, 3, 2, 1, 1, 1, 6],
-    // Clients that go away and come back.
-    [8, 0, 0, 4, 8, 1, 1, 0, 0, 1, 0, 2],
-    // Leaders that come and go.
-    [1, 1, 2, 1, 1, 0, 8, 6, 2, 0, 0, 1],
-    // Leaders that are paused and do not know that they were replaced.
-    [1, 2, 12, 0, 1, 0, 2, 0, 0, 0, 0, 1],
-    // Nothing but the network.
-    [0, 0, 0, 8, 4, 4, 0, 0, 0, 0, 0, 4],
-    // The same leader again and again.
-    [1, 0, 0, 1, 1, 0, 1, 10, 0, 0, 0, 1],
-];
+    /// What it is called in tallies and options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PauseClient => "pause-client",
+            Self::PauseServer => "pause-server",
+            Self::PauseLeader => "pause-leader",
+            Self::BreakConnection => "break-connection",
+            Self::CutConnection => "cut-connection",
+            Self::DeafenConnection => "deafen-connection",
+            Self::IsolateClient => "isolate-client",
+            Self::Election => "election",
+            Self::Reelection => "reelection",
+            Self::GiveUpLessor => "give-up-lessor",
+            Self::CutServers => "cut-servers",
+            Self::SlowServer => "slow-server",
+            Self::StallDisk => "stall-disk",
+            Self::RestartServer => "restart-server",
+            Self::LoseMajority => "lose-majority",
+            Self::WipeServer => "wipe-server",
+            Self::RestartClient => "restart-client",
+            Self::CloseClient => "close-client",
+            Self::Evict => "evict",
+            Self::StepWallClock => "step-wall-clock",
+        }
+    }
+}
 
 /// One seed's world.
 #[derive(Debug, Clone)]
 pub(crate) struct Profile {
-    pub(crate) kind: usize,
+    /// How often each fault is, in the order of [`Fault::ALL`].
+    pub(crate) weights: [u64; Fault::ALL.len()],
+    /// Sessions can expire in it: it lasts for several of their terms, and less happens in a second.
+    pub(crate) is_long: bool,
     pub(crate) drift: DriftAllowance,
+    /// A machine whose clock is worse than the allowance. What is stale then is put down to it; everything else must hold.
+    pub(crate) rogue: Option<Host>,
+    /// A client whose consents never arrive, while everything else that it says does.
+    pub(crate) mute: Option<usize>,
     pub(crate) volume: VolumeSettings,
-    /// Of the second volume, where there is one.
-    pub(crate) inner: Option<VolumeSettings>,
+    /// What a second volume may be set to, where there is one.
+    pub(crate) inner: Vec<VolumeSettings>,
     pub(crate) limits: Limits,
-    pub(crate) servers: usize,
     pub(crate) clients: usize,
     /// Faults happen and clients are busy until then, in true time.
     pub(crate) busy_until: u64,
@@ -82,14 +136,21 @@ pub(crate) struct Profile {
     pub(crate) delay: u64,
     /// How many messages in a thousand are not kept in order on their connection.
     pub(crate) overtaking: u64,
-    pub(crate) commit: u64,
+    /// An election is held after this to twice this without a leader.
+    pub(crate) election: u64,
+    pub(crate) peer_delay: u64,
+    /// Of a thousand messages between servers, so many are lost, come twice, are slow.
+    pub(crate) peer_loss: u64,
+    pub(crate) peer_twice: u64,
+    pub(crate) peer_slow: u64,
+    pub(crate) sync: u64,
     pub(crate) apply: u64,
+    /// Until a shell hears that its Raft leads no more.
+    pub(crate) learn: u64,
     /// How many of a thousand application steps are writes.
     pub(crate) writes: u64,
     /// How many of a thousand writes are about volumes.
     pub(crate) volume_writes: u64,
-    /// Until a deposed leader learns of it.
-    pub(crate) learn: u64,
     pub(crate) objects: Vec<Object>,
 }
 
@@ -98,52 +159,87 @@ pub(crate) const WAIT_MOST: u64 = 5;
 
 pub(crate) const MS: u64 = 1_000;
 
+pub(crate) const SECOND: u64 = 1_000 * MS;
+
 impl Profile {
-    pub(crate) fn random(seed: u64, rng: &mut Rng) -> Self {
-        let kind = usize::try_from(seed % WEIGHTS.len() as u64).expect("small");
+    pub(crate) fn random(rng: &mut Rng) -> Self {
+        let is_long = rng.chance(25);
         let drift = DriftAllowance::from_ppm(*rng.pick(&[1_000, 10_000, 50_000])).expect("within bounds");
         let volume = settings(drift, rng);
-        let has_inner = rng.chance(300);
-        let inner = has_inner.then(|| settings(drift, rng));
+        let has_inner = rng.chance(400);
+        let inner = if has_inner { (0..3).map(|_| settings(drift, rng)).collect() } else { Vec::new() };
         let limits = Limits {
             session_objects_max: if rng.chance(100) { 1 } else { Limits::default().session_objects_max },
             ..Limits::default()
         };
+        let clients = 3;
+        let rogue = rng.chance(40).then(|| match rng.index(clients + crate::raft::SERVERS) {
+            client if client < clients => Host::Client(client),
+            server => Host::Server(server - clients),
+        });
         let objects = objects(has_inner, rng);
         Self {
-            kind,
+            weights: weights(rng),
+            is_long,
             drift,
+            rogue,
+            mute: rng.chance(60).then(|| rng.index(clients)),
             volume,
             inner,
             limits,
-            servers: if rng.chance(250) { 3 } else { 2 },
-            clients: 3,
-            busy_until: rng.between(8, 16) * 1000 * MS,
-            fault_every: *rng.pick(&[200 * MS, 500 * MS, 1500 * MS]),
-            act_every: *rng.pick(&[15 * MS, 40 * MS, 120 * MS]),
+            clients,
+            busy_until: if is_long { rng.between(1300, 1500) * SECOND } else { rng.between(8, 16) * SECOND },
+            fault_every: if is_long { 40 * SECOND } else { *rng.pick(&[200 * MS, 500 * MS, 1500 * MS]) },
+            act_every: if is_long { 5 * SECOND } else { *rng.pick(&[15 * MS, 40 * MS, 120 * MS]) },
             delay: *rng.pick(&[2 * MS, 10 * MS, 40 * MS]),
             overtaking: *rng.pick(&[0, 50, 200]),
-            commit: *rng.pick(&[2 * MS, 10 * MS]),
+            election: if is_long { 300 * MS } else { *rng.pick(&[60 * MS, 150 * MS, 300 * MS]) },
+            peer_delay: *rng.pick(&[MS, 4 * MS]),
+            peer_loss: *rng.pick(&[0, 0, 5, 30]),
+            peer_twice: *rng.pick(&[0, 20]),
+            peer_slow: *rng.pick(&[0, 10, 60]),
+            sync: *rng.pick(&[MS, 6 * MS]),
             apply: *rng.pick(&[MS / 5, 5 * MS]),
+            learn: *rng.pick(&[2 * MS, 50 * MS, 400 * MS]),
             writes: *rng.pick(&[50, 200, 400]),
             volume_writes: if has_inner { *rng.pick(&[0, 30, 150]) } else { 0 },
-            learn: *rng.pick(&[20 * MS, 300 * MS, 1500 * MS]),
             objects,
         }
     }
 
     pub(crate) fn fault(&self, rng: &mut Rng) -> Fault {
-        FAULTS[rng.weighted(&WEIGHTS[self.kind])]
+        Fault::ALL[rng.weighted(&self.weights)]
+    }
+
+    fn all_settings(&self) -> impl Iterator<Item = &VolumeSettings> {
+        self.inner.iter().chain([&self.volume])
     }
 
     /// The longest volume term that any volume has.
     pub(crate) fn term_max(&self) -> Duration {
-        self.inner.map_or(self.volume.term(), |inner| inner.term().max(self.volume.term()))
+        self.all_settings().map(VolumeSettings::term).max().unwrap_or_default()
     }
 
     pub(crate) fn margin_max(&self) -> Duration {
-        self.inner.map_or(self.volume.skew_margin(), |inner| inner.skew_margin().max(self.volume.skew_margin()))
+        self.all_settings().map(VolumeSettings::skew_margin).max().unwrap_or_default()
     }
+
+    /// The longest that an entry takes from being appended to being committed, while a quorum lives and nothing is slow or lost.
+    pub(crate) fn commit_most(&self) -> u64 {
+        (self.peer_delay * 2 + self.sync) * WAIT_MOST + 20 * MS
+    }
+}
+
+/// Which faults exist, and how often they are.
+fn weights(rng: &mut Rng) -> [u64; Fault::ALL.len()] {
+    let mut weights = [0; Fault::ALL.len()];
+    for weight in &mut weights {
+        if rng.chance(350) {
+            *weight = 1 << rng.below(5);
+        }
+    }
+    weights[rng.index(Fault::ALL.len())] += 4;
+    weights
 }
 
 fn settings(drift: DriftAllowance, rng: &mut Rng) -> VolumeSettings {
@@ -168,6 +264,7 @@ fn objects(has_inner: bool, rng: &mut Rng) -> Vec<Object> {
         Object::children(path("/")),
         Object::data(path("/a/x")),
         Object::children(path("/a")),
+        Object::data(path("/b")),
     ];
     if has_inner {
         all.extend([

@@ -10,7 +10,7 @@ use std::{
 
 use leasehold_protocol::planted::Bug;
 
-use crate::{Report, Tally, run};
+use crate::{Plan, Report, Tally, run};
 
 /// What a search came to.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ pub fn search(seeds: Range<u64>, bug: Option<Bug>) -> Findings {
                     if seed >= seeds.end.min(lowest.load(Ordering::Relaxed)) {
                         break;
                     }
-                    let report = run(seed, bug, false);
+                    let report = run(&Plan::of(seed, bug));
                     mine.add(&report);
                     if report.violation.is_some() {
                         lowest.fetch_min(seed, Ordering::Relaxed);
@@ -72,7 +72,7 @@ pub fn search(seeds: Range<u64>, bug: Option<Bug>) -> Findings {
     });
     let mut findings = all.into_inner().expect("no worker panics while it holds it");
     let seed = lowest.into_inner();
-    findings.broken = (seed < seeds.end).then(|| (seed, run(seed, bug, true)));
+    findings.broken = (seed < seeds.end).then(|| (seed, run(&Plan { keeps_trace: true, ..Plan::of(seed, bug) })));
     findings
 }
 

@@ -1,10 +1,7 @@
 //! A server: a replica of the state, and while it leads, or believes that it does, a lessor. The shell around the rules, as
 //! thin as the real one is meant to be.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    mem,
-};
+use std::{collections::BTreeMap, mem};
 
 use leasehold_protocol::{
     command::{Command, Outcome, Proposal},
@@ -16,9 +13,10 @@ use leasehold_protocol::{
 };
 
 use crate::{
-    event::{Down, Event, Up},
-    invariants::{self, waits::Waits},
+    event::{Down, Event, Host, Up},
+    invariants::waits::Waits,
     profile::MS,
+    raft::{Payload, Raft},
     world::{Machine, World},
 };
 
@@ -26,28 +24,33 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) machine: Machine,
+    pub(crate) raft: Raft,
     pub(crate) state: State,
+    /// The last entry that was applied to it.
+    pub(crate) applied: u64,
+    /// What of the state is on disk, and up to which entry.
+    pub(crate) stored: (State, u64),
+    /// It was checked up to here that what it takes for committed is.
+    pub(crate) agreed: u64,
     pub(crate) lessor: Option<Lessor>,
     /// The Raft term that the lessor is of.
     pub(crate) term: u64,
-    /// Which process of the server this is.
+    /// Which process of the server this is, and the first since its disk was lost.
     pub(crate) boot: u64,
+    pub(crate) born: u64,
     pub(crate) is_up: bool,
-    /// What it knows to be committed.
-    known: u64,
-    is_applying: bool,
-    /// What it appended and a quorum does not have yet.
-    pub(crate) tail: VecDeque<Proposal>,
-    /// What its shell was about to hand to Raft when it stopped leading.
-    pub(crate) held: VecDeque<Proposal>,
-    pub(crate) commit_at: u64,
+    pub(crate) is_applying: bool,
+    /// Its disk, and what hands proposals to Raft, are held up until then.
+    pub(crate) stalled_until: u64,
+    /// When what the shell hands to Raft gets there, in order.
+    hand_at: u64,
     is_proposing: bool,
     timer: u64,
     /// The connection that each session registered on last, and under which number: the one that gets recalls.
     routes: BTreeMap<SessionId, (u64, usize)>,
     asked: BTreeMap<RequestId, (usize, Ticket)>,
     /// Proofs of leadership that wait for entries to be applied.
-    proofs: Vec<(u64, u64)>,
+    pub(crate) proofs: Vec<(u64, u64)>,
     pub(crate) waits: Waits,
 }
 
@@ -55,16 +58,19 @@ impl Server {
     pub(crate) fn new(machine: Machine, state: State) -> Self {
         Self {
             machine,
+            raft: Raft::new(),
+            stored: (state.clone(), 0),
             state,
+            applied: 0,
+            agreed: 0,
             lessor: None,
             term: 0,
             boot: 0,
+            born: 0,
             is_up: true,
-            known: 0,
             is_applying: false,
-            tail: VecDeque::new(),
-            held: VecDeque::new(),
-            commit_at: 0,
+            stalled_until: 0,
+            hand_at: 0,
             is_proposing: false,
             timer: 0,
             routes: BTreeMap::new(),
@@ -74,14 +80,26 @@ impl Server {
         }
     }
 
-    fn is(&self, boot: u64) -> bool {
+    pub(crate) fn is(&self, boot: u64) -> bool {
         self.is_up && self.boot == boot
+    }
+
+    /// What its shell was about to hand to Raft gets there later.
+    pub(crate) fn hand_late(&mut self, at: u64) {
+        self.hand_at = self.hand_at.max(at);
+    }
+
+    /// Its disk is lost; it is down.
+    pub(crate) fn wipe(&mut self, life: u64, first: State) {
+        self.raft.wipe(life);
+        self.born = self.boot;
+        self.stored = (first, 0);
     }
 }
 
 impl World {
     /// One step of a server's lessor, and its effects in order.
-    fn step_lessor(&mut self, place: usize, input: Input) {
+    pub(crate) fn step_lessor(&mut self, place: usize, input: Input) {
         let server = &mut self.servers[place];
         let Some(lessor) = &mut server.lessor else { return };
         let clock = server.machine.clock.read(self.now);
@@ -89,15 +107,24 @@ impl World {
         let effects = lessor.step(input, &server.state, clock);
         let held = lessor.check(&server.state);
         self.demand(held.map_err(|what| format!("server {place}: {what}")));
+        self.freeze(Host::Server(place));
         self.carry_out(place, effects);
         self.watch_waits(place);
         self.look_after_lessor(place);
     }
 
+    /// Writes wait no longer than they may, while a quorum lives: while what the leader appends is committed in time.
     fn watch_waits(&mut self, place: usize) {
         let server = &self.servers[place];
-        if self.log.is_led_by(place, server.term) {
-            let clock = server.machine.clock.read(self.now);
+        let Some(leading) = server.raft.leading() else { return };
+        let clock = server.machine.clock.read(self.now);
+        let most = self.profile.commit_most();
+        let oldest = leading.appended.values().next();
+        let is_hindered = oldest.is_some_and(|since| self.now - since > most) || self.now < server.stalled_until + most;
+        let server = &mut self.servers[place];
+        if is_hindered {
+            server.waits.all_again(clock);
+        } else {
             let held = server.waits.check(&self.profile, clock);
             self.demand(held);
         }
@@ -106,7 +133,7 @@ impl World {
     /// Sees to the lessor's deadline and its proposals.
     fn look_after_lessor(&mut self, place: usize) {
         let late = self.rng.below(MS);
-        let wait = self.rng.below(self.profile.commit / 2 + 1);
+        let wait = self.rng.below(self.profile.sync / 2 + 1);
         let server = &mut self.servers[place];
         let Some(lessor) = &server.lessor else { return };
         let clock = server.machine.clock.read(self.now);
@@ -140,6 +167,7 @@ impl World {
                 }
                 Effect::Recall(recall) => {
                     if let Some(&(_, connection)) = self.servers[place].routes.get(&recall.session) {
+                        self.tally.add("recalls sent");
                         self.send_down(connection, Down::Recall(recall));
                     }
                 }
@@ -164,7 +192,7 @@ impl World {
         let server = &mut self.servers[place];
         let session = request.header.session;
         let Some(lessor) = &server.lessor else {
-            let leader = self.log.leader.map(|(leader, _)| leader.to_string());
+            let leader = server.raft.leader.filter(|leader| *leader != place).map(|leader| leader.to_string());
             return self.refuse(connection, ticket, Refusal::NotLeader { leader });
         };
         let epoch = lessor.epoch();
@@ -184,112 +212,56 @@ impl World {
     }
 
     fn refuse(&mut self, connection: usize, ticket: Ticket, refusal: Refusal) {
+        self.tally.add("requests to servers that do not lead");
         let result: Result<Answer, Refusal> = Err(refusal);
         let response = Response { epoch: Epoch(0), promises: Vec::new(), lapses: Vec::new(), result };
         self.send_down(connection, Down::Response(ticket, Box::new(response)));
     }
 
-    /// The server appends what its lessor has to propose.
+    /// The shell takes what the lessor has to propose. It is with Raft a moment later, or a while.
     pub(crate) fn propose(&mut self, place: usize, boot: u64) {
-        let server = &mut self.servers[place];
+        if !self.servers[place].is(boot) {
+            return;
+        }
+        self.servers[place].is_proposing = false;
+        let clock = self.servers[place].machine.clock.read(self.now);
+        while let Some(proposal) = self.servers[place].lessor.as_mut().and_then(|lessor| lessor.take_proposal(clock)) {
+            let after = self.rng.below(MS / 2);
+            let server = &mut self.servers[place];
+            server.hand_at = server.hand_at.max(self.now + after).max(server.stalled_until);
+            let at = server.hand_at;
+            self.at(at, Event::Hand { server: place, boot, proposal: Box::new(proposal) });
+        }
+    }
+
+    /// A proposal is with Raft, which takes it if it leads, whatever leadership it was made in.
+    pub(crate) fn hand(&mut self, place: usize, boot: u64, proposal: Proposal) {
+        let server = &self.servers[place];
         if !server.is(boot) {
             return;
         }
-        server.is_proposing = false;
-        let clock = server.machine.clock.read(self.now);
-        while let Some(proposal) = self.servers[place].lessor.as_mut().and_then(|lessor| lessor.take_proposal(clock)) {
-            self.append(place, proposal);
-        }
-    }
-
-    /// An entry goes to the others. They have it after a while, if the server still leads.
-    pub(crate) fn append(&mut self, place: usize, proposal: Proposal) {
-        self.trace.say(self.now, || format!("server {place} appends {proposal:?}"));
-        let delay = self.rng.wait(self.profile.commit);
-        let server = &mut self.servers[place];
-        server.tail.push_back(proposal);
-        server.commit_at = server.commit_at.max(self.now + delay);
-        let (boot, term, at) = (server.boot, server.term, server.commit_at);
-        self.at(at, Event::Commit { server: place, boot, term });
-    }
-
-    pub(crate) fn committed(&mut self, place: usize, boot: u64, term: u64) {
-        let server = &mut self.servers[place];
-        if server.is(boot) && self.log.is_led_by(place, term) {
-            if let Some(proposal) = server.tail.pop_front() {
-                self.commit(proposal);
-            }
-            self.servers[place].known = self.log.last();
-            self.go_on_applying(place);
-        }
-    }
-
-    /// A quorum has the entry: it is in the one order.
-    pub(crate) fn commit(&mut self, proposal: Proposal) {
-        let index = self.log.push(proposal.clone());
-        self.trace.say(self.now, || format!("committed {index}: {proposal:?}"));
-        let outcomes = self.oracle.commit(index, &proposal);
-        if let Ok(outcomes) = &outcomes {
-            self.trace.say(self.now, || format!("outcomes of {index}: {outcomes:?}"));
-        }
-        match outcomes {
-            Ok(outcomes) => self.outcomes(&proposal, &outcomes),
-            Err(what) => self.demand(Err(what)),
-        }
-        self.trace.mark(&[index, self.oracle.truth.revision().0, self.oracle.truth.cluster_time().as_micros()]);
-        for client in 0..self.clients.len() {
-            let held = invariants::consents::check(&self.clients[client], &self.oracle.truth, self.now);
-            self.demand(held);
-        }
-        for server in 0..self.servers.len() {
-            let after = self.rng.wait(self.profile.commit);
-            let boot = self.servers[server].boot;
-            self.after(after, Event::Replicate { server, boot, index });
-        }
-    }
-
-    /// Looks at what an entry did.
-    fn outcomes(&mut self, proposal: &Proposal, outcomes: &[Outcome]) {
-        for (command, outcome) in proposal.commands.iter().zip(outcomes) {
-            self.tally.add(match outcome {
-                Outcome::EpochBegun { .. } => "epochs",
-                Outcome::VolumeAcquired { .. } => "leases acquired",
-                Outcome::Expired => "leases expired",
-                Outcome::HorizonMoved { .. } => "expiries put off",
-                Outcome::NotHeld => "expiries of leases that are gone",
-                Outcome::Written(Ok(_)) => "writes done",
-                Outcome::Written(Err(_)) => "writes refused",
-                Outcome::NotCovered => "writes not covered",
-                Outcome::EpochOver => "commands of an epoch that is over",
-                Outcome::SessionOpened { .. } => "sessions opened",
-                Outcome::SessionClosed => "sessions closed",
-                Outcome::SessionGone => "commands of sessions that are gone",
-                Outcome::BelowWindow { .. } | Outcome::BeyondWindow { .. } => "writes outside of the window",
-                Outcome::Ticked => "ticks",
-            });
-            if let (Command::Expire { lease, .. }, Outcome::Expired) = (command, outcome) {
-                for client in 0..self.clients.len() {
-                    let clock = self.clients[client].machine.clock.read(self.now);
-                    let held = invariants::expiry::check(&self.clients[client], lease, clock);
-                    self.demand(held);
+        let is_its_own = server.lessor.as_ref().is_some_and(|lessor| lessor.epoch() == Some(proposal.epoch));
+        match (server.raft.is_leader(), is_its_own || proposal.epoch == Epoch(0)) {
+            (true, is_its_own) => {
+                if !is_its_own {
+                    self.tally.add("proposals appended in a later leadership");
                 }
+                self.trace.say(self.now, || format!("server {place} appends {proposal:?}"));
+                self.append(place, Payload::Proposal(proposal));
             }
-        }
-    }
-
-    /// The server hears what is committed, unless it still believes that it leads another term.
-    pub(crate) fn replicate(&mut self, place: usize, boot: u64, index: u64) {
-        let server = &mut self.servers[place];
-        if server.is(boot) && server.lessor.is_none() {
-            server.known = server.known.max(index);
-            self.go_on_applying(place);
+            // It may or may not have gone through, as far as the shell can tell.
+            (false, true) => {
+                self.tally.add("proposals that Raft did not take");
+                self.step_down(place);
+            }
+            (false, false) => {}
         }
     }
 
     pub(crate) fn go_on_applying(&mut self, place: usize) {
         let after = self.rng.wait(self.profile.apply);
         let server = &mut self.servers[place];
-        if !server.is_applying && server.state.applied_index() < server.known {
+        if !server.is_applying && server.applied < server.raft.commit {
             server.is_applying = true;
             let boot = server.boot;
             self.after(after, Event::Apply { server: place, boot });
@@ -302,14 +274,26 @@ impl World {
             return;
         }
         server.is_applying = false;
-        let index = server.state.applied_index() + 1;
-        let Some(proposal) = self.log.entry(index).filter(|_| index <= server.known).cloned() else { return };
-        let is_mine = server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(&proposal));
-        let outcomes = server.state.apply(index, &proposal).outcomes;
-        let mut held = invariants::replicas::check(place, &server.state, &self.oracle.truth);
-        if index.is_multiple_of(64) {
-            held = held.and(invariants::replicas::check_rows(place, &server.state));
+        let index = server.applied + 1;
+        let Some(entry) = server.raft.entry(index).filter(|_| index <= server.raft.commit).cloned() else { return };
+        server.applied = index;
+        if let Payload::Proposal(proposal) = &entry.payload {
+            self.apply_proposal(place, index, proposal);
         }
+        let is_stored = self.rng.chance(30);
+        let server = &mut self.servers[place];
+        if is_stored && server.applied <= server.raft.synced {
+            server.stored = (server.state.clone(), server.applied);
+        }
+        self.settle_proofs(place);
+        self.go_on_applying(place);
+    }
+
+    fn apply_proposal(&mut self, place: usize, index: u64, proposal: &Proposal) {
+        let server = &mut self.servers[place];
+        let is_mine = server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(proposal));
+        let outcomes = server.state.apply(index, proposal).outcomes;
+        let held = self.oracle.check_replica(place, &server.state);
         let clock = server.machine.clock.read(self.now);
         for (command, outcome) in proposal.commands.iter().zip(&outcomes) {
             if let (Command::Write { session, sequence, .. }, Outcome::NotCovered) = (command, outcome) {
@@ -320,45 +304,25 @@ impl World {
         if is_mine {
             self.step_lessor(place, Input::Committed { number: proposal.number, outcomes });
         }
-        self.settle_proofs(place);
-        self.go_on_applying(place);
     }
 
-    /// Asks the others whether the server still leads.
-    fn prove(&mut self, place: usize, round: u64) {
-        let server = &self.servers[place];
-        let (boot, term, index) = (server.boot, server.term, server.known);
-        let after = self.rng.wait(self.profile.commit);
-        self.after(after, Event::Round { server: place, boot, term, round, index });
-    }
-
-    /// The others answer. If they follow another by now they say so, or nothing at all.
-    pub(crate) fn round(&mut self, place: usize, boot: u64, term: u64, round: u64, index: u64) {
-        let holds = self.log.is_led_by(place, term);
-        if holds || self.rng.chance(500) {
-            let is_slow = self.rng.chance(40) && !self.is_healing;
-            let after = if is_slow { self.rng.between(50, 1500) * MS } else { self.rng.wait(self.profile.commit) };
-            self.after(after, Event::Verdict { server: place, boot, term, round, index, holds });
-        }
-    }
-
-    pub(crate) fn verdict(&mut self, place: usize, boot: u64, term: u64, (round, index): (u64, u64), holds: bool) {
+    /// A proof of leadership could not be had in time.
+    pub(crate) fn unproven(&mut self, place: usize, boot: u64, round: u64) {
         let server = &mut self.servers[place];
-        if !server.is(boot) || server.term != term {
+        if !server.is(boot) || server.proofs.iter().any(|(proof, _)| *proof == round) {
             return;
         }
-        if holds {
-            server.proofs.push((round, index));
-            self.settle_proofs(place);
-        } else {
+        let was_waiting = server.raft.leading_mut().is_none_or(|leading| leading.proofs.remove(&round).is_some());
+        if was_waiting && server.lessor.is_some() {
+            self.tally.add("leaderships not proven");
             self.step_lessor(place, Input::NotProven { round });
         }
     }
 
     /// Tells the lessor of the proofs for which everything has been applied that was committed when they began.
-    fn settle_proofs(&mut self, place: usize) {
+    pub(crate) fn settle_proofs(&mut self, place: usize) {
         let server = &mut self.servers[place];
-        let applied = server.state.applied_index();
+        let applied = server.applied;
         let (ready, rest) = mem::take(&mut server.proofs).into_iter().partition(|(_, index)| *index <= applied);
         server.proofs = rest;
         let ready: Vec<(u64, u64)> = ready;
@@ -367,23 +331,24 @@ impl World {
         }
     }
 
-    /// The server has won an election.
-    pub(crate) fn lead(&mut self, place: usize, term: u64) {
+    /// The shell hears that its Raft leads.
+    pub(crate) fn lead(&mut self, place: usize, boot: u64, term: u64) {
+        let server = &self.servers[place];
+        if !server.is(boot) || !server.raft.is_leader() || server.raft.term != term {
+            return;
+        }
         self.step_down(place);
-        self.log.attempts += 1;
         let config = Config {
             replica: place as u64,
-            attempt: self.log.attempts,
+            attempt: self.rng.next(),
             drift: self.profile.drift,
             limits: self.profile.limits,
             planted: self.planted,
         };
-        let last = self.log.last();
         let server = &mut self.servers[place];
         let clock = server.machine.clock.read(self.now);
         server.term = term;
-        server.known = last;
-        server.commit_at = self.now;
+        server.hand_at = self.now;
         server.lessor = Some(Lessor::new(config, &server.state, clock));
         self.go_on_applying(place);
         self.look_after_lessor(place);
@@ -392,13 +357,13 @@ impl World {
     /// The server leads no more, and knows it.
     pub(crate) fn step_down(&mut self, place: usize) {
         let server = &mut self.servers[place];
-        server.tail.clear();
         server.proofs.clear();
         server.waits.clear();
         if let Some(lessor) = server.lessor.take() {
             let clock = server.machine.clock.read(self.now);
             let effects = lessor.step_down(&server.state, clock);
             self.trace.say(self.now, || format!("server {place} steps down"));
+            self.tally.add("lessors that stepped down");
             self.carry_out(place, effects);
         }
         // Every request gets one answer, sooner or later; when the lessor ends, at once.
@@ -410,29 +375,37 @@ impl World {
         }
     }
 
-    /// A deposed leader hears of its successor.
+    /// The shell of a deposed leader hears of it.
     pub(crate) fn learn(&mut self, place: usize, boot: u64) {
         let server = &self.servers[place];
-        if server.is(boot) && server.lessor.is_some() && !self.log.is_led_by(place, server.term) {
+        let leads = server.raft.is_leader() && server.raft.term == server.term;
+        if server.is(boot) && server.lessor.is_some() && !leads {
             self.step_down(place);
-            self.servers[place].known = self.log.last();
-            self.go_on_applying(place);
         }
+    }
+
+    /// The shell gives its lessor up while Raft still leads, and begins anew: it could not tell what became of a proposal.
+    pub(crate) fn give_up_lessor(&mut self, place: usize) {
+        let (boot, term) = (self.servers[place].boot, self.servers[place].raft.term);
+        self.step_down(place);
+        self.lead(place, boot, term);
     }
 
     /// The server's process ends. Its memory is gone, what it stored is not.
     pub(crate) fn crash(&mut self, place: usize) {
         self.trace.say(self.now, || format!("server {place} crashes"));
         let server = &mut self.servers[place];
+        let unsynced = server.raft.last() - server.raft.synced;
         server.is_up = false;
         server.boot += 1;
         server.lessor = None;
-        (server.is_applying, server.is_proposing) = (false, false);
-        server.held.clear();
+        (server.is_applying, server.is_proposing, server.stalled_until) = (false, false, 0);
+        server.raft.crash();
         server.proofs.clear();
         server.asked.clear();
         server.routes.clear();
         server.waits.clear();
+        self.tally.add_many("unsynced entries lost in a crash", unsynced);
         for connection in 0..self.connections.len() {
             if self.connections[connection].server == place {
                 self.break_connection(connection);
@@ -441,12 +414,18 @@ impl World {
     }
 
     pub(crate) fn boot(&mut self, place: usize) {
-        let last = self.log.last();
         let server = &mut self.servers[place];
-        if !server.is_up {
-            server.is_up = true;
-            server.known = last;
-            self.go_on_applying(place);
+        if server.is_up {
+            return;
         }
+        server.is_up = true;
+        (server.state, server.applied) = server.stored.clone();
+        server.raft.commit = server.applied;
+        server.agreed = server.applied;
+        server.raft.heard = self.now;
+        let boot = server.boot;
+        self.trace.say(self.now, || format!("server {place} starts"));
+        self.await_leader(place);
+        self.ask_for_readmission(place, boot);
     }
 }

@@ -8,7 +8,13 @@ pub struct Tally(pub BTreeMap<&'static str, u64>);
 
 impl Tally {
     pub(crate) fn add(&mut self, name: &'static str) {
-        *self.0.entry(name).or_default() += 1;
+        self.add_many(name, 1);
+    }
+
+    pub(crate) fn add_many(&mut self, name: &'static str, count: u64) {
+        if count > 0 {
+            *self.0.entry(name).or_default() += count;
+        }
     }
 
     /// Adds what another has counted.

@@ -1,8 +1,9 @@
 //! The world: virtual time, and everything in it. One event after the other, in the order of (time, tie number).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use leasehold_protocol::{
+    command::{Command, LeaseKey, Outcome, Proposal, Write},
     planted::{Bug, Planted},
     state::State,
 };
@@ -11,11 +12,11 @@ use crate::{
     client::Client,
     clock::Clock,
     event::{Event, Host},
-    invariants,
-    log::Log,
+    invariants::{self, elections::Elected, linearizability::Told},
     network::Connection,
     oracle::Oracle,
-    profile::{MS, Profile},
+    profile::{Fault, MS, Profile, SECOND},
+    raft::{Payload, SERVERS, peers::Links},
     rng::Rng,
     server::Server,
     tally::Tally,
@@ -26,13 +27,19 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) clock: Clock,
+    /// What its wall clock is ahead by. Nobody reads it.
+    pub(crate) wall: u64,
     pub(crate) is_paused: bool,
+    /// It will stand still in the middle of its next step, for so long.
+    pub(crate) freezes_for: Option<u64>,
+    /// What it sent in a step in which it stood still is on its way from then on.
+    pub(crate) sends_from: u64,
     backlog: VecDeque<Event>,
 }
 
 impl Machine {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, is_paused: false, backlog: VecDeque::new() }
+        Self { clock, wall: 0, is_paused: false, freezes_for: None, sends_from: 0, backlog: VecDeque::new() }
     }
 }
 
@@ -40,18 +47,25 @@ impl Machine {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) profile: Profile,
+    /// Faults that are left out of this run.
+    pub(crate) without: BTreeSet<Fault>,
     pub(crate) rng: Rng,
     pub(crate) planted: Planted,
     pub(crate) is_planted: bool,
-    /// True time, in microseconds.
+    /// The state of a disk on which nothing was stored.
+    pub(crate) first: State,
+    /// True time, in microseconds, and the number of the event.
     pub(crate) now: u64,
+    pub(crate) steps: u64,
     queue: BTreeMap<(u64, u64), Event>,
     ties: u64,
-    pub(crate) log: Log,
+    pub(crate) links: Links,
+    pub(crate) elected: Elected,
     pub(crate) servers: Vec<Server>,
     pub(crate) clients: Vec<Client>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) oracle: Oracle,
+    pub(crate) told: Told,
     /// Faults are over.
     pub(crate) is_healing: bool,
     pub(crate) lives: u64,
@@ -60,6 +74,28 @@ pub(crate) struct World {
     pub(crate) tally: Tally,
     violation: Option<String>,
     is_over: bool,
+}
+
+/// What is to be run.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// Decides everything that the others leave open.
+    pub seed: u64,
+    /// A mistake that is put back; only in a build with the feature `planted-bugs`.
+    pub bug: Option<Bug>,
+    /// Faults that are left out.
+    pub without: BTreeSet<Fault>,
+    /// The run ends after so many events, whatever is still to come.
+    pub steps: Option<u64>,
+    /// Whether the trace is kept.
+    pub keeps_trace: bool,
+}
+
+impl Plan {
+    /// The whole world of a seed.
+    pub fn of(seed: u64, bug: Option<Bug>) -> Self {
+        Self { seed, bug, ..Self::default() }
+    }
 }
 
 /// What a run came to.
@@ -75,21 +111,21 @@ pub struct Report {
     pub steps: u64,
     /// Entries that were committed.
     pub entries: u64,
+    /// Operations that the clients were told the end of, or never will be.
+    pub operations: usize,
     /// Virtual time that passed, in microseconds.
     pub micros: u64,
     /// How often what happened.
     pub tally: Tally,
 }
 
-/// Runs the world of a seed to its end, or to the first violation. A mistake is put back only in a build with the feature
-/// `planted-bugs`.
-pub fn run(seed: u64, bug: Option<Bug>, keeps_trace: bool) -> Report {
-    let mut world = World::new(seed, bug, keeps_trace);
-    let mut steps = 0;
-    while world.violation.is_none() && !world.is_over {
+/// Runs a world to its end, or to the first violation.
+pub fn run(plan: &Plan) -> Report {
+    let mut world = World::new(plan);
+    while world.violation.is_none() && !world.is_over && plan.steps.is_none_or(|most| world.steps < most) {
         let Some(((at, _), event)) = world.queue.pop_first() else { break };
         world.now = at;
-        steps += 1;
+        world.steps += 1;
         world.trace.mark(&[at, event.code()]);
         world.arrive(event);
     }
@@ -102,8 +138,9 @@ pub fn run(seed: u64, bug: Option<Bug>, keeps_trace: bool) -> Report {
         violation,
         hash: world.trace.hash(),
         trace: world.trace.lines().to_owned(),
-        steps,
-        entries: world.log.last(),
+        steps: world.steps,
+        entries: world.oracle.log.len() as u64,
+        operations: world.told.len(),
         micros: now,
         tally: world.tally,
     }
@@ -124,31 +161,45 @@ fn plant(_bug: Option<Bug>, state: State) -> (Planted, State) {
 }
 
 impl World {
-    fn new(seed: u64, bug: Option<Bug>, keeps_trace: bool) -> Self {
-        let mut rng = Rng::new(seed);
-        let profile = Profile::random(seed, &mut rng);
-        let (planted, first) = plant(bug, State::new(profile.volume));
-        let mut machine = || Machine::new(Clock::random(profile.drift.ppm(), &mut rng));
-        let servers = (0..profile.servers).map(|_| Server::new(machine(), first.clone())).collect();
-        let clients = (0..profile.clients).map(|place| Client::new(place, machine())).collect();
-        let oracle = Oracle::new(first, &profile.objects);
+    fn new(plan: &Plan) -> Self {
+        let mut rng = Rng::new(plan.seed);
+        let profile = Profile::random(&mut rng);
+        let (planted, first) = plant(plan.bug, State::new(profile.volume));
+        let mut machine = |host: Host| {
+            let clock = match (profile.rogue, host) {
+                // A client's clock that is slow and a server's that is fast: those can do harm.
+                (Some(rogue), Host::Client(_)) if rogue == host => Clock::rogue(-400_000, &mut rng),
+                (Some(rogue), Host::Server(_)) if rogue == host => Clock::rogue(800_000, &mut rng),
+                _ => Clock::random(profile.drift.ppm(), &mut rng),
+            };
+            Machine::new(clock)
+        };
+        let server = |place| Server::new(machine(Host::Server(place)), first.clone());
+        let servers = (0..SERVERS).map(server).collect();
+        let clients = (0..profile.clients).map(|place| Client::new(place, machine(Host::Client(place)))).collect();
+        let oracle = Oracle::new(first.clone(), &profile.objects);
         let mut world = Self {
             profile,
+            without: plan.without.clone(),
             rng,
             planted,
-            is_planted: bug.is_some(),
+            is_planted: plan.bug.is_some(),
+            first,
             now: 0,
+            steps: 0,
             queue: BTreeMap::new(),
             ties: 0,
-            log: Log::default(),
+            links: Links::default(),
+            elected: Elected::default(),
             servers,
             clients,
             connections: Vec::new(),
             oracle,
+            told: Told::default(),
             is_healing: false,
             lives: 0,
             requests: 0,
-            trace: Trace::new(keeps_trace),
+            trace: Trace::new(plan.keeps_trace),
             tally: Tally::default(),
             violation: None,
             is_over: false,
@@ -160,13 +211,15 @@ impl World {
     fn begin(&mut self) {
         let profile = format!("{:?}", self.profile);
         self.trace.say(0, || profile);
-        self.after(0, Event::Elect { again: false });
+        for server in 0..SERVERS {
+            self.await_leader(server);
+        }
         for client in 0..self.clients.len() {
             self.after(MS, Event::Open { client, life: 0 });
             self.after(50 * MS, Event::Act { client });
         }
         let first = self.rng.wait(self.profile.fault_every);
-        self.after(500 * MS + first, Event::Fault);
+        self.after(SECOND + first, Event::Fault);
         let busy_until = self.profile.busy_until;
         self.at(busy_until, Event::Heal);
     }
@@ -186,6 +239,24 @@ impl World {
     pub(crate) fn demand(&mut self, held: Result<(), String>) {
         if let Err(what) = held {
             self.violation.get_or_insert(what);
+        }
+    }
+
+    /// An invariant about what a client may use may not hold, unless a clock is beyond the allowance that it rests on.
+    pub(crate) fn demand_of(&mut self, client: usize, held: Result<(), String>) {
+        if held.is_err() && self.is_put_down_to_clocks(client) {
+            self.tally.add("stale reads put down to a clock beyond the allowance");
+        } else {
+            self.demand(held);
+        }
+    }
+
+    /// Whether staleness at this client can come of a clock that is beyond the allowance: its own, or a server's.
+    pub(crate) fn is_put_down_to_clocks(&self, client: usize) -> bool {
+        match self.profile.rogue {
+            Some(Host::Client(rogue)) => rogue == client,
+            Some(Host::Server(_)) => true,
+            None => false,
         }
     }
 
@@ -218,11 +289,23 @@ impl World {
         }
     }
 
+    /// The machine has just stepped its rules: if it is to stand still in the middle of that, it does.
+    pub(crate) fn freeze(&mut self, host: Host) {
+        if let Some(span) = self.machine(host).freezes_for.take()
+            && !self.is_healing
+        {
+            self.machine(host).sends_from = self.now + span;
+            self.tally.add("pauses in the middle of a step");
+            self.pause(host, span);
+        }
+    }
+
     pub(crate) fn resume(&mut self, host: Host) {
         if !std::mem::take(&mut self.machine(host).is_paused) {
             return;
         }
         self.trace.say(self.now, || format!("{host:?} goes on"));
+        self.machine(host).sends_from = 0;
         if let Host::Server(server) = host {
             let clock = self.servers[server].machine.clock.read(self.now);
             self.servers[server].waits.all_again(clock);
@@ -237,13 +320,15 @@ impl World {
         match event {
             Event::Step { server, boot, at } => self.server_timer(server, boot, at),
             Event::Propose { server, boot } => self.propose(server, boot),
-            Event::Commit { server, boot, term } => self.committed(server, boot, term),
+            Event::Hand { server, boot, proposal } => self.hand(server, boot, *proposal),
             Event::Apply { server, boot } => self.apply(server, boot),
-            Event::Replicate { server, boot, index } => self.replicate(server, boot, index),
-            Event::Round { server, boot, term, round, index } => self.round(server, boot, term, round, index),
-            Event::Verdict { server, boot, term, round, index, holds } => {
-                self.verdict(server, boot, term, (round, index), holds);
-            }
+            Event::Peer { from, boot, to, message } => self.peer_hears(to, (from, boot), *message),
+            Event::Synced { server, boot, upto, answer } => self.synced(server, boot, upto, answer),
+            Event::Campaign { server, boot } => self.campaign(server, boot),
+            Event::Beat { server, boot, term } => self.beat(server, boot, term),
+            Event::Lead { server, boot, term } => self.lead(server, boot, term),
+            Event::Unproven { server, boot, round } => self.unproven(server, boot, round),
+            Event::Readmission { server, boot } => self.ask_for_readmission(server, boot),
             Event::Learn { server, boot } => self.learn(server, boot),
             Event::Boot { server } => self.boot(server),
             Event::Up { connection, message } => self.server_hears(connection, message),
@@ -255,32 +340,81 @@ impl World {
             Event::Open { client, life } => self.open(client, life),
             Event::Resume(host) => self.resume(host),
             Event::Fault => self.fault(),
-            Event::Elect { again } => self.elect(again),
             Event::Heal => self.heal(),
             Event::Ask => self.ask(),
             Event::Judge => self.judge(),
+            Event::JudgeSessions => self.judge_sessions(),
+        }
+    }
+
+    /// A server has come to take more for committed.
+    pub(crate) fn committed(&mut self, place: usize) {
+        let raft = &self.servers[place].raft;
+        let (from, commit) = (self.servers[place].agreed, raft.commit);
+        for index in self.oracle.log.len() as u64 + 1..=commit {
+            if let Some(entry) = self.servers[place].raft.entry(index).cloned() {
+                self.oracle.log.push(entry.clone());
+                if let Payload::Proposal(proposal) = &entry.payload {
+                    self.commit(index, proposal);
+                }
+            }
+        }
+        if commit > from {
+            let held = invariants::agreement::check(place, &self.servers[place].raft, from, &self.oracle.log);
+            self.demand(held);
+            self.servers[place].agreed = commit;
+            self.go_on_applying(place);
+        }
+    }
+
+    /// A quorum has the entry: it is in the one order.
+    fn commit(&mut self, index: u64, proposal: &Proposal) {
+        self.trace.say(self.now, || format!("committed {index}: {proposal:?}"));
+        let outcomes = match self.oracle.commit(index, proposal) {
+            Ok(outcomes) => outcomes,
+            Err(what) => return self.demand(Err(what)),
+        };
+        self.trace.say(self.now, || format!("outcomes of {index}: {outcomes:?}"));
+        self.outcomes(proposal, &outcomes);
+        self.trace.mark(&[index, self.oracle.truth.revision().0, self.oracle.truth.cluster_time().as_micros()]);
+        for client in 0..self.clients.len() {
+            let held = invariants::consents::check(&self.clients[client], &self.oracle.truth, self.now);
+            self.demand_of(client, held);
+        }
+    }
+
+    /// Looks at what an entry did.
+    fn outcomes(&mut self, proposal: &Proposal, outcomes: &[Outcome]) {
+        for (command, outcome) in proposal.commands.iter().zip(outcomes) {
+            self.tally.add(outcome_name(command, outcome));
+            if let (Command::Expire { lease, .. }, Outcome::Expired) = (command, outcome) {
+                for client in 0..self.clients.len() {
+                    let clock = self.clients[client].machine.clock.read(self.now);
+                    let held = invariants::expiry::check(&self.clients[client], lease, clock);
+                    self.demand_of(client, held);
+                }
+            }
         }
     }
 
     /// Faults are over: everybody is there again, and nobody begins anything.
     fn heal(&mut self) {
         self.is_healing = true;
+        self.links = Links::default();
         self.trace.say(self.now, || "faults are over".to_owned());
         for server in 0..self.servers.len() {
+            self.servers[server].stalled_until = 0;
             self.boot(server);
             self.resume(Host::Server(server));
         }
         for client in 0..self.clients.len() {
+            self.clients[client].isolated_until = 0;
             self.resume(Host::Client(client));
         }
-        let leads = |(leader, _): (usize, u64)| self.servers[leader].lessor.is_some();
-        if !self.log.leader.is_some_and(leads) {
-            self.after(10 * MS, Event::Elect { again: false });
-        }
         let terms = u64::try_from(self.profile.term_max().as_micros()).expect("short") * 5;
-        self.after(6000 * MS + terms, Event::Ask);
+        self.after(6 * SECOND + terms, Event::Ask);
         // A client that has been silent takes a while to notice that its connection is dead.
-        self.after(12_000 * MS + terms, Event::Judge);
+        self.after(12 * SECOND + terms, Event::Judge);
     }
 
     /// Nothing may be waiting any more. Every client reads everything.
@@ -295,11 +429,50 @@ impl World {
     }
 
     fn judge(&mut self) {
-        for client in &self.clients {
-            if let Err(what) = invariants::healing::check_all_current(client, &self.oracle) {
-                self.violation.get_or_insert(what);
-            }
+        for client in 0..self.clients.len() {
+            let held = invariants::healing::check_all_current(&self.clients[client], &self.oracle);
+            self.demand(held);
         }
+        self.demand(invariants::owners::check_leases(&self.clients, &self.oracle.truth));
+        for client in 0..self.clients.len() {
+            self.forget_writes(client);
+        }
+        self.demand(invariants::linearizability::check(&self.told));
+        if self.profile.is_long {
+            self.after(700 * SECOND, Event::JudgeSessions);
+        } else {
+            self.is_over = true;
+        }
+    }
+
+    /// Nobody has asked for anything in more than a session's term.
+    fn judge_sessions(&mut self) {
+        self.demand(invariants::owners::check_sessions(&self.clients, &self.oracle.truth));
         self.is_over = true;
+    }
+}
+
+/// What the tally counts an outcome as.
+fn outcome_name(command: &Command, outcome: &Outcome) -> &'static str {
+    match (outcome, command) {
+        (Outcome::EpochBegun { .. }, _) => "epochs",
+        (Outcome::VolumeAcquired { .. }, _) => "leases acquired",
+        (Outcome::Expired, Command::Expire { lease: LeaseKey::Session(_), .. }) => "sessions that expired",
+        (Outcome::Expired, _) => "leases expired",
+        (Outcome::HorizonMoved { .. }, _) => "expiries put off",
+        (Outcome::NotHeld, _) => "expiries of leases that are gone",
+        (Outcome::Written(Ok(_)), Command::Write { write: Write::CreateVolume { .. }, .. }) => "volumes made",
+        (Outcome::Written(Ok(_)), Command::Write { write: Write::SetVolume { .. }, .. }) => "volumes changed",
+        (Outcome::Written(Ok(_)), Command::Write { write: Write::RemoveVolume { .. }, .. }) => "volumes removed",
+        (Outcome::Written(Ok(_)), Command::Write { write: Write::Delete { .. }, .. }) => "nodes removed",
+        (Outcome::Written(Ok(_)), _) => "writes done",
+        (Outcome::Written(Err(_)), _) => "writes refused",
+        (Outcome::NotCovered, _) => "writes not covered",
+        (Outcome::EpochOver, _) => "commands of an epoch that is over",
+        (Outcome::SessionOpened { .. }, _) => "sessions opened",
+        (Outcome::SessionClosed, _) => "sessions closed",
+        (Outcome::SessionGone, _) => "commands of sessions that are gone",
+        (Outcome::BelowWindow { .. } | Outcome::BeyondWindow { .. }, _) => "writes outside of the window",
+        (Outcome::Ticked, _) => "ticks",
     }
 }

@@ -1,6 +1,6 @@
 //! The simulator's own tests: a few thousand seeds, the same seed twice, and that enough happens.
 
-use leasehold_simulation::{Tally, repeat_command, run, search, tail};
+use leasehold_simulation::{Plan, Tally, repeat_command, run, search, tail};
 
 /// Seeds in a normal run.
 const SEEDS: u64 = 3_000;
@@ -22,7 +22,7 @@ fn no_seed_breaks_an_invariant() {
 fn everything_happens_often_enough() {
     let mut tally = Tally::default();
     for seed in 0..120 {
-        tally.merge(&run(seed, None, false).tally);
+        tally.merge(&run(&Plan::of(seed, None)).tally);
     }
     println!("{tally:#?}");
     let expected = [
@@ -51,7 +51,7 @@ fn everything_happens_often_enough() {
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in 0..12 {
-        let (one, other) = (run(seed, None, false), run(seed, None, true));
+        let (one, other) = (run(&Plan::of(seed, None)), run(&Plan { keeps_trace: true, ..Plan::of(seed, None) }));
         assert_eq!((one.hash, one.steps, one.micros), (other.hash, other.steps, other.micros), "seed {seed}");
     }
 }

@@ -1,12 +1,17 @@
 //! What must hold, one file for each invariant, with its source. An invariant that does not hold is a sentence that says
 //! what does not.
 
+pub(crate) mod agreement;
 pub(crate) mod consents;
+pub(crate) mod elections;
 pub(crate) mod expiry;
 pub(crate) mod healing;
 pub(crate) mod horizons;
 pub(crate) mod lapses;
+pub(crate) mod linearizability;
 pub(crate) mod once;
+pub(crate) mod owners;
+pub(crate) mod prolonging;
 pub(crate) mod reads;
 pub(crate) mod replicas;
 pub(crate) mod waits;

@@ -1,9 +1,9 @@
 //! *Every pending write ends by the greatest volume term plus the margin, plus a tick after a failover, while a quorum
 //! lives* (Yin et al. 1999; S5; the complaints of nfs-ganesha 1382, 263).
 //!
-//! Counted on the leader's own clock from the write's arrival, anew whenever the leader was paused meanwhile, and anew when
-//! the write turned out to change more than it had gathered consents for. The commits that it takes (the lease's end, then the
-//! write) are the simulator's own delays and allowed for.
+//! Counted on the leader's own clock from the write's arrival, anew whenever the leader was paused meanwhile, or its entries were not
+//! committed in time (no quorum lives then), and anew when the write turned out to change more than it had gathered consents for. The
+//! commits that it takes (the lease's end, then the write) are the simulator's own delays and allowed for.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -64,7 +64,7 @@ impl Waits {
 /// The longest that a write may wait.
 fn bound(profile: &Profile) -> Duration {
     let ticks = profile.term_max() / 10 * 3;
-    let hops = Duration::from_micros((profile.commit + profile.apply) * WAIT_MOST * 4);
+    let hops = Duration::from_micros((profile.commit_most() + profile.apply * WAIT_MOST) * 4);
     let steps = Duration::from_millis(250);
     let lease = profile.term_max() + profile.margin_max() + ticks;
     lease + profile.drift.over(lease) * 2 + hops + steps

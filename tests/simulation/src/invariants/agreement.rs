@@ -1,0 +1,17 @@
+//! *No two servers ever take different entries for committed at one index* (state machine safety; Ongaro and Ousterhout 2014,
+//! figure 3). Of the simulator's own Raft.
+
+use std::sync::Arc;
+
+use crate::raft::{Entry, Raft};
+
+/// Checks what a server has come to take for committed since `from`.
+pub(crate) fn check(place: usize, raft: &Raft, from: u64, committed: &[Arc<Entry>]) -> Result<(), String> {
+    let entry = |index: u64| committed.get(usize::try_from(index - 1).expect("an index"));
+    match (from + 1..=raft.commit).find(|index| raft.entry(*index) != entry(*index)) {
+        Some(index) => {
+            Err(format!("server {place} has {:?} at {index}, committed there is {:?}", raft.entry(index), entry(index)))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,203 @@
+//! A small honest model of Raft (Ongaro and Ousterhout 2014): what openraft does for the servers, as far as the rules can
+//! notice it.
+//!
+//! Here are: terms, votes that survive a crash, elections by random timeouts, an ordered log, consistency checks, entries that are
+//! lost with a crash because they were not synced yet, entries of a deposed leader that vanish or survive, leaders that do not know that they
+//! are deposed, commitment by counting what is of the current term, proofs of leadership by a round of heartbeats, a member
+//! that lost its disk and is let in again by two changes of membership (`members`). Messages between servers are lost,
+//! delayed, doubled and reordered: Raft has to bear that.
+//!
+//! Not here: pre-votes (so there are more elections than in truth), snapshots and a log that is cut off, joint changes of membership
+//! (one server at a time instead), learners as an own kind.
+
+pub(crate) mod elections;
+pub(crate) mod members;
+pub(crate) mod peers;
+pub(crate) mod replication;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use leasehold_protocol::command::Proposal;
+
+/// Servers.
+pub(crate) const SERVERS: usize = 3;
+
+/// A set of servers, a bit for each.
+pub(crate) type Members = u8;
+
+/// All servers.
+pub(crate) const ALL: Members = 0b111;
+
+pub(crate) fn contains(members: Members, server: usize) -> bool {
+    members >> server & 1 == 1
+}
+
+/// Whether this many of the members are a majority of them.
+pub(crate) fn is_majority(members: Members, count: u32) -> bool {
+    count * 2 > members.count_ones()
+}
+
+/// One entry of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) term: u64,
+    pub(crate) payload: Payload,
+}
+
+/// What an entry is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// The first of a term.
+    Blank,
+    /// Who votes from here on.
+    Members(Members),
+    /// What a lessor proposes.
+    Proposal(Proposal),
+}
+
+/// From server to server.
+#[derive(Debug, Clone)]
+pub(crate) enum Peer {
+    /// A candidate asks for a vote.
+    Vote { term: u64, last: (u64, u64) },
+    /// The answer.
+    Voted { term: u64, is_granted: bool },
+    /// Entries that come after another, or none: a heartbeat.
+    Append { term: u64, previous: (u64, u64), entries: Vec<Arc<Entry>>, commit: u64, beat: u64 },
+    /// The log is the leader's up to here; or is not, and ends here.
+    Appended { term: u64, matched: Result<u64, u64>, beat: u64 },
+    /// A server without a disk asks to be let in again.
+    Readmit { life: u64 },
+    /// It may: it has been removed, by a leader of this term.
+    Start { life: u64, floor: u64 },
+}
+
+/// What a server is to the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Role {
+    Follower,
+    Candidate { votes: Members },
+    Leader(Leading),
+}
+
+/// What a leader keeps.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Leading {
+    /// The next entry for each server, and the last that it is known to have.
+    pub(crate) next: [u64; SERVERS],
+    pub(crate) matched: [u64; SERVERS],
+    /// The last heartbeat that each has answered, and the last sent.
+    pub(crate) answered: [u64; SERVERS],
+    pub(crate) beat: u64,
+    /// Rounds of proof: the heartbeat that has to be answered, and what was committed when it began.
+    pub(crate) proofs: BTreeMap<u64, (u64, u64)>,
+    /// When each entry that is not committed was appended.
+    pub(crate) appended: BTreeMap<u64, u64>,
+}
+
+/// One server's Raft.
+#[derive(Debug, Clone)]
+pub(crate) struct Raft {
+    // On disk.
+    pub(crate) term: u64,
+    pub(crate) voted: Option<usize>,
+    pub(crate) log: Vec<Arc<Entry>>,
+    /// The entries in it that change the members, and where they are.
+    changes: Vec<(Members, u64)>,
+    /// So many entries would survive a crash.
+    pub(crate) synced: u64,
+    /// It never votes in a term up to this: it may have before its disk was lost.
+    pub(crate) floor: u64,
+    /// Its disk was lost, and nobody has let it in again yet: which time that happened.
+    pub(crate) empty: Option<u64>,
+
+    // In memory.
+    pub(crate) role: Role,
+    pub(crate) leader: Option<usize>,
+    pub(crate) commit: u64,
+    /// When it last heard of a leader, or voted.
+    pub(crate) heard: u64,
+    /// When what was appended last is synced.
+    pub(crate) sync_at: u64,
+}
+
+impl Raft {
+    pub(crate) fn new() -> Self {
+        Self {
+            term: 0,
+            voted: None,
+            log: Vec::new(),
+            changes: Vec::new(),
+            synced: 0,
+            floor: 0,
+            empty: None,
+            role: Role::Follower,
+            leader: None,
+            commit: 0,
+            heard: 0,
+            sync_at: 0,
+        }
+    }
+
+    /// The process ends: what was not on disk is gone.
+    pub(crate) fn crash(&mut self) {
+        self.truncate(self.synced);
+        (self.role, self.leader) = (Role::Follower, None);
+        (self.commit, self.heard, self.sync_at) = (0, 0, 0);
+    }
+
+    /// The disk is lost.
+    pub(crate) fn wipe(&mut self, life: u64) {
+        *self = Self { empty: Some(life), ..Self::new() };
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        matches!(self.role, Role::Leader(_))
+    }
+
+    pub(crate) fn leading(&self) -> Option<&Leading> {
+        if let Role::Leader(leading) = &self.role { Some(leading) } else { None }
+    }
+
+    pub(crate) fn leading_mut(&mut self) -> Option<&mut Leading> {
+        if let Role::Leader(leading) = &mut self.role { Some(leading) } else { None }
+    }
+
+    /// The index of the last entry.
+    pub(crate) fn last(&self) -> u64 {
+        self.log.len() as u64
+    }
+
+    /// The entry at an index from 1 on.
+    pub(crate) fn entry(&self, index: u64) -> Option<&Arc<Entry>> {
+        self.log.get(usize::try_from(index.checked_sub(1)?).ok()?)
+    }
+
+    /// The term of the entry at an index; 0 before the first.
+    pub(crate) fn term_at(&self, index: u64) -> Option<u64> {
+        if index == 0 { Some(0) } else { self.entry(index).map(|entry| entry.term) }
+    }
+
+    /// The last entry: by this logs are compared in elections.
+    pub(crate) fn end(&self) -> (u64, u64) {
+        (self.term_at(self.last()).unwrap_or_default(), self.last())
+    }
+
+    /// Who votes, by the last entry that says so, and where that entry is. Who was let in again knows only from the log.
+    pub(crate) fn members(&self) -> (Members, u64) {
+        self.changes.last().copied().unwrap_or((if self.floor > 0 { 0 } else { ALL }, 0))
+    }
+
+    pub(crate) fn push(&mut self, entry: Arc<Entry>) {
+        self.log.push(entry.clone());
+        if let Payload::Members(members) = entry.payload {
+            self.changes.push((members, self.last()));
+        }
+    }
+
+    /// Only the first entries stay.
+    pub(crate) fn truncate(&mut self, last: u64) {
+        self.log.truncate(usize::try_from(last).expect("no longer than the log"));
+        self.changes.retain(|(_, index)| *index <= last);
+    }
+}
