@@ -89,7 +89,7 @@ impl Lessor {
     /// A session has a new lease on a volume. What it had before is over, by its own word.
     fn acquired(&mut self, asker: &Asker, valid_at: Option<LastValid>, outcome: &Outcome, turn: &mut StepContext<'_>) {
         let session = asker.session;
-        let Outcome::VolumeAcquired { volume, incarnation, .. } = outcome else {
+        let Outcome::VolumeAcquired { volume, incarnation, horizon, .. } = outcome else {
             let refusal = match outcome {
                 Outcome::SessionGone => Refusal::SessionGone { session },
                 _ => Refusal::Retry,
@@ -106,7 +106,8 @@ impl Lessor {
             (_, Tracking::Objects) => Mode::Exact,
         };
         self.holdings.start(volume.clone(), session, *incarnation, mode, turn.state);
-        self.ends.insert(key.clone(), *incarnation, self.clock.ending());
+        // Its entry may have been so long in coming that it has nothing left to promise.
+        self.ends.insert(key.clone(), *incarnation, self.clock.ending().min(*horizon));
         self.end_waits_without_lease(session);
         let Some(epoch) = self.epoch else { return };
         let stamp = self.channel(session).stamp(epoch);

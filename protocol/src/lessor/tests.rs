@@ -1,5 +1,7 @@
 //! Each rule by itself: a state, one step, the exact effects.
 
+mod mistakes;
+
 use bytes::Bytes;
 
 use super::*;
@@ -461,6 +463,24 @@ fn a_session_whose_end_was_proposed_lives_on_if_it_acquires_a_lease_first() {
     world.lessor.outbox.push(expiry);
     world.commit();
     assert!(world.state.session(session).is_some() && !world.lessor.has_proposal());
+}
+
+#[test]
+fn a_lease_that_was_too_long_in_coming_promises_nothing_and_ends_at_its_horizon() {
+    let mut world = World::new();
+    let session = world.session();
+    world.request(session, Body::Acquire { path: Path::root(), valid_at: None });
+    let proposal = world.lessor.take_proposal(world.now).expect("the lease");
+    // For two terms nothing is committed, and the clock goes on.
+    let later = world.now.after(TERM * 2);
+    while world.now < later {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    // That its end is not beyond its horizon is looked at after each step.
+    let answer = answer(&world.apply(&proposal));
+    let Answer::Acquired(Acquired { promise, .. }) = answer else { panic!("acquired: {answer:?}") };
+    assert_eq!(promise.span, Duration::ZERO);
 }
 
 #[test]
