@@ -1,8 +1,8 @@
 //! A session with ZooKeeper, in its own protocol as far as it is needed here: requests are pipelined on one connection, and answered in
 //! their order.
 //!
-//! Written down here because the client crate that was tried leaves Nagle's algorithm on: with many requests under way on a connection,
-//! each waits for the acknowledgement of one before, and what is measured is the client. What waits to be sent is sent together.
+//! Written down here because the client crate that was looked at leaves Nagle's algorithm on: with many requests under way on a connection,
+//! one may wait for the acknowledgement of another, and what is measured would be the client. What waits to be sent is sent together.
 
 use std::{
     collections::VecDeque,
