@@ -42,6 +42,9 @@ impl Extra {
     }
 }
 
+/// Samples of each round, by requests in flight.
+type Cells = BTreeMap<usize, Vec<Sample>>;
+
 /// Everything that was measured.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -51,7 +54,7 @@ pub(crate) struct Report {
     skipped: Vec<(System, String)>,
     sync_ms: Vec<f64>,
     /// Rows, in the order in which they first came; by requests in flight, a sample for each round.
-    rows: Vec<(Load, &'static str, BTreeMap<usize, Vec<Sample>>)>,
+    rows: Vec<(Load, &'static str, Cells)>,
     extras: BTreeMap<(Extra, System), Vec<f64>>,
 }
 
