@@ -1,0 +1,416 @@
+//! A client: a holder, a cache and an application. The shell around the rules does what the library's driver does.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use leasehold_protocol::{
+    command::{Write, Written},
+    holder::{
+        Config, Connection as Told, Effect, Holder, Input, ReadError, ReadId, WriteError, WriteId,
+        validity::{CopyLease, CopyValidity, VolumeValidity, may_use},
+    },
+    message::{Body, Request},
+    object::{Content, Object},
+    path::Path,
+    time::Instant,
+};
+
+use crate::{
+    oracle::WriteKey,
+    run::Run,
+    situation::{Link, LinkId},
+    world::Op,
+};
+
+/// Where a thread of an application is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Thread {
+    /// It will do the thing at this place next.
+    Idle(usize),
+    /// It has looked a copy up, has not read the clock yet, and will do the thing at this place next.
+    Looked { next: usize, object: Object, begun: usize, content: Arc<Content>, copy: CopyLease, volume: Looked },
+    /// It waits for a read.
+    Reads(usize, ReadId),
+    /// It waits for a write.
+    Writes(usize, WriteId),
+}
+
+/// A volume's validity as it was when a copy was looked up.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Looked {
+    path: Path,
+    validity: VolumeValidity,
+}
+
+/// A read that the application waits for.
+#[derive(Debug, Clone, Hash)]
+pub(crate) struct OpenRead {
+    object: Object,
+    /// The version that it has to see at least.
+    begun: usize,
+}
+
+/// A write that the application waits for.
+#[derive(Debug, Clone, Hash)]
+pub(crate) struct OpenWrite {
+    change: Write,
+    /// Its name in the log, once it was sent.
+    key: Option<WriteKey>,
+}
+
+/// One copy.
+#[derive(Debug, Clone, Hash)]
+pub(crate) struct Copy {
+    pub(crate) content: Arc<Content>,
+    pub(crate) validity: CopyValidity,
+}
+
+/// What a client keeps, and by what it may be used.
+#[derive(Debug, Clone, Default, Hash)]
+pub(crate) struct Cache {
+    pub(crate) copies: BTreeMap<Object, Copy>,
+    pub(crate) volumes: BTreeMap<Path, VolumeValidity>,
+    used: BTreeSet<Path>,
+}
+
+/// One client.
+#[derive(Debug, Clone, Hash)]
+pub(crate) struct Client {
+    pub(crate) holder: Holder,
+    pub(crate) cache: Cache,
+    pub(crate) link: Option<LinkId>,
+    pub(crate) links: u32,
+    /// It looks for the leader.
+    pub(crate) seeks: bool,
+    /// Its process is there, and was not told to close.
+    pub(crate) is_open: bool,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) reads: BTreeMap<ReadId, OpenRead>,
+    pub(crate) writes: BTreeMap<WriteId, OpenWrite>,
+    numbers: u64,
+    told: Option<Told>,
+}
+
+impl Cache {
+    /// Whether the copy's leases hold (S1).
+    pub(crate) fn holds(&self, object: &Object, now: Instant) -> bool {
+        self.copies.get(object).is_some_and(|copy| {
+            let volume = self.volumes.get(&copy.validity.volume).copied().unwrap_or_default();
+            may_use(copy.validity.lease(), &volume, now)
+        })
+    }
+}
+
+impl Client {
+    pub(crate) fn new(config: Config, threads: usize) -> Self {
+        Self {
+            holder: Holder::new(config),
+            cache: Cache::default(),
+            link: None,
+            links: 0,
+            seeks: false,
+            is_open: true,
+            threads: vec![Thread::Idle(0); threads],
+            reads: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            numbers: 0,
+            told: None,
+        }
+    }
+
+    /// A thread holds the lock of a copy.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.threads.iter().any(|thread| matches!(thread, Thread::Looked { .. }))
+    }
+
+    /// Whether a read of the object would be served from memory. With a mistake put back the holder is asked itself.
+    pub(crate) fn may_use(&self, object: &Object, now: Instant, is_planted: bool) -> bool {
+        if is_planted {
+            self.cache.copies.contains_key(object) && self.holder.may_serve(object, now)
+        } else {
+            self.cache.holds(object, now)
+        }
+    }
+}
+
+impl Run<'_> {
+    /// An application's thread does its next thing.
+    pub(crate) fn begin(&mut self, place: usize, thread: usize) {
+        let Thread::Idle(next) = self.at.clients[place].threads[thread] else { return };
+        let op = self.world.members[place].threads[thread][next].clone();
+        self.say(|| format!("    client {place}: {op:?}"));
+        self.at.clients[place].change().threads[thread] = Thread::Idle(next + 1);
+        match op {
+            Op::Read(object) => self.read(place, Some((thread, next + 1)), object),
+            Op::Write(change) => self.write(place, (thread, next + 1), change),
+            Op::Evict(object) => {
+                if let Some(copy) = self.at.clients[place].change().cache.copies.remove(&object) {
+                    self.step_holder(place, Input::Evicted { object, stamp: copy.validity.stamp });
+                }
+            }
+            Op::Close => self.step_holder(place, Input::Close),
+            Op::Vanish => self.vanish(place),
+        }
+    }
+
+    /// The client's process is gone. What it had sent may still arrive.
+    fn vanish(&mut self, place: usize) {
+        if let Some(link) = self.at.clients[place].link.and_then(|id| self.at.link_mut(id)) {
+            link.is_broken = true;
+        }
+        let client = self.at.clients[place].change();
+        (client.is_open, client.link, client.seeks) = (false, None, false);
+        client.cache = Cache::default();
+        client.reads.clear();
+        client.writes.clear();
+        client.threads.iter_mut().for_each(|thread| *thread = Thread::Idle(usize::MAX));
+    }
+
+    fn write(&mut self, place: usize, (thread, next): (usize, usize), change: Write) {
+        let client = self.at.clients[place].change();
+        client.numbers += 1;
+        let write = WriteId(client.numbers);
+        client.writes.insert(write, OpenWrite { change: change.clone(), key: None });
+        client.threads[thread] = Thread::Writes(next, write);
+        self.step_holder(place, Input::Write { write, change });
+    }
+
+    /// The application reads: in a thread, or before anything else happens.
+    pub(crate) fn read(&mut self, place: usize, thread: Option<(usize, usize)>, object: Object) {
+        let begun = self.at.oracle.begin_read(&object);
+        let clock = self.world.client_clock(place, self.at.now);
+        let client = &self.at.clients[place];
+        if let (Some((thread, next)), true) = (thread, self.world.splits_hits)
+            && let Some(copy) = client.cache.copies.get(&object)
+        {
+            let path = copy.validity.volume.clone();
+            let validity = client.cache.volumes.get(&path).copied().unwrap_or_default();
+            let volume = Looked { path, validity };
+            let (content, copy) = (Arc::clone(&copy.content), copy.validity.lease());
+            let looked = Thread::Looked { next, object, begun, content, copy, volume };
+            self.at.clients[place].change().threads[thread] = looked;
+            return;
+        }
+        if client.may_use(&object, clock, self.is_planted) {
+            let copy = client.cache.copies.get(&object).cloned();
+            return copy.into_iter().for_each(|copy| self.hit(place, &object, begun, &copy));
+        }
+        self.miss(place, thread, object, begun);
+    }
+
+    /// A thread that has looked a copy up reads the clock, and uses the copy if it may (S1).
+    pub(crate) fn finish(&mut self, place: usize, thread: usize) {
+        let looked = self.at.clients[place].threads[thread].clone();
+        let Thread::Looked { next, object, begun, content, copy, volume } = looked else { return };
+        self.at.clients[place].change().threads[thread] = Thread::Idle(next);
+        let clock = self.world.client_clock(place, self.at.now);
+        let may_use = if self.is_planted {
+            self.at.clients[place].holder.may_serve(&object, clock)
+        } else {
+            may_use(copy, &volume.validity, clock)
+        };
+        if may_use {
+            self.at.clients[place].change().cache.used.insert(volume.path);
+            self.returns(place, &object, begun, &content);
+        } else {
+            self.miss(place, Some((thread, next)), object, begun);
+        }
+    }
+
+    fn hit(&mut self, place: usize, object: &Object, begun: usize, copy: &Copy) {
+        self.at.clients[place].change().cache.used.insert(copy.validity.volume.clone());
+        self.returns(place, object, begun, &copy.content);
+    }
+
+    fn miss(&mut self, place: usize, thread: Option<(usize, usize)>, object: Object, begun: usize) {
+        let client = self.at.clients[place].change();
+        client.numbers += 1;
+        let read = ReadId(client.numbers);
+        client.reads.insert(read, OpenRead { object: object.clone(), begun });
+        if let Some((thread, next)) = thread {
+            client.threads[thread] = Thread::Reads(next, read);
+        }
+        self.step_holder(place, Input::Read { read, object });
+    }
+
+    /// A read returns.
+    fn returns(&mut self, place: usize, object: &Object, begun: usize, content: &Content) {
+        self.say(|| format!("    client {place} reads {object}: {content:?}"));
+        let held = self.at.oracle.change().end_read(object, begun, content);
+        self.demand(held.map_err(|what| format!("client {place}: {what}")));
+    }
+
+    pub(crate) fn client_timer(&mut self, place: usize) {
+        let used = std::mem::take(&mut self.at.clients[place].change().cache.used);
+        self.step_holder(place, Input::Timeout { used });
+        let clock = self.world.client_clock(place, self.at.now);
+        if self.at.clients[place].holder.next_deadline().is_some_and(|deadline| deadline <= clock) {
+            self.demand(Err(format!("client {place} asks again to be called at {clock}")));
+        }
+    }
+
+    /// The client hears that its connection is broken.
+    pub(crate) fn notice(&mut self, place: usize) {
+        self.step_holder(place, Input::Disconnected);
+        self.look_for_leader(place);
+    }
+
+    fn look_for_leader(&mut self, place: usize) {
+        if let Some(link) = self.at.clients[place].link.and_then(|id| self.at.link_mut(id)) {
+            link.is_broken = true;
+        }
+        let client = self.at.clients[place].change();
+        (client.link, client.seeks) = (None, true);
+    }
+
+    pub(crate) fn connect(&mut self, place: usize, server: usize) {
+        if !self.at.leads(server) {
+            self.at.left.misdirections -= 1;
+        }
+        let client = self.at.clients[place].change();
+        client.links += 1;
+        let id = LinkId { client: place, number: client.links };
+        (client.link, client.seeks) = (Some(id), false);
+        self.at.links.push(crate::part::Part::new(Link::new(id, server)));
+        self.step_holder(place, Input::Connected);
+    }
+
+    /// One step of a client's holder, and its effects in order, with the steps that these bring about.
+    pub(crate) fn step_holder(&mut self, place: usize, input: Input) {
+        let clock = self.world.client_clock(place, self.at.now);
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            self.say(|| format!("    client {place} <- {input:?}"));
+            let effects = self.at.clients[place].change().holder.step(input, clock);
+            for effect in effects {
+                self.say(|| format!("    client {place} -> {effect:?}"));
+                self.carry_out_at_client(place, effect, &mut inputs);
+            }
+            self.client_is_sound(place);
+            self.copies_are_true(place);
+        }
+    }
+
+    fn carry_out_at_client(&mut self, place: usize, effect: Effect, inputs: &mut VecDeque<Input>) {
+        let client = self.at.clients[place].change();
+        match effect {
+            Effect::Send { ticket, request } => {
+                self.note_sent(place, &request);
+                if let Some(link) = self.carrying_link(place) {
+                    link.requests.push_back((ticket, Arc::new(request)));
+                }
+            }
+            Effect::Consent(consent) => {
+                if let Some(link) = self.carrying_link(place) {
+                    link.consents.push_back(consent);
+                }
+            }
+            Effect::Install { object, content, validity } => {
+                client.cache.copies.insert(object, Copy { content, validity });
+            }
+            Effect::Revalidate { object, validity } => match client.cache.copies.get_mut(&object) {
+                Some(copy) => copy.validity = validity,
+                None => inputs.push_back(Input::Evicted { object, stamp: validity.stamp }),
+            },
+            Effect::Drop(objects) => client.cache.copies.retain(|object, _| !objects.contains(object)),
+            Effect::DropAll => client.cache = Cache::default(),
+            Effect::VolumeValid { volume, validity } => {
+                client.cache.volumes.insert(volume, validity);
+            }
+            Effect::Serve { reads, object, content, .. } => self.serve(place, &reads, &object, &content),
+            Effect::ServeCached { reads, object, stamp, .. } => {
+                let copy = client.cache.copies.get(&object).filter(|copy| copy.validity.stamp == stamp).cloned();
+                match copy {
+                    Some(copy) => self.serve(place, &reads, &object, &copy.content),
+                    None => {
+                        inputs.push_back(Input::Evicted { object: object.clone(), stamp });
+                        let again = |read| Input::Read { read, object: object.clone() };
+                        inputs.extend(reads.into_iter().map(again));
+                    }
+                }
+            }
+            Effect::ReadFailed { reads, error } => self.reads_failed(place, &reads, &error),
+            Effect::WriteDone { write, result } => self.write_done(place, write, &result),
+            Effect::Connection(told) => {
+                if client.told.replace(told) == Some(told) {
+                    self.demand(Err(format!("client {place} is told {told:?} twice")));
+                }
+            }
+            Effect::FindLeader { .. } => {
+                self.look_for_leader(place);
+                inputs.push_back(Input::Disconnected);
+            }
+            Effect::Closed => {
+                self.look_for_leader(place);
+                let client = self.at.clients[place].change();
+                (client.is_open, client.seeks) = (false, false);
+            }
+        }
+    }
+
+    fn carrying_link(&mut self, place: usize) -> Option<&mut Link> {
+        let id = self.at.clients[place].link?;
+        self.at.link_mut(id).filter(|link| link.carries())
+    }
+
+    /// A write has its name in the log from its first sending on.
+    fn note_sent(&mut self, place: usize, request: &Request) {
+        let Body::Write { write, .. } = &request.body else { return };
+        let key = (request.header.session, request.header.sequence);
+        // No two writes of a world are the same.
+        let open = self.at.clients[place].change().writes.values_mut().find(|open| open.change == *write);
+        let held = match open {
+            Some(OpenWrite { key: Some(old), .. }) if *old != key => {
+                Err(format!("client {place} sends {write:?} as {old:?} and then as {key:?}"))
+            }
+            Some(open) => {
+                open.key = Some(key);
+                Ok(())
+            }
+            None => Err(format!("client {place} sends {write:?}, which nobody waits for")),
+        };
+        self.demand(held);
+    }
+
+    fn serve(&mut self, place: usize, reads: &[ReadId], object: &Object, content: &Content) {
+        for read in reads {
+            match self.at.clients[place].change().reads.remove(read) {
+                Some(open) if open.object == *object => self.returns(place, object, open.begun, content),
+                other => self.demand(Err(format!("client {place} serves {read:?} with {object}: {other:?}"))),
+            }
+            self.go_on(place, |thread| matches!(thread, Thread::Reads(_, other) if other == read));
+        }
+    }
+
+    fn reads_failed(&mut self, place: usize, reads: &[ReadId], error: &ReadError) {
+        for read in reads {
+            self.at.clients[place].change().reads.remove(read);
+            self.go_on(place, |thread| matches!(thread, Thread::Reads(_, other) if other == read));
+        }
+        if *error != ReadError::Closed {
+            self.demand(Err(format!("client {place}: a read failed: {error}")));
+        }
+    }
+
+    fn write_done(&mut self, place: usize, write: WriteId, result: &Result<Written, WriteError>) {
+        let held = match self.at.clients[place].change().writes.remove(&write) {
+            Some(open) => self.at.oracle.change().end_write(open.key, result),
+            None => Err(format!("{write:?} ended twice: {result:?}")),
+        };
+        self.demand(held.map_err(|what| format!("client {place}: {what}")));
+        self.go_on(place, |thread| matches!(thread, Thread::Writes(_, other) if *other == write));
+    }
+
+    /// What a thread waited for has ended.
+    fn go_on(&mut self, place: usize, waited: impl Fn(&Thread) -> bool) {
+        for thread in &mut self.at.clients[place].change().threads {
+            if waited(thread)
+                && let Thread::Reads(next, _) | Thread::Writes(next, _) = *thread
+            {
+                *thread = Thread::Idle(next);
+            }
+        }
+    }
+}

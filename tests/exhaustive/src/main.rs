@@ -1,0 +1,96 @@
+//! Explores a small world and says what it found: the counts, or the shortest path to what is broken.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use leasehold_exhaustive::{CAN_PLANT, Search, World, all, explore, named, walk};
+use leasehold_protocol::planted::Bug;
+
+/// Visits every situation that any order of steps leads to in a small world, and checks each.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold-exhaustive")]
+struct Arguments {
+    /// The world; all worlds are listed if none is named. `all` takes one after the other.
+    world: Option<String>,
+    /// How many threads look.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// A known mistake to put back, by its name in protocol/src/planted.rs, such as `ServeAfterExpiry`; `all` takes one after the
+    /// other, each in one world after the other until it is found. Needs a build with `--features planted-bugs`.
+    #[arg(long, value_name = "NAME")]
+    plant: Option<String>,
+    /// Gives up beyond this many situations; each takes about 60 bytes, those of the last depth some kilobytes.
+    #[arg(long, value_name = "COUNT", default_value_t = 50_000_000)]
+    most: usize,
+    /// Prints one path through the world instead: which one, this number decides.
+    #[arg(long, value_name = "NUMBER")]
+    walk: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let Some(name) = &arguments.world else {
+        for world in all() {
+            println!("{:<28} {}", world.name, world.about);
+        }
+        return ExitCode::SUCCESS;
+    };
+    if arguments.plant.is_some() && !CAN_PLANT {
+        return refuse("this build cannot put mistakes back: build with --features planted-bugs");
+    }
+    let worlds = match name.as_str() {
+        "all" => all(),
+        name => named(name).into_iter().collect(),
+    };
+    if worlds.is_empty() {
+        return refuse(&format!("there is no world {name}: without a name all are listed"));
+    }
+    if arguments.plant.as_deref() == Some("all") {
+        look_for_all(&arguments, worlds);
+        return ExitCode::SUCCESS;
+    }
+    let bug = match arguments.plant.as_deref().map(bug_named) {
+        Some(Err(what)) => return refuse(&what),
+        Some(Ok(bug)) => Some(bug),
+        None => None,
+    };
+    let mut is_sound = true;
+    for world in worlds {
+        if let Some(choice) = arguments.walk {
+            println!("{}", walk(&world, bug, choice));
+            continue;
+        }
+        let report = explore(&world, Search { bug, threads: arguments.threads, most: arguments.most });
+        if let Some(violation) = &report.violation {
+            println!("{}\n", violation.path);
+        }
+        println!("{:<28} {report}", world.name);
+        is_sound &= report.violation.is_none() && report.is_complete;
+    }
+    if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Says of each mistake in which world it shows first, the small ones taken first.
+fn look_for_all(arguments: &Arguments, mut worlds: Vec<World>) {
+    worlds.sort_by_key(|world| world.least);
+    for bug in Bug::ALL {
+        let search = Search { bug: Some(bug), threads: arguments.threads, most: arguments.most };
+        let mut reports = worlds.iter().map(|world| (world.name, explore(world, search)));
+        let found = reports.find_map(|(name, report)| {
+            let violation = report.violation?;
+            Some(format!("{name} | {} | {} | {}", violation.depth, report.situations, violation.what))
+        });
+        println!("{bug:?} | {}", found.unwrap_or_else(|| "not found".to_owned()));
+    }
+}
+
+fn bug_named(name: &str) -> Result<Bug, String> {
+    let found = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
+    let names = || Bug::ALL.map(|bug| format!("{bug:?}")).join(", ");
+    found.ok_or_else(|| format!("there is no mistake {name}: expected one of {}", names()))
+}
+
+fn refuse(what: &str) -> ExitCode {
+    eprintln!("{what}");
+    ExitCode::from(2)
+}

@@ -1,0 +1,152 @@
+//! What is true, and what clients have been told. Reads and writes are judged by that alone.
+//!
+//! A read is right if it returns a version that had been committed by then, and no older one than anybody had been told of
+//! when it began (linearizability, Herlihy and Wing 1990): told by the answer to a write, or by a value that was read.
+//! Writes take effect once, and clients are told what happened (S9).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_protocol::{
+    command::{Command, LeaseKey, Outcome, Proposal, Written},
+    holder::WriteError,
+    id::{Revision, Sequence, SessionId},
+    object::{Content, Object},
+    state::State,
+};
+
+/// Names a write in the log.
+pub(crate) type WriteKey = (SessionId, Sequence);
+
+/// What was committed, and told.
+#[derive(Debug, Clone, Hash)]
+pub(crate) struct Oracle {
+    /// All contents that each object has had.
+    versions: BTreeMap<Object, Vec<Content>>,
+    /// The place of the version of each object that somebody has been told of.
+    told: BTreeMap<Object, usize>,
+    /// The places of the versions that there were after each change.
+    after: BTreeMap<Revision, BTreeMap<Object, usize>>,
+    effects: BTreeMap<WriteKey, Revision>,
+    never: BTreeSet<WriteKey>,
+}
+
+impl Oracle {
+    pub(crate) fn new(truth: &State, objects: &[Object]) -> Self {
+        let versions = objects.iter().map(|object| (object.clone(), vec![truth.content(object)])).collect();
+        let told = objects.iter().map(|object| (object.clone(), 0)).collect();
+        Self { versions, told, after: BTreeMap::new(), effects: BTreeMap::new(), never: BTreeSet::new() }
+    }
+
+    /// An entry was committed: `before` became `truth`. Says what is wrong with that.
+    pub(crate) fn committed(
+        &mut self,
+        before: &State,
+        truth: &State,
+        (proposal, outcomes): (&Proposal, &[Outcome]),
+    ) -> Result<(), String> {
+        truth.check()?;
+        horizons_move_forward(before, truth)?;
+        for (object, versions) in &mut self.versions {
+            let content = truth.content(object);
+            if versions.last() != Some(&content) {
+                versions.push(content);
+            }
+        }
+        for (command, outcome) in proposal.commands.iter().zip(outcomes) {
+            if let (Command::Write { session, sequence, .. }, Outcome::Written(Ok(written))) = (command, outcome)
+                && written.revision > before.revision()
+            {
+                self.took_effect((*session, *sequence), written.revision)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn took_effect(&mut self, key: WriteKey, revision: Revision) -> Result<(), String> {
+        let places = self.versions.iter().map(|(object, versions)| (object.clone(), versions.len() - 1)).collect();
+        self.after.insert(revision, places);
+        if let Some(other) = self.effects.insert(key, revision) {
+            return Err(format!("write {key:?} took effect at {other} and again at {revision}"));
+        }
+        if self.never.contains(&key) {
+            return Err(format!("write {key:?} took effect at {revision} after it was refused"));
+        }
+        Ok(())
+    }
+
+    /// What a read that begins now has to see at least.
+    pub(crate) fn begin_read(&self, object: &Object) -> usize {
+        self.told.get(object).copied().unwrap_or_default()
+    }
+
+    /// A read that began when the version at `begun` had been told of returns this.
+    pub(crate) fn end_read(&mut self, object: &Object, begun: usize, content: &Content) -> Result<(), String> {
+        let Some(versions) = self.versions.get(object) else { return Ok(()) };
+        // Of equal contents the oldest that fits is taken.
+        let Some(found) = versions.iter().skip(begun).position(|version| version == content) else {
+            let expected = &versions[begun..];
+            return Err(format!("stale read of {object}: {content:?}, expected one of {expected:?}"));
+        };
+        let told = self.told.entry(object.clone()).or_default();
+        *told = (*told).max(begun + found);
+        Ok(())
+    }
+
+    /// The application is told how a write ended. `key` is its name in the log, if it was ever sent.
+    pub(crate) fn end_write(
+        &mut self,
+        key: Option<WriteKey>,
+        result: &Result<Written, WriteError>,
+    ) -> Result<(), String> {
+        let effect = key.and_then(|key| self.effects.get(&key)).copied();
+        let fits = match result {
+            Ok(written) => effect == Some(written.revision),
+            Err(WriteError::Refused(_)) => effect.is_none(),
+            Err(WriteError::NotSent) => key.is_none(),
+            Err(WriteError::OutcomeUnknown) => key.is_some(),
+        };
+        match (result, key) {
+            (Ok(written), _) => self.acknowledged(written.revision),
+            (Err(WriteError::Refused(_)), Some(key)) => {
+                self.never.insert(key);
+            }
+            _ => {}
+        }
+        if fits { Ok(()) } else { Err(format!("write {key:?} took effect at {effect:?}, told was {result:?}")) }
+    }
+
+    /// A client was told that this change has been made: so have all before it.
+    fn acknowledged(&mut self, revision: Revision) {
+        let Some(places) = self.after.get(&revision) else { return };
+        for (object, place) in places {
+            let told = self.told.entry(object.clone()).or_default();
+            *told = (*told).max(*place);
+        }
+    }
+}
+
+/// *Horizons and cluster time never move backwards* (T6).
+fn horizons_move_forward(before: &State, after: &State) -> Result<(), String> {
+    if after.cluster_time() < before.cluster_time() {
+        return Err(format!("cluster time went back from {} to {}", before.cluster_time(), after.cluster_time()));
+    }
+    for (key, lease) in after.leases() {
+        let old = before.lease(key).map(|old| (old.incarnation, old.horizon));
+        let new = (lease.incarnation, lease.horizon);
+        if let Some(old) = old.filter(|old| new < *old) {
+            return Err(format!("{key:?} went back from {old:?} to {new:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// The leases that ended with an entry.
+pub(crate) fn ended<'a>(
+    proposal: &'a Proposal,
+    outcomes: &'a [Outcome],
+) -> impl Iterator<Item = (&'a SessionId, &'a leasehold_protocol::path::Path)> {
+    proposal.commands.iter().zip(outcomes).filter_map(|(command, outcome)| match (command, outcome) {
+        (Command::Expire { lease: LeaseKey::Volume(session, volume), .. }, Outcome::Expired) => Some((session, volume)),
+        _ => None,
+    })
+}

@@ -1,0 +1,31 @@
+//! Known mistakes, put back where the build can do that.
+
+use leasehold_protocol::{
+    planted::{Bug, Planted},
+    state::State,
+};
+
+/// Whether this build can put mistakes back: with the feature `planted-bugs`.
+pub const CAN_PLANT: bool = cfg!(feature = "planted-bugs");
+
+/// What the rules of clients and leaders are told.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn planted(bug: Option<Bug>) -> Planted {
+    bug.map_or_else(Planted::default, Planted::one)
+}
+
+/// What the rules of clients and leaders are told: nothing, in this build.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) fn planted(_bug: Option<Bug>) -> Planted {
+    Planted::default()
+}
+
+/// Puts a mistake into a state.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn plant(state: &mut State, bug: Option<Bug>) {
+    state.plant(planted(bug));
+}
+
+/// Does nothing, in this build.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) fn plant(_state: &mut State, _bug: Option<Bug>) {}

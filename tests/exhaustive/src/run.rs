@@ -1,0 +1,163 @@
+//! One action, carried out: from a situation to the next, and what that breaks.
+
+use std::sync::Arc;
+
+use leasehold_protocol::{
+    command::Proposal,
+    lessor,
+    planted::{Bug, Planted},
+};
+
+use crate::{
+    action::Action,
+    oracle::ended,
+    planting::planted,
+    situation::{Link, LinkId, Situation},
+    world::World,
+};
+
+/// A situation on its way to the next.
+pub(crate) struct Run<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) planted: Planted,
+    pub(crate) is_planted: bool,
+    pub(crate) at: Situation,
+    violation: Option<String>,
+    /// What happened, in words, if they are wanted.
+    lines: Option<Vec<String>>,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(world: &'a World, bug: Option<Bug>, at: Situation, keeps_lines: bool) -> Self {
+        let lines = keeps_lines.then(Vec::new);
+        Self { world, planted: planted(bug), is_planted: bug.is_some(), at, violation: None, lines }
+    }
+
+    /// Says something, if anybody listens.
+    pub(crate) fn say(&mut self, words: impl FnOnce() -> String) {
+        if let Some(lines) = &mut self.lines {
+            lines.push(words());
+        }
+    }
+
+    pub(crate) fn take_lines(&mut self) -> Vec<String> {
+        self.lines.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Something may not hold.
+    pub(crate) fn demand(&mut self, held: Result<(), String>) {
+        if let Err(what) = held {
+            self.violation.get_or_insert(what);
+        }
+    }
+
+    pub(crate) fn verdict(&mut self) -> Result<(), String> {
+        self.violation.take().map_or(Ok(()), Err)
+    }
+
+    /// Does one thing. Says what is broken afterwards.
+    pub(crate) fn act(&mut self, action: Action) -> Result<(), String> {
+        let millis = self.at.now / 1000;
+        self.say(|| format!("[{millis} ms] {action}"));
+        match action {
+            Action::Begin { client, thread } => self.begin(client, thread),
+            Action::Finish { client, thread } => self.finish(client, thread),
+            Action::ClientTimer { client } => self.client_timer(client),
+            Action::Notice { client } => self.notice(client),
+            Action::Connect { client, server } => self.connect(client, server),
+            Action::Up { link, place } => self.up(link, place),
+            Action::UpConsent { link } => self.up_consent(link),
+            Action::Down { link, place } => self.down(link, place),
+            Action::DownRecall { link } => self.down_recall(link),
+            Action::Commit => self.commit_oldest(),
+            Action::Ask { server } => self.ask(server),
+            Action::Verdict { server } => self.hear_verdict(server),
+            Action::ServerTimer { server } => self.step_lessor(server, lessor::Input::Timeout),
+            Action::Learn { server } => self.step_down(server),
+            Action::Elect { server, kept, is_late } => self.elect(server, kept, is_late),
+            Action::Advance => self.advance(),
+            Action::Break { client } => {
+                self.at.left.breaks -= 1;
+                self.change_link(client, |link| {
+                    link.is_broken = true;
+                });
+            }
+            Action::Cut { client } => {
+                self.at.left.cuts -= 1;
+                self.change_link(client, |link| *link = Link { is_cut: true, ..Link::new(link.id, link.server) });
+            }
+            Action::LoseRecall { client } => {
+                self.at.left.lost_recalls -= 1;
+                self.change_link(client, |link| {
+                    link.recalls.pop_front();
+                });
+            }
+        }
+        self.verdict()
+    }
+
+    fn change_link(&mut self, client: usize, change: impl FnOnce(&mut Link)) {
+        if let Some(link) = self.at.clients[client].link.and_then(|id| self.at.link_mut(id)) {
+            change(link);
+        }
+    }
+
+    fn advance(&mut self) {
+        self.at.moment += 1;
+        self.at.now = self.at.now.max(self.world.moments[self.at.moment] * 1000 + self.world.start());
+    }
+
+    fn up(&mut self, id: LinkId, place: usize) {
+        if place > 0 {
+            self.at.left.overtakings -= 1;
+        }
+        let Some(link) = self.at.link_mut(id) else { return };
+        let server = link.server;
+        if let Some((ticket, request)) = link.requests.remove(place) {
+            self.server_is_asked(server, id, ticket, &request);
+        }
+    }
+
+    fn up_consent(&mut self, id: LinkId) {
+        let Some(link) = self.at.link_mut(id) else { return };
+        let server = link.server;
+        if let Some(consent) = link.consents.pop_front() {
+            self.step_lessor(server, lessor::Input::Consent(consent));
+        }
+    }
+
+    fn down(&mut self, id: LinkId, place: usize) {
+        if place > 0 {
+            self.at.left.overtakings -= 1;
+        }
+        if let Some((ticket, response)) = self.at.link_mut(id).and_then(|link| link.responses.remove(place)) {
+            let response = Arc::unwrap_or_clone(response);
+            self.step_holder(id.client, leasehold_protocol::holder::Input::Answered { ticket, response });
+        }
+    }
+
+    fn down_recall(&mut self, id: LinkId) {
+        if let Some(recall) = self.at.link_mut(id).and_then(|link| link.recalls.pop_front()) {
+            self.step_holder(id.client, leasehold_protocol::holder::Input::Recalled(recall));
+        }
+    }
+
+    /// A quorum has an entry: it is in the one order. Every copy that may still be used has to be what is true now.
+    pub(crate) fn commit(&mut self, proposal: &Proposal) -> Vec<leasehold_protocol::command::Outcome> {
+        let before = self.at.truth.clone();
+        let index = before.applied_index() + 1;
+        let outcomes = self.at.truth.change().apply(index, proposal).outcomes;
+        self.at.truth.seal();
+        self.say(|| format!("    committed {index}: {proposal:?}"));
+        self.say(|| format!("    outcomes: {outcomes:?}"));
+        let held = self.at.oracle.change().committed(&before, &self.at.truth, (proposal, &outcomes));
+        self.demand(held);
+        for (session, volume) in ended(proposal, &outcomes) {
+            self.nobody_counts_on(*session, volume);
+        }
+        for client in 0..self.at.clients.len() {
+            self.copies_are_true(client);
+        }
+        outcomes
+    }
+}

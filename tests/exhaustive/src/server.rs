@@ -1,0 +1,185 @@
+//! A server: the shell around the lessor, as thin as the real one is meant to be; and what Raft does with its entries.
+//!
+//! The stand-in for Raft: one order of committed entries, and one server that may add to it. A server that was deposed does not
+//! know for a while; what it appends then is lost. Whoever is elected has applied all that is committed.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use leasehold_protocol::{
+    command::{Command, Proposal},
+    holder::Ticket,
+    id::{Epoch, RequestId},
+    lessor::{Config, Effect, Input, Lessor},
+    limits::Limits,
+    message::{Body, Refusal, Request, Response},
+};
+
+use crate::{
+    run::Run,
+    situation::{LinkId, Proof, Server},
+};
+
+impl Run<'_> {
+    /// One step of a server's lessor, its effects in order, and what it then wants to propose.
+    pub(crate) fn step_lessor(&mut self, place: usize, input: Input) {
+        let now = self.at.now;
+        let clock = self.world.server_clock(place, now);
+        self.say(|| format!("    server {place} <- {input:?}"));
+        let server = self.at.servers[place].change();
+        server.stepped = now;
+        let Server { lessor: Some(lessor), state, .. } = server else { return };
+        let effects = lessor.step(input, state, clock);
+        let held = lessor.check(state);
+        self.demand(held.map_err(|what| format!("server {place}: {what}")));
+        self.carry_out(place, effects);
+        self.propose(place);
+    }
+
+    fn carry_out(&mut self, place: usize, effects: Vec<Effect>) {
+        for effect in effects {
+            self.say(|| format!("    server {place} -> {effect:?}"));
+            match effect {
+                Effect::Reply { id, response } => {
+                    if let Some((link, ticket)) = self.at.servers[place].change().asked.remove(&id) {
+                        self.send_down(link, ticket, response);
+                    }
+                }
+                Effect::Recall(recall) => {
+                    let route = self.at.servers[place].routes.get(&recall.session).map(|(_, link)| *link);
+                    if let Some(link) = route.and_then(|link| self.at.link_mut(link)).filter(|link| link.carries()) {
+                        link.recalls.push_back(recall);
+                    }
+                }
+                Effect::Prove { round } => {
+                    self.at.servers[place].change().proof = Some(Proof { round, verdict: None });
+                }
+            }
+        }
+    }
+
+    fn send_down(&mut self, link: LinkId, ticket: Ticket, response: Response) {
+        if let Some(link) = self.at.link_mut(link).filter(|link| link.carries()) {
+            link.responses.push_back((ticket, Arc::new(response)));
+        }
+    }
+
+    pub(crate) fn server_is_asked(&mut self, place: usize, link: LinkId, ticket: Ticket, request: &Request) {
+        if self.at.servers[place].lessor.is_none() {
+            let leader = Some(self.at.leader.to_string());
+            let result = Err(Refusal::NotLeader { leader });
+            let response = Response { epoch: Epoch(0), promises: Vec::new(), lapses: Vec::new(), result };
+            return self.send_down(link, ticket, response);
+        }
+        let server = self.at.servers[place].change();
+        if let Body::Register = request.body {
+            let route = (request.header.registration, link);
+            let last = server.routes.entry(request.header.session).or_insert(route);
+            *last = route.max(*last);
+        }
+        let free = (1..).map(RequestId).find(|id| !server.asked.contains_key(id));
+        let id = free.unwrap_or_default();
+        server.asked.insert(id, (link, ticket));
+        self.step_lessor(place, Input::Request { id, request: request.clone() });
+    }
+
+    /// The server appends what its lessor has to propose. What one appends that leads no more is lost.
+    fn propose(&mut self, place: usize) {
+        let clock = self.world.server_clock(place, self.at.now);
+        let leads = self.at.leads(place);
+        let server = self.at.servers[place].change();
+        while let Some(proposal) = server.lessor.as_mut().and_then(|lessor| lessor.take_proposal(clock)) {
+            if leads {
+                server.tail.push_back(Arc::new(proposal));
+            }
+        }
+        let is_tick = |proposal: &Arc<Proposal>| matches!(proposal.commands[..], [Command::Tick { .. }]);
+        if leads && self.world.commits_ticks && server.tail.len() == 1 && server.tail.iter().all(is_tick) {
+            self.commit_oldest();
+        }
+    }
+
+    /// A quorum has the leader's oldest entry, and the leader applies it.
+    pub(crate) fn commit_oldest(&mut self) {
+        let leader = self.at.leader;
+        let Some(proposal) = self.at.servers[leader].change().tail.pop_front() else { return };
+        let outcomes = self.commit(&proposal);
+        let truth = self.at.truth.clone();
+        let server = self.at.servers[leader].change();
+        server.state = truth;
+        if server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(&proposal)) {
+            self.step_lessor(leader, Input::Committed { number: proposal.number, outcomes });
+        }
+    }
+
+    /// The others say whether the server leads.
+    pub(crate) fn ask(&mut self, place: usize) {
+        let leads = self.at.leads(place);
+        if let Some(proof) = &mut self.at.servers[place].change().proof {
+            proof.verdict = Some(leads);
+        }
+    }
+
+    /// The server hears what they said. Everything committed by then is applied on one that leads.
+    pub(crate) fn hear_verdict(&mut self, place: usize) {
+        let leads = self.at.leads(place);
+        let Some(Proof { round, verdict }) = self.at.servers[place].change().proof.take() else { return };
+        let input = if verdict.unwrap_or(leads) { Input::Proven { round } } else { Input::NotProven { round } };
+        self.step_lessor(place, input);
+    }
+
+    /// A server is elected. Of what the last leader appended, some first part is committed before what the new one adds.
+    pub(crate) fn elect(&mut self, place: usize, kept: usize, is_late: bool) {
+        let old = self.at.leader;
+        let left = if old == place { &mut self.at.left.reelections } else { &mut self.at.left.elections };
+        *left = left.saturating_sub(1);
+        let mut tail = std::mem::take(&mut self.at.servers[old].change().tail);
+        let late = tail.split_off(kept);
+        for proposal in tail {
+            self.commit(&proposal);
+        }
+        self.lead(place);
+        // A first entry of an epoch is not among what a shell keeps: nobody would be there to lead by it.
+        if is_late {
+            let late = late.into_iter().filter(|proposal| proposal.epoch > Epoch(0));
+            self.at.servers[place].change().tail.extend(late);
+        }
+    }
+
+    /// The server has won an election.
+    pub(crate) fn lead(&mut self, place: usize) {
+        self.step_down(place);
+        self.at.term += 1;
+        self.at.leader = place;
+        let (now, term) = (self.at.now, self.at.term);
+        let config = Config {
+            replica: place as u64,
+            attempt: term,
+            drift: self.world.drift(),
+            limits: Limits::default(),
+            planted: self.planted,
+        };
+        let clock = self.world.server_clock(place, now);
+        let state = self.at.truth.clone();
+        let server = self.at.servers[place].change();
+        server.lessor = Some(Lessor::new(config, &state, clock));
+        (server.state, server.term, server.stepped) = (state, term, now);
+        self.propose(place);
+    }
+
+    /// The server leads no more, and knows it. Everybody who waits is told.
+    pub(crate) fn step_down(&mut self, place: usize) {
+        let clock = self.world.server_clock(place, self.at.now);
+        let server = self.at.servers[place].change();
+        (server.tail, server.proof) = (VecDeque::new(), None);
+        if let Some(lessor) = server.lessor.take() {
+            let effects = lessor.step_down(&server.state, clock);
+            self.carry_out(place, effects);
+        }
+        let server = self.at.servers[place].change();
+        server.routes.clear();
+        let left = std::mem::take(&mut server.asked);
+        if !left.is_empty() {
+            self.demand(Err(format!("server {place} stepped down and left requests unanswered: {left:?}")));
+        }
+    }
+}

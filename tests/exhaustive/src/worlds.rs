@@ -1,0 +1,192 @@
+//! The worlds.
+
+use std::time::Duration;
+
+use crate::world::{
+    Faults, Member, Op, TERM, World, children, create, data, delete, list, make_volume, put, read, remove_volume,
+};
+
+/// All worlds.
+pub fn all() -> Vec<World> {
+    let mut worlds = races();
+    worlds.extend(elections());
+    worlds.extend(lapses());
+    worlds.extend(trees());
+    worlds.extend(connections());
+    worlds
+}
+
+/// The world of this name.
+pub fn named(name: &str) -> Option<World> {
+    all().into_iter().find(|world| world.name == name)
+}
+
+const NONE: Faults =
+    Faults { elections: 0, reelections: 0, breaks: 0, cuts: 0, lost_recalls: 0, overtakings: 0, misdirections: 0 };
+
+/// Reads and writes that overtake each other, while one leader leads.
+fn races() -> Vec<World> {
+    let world = |name, about| World::new(name, about).node("/a", "0");
+    vec![
+        world("read-write", "one client writes an object that another holds and reads")
+            .least(3000)
+            .member(Member::slow().does(&[put("/a", "1"), read("/a")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a"), read("/a")]).does(&[read("/a")])),
+        world(
+            "miss-write",
+            "one client writes an object while another misses it twice, and its answers overtake each other",
+        )
+        .least(3000)
+        .member(Member::slow().holds(&[data("/")]).does(&[put("/a", "1"), put("/a", "2")]))
+        .member(Member::slow().holds(&[data("/")]).does(&[read("/a"), read("/a")]).does(&[read("/a")]))
+        .faults(Faults { overtakings: 1, ..NONE }),
+        world("two-writers", "two clients write an object that a third one holds, and read it")
+            .least(25000)
+            .member(Member::slow().does(&[put("/a", "1"), read("/a")]))
+            .member(Member::slow().does(&[put("/a", "2"), read("/a")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")])),
+        world("writer-reads", "a client reads what it is writing, and another writes it too")
+            .least(15000)
+            .member(Member::slow().holds(&[data("/a")]).does(&[put("/a", "1")]).does(&[read("/a"), read("/a")]))
+            .member(Member::slow().holds(&[data("/")]).does(&[put("/a", "2"), read("/a")])),
+        world("evicted", "a client's cache drops a copy that another is writing, and reads it again")
+            .least(800)
+            .member(Member::slow().does(&[put("/a", "1")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[Op::Evict(data("/a")), read("/a")]).does(&[read("/a")])),
+        world("covering", "two clients of a volume whose objects are not kept track of write, and read")
+            .least(400)
+            .covering()
+            .member(Member::slow().holds(&[data("/a")]).does(&[put("/a", "1")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[put("/a", "2"), read("/a")])),
+    ]
+}
+
+/// Leaders that are replaced, and do not know. What they refuse is asked again after 20 ms or more.
+fn elections() -> Vec<World> {
+    let world = |name, about| World::new(name, about).node("/a", "0").servers(&[10_000, 10_000]);
+    let one = Faults { elections: 1, ..NONE };
+    vec![
+        world("election-recall", "the leader is replaced while it recalls a copy for a write")
+            .least(120000)
+            .member(Member::slow().holds(&[data("/")]).does(&[put("/a", "1")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
+            .moments(&[30])
+            .faults(one),
+        world("reelection", "the leader is elected again with entries on their way")
+            .least(70000)
+            .member(Member::slow().holds(&[data("/")]).does(&[put("/a", "1")]))
+            .member(Member::slow().holds(&[data("/")]).does(&[read("/a")]))
+            .moments(&[30])
+            .faults(Faults { reelections: 1, ..NONE }),
+        world("deposed-reads", "a client reads from a leader that was replaced, while another writes at the new one")
+            .least(10000)
+            .member(Member::slow().does(&[put("/a", "1")]))
+            .member(Member::slow().holds(&[data("/")]).does(&[read("/a")]))
+            .moments(&[30])
+            .faults(one),
+        world("deposed-promises", "a leader that was paused and replaced promises, and its successor ends the lease")
+            .least(70000)
+            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
+            .moments(&[110, 218, 228])
+            .faults(one),
+    ]
+}
+
+/// Leases that end, and clients that come back.
+fn lapses() -> Vec<World> {
+    let world = |name, about| World::new(name, about).node("/a", "0");
+    vec![
+        world("pause", "a client is paused around the end of its lease, and before it uses what it looked up")
+            .least(150000)
+            .member(Member::slow().does(&[put("/a", "1")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a"), read("/a")]))
+            .moments(&[199, 204])
+            .splits_hits(),
+        world("slow-answer", "the answer that brings a lease is so slow that the lease has nearly ended when it comes")
+            .least(150000)
+            .member(Member::slow().does(&[put("/a", "1")]))
+            .member(Member::slow().does(&[read("/a"), read("/a")]))
+            .moments(&[100, 204]),
+        world("lapse-return", "a client comes back after its lease has ended, while another writes what it had")
+            .least(14000)
+            .member(Member::slow().does(&[put("/a", "1")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a"), read("/a")]))
+            .moments(&[201]),
+        world("object-lapse", "a client's object lease ends before its volume lease, while another writes")
+            .least(60000)
+            .object_term(TERM)
+            .member(Member::slow().does(&[put("/a", "1")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
+            .moments(&[120, 240]),
+        world("dead-holder", "the holder of a copy dies, and another writes")
+            .least(900)
+            .member(Member::slow().does(&[put("/a", "1")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[Op::Vanish]))
+            .moments(&[100, 204]),
+        world("session-return", "a client comes back when its session is about to end")
+            .least(70000)
+            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a"), put("/a", "1")]))
+            .silence(Duration::from_millis(599_900))
+            .moments(&[50, 121, 200]),
+        world("close", "a client that holds a copy closes its session, and another writes")
+            .least(300)
+            .member(Member::slow().does(&[put("/a", "1")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[Op::Close]).does(&[read("/a")])),
+    ]
+}
+
+/// Nodes that come and go, and volumes.
+fn trees() -> Vec<World> {
+    vec![
+        World::new("absence", "a client holds the absence of a node that another makes")
+            .least(500)
+            .member(Member::slow().does(&[create("/b", "1"), delete("/b")]))
+            .member(Member::slow().holds(&[data("/b")]).does(&[read("/b"), read("/b")])),
+        World::new("children", "a client holds a list of children in which another makes one, and a third removes it")
+            .least(3000)
+            .member(Member::slow().does(&[create("/b", "1")]))
+            .member(Member::slow().holds(&[children("/")]).does(&[list("/"), read("/b")]))
+            .member(Member::slow().does(&[delete("/b")])),
+        World::new("volume-made", "a volume is made over cached paths, and removed, while others read and write there")
+            .least(20000)
+            .node("/v/y", "0")
+            .member(Member::slow().holds(&[data("/")]).does(&[make_volume("/v"), remove_volume("/v")]))
+            .member(Member::slow().holds(&[data("/v/y")]).does(&[read("/v/y"), read("/v/y")]))
+            .member(Member::slow().does(&[put("/v/y", "1")])),
+        World::new("two-volumes", "a volume with a lease of its own is removed while its objects are read and written")
+            .least(120)
+            .node("/v/y", "0")
+            .volume("/v")
+            .member(Member::slow().does(&[remove_volume("/v")]))
+            .member(Member::slow().holds(&[data("/v/y"), data("/")]).does(&[read("/v/y"), put("/v/y", "1")])),
+    ]
+}
+
+/// Connections that break, or lose something.
+fn connections() -> Vec<World> {
+    let world = |name, about| World::new(name, about).node("/a", "0");
+    vec![
+        world("broken-write", "a connection breaks while a write is on its way, and the write is sent again")
+            .least(15000)
+            .member(Member::slow().holds(&[data("/a")]).does(&[put("/a", "1"), read("/a")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[put("/a", "2")]))
+            .faults(Faults { breaks: 1, ..NONE }),
+        world("broken-return", "a connection breaks while a client comes back after its lease has ended")
+            .least(200)
+            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
+            .moments(&[201])
+            .faults(Faults { breaks: 1, ..NONE }),
+        world("lost-recall", "a recall is lost, and later ones show it")
+            .least(1000)
+            .member(Member::slow().does(&[put("/a", "1")]))
+            .member(Member::slow().holds(&[data("/a"), data("/")]).does(&[read("/a")]))
+            .member(Member::slow().does(&[put("/", "2")]))
+            .faults(Faults { lost_recalls: 1, ..NONE }),
+        world("cut-holder", "the connection of a holder goes dead, and another writes")
+            .least(600)
+            .member(Member::slow().does(&[put("/a", "1")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
+            .moments(&[204])
+            .faults(Faults { cuts: 1, ..NONE }),
+    ]
+}
