@@ -4,6 +4,8 @@
 //! a journal that is there without the version's marker, or a marker that is empty. It also does not fsync the directory
 //! that a new keyspace's directory is in. So a database is made beside its place, with all its keyspaces, and gets its name when
 //! all of it is on the disk; and a keyspace that is made later is synced here.
+//!
+//! What a crash left half written at the end of its journal is cut off first ([`journal`]).
 
 use std::{
     fs, io,
@@ -12,7 +14,10 @@ use std::{
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
 
-use super::directory;
+use super::{
+    directory,
+    journal::{self, Synced},
+};
 
 /// Where the store underneath keeps the directories of its keyspaces.
 const KEYSPACES: &str = "keyspaces";
@@ -21,7 +26,14 @@ const KEYSPACES: &str = "keyspaces";
 pub(super) type Options = fn() -> KeyspaceCreateOptions;
 
 /// Opens a database; makes it with these keyspaces if it is not there.
-pub(super) fn open(dir: &Path, journal_max_bytes: u64, keyspaces: &[(&str, Options)]) -> fjall::Result<Database> {
+///
+/// `synced` says how its batches are written, and with it what a crash of the machine can have left of them.
+pub(super) fn open(
+    dir: &Path,
+    journal_max_bytes: u64,
+    synced: Synced,
+    keyspaces: &[(&str, Options)],
+) -> fjall::Result<Database> {
     let start = |dir: &Path| Database::builder(dir).worker_threads(1).max_journaling_size(journal_max_bytes).open();
     if !dir.try_exists()? {
         let new = beside(dir);
@@ -39,6 +51,7 @@ pub(super) fn open(dir: &Path, journal_max_bytes: u64, keyspaces: &[(&str, Optio
         fs::rename(&new, dir)?;
         directory::sync(dir.parent().unwrap_or(Path::new(".")))?;
     }
+    journal::cut(dir, synced)?;
     start(dir)
 }
 

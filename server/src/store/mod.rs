@@ -16,6 +16,7 @@
 
 mod database;
 pub mod directory;
+mod journal;
 pub mod log;
 pub mod poison;
 pub mod snapshot;

@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     database,
+    journal::Synced,
     poison::Poison,
     snapshot::{Header, Row, SnapshotError, SnapshotFile},
 };
@@ -240,7 +241,7 @@ impl Disk {
         let first = rows_name(0);
         let keyspaces: [(&str, database::Options); 2] =
             [(META, KeyspaceCreateOptions::default), (&first, rows_options)];
-        let database = database::open(dir, JOURNAL_MAX_BYTES, &keyspaces)?;
+        let database = database::open(dir, JOURNAL_MAX_BYTES, Synced::Sometimes, &keyspaces)?;
         let meta = database::keyspace(&database, dir, META, KeyspaceCreateOptions::default)?;
         let generation = read(&meta, GENERATION)?.unwrap_or(0);
         let rows = keyspace(&database, dir, generation)?;

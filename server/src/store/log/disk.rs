@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::tail::{Tail, entry_bytes};
 use crate::{
     raft::types::alias::{Entry, LogId, Vote},
-    store::{database, witness::Witness},
+    store::{database, journal::Synced, witness::Witness},
 };
 
 const CRC_BYTES: usize = 4;
@@ -86,7 +86,7 @@ impl Disk {
         let witness = Witness::open(witness).map_err(OpenLogError::Witness)?;
         let keyspaces: [(&str, database::Options); 2] =
             [(ENTRIES, entries_options), (META, KeyspaceCreateOptions::default)];
-        let database = database::open(dir, JOURNAL_MAX_BYTES, &keyspaces)?;
+        let database = database::open(dir, JOURNAL_MAX_BYTES, Synced::Always, &keyspaces)?;
         let [entries, meta] = keyspaces.map(|(name, options)| database::keyspace(&database, dir, name, options));
         let (entries, meta) = (entries?, meta?);
         let disk = Self { database, entries, meta };

@@ -156,7 +156,8 @@ impl Writer {
                 Err(mpsc::error::TryRecvError::Disconnected) => return None,
                 Err(mpsc::error::TryRecvError::Empty) => {
                     let swept = self.guarded(|writer| {
-                        let mut batch = writer.disk.batch();
+                        // Fsynced like all others: that is how a torn batch is told from a damaged one.
+                        let mut batch = writer.disk.batch().durability(Some(PersistMode::SyncData));
                         let unswept = writer.sweep(&mut batch)?;
                         batch.commit().map_err(io::Error::other)?;
                         writer.unswept = unswept;
