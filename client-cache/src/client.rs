@@ -18,6 +18,7 @@ use crate::{
     error::{ConnectError, InspectError, ReadError, WriteError},
     options::Options,
     read::{Entry, Listing, NodeStat, Read, ReadOptions},
+    shared_content::SharedContent,
     stats::Stats,
     status::{ConnectionState, Events, Reach},
     write::{DeleteOptions, PutOptions},
@@ -121,7 +122,7 @@ impl Client {
     /// A node's data, if the cache has a copy that may be used now; [`Content::Data`]`(None)` if that says that the node does
     /// not exist. As linearizable as [`Client::get`], and not bound to any runtime: allocates nothing, waits for nobody,
     /// asks nobody.
-    pub fn cached(&self, path: &Path) -> Option<Arc<Content>> {
+    pub fn cached(&self, path: &Path) -> Option<SharedContent> {
         self.driver().cache.hit(Kind::Data, path).map(|hit| hit.content)
     }
 

@@ -5,14 +5,14 @@
 //! cached copies do not take it.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
 use leasehold_protocol::{
     command::{Write, Written},
-    holder::{self, Config, Effect, Holder, Input, ReadId, Ticket, WriteId, validity::VolumeValidity},
+    holder::{self, Config, Effect, Holder, Input, ReadId, Ticket, WriteId},
     id::{SessionId, Stamp},
     message::{Body, Consent, Recall, Request, Response},
     object::{Content, Object},
@@ -27,10 +27,11 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cache::Cache,
     clock,
+    leases::Leases,
     options::Options,
+    shared_content::SharedContent,
     stats::count,
     status::{ConnectionState, Status},
-    volume_cell::VolumeCell,
 };
 
 /// The timer looks at the clock at least this often: it sleeps by a clock that stands still while the machine is suspended,
@@ -55,7 +56,7 @@ const SLEEP_MIN: Duration = Duration::from_millis(1);
 pub(crate) enum Fetched {
     /// The content.
     Content {
-        content: Arc<Content>,
+        content: SharedContent,
         /// Whether a server was asked.
         from_server: bool,
         /// Until when it may be used, if it came with leases that hold.
@@ -86,7 +87,7 @@ type WriteResult = Result<Written, holder::WriteError>;
 #[derive(Debug)]
 struct Core {
     holder: Holder,
-    volumes: HashMap<Path, Arc<VolumeCell>, foldhash::quality::RandomState>,
+    leases: Leases,
     reads: HashMap<ReadId, oneshot::Sender<Fetched>>,
     writes: HashMap<WriteId, oneshot::Sender<WriteResult>>,
     last_id: u64,
@@ -116,9 +117,20 @@ pub(crate) struct Driver {
 struct Step {
     is_answer: bool,
     consent: Option<Consent>,
-    has_installed: bool,
+    /// What was installed last: most often it is what the reads that asked for it are served, too.
+    installed: Option<(Arc<Content>, SharedContent)>,
     /// Inputs that the effects give rise to.
     follow: VecDeque<Input>,
+}
+
+impl Step {
+    /// The content as readers share it: with the cache, if it has just been installed there.
+    fn shared(&self, object: Object, content: Arc<Content>) -> SharedContent {
+        match &self.installed {
+            Some((installed, shared)) if Arc::ptr_eq(installed, &content) => shared.clone(),
+            _ => SharedContent::new(object.path, content),
+        }
+    }
 }
 
 impl Driver {
@@ -126,7 +138,7 @@ impl Driver {
         let config = Config { drift: options.drift, spread_permille, ..Config::new(options.name.clone()) };
         let core = Core {
             holder: Holder::new(config),
-            volumes: HashMap::default(),
+            leases: Leases::default(),
             reads: HashMap::new(),
             writes: HashMap::new(),
             last_id: 0,
@@ -227,11 +239,8 @@ impl Driver {
 
     /// How long the lease on the volume that the path belongs to, as far as is known, is certain to hold.
     pub(crate) fn certain_for(&self, path: &Path) -> Duration {
-        let core = self.core.lock();
-        let mut tops = std::iter::once(path.clone()).chain(path.ancestors());
-        let cell = tops.find_map(|top| core.volumes.get(&top));
-        let validity = cell.and_then(|cell| cell.validity()).unwrap_or_default();
-        validity.until.since(clock::now())
+        let until = self.core.lock().leases.validity(path).until;
+        until.since(clock::now())
     }
 
     /// Takes a step of the rules and carries out its effects, in order. Returns the consent among them.
@@ -245,7 +254,7 @@ impl Driver {
             for effect in core.holder.step(input, now) {
                 self.carry_out(core, effect, &mut step);
             }
-            if std::mem::take(&mut step.has_installed) {
+            if step.installed.take().is_some() {
                 let evicted = std::iter::from_fn(|| self.cache.evict_next()).take(EVICTIONS_PER_INSTALLATION);
                 step.follow.extend(evicted.map(|(object, stamp)| Input::Evicted { object, stamp }));
             }
@@ -259,14 +268,14 @@ impl Driver {
         match effect {
             Effect::Send { ticket, request } => self.send(core, ticket, request),
             Effect::Install { object, content, validity } => {
-                let volume = core.volume(&validity.volume);
-                self.cache.install(&object, content, validity, volume);
-                step.has_installed = true;
+                let volume = core.leases.cell(&validity.volume, validity.incarnation);
+                let shared = self.cache.install(&object, Arc::clone(&content), &validity, volume);
+                step.installed = Some((content, shared));
             }
             Effect::Revalidate { object, validity } => {
-                let (volume, stamp) = (core.volume(&validity.volume), validity.stamp);
-                if !self.cache.revalidate(&object, validity, volume) {
-                    step.follow.push_back(Input::Evicted { object, stamp });
+                let volume = core.leases.cell(&validity.volume, validity.incarnation);
+                if !self.cache.revalidate(&object, &validity, volume) {
+                    step.follow.push_back(Input::Evicted { object, stamp: validity.stamp });
                 }
             }
             Effect::Drop(objects) => {
@@ -274,10 +283,10 @@ impl Driver {
                 core.forgotten.extend(objects);
             }
             Effect::DropAll => self.drop_all(core),
-            Effect::VolumeValid { volume, validity } => core.set_validity(&volume, validity),
+            Effect::VolumeValid { volume, validity } => core.leases.set(&volume, validity),
             Effect::Consent(consent) => step.consent = Some(consent),
-            Effect::Serve { reads, content, valid_until, .. } => {
-                core.serve(reads, &content, true, valid_until);
+            Effect::Serve { reads, object, content, valid_until, .. } => {
+                core.serve(reads, &step.shared(object, content), true, valid_until);
             }
             Effect::ServeCached { reads, object, stamp, valid_until } => match self.cache.content(&object, stamp) {
                 Some(content) => {
@@ -317,9 +326,7 @@ impl Driver {
 
     fn drop_all(&self, core: &mut Core) {
         // Nothing is served between the first copy's end and the last's that could not have been served before it.
-        for (_, volume) in core.volumes.drain() {
-            volume.set(VolumeValidity::default());
-        }
+        core.leases.end_all();
         self.cache.clear();
         core.forgotten.clear();
     }
@@ -361,7 +368,7 @@ impl Driver {
     fn tell_time(&self) {
         let mut core = self.core.lock();
         if core.holder.next_deadline().is_some_and(|deadline| deadline <= clock::now()) {
-            let used = core.take_used();
+            let used = core.leases.take_used();
             self.step(&mut core, Input::Timeout { used });
         }
     }
@@ -397,25 +404,6 @@ impl Core {
         self.last_id
     }
 
-    /// The volume's cell; made if the volume is new.
-    fn volume(&mut self, top: &Path) -> Arc<VolumeCell> {
-        Arc::clone(self.volumes.entry(top.clone()).or_default())
-    }
-
-    fn set_validity(&mut self, top: &Path, validity: VolumeValidity) {
-        let cell = self.volume(top);
-        cell.set(validity);
-        // Without a lease and without copies (one pointer is the map's, one is here): it may be gone for good.
-        if validity == VolumeValidity::default() && Arc::strong_count(&cell) == 2 {
-            self.volumes.remove(top);
-        }
-    }
-
-    /// The volumes of which copies were served since this was last asked.
-    fn take_used(&self) -> BTreeSet<Path> {
-        self.volumes.iter().filter(|(_, cell)| cell.take_used()).map(|(top, _)| top.clone()).collect()
-    }
-
     fn order(&self, order: Order) {
         if let Some(orders) = &self.orders {
             // The connection may have ended this very moment: the rules will be told.
@@ -423,8 +411,8 @@ impl Core {
         }
     }
 
-    fn serve(&mut self, reads: Vec<ReadId>, content: &Arc<Content>, from_server: bool, valid_until: Option<Instant>) {
-        self.finish(reads, || Fetched::Content { content: Arc::clone(content), from_server, valid_until });
+    fn serve(&mut self, reads: Vec<ReadId>, content: &SharedContent, from_server: bool, valid_until: Option<Instant>) {
+        self.finish(reads, || Fetched::Content { content: content.clone(), from_server, valid_until });
     }
 
     fn finish(&mut self, reads: Vec<ReadId>, outcome: impl Fn() -> Fetched) {

@@ -1,6 +1,6 @@
 //! Reading: what a read gives, and how a miss waits for it.
 
-use std::{ops::Deref, sync::Arc, time::Duration};
+use std::{ops::Deref, time::Duration};
 
 use leasehold_protocol::{
     holder::{self, ReadId},
@@ -15,6 +15,7 @@ use crate::{
     clock,
     driver::{Driver, Fetched},
     error::ReadError,
+    shared_content::SharedContent,
     stats::count,
 };
 
@@ -26,11 +27,11 @@ use crate::{
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry(Arc<Content>);
+pub struct Entry(SharedContent);
 
 impl Entry {
     /// None if the content is not the data of a node that exists.
-    pub(crate) fn of(content: Arc<Content>) -> Option<Self> {
+    pub(crate) fn of(content: SharedContent) -> Option<Self> {
         matches!(*content, Content::Data(Some(_))).then_some(Self(content))
     }
 }
@@ -48,11 +49,11 @@ impl Deref for Entry {
 
 /// The sorted names of a node's children. Cheap to clone: all copies share one memory with the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listing(Arc<Content>);
+pub struct Listing(SharedContent);
 
 impl Listing {
     /// None if the content is not the children of a node that exists.
-    pub(crate) fn of(content: Arc<Content>) -> Option<Self> {
+    pub(crate) fn of(content: SharedContent) -> Option<Self> {
         matches!(*content, Content::Children(Some(_))).then_some(Self(content))
     }
 }
@@ -135,7 +136,7 @@ pub enum Source {
 #[non_exhaustive]
 pub struct Read {
     /// What was found; that there is nothing, too. Shared with the cache.
-    pub content: Arc<Content>,
+    pub content: SharedContent,
     /// The object's last change; none if the node does not exist.
     pub revision: Option<Revision>,
     /// Who answered.
@@ -149,7 +150,7 @@ pub struct Read {
 }
 
 impl Read {
-    fn new(content: Arc<Content>, source: Source, until: Option<Instant>, now: Instant) -> Self {
+    fn new(content: SharedContent, source: Source, until: Option<Instant>, now: Instant) -> Self {
         let lease = match &*content {
             Content::Data(Some(data)) => data.stat.owner,
             _ => None,

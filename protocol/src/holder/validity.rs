@@ -51,6 +51,16 @@ pub struct VolumeValidity {
     pub until: Instant,
 }
 
+impl VolumeValidity {
+    /// Until when copies that were granted under `incarnation` may be used as far as their volume is concerned (S1); the
+    /// origin of the clock when they wait to be validated. One number, so that a cache can publish it to readers by a single
+    /// store: it changes with the volume, not with the copies.
+    #[inline]
+    pub fn until_for(&self, incarnation: Incarnation) -> Instant {
+        if incarnation >= self.since { self.until } else { Instant::ZERO }
+    }
+}
+
 /// Whether a copy may be used at `now` (S1).
 ///
 /// `now` has to be read from the clock *after* the copy and the volume's validity were looked up: a process that is
@@ -68,5 +78,5 @@ pub struct VolumeValidity {
 /// ```
 #[inline]
 pub fn may_use(copy: CopyLease, volume: &VolumeValidity, now: Instant) -> bool {
-    now < volume.until && now < copy.until && copy.incarnation >= volume.since
+    now < copy.until.min(volume.until_for(copy.incarnation))
 }
