@@ -20,6 +20,10 @@ const RETRIES_PER_TERM_MAX: u32 = 16;
 /// A client looks this often in a term whether an idle volume has come to be used again.
 const LOOKS_PER_TERM: u32 = 8;
 
+/// What is done again and again in a term is this far apart at least, whatever a server says that its terms are: a sixteenth of the
+/// shortest term that there is.
+const APART_MIN: Duration = Duration::from_micros(12_500);
+
 /// When a lease is to be renewed: at about half of its term, never more than twice in one when all goes well, and soon
 /// enough that a third of what was granted is left for further tries.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -49,23 +53,29 @@ impl Pace {
         now: Instant,
     ) {
         // From half of the term for those that come first to six tenths for the last.
-        let interval = (term / 2 + term / 10 * u32::from(spread_permille) / 1000).min(span * 2 / 3);
+        let spread = (term / 10).saturating_mul(u32::from(spread_permille)) / 1000;
+        let interval = (term / 2 + spread).min(span.saturating_mul(2) / 3);
         self.term = term;
-        self.due = self.due.max(sent.after(interval)).max(now.after(term / RETRIES_PER_TERM_MAX));
+        self.due = self.due.max(sent.after(interval)).max(now.after(self.part(RETRIES_PER_TERM_MAX)));
         // A leader without a quorum promises less and less, up to the horizon: the lease ends before it can be asked again.
         self.is_wanted = self.due >= sent.after(span - span / 8);
     }
 
     /// A renewal is being sent, for a lease that ends at `until`: when to try again unless it is answered.
     pub(super) fn asked(&mut self, until: Instant, now: Instant) {
-        let wait = (until.since(now) / 3).max(self.term / RETRIES_PER_TERM_MAX);
+        let wait = (until.since(now) / 3).max(self.part(RETRIES_PER_TERM_MAX));
         self.due = self.due.max(now.after(wait));
         self.is_wanted = true;
     }
 
     /// Nobody uses the volume: look again later.
     fn idle(&mut self, now: Instant) {
-        self.due = now.after(self.term / LOOKS_PER_TERM);
+        self.due = now.after(self.part(LOOKS_PER_TERM));
+    }
+
+    /// Such a part of the term, and long enough that nothing spins.
+    fn part(&self, per_term: u32) -> Duration {
+        (self.term / per_term).max(APART_MIN)
     }
 
     /// From when on a renewal rides along with any request: a third of a term after the last.
@@ -337,6 +347,21 @@ mod tests {
         assert_eq!(short.due, at(102), "two thirds of what was granted, if that is sooner");
         let nothing = Pace::new(at(100), Duration::ZERO, seconds(16), 0, at(100));
         assert_eq!(nothing.due, at(101), "a server that promises nothing is not asked all the time");
+    }
+
+    #[test]
+    fn no_term_that_a_server_can_name_panics_or_spins() {
+        let now = Instant::ZERO.after(Duration::from_secs(100));
+        let terms = [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(u64::MAX), Duration::MAX];
+        for (span, term) in terms.into_iter().flat_map(|span| terms.map(|term| (span, term))) {
+            let mut pace = Pace::new(now, span, term, 1000, now);
+            assert!(pace.due > now, "{span:?} of {term:?}");
+            pace.due = now;
+            pace.asked(now, now);
+            assert!(pace.due > now, "{span:?} of {term:?}");
+            pace.idle(now);
+            assert!(pace.due > now, "{span:?} of {term:?}");
+        }
     }
 
     #[test]
