@@ -1,55 +1,205 @@
 //! Known mistakes that a test build can put back, to see that the tests catch them.
 //!
 //! Without the feature `planted-bugs`, [`Planted`] has no size and [`Planted::has`] is constantly false: the shipped
-//! code carries no trace of it.
+//! code carries no trace of it. With it, one mistake at a time is made at the place of the rule that it breaks. What catches each
+//! is measured in `docs/verification.md`.
+//!
+//! Sources: *traces* are what a model of the design ran into when a rule was left out; *elsewhere* is what users of other systems
+//! complain about in public; *here* is a mistake that was made in this code and found; *by hand* is a change of this code that no
+//! test had noticed; *read* is what a hostile reading thought of.
 
-/// A mistake that systems like this one have made. Each breaks a rule of the design; what then goes wrong is
-/// told at each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Bug {
-    /// The holder serves a copy after its leases ended on its clock (S1).
-    ServeAfterExpiry,
-    /// The holder counts a term from when the answer arrives instead of when the request was sent (T2).
-    TermFromReceipt,
-    /// The holder consents to a recall before it drops the copy (S2).
-    ConsentBeforeDrop,
-    /// The holder installs a grant that a recall has overtaken (S4).
-    CacheOvertakenGrant,
-    /// A new leader does not treat sessions with a volume lease as covering holders (S7).
-    ForgetOldHolders,
-    /// The leader renews a lease beyond its replicated horizon (T6).
-    RenewBeyondHorizon,
-    /// The leader promises by the clamped clock instead of all the time that has passed (T6).
-    PromiseByClampedClock,
-    /// The leader exempts the writer from recall without looking at its stamp (S2w).
-    ExemptWriterWithoutStamp,
-    /// The leader lets a returning session revive its copies without tracking it as covering (section 5).
-    ReviveWithoutCovering,
-    /// A write uses consents that were gathered in an earlier epoch (S2).
-    ConsentsOfEarlierEpoch,
+/// Makes the enum and the list of all of it from one list.
+macro_rules! bugs {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A mistake that systems like this one have made, or that this one could make. Each breaks a promise of the design: what is
+        /// done wrong, which rule that breaks, and where it comes from is told at each.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Bug {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Bug {
+            /// All of them.
+            pub const ALL: [Bug; [$(Bug::$name),*].len()] = [$(Bug::$name),*];
+        }
+    };
 }
 
-impl Bug {
-    /// All of them.
-    pub const ALL: [Bug; 10] = [
-        Bug::ServeAfterExpiry,
-        Bug::TermFromReceipt,
-        Bug::ConsentBeforeDrop,
-        Bug::CacheOvertakenGrant,
-        Bug::ForgetOldHolders,
-        Bug::RenewBeyondHorizon,
-        Bug::PromiseByClampedClock,
-        Bug::ExemptWriterWithoutStamp,
-        Bug::ReviveWithoutCovering,
-        Bug::ConsentsOfEarlierEpoch,
-    ];
+bugs! {
+    /// The holder serves a copy after its leases ended on its clock (S1). Elsewhere: etcd 19091.
+    ServeAfterExpiry,
+    /// The holder counts a term from when the answer arrives instead of when the request was sent (T2). Traces.
+    TermFromReceipt,
+    /// The holder consents to a recall before it drops the copy (S2). Read.
+    ConsentBeforeDrop,
+    /// The holder installs a grant that a recall has overtaken (S4). Traces; elsewhere: etcd 20704.
+    CacheOvertakenGrant,
+    /// The holder installs a grant of a leader that it has left: the new one does not know of it (S4). Traces.
+    GrantOfOldEpoch,
+    /// The holder installs a grant from before the volume lease that it has now (S4). Traces.
+    GrantOfOldIncarnation,
+    /// A recall drops only copies that may be used at the moment: a suspended one is revived later (S4). Traces.
+    RecallSparesLapsedCopies,
+    /// The holder does not mind that the numbers of recalls have a gap (S5). Elsewhere: hazelcast 25304.
+    RecallGapIgnored,
+    /// A copy is good again under a new volume lease though its object lease has ended (section 5). Traces.
+    ReviveEndedObjectLease,
+    /// The last valid revision is taken from an answer that promised nothing (section 5). Traces; by hand.
+    RevisionFromAnyAnswer,
+    /// Copies are served while the lease that was asked for may replace theirs (section 5). Read.
+    ServeWhileAcquiring,
+    /// A list of what is held leaves out the copies of earlier incarnations that were revived (S7). Read.
+    ListWithoutRevived,
+    /// The holder takes the promises of a leader that it has left (T6). By hand.
+    PromiseOfOtherEpoch,
+    /// A read that joined a fetch under way takes an answer without a lease (section 6). Traces.
+    JoinedReadTakesAnyAnswer,
+    /// A write that is sent again claims to have dropped the writer's copy anew, and has not (S2w). Read.
+    ResendKeepsCopy,
+    /// A write is sent under the number that is next, which is another when it is sent again (S9). Read.
+    NumberedWhenSent,
+    /// A write that was sent and given up is reported as never sent (S9). Read.
+    UnknownToldAsNotSent,
+    /// A client that waits for a write alone never asks whether the connection still lives (section 2). Here.
+    NoProbe,
+    /// A leader answers reads without a proof that it still leads (S6). Traces; elsewhere: etcd 20418.
+    ReadWithoutProof,
+    /// A read joins a leadership round that is already under way (S6). Traces; by hand.
+    JoinRoundUnderWay,
+    /// A proof that an earlier leadership asked for counts for the next (S6). Read.
+    ProofReusedAfterStepDown,
+    /// A new leader answers reads before the first entry of its epoch is applied (S6). Read.
+    ReadBeforeFirstEntry,
+    /// An object is leased while a write of it gathers consent (S3). Traces.
+    GrantDuringWrite,
+    /// A new leader does not treat sessions with a volume lease as covering holders (S7). Traces.
+    ForgetOldHolders,
+    /// A returning session revives its copies and is not tracked as covering (section 5). Traces.
+    ReviveWithoutCovering,
+    /// The list of changes for a returning session leaves out writes that gather consent (section 5). Traces.
+    OmitWritesUnderWay,
+    /// The covering's number in a list of what is held is ignored (S7). Traces; by hand.
+    ListOfOldCovering,
+    /// The incarnation in a list of what is held is ignored (S7). By hand.
+    ListOfOldIncarnation,
+    /// A list of what is held replaces what was granted meanwhile instead of adding to it (S7). Traces.
+    ListReplaces,
+    /// Pieces of a list from an earlier registration count for the next list (S7). Read.
+    ListPiecesMixed,
+    /// A session with more objects than the limit is not tracked as covering: the rest is forgotten (section 5). Read.
+    TooManyForgotten,
+    /// The end of an object lease is not waited for with drift and margin (T3). Traces.
+    ObjectLeaseWithoutMargin,
+    /// A consent to an earlier recall is taken for all later ones of the session (S2). Traces.
+    ConsentWithoutStamp,
+    /// A consent or a return takes back a later grant than the one that it answers (S2). Traces.
+    OlderReturnTaken,
+    /// A request of a connection that the client has given up still takes effect (S9). Here.
+    LateRequestHonoured,
+    /// The writer is exempt from recall whatever it was granted since (S2w). Traces.
+    ExemptWriterWithoutStamp,
+    /// The last grant to a writer of whom not all is known is looked for among what is known (S2w). Read.
+    ExemptCoveringWriter,
+    /// A write that turned out to change more is proposed without asking those who hold the rest (S2). Read.
+    CoverWithoutGathering,
+    /// A write over two volumes goes on when one of a holder's two leases has ended (S2). Read.
+    AnyEndFreesWrite,
+    /// A lease is renewed beyond its replicated horizon (T6). Read.
+    RenewBeyondHorizon,
+    /// A leader promises by the clamped clock instead of all the time that has passed (T6). Traces.
+    PromiseByClampedClock,
+    /// A session that owes a consent is promised a full term all the same (S5). Elsewhere: nfs-ganesha 1382.
+    PromisePastUnansweredRecall,
+    /// A renewal is answered whatever incarnation it names (T6). Traces; by hand.
+    RenewalWithoutIncarnation,
+    /// A lease is renewed though its end has been proposed (T5). Elsewhere: etcd 12528.
+    EndingLeaseRenewed,
+    /// A promise of nothing moves the end of the lease: it never ends (S5). Here.
+    EmptyPromiseMovesEnd,
+    /// A shorter promise lowers the end that a longer one had set (T6). Read.
+    EndLowered,
+    /// Every lease gets a full term on top at each change of leader (T6). Elsewhere: etcd 9888.
+    EndsBeginAnew,
+    /// A lease is ended without waiting for the margin (T3). Traces.
+    LeaseWithoutMargin,
+    /// Leases end by the clock that counts the leader's own pauses (T4). Elsewhere: etcd 12528.
+    PauseEndsLeases,
+    /// Writes go on when the leader has counted a lease as over, before the log says so (T5). Traces.
+    EndedBeforeApplied,
+    /// An expiry that was put off ends the lease that has replaced the one it meant (T5). Here.
+    ExpiryEndsReplacement,
+    /// The answer to a write that is repeated brings a lease (S9). Traces.
+    LeaseWithReplayedAnswer,
+    /// A write that is sent again is judged by its condition anew, before its first outcome is looked for (S9). Read.
+    ConditionBeforeOutcome,
+    /// What was answered is forgotten when a new leadership begins (S9). Traces.
+    OutcomesForgottenByNextLeader,
+    /// A replica that is brought up by a snapshot does not know what was answered (S9). Elsewhere: zookeeper PR 2172.
+    OutcomesNotInSnapshots,
+    /// A write uses consents that were gathered in an earlier epoch (S2). Traces.
+    ConsentsOfEarlierEpoch,
+    /// A new leadership goes by the number of the last one and counts its stamps from the beginning (S4). Traces.
+    EpochOfLastLeader,
+    /// A proposal of a leader that was deposed moves cluster time (T4). Read.
+    ClockOfDeposedLeader,
+    /// A late tick gives a lease that nobody renews any more a full term (T6). Traces; by hand.
+    TickWithoutLesserBound,
+    /// A tick lowers a horizon within which a promise was made (T6). Elsewhere: etcd 9888.
+    HorizonMovedBack,
+    /// A lease is ended though its horizon has moved since that was proposed (T5). Read.
+    ExpireThoughHorizonMoved,
+    /// A smaller margin counts at once for what was promised under the greater one (T3). Here.
+    MarginMadeSmaller,
+    /// A write changes objects that its consents do not cover (S2). Traces.
+    WriteBeyondConsents,
+    /// The copies of the fact that a node does not exist are not recalled when it is made (S8). Read.
+    CreateSparesAbsence,
+    /// The list of children is not recalled when a child comes (S8). Read.
+    CreateSparesChildren,
+    /// The list of children is not recalled when a child goes (S8). Read.
+    DeleteSparesChildren,
+    /// A recursive removal recalls only the topmost node (S8). Read.
+    DeleteSparesDescendants,
+    /// Making a volume recalls nothing of what it covers (S8). Read.
+    VolumeMadeWithoutRecall,
+    /// Removing a volume recalls nothing of what it covered (S8). Read.
+    VolumeRemovedWithoutRecall,
+    /// A volume that is made anew gets the generation of the one that was removed (S8). Elsewhere: curator 911.
+    GenerationUsedAgain,
+    /// The history keeps only the first of the objects that a change changed (section 5). Read.
+    ChangeHalfRemembered,
+    /// A list of children is validated by the revision of the node's data (section 5). Read.
+    ValidatedByOtherRevision,
+}
+
+impl std::str::FromStr for Bug {
+    type Err = String;
+
+    /// The mistake of a name, as it is written here.
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let names = || Self::ALL.map(|bug| format!("{bug:?}")).join(", ");
+        let found = Self::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
+        found.ok_or_else(|| format!("there is no mistake {name}: expected one of {}", names()))
+    }
 }
 
 /// Which mistakes are put back. None, unless a test build says otherwise.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Planted {
     #[cfg(feature = "planted-bugs")]
     bug: Option<Bug>,
+}
+
+impl Default for Planted {
+    /// None. A build of the unit tests with the feature takes one from `LEASEHOLD_PLANT`, to see which of them fail.
+    fn default() -> Self {
+        Self {
+            #[cfg(feature = "planted-bugs")]
+            bug: option_env!("LEASEHOLD_PLANT")
+                .filter(|_| cfg!(test))
+                .map(|name| name.parse().unwrap_or_else(|error| panic!("{error}"))),
+        }
+    }
 }
 
 impl Planted {

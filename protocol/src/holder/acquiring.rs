@@ -21,6 +21,7 @@ use crate::{
     message::{Acquired, Body, Covering, LastValid, Revival},
     object::{Object, ObjectSet},
     path::Path,
+    planted::Bug,
     time::Instant,
 };
 
@@ -40,7 +41,8 @@ pub(super) struct Acquisition {
 impl Holder {
     /// Whether the volume stands still because the new lease that was asked for may turn out to be its own.
     pub(super) fn is_suspended(&self, volume: &Path) -> bool {
-        self.acquisitions.values().any(|acquisition| acquisition.is_sent && volume.contains(&acquisition.path))
+        let mut sent = self.acquisitions.values().filter(|acquisition| acquisition.is_sent);
+        sent.any(|acquisition| volume.contains(&acquisition.path)) && !self.planted(Bug::ServeWhileAcquiring)
     }
 
     /// Wants a lease on the volume that the object belongs to, believed to be `volume`. One is asked for at a time.

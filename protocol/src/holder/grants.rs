@@ -32,19 +32,21 @@ impl Holder {
     /// Whether the grant may be cached, and then what its copy may be used by (S4).
     pub(super) fn judge(&mut self, object: &Object, arrival: Arrival<'_>, now: Instant) -> Option<Copy> {
         let Arrival { grant, epoch, applied, sent } = arrival;
-        if epoch != self.epoch || grant.stamp.epoch != self.epoch {
+        let is_of_epoch = epoch == self.epoch && grant.stamp.epoch == self.epoch;
+        if !is_of_epoch && !self.planted(Bug::GrantOfOldEpoch) {
             return None;
         }
         self.seen = self.seen.max(grant.stamp);
         let is_overtaken = self.recalls.overtook(object, grant.stamp);
-        if is_overtaken && !self.config.planted.has(Bug::CacheOvertakenGrant) {
+        if is_overtaken && !self.planted(Bug::CacheOvertakenGrant) {
             return None;
         }
         let until = self.ends_at(sent, grant.span, now);
         let newer = self.copies.get(object).is_some_and(|copy| copy.validity.stamp >= grant.stamp);
+        let takes_older = self.planted(Bug::GrantOfOldIncarnation);
         let lease = self.volumes.get_mut(&grant.volume)?.lease.as_mut()?;
         let is_ours = lease.incarnation == grant.incarnation && grant.stamp > lease.stamp;
-        if newer || !is_ours || grant.generation < lease.generation {
+        if newer || !(is_ours || takes_older) || grant.generation < lease.generation {
             return None;
         }
         lease.revision = lease.revision.max(applied);
@@ -80,10 +82,11 @@ impl Holder {
         self.heard = self.heard.max(now);
         self.seen = self.seen.max(recall.stamp);
         let everything = [ObjectSet::Subtree(Path::root())];
-        let sets = if self.recalls.has_gap(recall) { &everything[..] } else { &recall.sets };
+        let has_gap = self.recalls.has_gap(recall) && !self.planted(Bug::RecallGapIgnored);
+        let sets = if has_gap { &everything[..] } else { &recall.sets };
         let consent = Effect::Consent(Consent { session, stamp: recall.stamp });
         self.riders.consent(recall.stamp);
-        if self.config.planted.has(Bug::ConsentBeforeDrop) {
+        if self.planted(Bug::ConsentBeforeDrop) {
             self.late_drops.extend_from_slice(sets);
             self.effects.push(consent);
             return;
@@ -94,9 +97,12 @@ impl Holder {
 
     /// Drops the copies of these sets, and refuses grants on them stamped up to `through` that are still on their way.
     pub(super) fn overtake(&mut self, sets: &[ObjectSet], through: Stamp) {
+        let spares_lapsed = self.planted(Bug::RecallSparesLapsedCopies);
         let mut gone = Vec::new();
         for set in sets {
-            gone.extend(self.copies.remove_where(set, |_| true));
+            let has_lease =
+                |copy: &Copy| self.volumes.get(&copy.validity.volume).is_some_and(|one| one.lease.is_some());
+            gone.extend(self.copies.remove_where(set, |copy| !spares_lapsed || has_lease(copy)));
             self.recalls.remember(set, through, self.flights.next());
         }
         self.dropped(gone);

@@ -12,6 +12,7 @@ use crate::{
     message::{Body, Covering, HELD_PIECE_OBJECTS_MAX, HeldPiece},
     object::Object,
     path::Path,
+    planted::Bug,
     time::Instant,
 };
 
@@ -58,7 +59,7 @@ impl Holder {
         if lease.incarnation != *incarnation {
             return;
         }
-        let since = lease.since;
+        let since = if self.planted(Bug::ListWithoutRevived) { lease.incarnation } else { lease.since };
         let copies = self.copies.below(top).filter(|(_, copy)| {
             let validity = &copy.validity;
             validity.volume == *top && validity.incarnation >= since && now < validity.until

@@ -198,12 +198,25 @@ impl Holder {
 
     fn may_use(&self, copy: &CopyValidity, now: Instant) -> bool {
         let mut volume = self.validity_of(&copy.volume);
-        if self.config.planted.has(Bug::ServeAfterExpiry) && volume.until > Instant::ZERO {
+        let mut lease = copy.lease();
+        if self.planted(Bug::ServeAfterExpiry) && volume.until > Instant::ZERO {
             volume.until = now.after(Duration::from_secs(1));
-            let copy = CopyValidity { until: volume.until, ..copy.clone() };
-            return may_use(copy.lease(), &volume, now);
+            lease.until = volume.until;
         }
-        may_use(copy.lease(), &volume, now)
+        if self.planted(Bug::ReviveEndedObjectLease) && self.is_revived(copy) {
+            lease.until = volume.until;
+        }
+        may_use(lease, &volume, now)
+    }
+
+    /// Whether a copy is from before the volume lease that is held now.
+    fn is_revived(&self, copy: &CopyValidity) -> bool {
+        let lease = self.volumes.get(&copy.volume).and_then(|volume| volume.lease.as_ref());
+        lease.is_some_and(|lease| copy.incarnation < lease.incarnation)
+    }
+
+    fn planted(&self, bug: Bug) -> bool {
+        self.config.planted.has(bug)
     }
 
     /// How long a copy stays valid, if it may be used now.

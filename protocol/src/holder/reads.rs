@@ -16,6 +16,7 @@ use crate::{
     id::{Epoch, Revision, Stamp},
     message::{Body, ReadAnswer, Refusal},
     object::Object,
+    planted::Bug,
     time::Instant,
 };
 
@@ -206,6 +207,10 @@ impl Holder {
         let ReadAnswer { content, grant, volume, applied } = answer;
         let Some(named) = self.reads.fetches.get(&object).map(|fetch| fetch.named) else { return };
         if epoch == self.epoch {
+            let lease = self.volumes.get_mut(&volume).and_then(|volume| volume.lease.as_mut());
+            if let (Some(lease), true) = (lease, self.config.planted.has(Bug::RevisionFromAnyAnswer)) {
+                lease.revision = lease.revision.max(applied);
+            }
             self.learn_volume(&object.path, &volume);
             if grant.is_none() && self.repeats_with_lease(&object, now) {
                 return;
@@ -272,7 +277,7 @@ impl Holder {
     fn end_fetch(&mut self, object: &Object, serves_joined: bool) -> Vec<ReadId> {
         let Some(fetch) = self.reads.fetches.remove(object) else { return Vec::new() };
         let Fetch { began: mut reads, joined, .. } = fetch;
-        if serves_joined {
+        if serves_joined || self.planted(Bug::JoinedReadTakesAnyAnswer) {
             reads.extend(joined);
         } else if !joined.is_empty() {
             self.reads.fetches.insert(object.clone(), Fetch::new(joined));

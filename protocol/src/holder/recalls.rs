@@ -167,4 +167,20 @@ mod tests {
         assert_eq!(recalls.by_mark.len(), 1);
         assert_eq!(recalls.check(Some(Ticket(1))), Ok(()));
     }
+
+    #[test]
+    fn recalls_are_counted_for_each_epoch_from_one() {
+        let recall = |epoch, number| {
+            let stamp = Stamp { epoch: Epoch(epoch), sequence: 10 * number };
+            Recall { session: crate::id::SessionId(1), stamp, number, sets: Vec::new() }
+        };
+        let mut recalls = Recalls::default();
+        let mut gaps = |epoch, numbers: &[u64]| {
+            numbers.iter().map(|number| recalls.has_gap(&recall(epoch, *number))).collect::<Vec<_>>()
+        };
+        assert_eq!(gaps(1, &[1, 2, 4, 5, 5]), [false, false, true, false, false], "one that comes again is no gap");
+        assert_eq!(gaps(2, &[2, 3]), [true, false], "the first is missing");
+        assert_eq!(gaps(1, &[9]), [false], "of an older leadership nothing is counted");
+        assert_eq!(gaps(2, &[4, 6]), [false, true]);
+    }
 }

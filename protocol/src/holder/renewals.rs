@@ -29,7 +29,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(3);
 impl Holder {
     /// When a span that was asked for at `sent` ends on this clock (T2).
     pub(super) fn ends_at(&self, sent: Instant, span: Duration, now: Instant) -> Instant {
-        let from = if self.config.planted.has(Bug::TermFromReceipt) { now } else { sent };
+        let from = if self.planted(Bug::TermFromReceipt) { now } else { sent };
         from.after(self.config.drift.shorten(span))
     }
 
@@ -124,6 +124,7 @@ impl Holder {
     /// wait for ever on a connection that is dead and does not know it.
     pub(super) fn probe_deadline(&self) -> Option<Instant> {
         let is_waited_for = self.link == Link::Registered && self.flights.oldest_quick().is_none();
+        let is_waited_for = is_waited_for && !self.planted(Bug::NoProbe);
         let sent = self.flights.iter().next().map(|(_, flight)| flight.sent).filter(|_| is_waited_for)?;
         Some(sent.max(self.heard).after(self.patience()))
     }

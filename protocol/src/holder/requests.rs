@@ -15,6 +15,7 @@ use super::{
 use crate::{
     id::{Epoch, Stamp},
     message::{Answer, Body, Header, Refusal, Request, Response, Return},
+    planted::Bug,
     time::Instant,
 };
 
@@ -86,7 +87,9 @@ impl Holder {
     /// Sends a request, with everything that rides along.
     pub(super) fn send(&mut self, purpose: Purpose, body: Body, ride: Ride<'_>, now: Instant) -> Ticket {
         let mut header = self.header(&purpose, ride, now);
-        if let Purpose::Write(write) = &purpose {
+        if let Purpose::Write(write) = &purpose
+            && !self.planted(Bug::NumberedWhenSent)
+        {
             header.sequence = self.writes.sequence(*write).unwrap_or(header.sequence);
         }
         let flight = Flight { sent: now, purpose, consents: header.consents.clone(), returns: header.returns.clone() };
@@ -157,7 +160,7 @@ impl Holder {
                 | Refusal::SessionGone { .. }
                 | Refusal::Busy { .. })
         );
-        response.epoch == self.epoch && dealt_with
+        (response.epoch == self.epoch || self.planted(Bug::PromiseOfOtherEpoch)) && dealt_with
     }
 
     fn refused(&mut self, ticket: Ticket, flight: Flight, (epoch, refusal): (Epoch, Refusal), now: Instant) {

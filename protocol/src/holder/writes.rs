@@ -20,6 +20,7 @@ use crate::{
     message::{Body, Grant, Refusal},
     object::{Content, Data, Object, ObjectSet},
     path::Path,
+    planted::Bug,
     state::State,
     time::Instant,
 };
@@ -172,10 +173,13 @@ impl Holder {
             pending.dropped = may_change(&pending.change, is_known_to_exist);
         }
         pending.sendings += 1;
+        let is_first = pending.sendings == 1;
         let (change, dropped) = (pending.change.clone(), pending.dropped.clone());
         let floor = Stamp { epoch: self.epoch, sequence: 0 };
         let seen = if self.seen.epoch == self.epoch { self.seen } else { floor };
-        self.overtake(&dropped, self.seen.max(floor));
+        if is_first || !self.planted(Bug::ResendKeepsCopy) {
+            self.overtake(&dropped, self.seen.max(floor));
+        }
         let path = change.path().clone();
         let body = Body::Write { write: change, dropped, seen };
         let ticket = self.send(Purpose::Write(write), body, Ride::Along(&path), now);
@@ -227,7 +231,8 @@ impl Holder {
         if let Some(ticket) = pending.ticket {
             self.flights.end(ticket);
         }
-        let error = if pending.sendings > 0 { WriteError::OutcomeUnknown } else { WriteError::NotSent };
+        let was_sent = pending.sendings > 0 && !self.planted(Bug::UnknownToldAsNotSent);
+        let error = if was_sent { WriteError::OutcomeUnknown } else { WriteError::NotSent };
         self.effects.push(Effect::WriteDone { write, result: Err(error) });
     }
 

@@ -3,11 +3,11 @@
 use crate::{
     command::{Command, LeaseKey, Outcome, Write, WriteRefusal, Written},
     id::{Epoch, Incarnation, SessionId, Stamp},
-    message::{Acquired, Answer, LastValid, Refusal, Revival},
+    message::{Acquired, Answer, Grant, LastValid, Refusal, Revival},
     object::{Object, ObjectSet, compact},
     path::Path,
     planted::Bug,
-    state::State,
+    state::{Lease, State},
     time::Instant,
     volume::Tracking,
 };
@@ -50,7 +50,7 @@ impl Lessor {
         self.clock.catch_up(state.cluster_time());
         self.clock.committed(state.cluster_time(), proposed_at);
         self.last_tick = self.clock.ending();
-        self.ends = Ends::from_horizons(state);
+        self.ends = Ends::from_horizons(state, self.config.planted);
         for (key, lease) in state.leases() {
             if let LeaseKey::Volume(session, volume) = key {
                 let mode =
@@ -135,7 +135,9 @@ impl Lessor {
         let bytes = |changed: &[ObjectSet]| changed.iter().map(|set| set.path().as_str().len() + 1).sum::<usize>();
         match changed.filter(|changed| bytes(changed) <= CHANGES_BYTES_MAX) {
             Some(mut changed) => {
-                changed.extend(self.writes.covers_within(volume));
+                if !self.planted(Bug::OmitWritesUnderWay) {
+                    changed.extend(self.writes.covers_within(volume));
+                }
                 Revival::AllBut { changed, covering: self.next_covering() }
             }
             None => Revival::None,
@@ -143,6 +145,8 @@ impl Lessor {
     }
 
     fn expired(&mut self, key: LeaseKey, incarnation: Incarnation, outcome: &Outcome, turn: &mut StepContext<'_>) {
+        let ends_any = self.planted(Bug::ExpiryEndsReplacement);
+        let is_meant = |lease: &Lease| lease.incarnation == incarnation || ends_any;
         match outcome {
             Outcome::Expired => match &key {
                 LeaseKey::Session(session) => self.forget_session(*session, turn),
@@ -159,7 +163,7 @@ impl Lessor {
             Outcome::HorizonMoved { horizon } => {
                 if let LeaseKey::Session(_) = &key {
                     self.ends.insert(key, incarnation, self.clock.ending().after(State::SESSION_TERM));
-                } else if turn.state.lease(&key).is_some_and(|lease| lease.incarnation == incarnation) {
+                } else if turn.state.lease(&key).is_some_and(is_meant) {
                     let (horizon, reason) = (*horizon, Reason::Expire(key.clone(), incarnation));
                     self.propose(Command::Expire { lease: key, incarnation, horizon }, reason);
                 }
@@ -212,6 +216,9 @@ impl Lessor {
         let covers = compact(turn.state.footprint(&pending.write).unwrap_or_default());
         let ready = self.writes.cover(waiting, covers);
         self.propose_ready(ready);
+        if self.planted(Bug::CoverWithoutGathering) {
+            return self.propose_ready(vec![waiting]);
+        }
         self.gather(waiting, turn);
     }
 
@@ -237,12 +244,7 @@ impl Lessor {
                 Err(refusal) => Err(Refusal::Write(refusal.clone())),
                 Ok(written) => {
                     let stamp = self.stamp(session);
-                    let grant = match &write {
-                        Write::Put { path, .. } if place == last => {
-                            self.grant(session, &Object::data(path.clone()), turn)
-                        }
-                        _ => None,
-                    };
+                    let grant = if place == last { self.grant_written(session, &write, turn) } else { None };
                     Ok(Answer::Written { written: written.clone(), stamp, grant, applied: turn.state.revision() })
                 }
             };
@@ -250,10 +252,19 @@ impl Lessor {
         }
     }
 
+    /// A lease for the writer on what a put has written.
+    fn grant_written(&mut self, session: SessionId, write: &Write, turn: &StepContext<'_>) -> Option<Grant> {
+        match write {
+            Write::Put { path, .. } => self.grant(session, &Object::data(path.clone()), turn),
+            _ => None,
+        }
+    }
+
     /// Repeats a remembered outcome: without any lease, and with promises computed afresh (S9).
     pub(super) fn answer_again(
         &mut self,
         asker: &Asker,
+        write: &Write,
         outcome: Result<Written, WriteRefusal>,
         turn: &mut StepContext<'_>,
     ) {
@@ -261,7 +272,9 @@ impl Lessor {
             Err(refusal) => Err(Refusal::Write(refusal)),
             Ok(written) => {
                 let stamp = self.stamp(asker.session);
-                Ok(Answer::Written { written, stamp, grant: None, applied: turn.state.revision() })
+                let grants = self.planted(Bug::LeaseWithReplayedAnswer);
+                let grant = if grants { self.grant_written(asker.session, write, turn) } else { None };
+                Ok(Answer::Written { written, stamp, grant, applied: turn.state.revision() })
             }
         };
         self.reply(asker, answer, turn);

@@ -9,6 +9,7 @@ use crate::{
     command::{LeaseKey, Renewal},
     id::{Incarnation, SessionId},
     path::Path,
+    planted::{Bug, Planted},
     state::State,
     time::ClusterTime,
 };
@@ -34,14 +35,16 @@ pub(super) struct Ends {
     queue: BTreeSet<(ClusterTime, LeaseKey)>,
     /// Leases that were renewed since the last tick.
     renewed: BTreeSet<LeaseKey>,
+    planted: Planted,
 }
 
 impl Ends {
     /// Starts every lease of the state at its horizon: what the old leader can have promised at most (T6).
-    pub(super) fn from_horizons(state: &State) -> Self {
-        let mut ends = Self::default();
+    pub(super) fn from_horizons(state: &State, planted: Planted) -> Self {
+        let mut ends = Self { planted, ..Self::default() };
         for (key, lease) in state.leases() {
-            ends.insert(key.clone(), lease.incarnation, lease.horizon);
+            let extra = if planted.has(Bug::EndsBeginAnew) { lease.term } else { Duration::ZERO };
+            ends.insert(key.clone(), lease.incarnation, lease.horizon.after(extra));
         }
         ends
     }
@@ -80,8 +83,9 @@ impl Ends {
     /// client that renews for ever would keep its lease for ever, whatever bounds the promises (S5).
     pub(super) fn renew(&mut self, key: &LeaseKey, now: ClusterTime, span: Duration) {
         if let Some(lease) = self.ends.get_mut(key) {
-            if !span.is_zero() {
-                lease.end = lease.end.max(now.after(span));
+            let is_promised = !span.is_zero() || self.planted.has(Bug::EmptyPromiseMovesEnd);
+            if is_promised && (lease.end < now.after(span) || self.planted.has(Bug::EndLowered)) {
+                lease.end = now.after(span);
             }
             lease.renewed = Some(now);
             if !self.renewed.contains(key) {
@@ -118,8 +122,11 @@ impl Ends {
         may_end: impl Fn(&LeaseKey) -> bool,
         again: Duration,
     ) -> Option<(LeaseKey, Incarnation)> {
-        while self.queue.first().is_some_and(|(at, _)| *at <= now) {
-            let (_, key) = self.queue.pop_first()?;
+        // Back in the queue only when the others have been looked at: at the end of all time *again* is now.
+        let mut put_off = Vec::new();
+        let mut found = None;
+        while found.is_none() && self.queue.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, key)) = self.queue.pop_first() else { break };
             let Some(lease) = self.ends.get_mut(&key).filter(|lease| !lease.is_ending) else { continue };
             let over = lease.end.after(margin(&key));
             if over > now {
@@ -127,12 +134,13 @@ impl Ends {
             } else if may_end(&key) {
                 lease.is_ending = true;
                 self.renewed.remove(&key);
-                return Some((key, lease.incarnation));
+                found = Some((key, lease.incarnation));
             } else {
-                self.queue.insert((now.after(again), key));
+                put_off.push((now.after(again), key));
             }
         }
-        None
+        self.queue.extend(put_off);
+        found
     }
 
     /// When [`Ends::next_over`] may have something to say.
@@ -157,5 +165,32 @@ mod tests {
         assert_eq!(ends.take_renewals(1), [renewal], "its horizon moves on all the same");
         let over = ends.next_over(at(12), |_| Duration::ZERO, |_| true, Duration::ZERO);
         assert_eq!(over, Some((key, Incarnation(1))));
+    }
+
+    #[test]
+    fn what_is_put_off_at_the_end_of_all_time_is_looked_at_once() {
+        let end = ClusterTime::ZERO.after(Duration::MAX);
+        let (session, other) = (SessionId(1), SessionId(2));
+        let mut ends = Ends::default();
+        ends.insert(LeaseKey::Session(session), Incarnation(1), end);
+        ends.insert(LeaseKey::Session(other), Incarnation(2), end);
+        let mut next = || {
+            let may_end = |key: &LeaseKey| key.session() == other;
+            ends.next_over(end, |_| Duration::ZERO, may_end, Duration::from_secs(1))
+        };
+        assert_eq!(next(), Some((LeaseKey::Session(other), Incarnation(2))));
+        assert_eq!(next(), None);
+    }
+
+    #[test]
+    fn a_shorter_promise_lowers_no_end() {
+        let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
+        let key = LeaseKey::Volume(SessionId(1), Path::root());
+        let mut ends = Ends::default();
+        ends.insert(key.clone(), Incarnation(1), at(10));
+        ends.renew(&key, at(5), Duration::from_secs(2));
+        assert_eq!(ends.get(&key).map(|end| end.end), Some(at(10)));
+        ends.renew(&key, at(6), Duration::from_secs(10));
+        assert_eq!(ends.get(&key).map(|end| end.end), Some(at(16)));
     }
 }

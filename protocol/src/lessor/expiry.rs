@@ -1,8 +1,11 @@
 //! What time brings about: leases that end (T5), and horizons that move (T6).
 
+use std::time::Duration;
+
 use crate::{
     command::{Command, LeaseKey},
     id::SessionId,
+    planted::Bug,
     state::State,
 };
 
@@ -20,14 +23,20 @@ impl Lessor {
     /// Proposes the end of each lease whose end and margin have passed by the clock that is never fast (T3, T5).
     /// A session is forgotten only after its volume leases are.
     fn propose_expiries(&mut self, turn: &StepContext<'_>) {
-        let (state, now) = (turn.state, self.clock.ending());
+        let (state, ending) = (turn.state, self.clock.ending());
+        let unclamped = self.clock.promising(turn.now).filter(|_| self.planted(Bug::PauseEndsLeases));
+        let now = unclamped.unwrap_or(ending);
+        let has_margin = !self.planted(Bug::LeaseWithoutMargin);
+        let margin = |key: &LeaseKey| if has_margin { state.margin(key) } else { Duration::ZERO };
         let may_end = |key: &LeaseKey| match key {
             LeaseKey::Session(session) => state.leases_of(*session).all(|(key, _)| matches!(key, LeaseKey::Session(_))),
             LeaseKey::Volume(..) => true,
         };
-        while let Some((lease, incarnation)) = self.ends.next_over(now, |key| state.margin(key), may_end, state.tick())
-        {
+        while let Some((lease, incarnation)) = self.ends.next_over(now, margin, may_end, state.tick()) {
             let Some(horizon) = state.lease(&lease).map(|lease| lease.horizon) else { continue };
+            if self.planted(Bug::EndedBeforeApplied) {
+                self.end_waits(lease.session(), |_| true);
+            }
             let reason = Reason::Expire(lease.clone(), incarnation);
             self.propose(Command::Expire { lease, incarnation, horizon }, reason);
         }

@@ -11,6 +11,7 @@ use crate::{
     message::Covering,
     object::{Kind, Object, ObjectSet},
     path::Path,
+    planted::{Bug, Planted},
     state::State,
     time::ClusterTime,
 };
@@ -60,11 +61,16 @@ pub(super) struct Holdings {
     by_session: BTreeMap<SessionId, BTreeSet<Object>>,
     /// Where the sweep for leases that are over goes on.
     swept: Option<(Object, SessionId)>,
+    planted: Planted,
 }
 
 const EVERYONE: (SessionId, SessionId) = (SessionId(0), SessionId(u64::MAX));
 
 impl Holdings {
+    pub(super) fn new(planted: Planted) -> Self {
+        Self { planted, ..Self::default() }
+    }
+
     pub(super) fn track(&self, volume: &Path, session: SessionId) -> Option<&Track> {
         self.tracks.get(&(volume.clone(), session))
     }
@@ -125,7 +131,9 @@ impl Holdings {
             return;
         }
         if track.exact >= most {
-            track.mode = Mode::Covering;
+            if !self.planted.has(Bug::TooManyForgotten) {
+                track.mode = Mode::Covering;
+            }
             self.forget_objects(volume, session, state);
             return;
         }
@@ -209,10 +217,12 @@ impl Holdings {
     ) -> Vec<Covering> {
         let mut coverings = Vec::new();
         for ((volume, _), track) in self.tracks.iter_mut().filter(|((_, holder), _)| *holder == session) {
-            if matches!(track.mode, Mode::Listed { .. }) {
-                let number = next();
-                track.mode = Mode::Listed { number, pieces: BTreeSet::new() };
-                coverings.push(Covering { volume: volume.clone(), incarnation: track.incarnation, number });
+            if let Mode::Listed { number, pieces } = &mut track.mode {
+                *number = next();
+                if !self.planted.has(Bug::ListPiecesMixed) {
+                    pieces.clear();
+                }
+                coverings.push(Covering { volume: volume.clone(), incarnation: track.incarnation, number: *number });
             }
         }
         coverings

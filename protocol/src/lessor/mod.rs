@@ -214,12 +214,12 @@ impl Lessor {
             epoch: None,
             clock: ClusterClock::new(state.cluster_time(), now),
             ends: Ends::default(),
-            holdings: Holdings::default(),
+            holdings: Holdings::new(config.planted),
             coverings: CoveringNumber::default(),
             channels: BTreeMap::new(),
             writes: Writes::default(),
             // Another lessor of this process may still have a proof under way: its round must not be taken for one of ours.
-            round: config.attempt,
+            round: if config.planted.has(Bug::ProofReusedAfterStepDown) { 0 } else { config.attempt },
             proving: Vec::new(),
             next_round: Vec::new(),
             outbox: Vec::new(),
@@ -357,7 +357,10 @@ impl Lessor {
     fn renew(&mut self, session: SessionId, renew: &Renew, turn: &StepContext<'_>) -> Result<Promise, Lapse> {
         let Renew { volume, incarnation } = renew;
         let key = LeaseKey::Volume(session, volume.clone());
-        let is_live = self.ends.get(&key).is_some_and(|end| end.incarnation == *incarnation && !end.is_ending);
+        let is_live = self.ends.get(&key).is_some_and(|end| {
+            let is_meant = end.incarnation == *incarnation || self.planted(Bug::RenewalWithoutIncarnation);
+            is_meant && (!end.is_ending || self.planted(Bug::EndingLeaseRenewed))
+        });
         match is_live.then(|| self.promise(&key, volume, turn)).flatten() {
             Some(promise) => Ok(promise),
             None => Err(Lapse { volume: volume.clone(), incarnation: *incarnation }),
@@ -380,7 +383,7 @@ impl Lessor {
             span = span.min(lease.horizon.since(promising));
         }
         let unanswered = self.channels.get(&key.session()).and_then(Channel::unanswered_since);
-        if let Some(since) = unanswered {
+        if let Some(since) = unanswered.filter(|_| !self.planted(Bug::PromisePastUnansweredRecall)) {
             span = span.min(since.after(term).since(turn.now));
         }
         let ending = self.clock.ending();
@@ -400,12 +403,18 @@ impl Lessor {
         let (volume, settings) = turn.state.volume_of(&object.path);
         let end = self.ends.get(&LeaseKey::Volume(session, volume.clone()))?;
         let track = self.holdings.track(volume, session)?;
-        if end.is_ending || end.incarnation != track.incarnation || self.writes.covers(object) {
+        let is_written = self.writes.covers(object) && !self.planted(Bug::GrantDuringWrite);
+        if end.is_ending || end.incarnation != track.incarnation || is_written {
             return None;
         }
         let incarnation = track.incarnation;
         let stamp = self.channels.entry(session).or_default().stamp_grant(self.epoch?);
-        let over = self.clock.ending().after(settings.settings.object_wait(self.config.drift));
+        let wait = if self.planted(Bug::ObjectLeaseWithoutMargin) {
+            settings.settings.object_term()
+        } else {
+            settings.settings.object_wait(self.config.drift)
+        };
+        let over = self.clock.ending().after(wait);
         let lease = ObjectLease { over, sequence: stamp.sequence, is_listed: false };
         let most = self.config.limits.session_objects_max;
         self.holdings.add(volume, object, session, lease, most, turn.state);

@@ -4,10 +4,11 @@ use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     command::Command,
-    id::{RequestId, SessionId, Stamp},
+    id::{CoveringNumber, RequestId, SessionId, Stamp},
     limits::LimitError,
     message::{Answer, Body, Consent, HeldPiece, Inspect, ReadAnswer, Refusal, Request},
     object::{Content, Object, ObjectSet},
+    planted::Bug,
 };
 
 use super::{
@@ -22,6 +23,9 @@ impl Lessor {
         let session = header.session;
         let asker = Asker { id, session, renew: header.renew };
         let Some(epoch) = self.epoch.filter(|epoch| *epoch == turn.state.epoch()) else {
+            if let (Body::Read { object, known }, true) = (body, self.planted(Bug::ReadBeforeFirstEntry)) {
+                return self.answer_read(&WaitingRead { asker, object, known }, turn);
+            }
             return self.reply_bare(&asker, Err(Refusal::Retry), turn);
         };
         match body {
@@ -99,7 +103,8 @@ impl Lessor {
 
     /// Whether the request belongs to the session's latest registration with this epoch.
     fn is_current(&self, session: SessionId, registration: u64) -> bool {
-        self.channels.get(&session).is_some_and(|channel| channel.is_current(registration))
+        let is_current = |channel: &Channel| channel.is_current(registration);
+        self.channels.get(&session).is_some_and(is_current) || self.planted(Bug::LateRequestHonoured)
     }
 
     fn recall_again(&mut self, session: SessionId, turn: &mut StepContext<'_>) {
@@ -114,7 +119,8 @@ impl Lessor {
         for set in &recall.sets {
             self.drop_older(session, set, stamp, turn);
         }
-        self.end_waits(session, |wait| wait.stamp == stamp);
+        let any_will_do = self.planted(Bug::ConsentWithoutStamp);
+        self.end_waits(session, |wait| wait.stamp == stamp || any_will_do);
     }
 
     /// Forgets leases of the session in the set that were granted before the stamp; a later grant stands (S2).
@@ -136,8 +142,8 @@ impl Lessor {
 
     /// A copy was given back; the consent or return names the stamp that it answers, and a later grant stands (S2).
     fn take_back(&mut self, session: SessionId, object: &Object, stamp: Stamp, turn: &StepContext<'_>) {
-        let lease = self.holdings.lease(object, session);
-        if Some(stamp.epoch) == self.epoch && lease.is_some_and(|lease| lease.sequence <= stamp.sequence) {
+        let is_older = |lease: &ObjectLease| lease.sequence <= stamp.sequence || self.planted(Bug::OlderReturnTaken);
+        if Some(stamp.epoch) == self.epoch && self.holdings.lease(object, session).is_some_and(is_older) {
             self.holdings.remove_one(object, session, turn.state);
         }
     }
@@ -147,10 +153,14 @@ impl Lessor {
     fn held(&mut self, session: SessionId, piece: &HeldPiece, turn: &StepContext<'_>) {
         let HeldPiece { volume, incarnation, covering, piece, pieces, objects } = piece;
         let Some(track) = self.holdings.track(volume, session) else { return };
-        let is_current = track.incarnation == *incarnation
-            && matches!(&track.mode, Mode::Listed { number, .. } if number == covering);
+        let is_of = |number: &CoveringNumber| number == covering || self.planted(Bug::ListOfOldCovering);
+        let is_current = (track.incarnation == *incarnation || self.planted(Bug::ListOfOldIncarnation))
+            && matches!(&track.mode, Mode::Listed { number, .. } if is_of(number));
         let Some((_, settings)) = is_current.then(|| turn.state.volume_of(volume)) else { return };
         let over = self.clock.ending().after(settings.settings.object_wait(self.config.drift));
+        if self.planted(Bug::ListReplaces) {
+            self.holdings.remove(&ObjectSet::Subtree(volume.clone()), session, turn.state);
+        }
         // Which grant each copy came with is not told: the last there was is as late as it can have been (S2, S2w).
         let sequence = self.channels.get(&session).map_or(0, Channel::last_grant);
         let most = self.config.limits.session_objects_max;
@@ -184,7 +194,12 @@ impl Lessor {
             let refusal = Refusal::Busy { what: "reads".to_owned(), got, most: READS_MAX };
             return self.reply_bare(&read.asker, Err(refusal), turn);
         }
-        self.next_round.push(read);
+        if self.planted(Bug::ReadWithoutProof) {
+            return self.answer_read(&read, turn);
+        }
+        let joins = !self.proving.is_empty() && self.planted(Bug::JoinRoundUnderWay);
+        let round = if joins { &mut self.proving } else { &mut self.next_round };
+        round.push(read);
         self.begin_round(turn);
     }
 

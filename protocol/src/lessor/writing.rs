@@ -48,9 +48,14 @@ impl Lessor {
         if let Some(refusal) = self.refusal(session, (sequence, unanswered_from), &write, turn) {
             return self.reply(&asker, Err(refusal), turn);
         }
+        if self.planted(Bug::ConditionBeforeOutcome)
+            && let Err(refusal) = turn.state.footprint(&write)
+        {
+            return self.reply(&asker, Err(Refusal::Write(refusal)), turn);
+        }
         if let Some(Answered::Outcome(outcome)) = turn.state.answered_given(session, sequence, unanswered_from) {
             let outcome = outcome.clone();
-            return self.answer_again(&asker, outcome, turn);
+            return self.answer_again(&asker, &write, outcome, turn);
         }
         let covers = compact(turn.state.footprint(&write).unwrap_or_default());
         let mut pending = Pending::new(session, sequence, write, asker, turn.now);
@@ -162,7 +167,7 @@ impl Lessor {
             return true;
         }
         let is_covering = self.holdings.track(volume, writer).is_some_and(|track| track.is_covering());
-        let last_grant = if is_covering {
+        let last_grant = if is_covering && !self.planted(Bug::ExemptCoveringWriter) {
             self.channels.get(&writer).map_or(0, |channel| channel.last_grant())
         } else {
             let own = self.holdings.leases_in(set).filter(|((_, holder), _)| *holder == writer);
@@ -185,7 +190,12 @@ impl Lessor {
             let key = LeaseKey::Volume(session, volume.clone());
             ends.get(&key).is_some_and(|end| end.incarnation == *incarnation)
         };
-        let ready = self.writes.end_waits(session, |wait| !wait.leases.iter().any(is_left));
+        let one_is_enough = self.planted(Bug::AnyEndFreesWrite);
+        let are_left = |wait: &Wait| match one_is_enough {
+            true => wait.leases.iter().all(is_left),
+            false => wait.leases.iter().any(is_left),
+        };
+        let ready = self.writes.end_waits(session, |wait| !are_left(wait));
         self.propose_ready(ready);
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{RowKey, State};
-use crate::{id::Revision, object::ObjectSet, path::Path};
+use crate::{id::Revision, object::ObjectSet, path::Path, planted::Bug};
 
 /// What each of the last changes changed, oldest first. Revisions have no gaps, so that the place says which it was: the
 /// first is the one after [`Meta::history_start`](super::Meta).
@@ -29,7 +29,10 @@ impl State {
     }
 
     /// Notes what the change that has just been made changed, and forgets the oldest if there are too many.
-    pub(super) fn note_change(&mut self, sets: Vec<ObjectSet>, touched: &mut BTreeSet<RowKey>) {
+    pub(super) fn note_change(&mut self, mut sets: Vec<ObjectSet>, touched: &mut BTreeSet<RowKey>) {
+        if self.mistake.is(Bug::ChangeHalfRemembered) {
+            sets.truncate(1);
+        }
         self.history.changes.push_back(sets);
         touched.insert(RowKey::Change(self.meta.revision));
         if self.history.changes.len() > Self::HISTORY_MAX {

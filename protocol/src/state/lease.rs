@@ -15,6 +15,7 @@ use crate::{
     command::{LeaseKey, Outcome, Renewal},
     id::{Incarnation, SessionId},
     path::Path,
+    planted::Bug,
     time::ClusterTime,
 };
 
@@ -62,8 +63,10 @@ impl State {
 
     /// The volume's settings have changed: leases on it keep the greater margin.
     pub(super) fn widen_margins(&mut self, top: &Path, margin: Duration, touched: &mut BTreeSet<RowKey>) {
+        let narrows = self.mistake.is(Bug::MarginMadeSmaller);
         for (key, lease) in &mut self.leases {
-            if matches!(key, LeaseKey::Volume(_, volume) if volume == top) && lease.margin < margin {
+            let is_on_volume = matches!(key, LeaseKey::Volume(_, volume) if volume == top);
+            if is_on_volume && (lease.margin < margin || narrows) {
                 lease.margin = margin;
                 touched.insert(RowKey::Lease(key.clone()));
             }
@@ -116,11 +119,16 @@ impl State {
     pub(super) fn move_horizons(&mut self, renewals: &[Renewal], touched: &mut BTreeSet<RowKey>) -> Outcome {
         for Renewal { lease: key, incarnation, at } in renewals {
             let term = self.current_term(key);
-            let bound = self.horizon_from_now(term).min(at.after(term).after(self.tick * 2));
+            let mut bound = self.horizon_from_now(term);
+            if !self.mistake.is(Bug::TickWithoutLesserBound) {
+                bound = bound.min(at.after(term).after(self.tick * 2));
+            }
+            let goes_back = self.mistake.is(Bug::HorizonMovedBack);
             let Some(lease) = self.leases.get_mut(key).filter(|lease| lease.incarnation == *incarnation) else {
                 continue;
             };
-            let moved = Lease { term, horizon: lease.horizon.max(bound), ..*lease };
+            let horizon = if goes_back { bound } else { lease.horizon.max(bound) };
+            let moved = Lease { term, horizon, ..*lease };
             if *lease != moved {
                 *lease = moved;
                 touched.insert(RowKey::Lease(key.clone()));
@@ -148,10 +156,11 @@ impl State {
         horizon: ClusterTime,
         touched: &mut BTreeSet<RowKey>,
     ) -> Outcome {
-        let Some(lease) = self.leases.get(key).filter(|lease| lease.incarnation == incarnation) else {
+        let is_meant = |lease: &&Lease| lease.incarnation == incarnation || self.mistake.is(Bug::ExpiryEndsReplacement);
+        let Some(lease) = self.leases.get(key).filter(is_meant) else {
             return Outcome::NotHeld;
         };
-        if lease.horizon != horizon {
+        if lease.horizon != horizon && !self.mistake.is(Bug::ExpireThoughHorizonMoved) {
             return Outcome::HorizonMoved { horizon: lease.horizon };
         }
         match key {

@@ -3,7 +3,11 @@
 use std::hash::{Hash, Hasher};
 
 use super::State;
-use crate::planted::{Bug, Planted};
+use crate::{
+    command::Write,
+    object::{Kind, Object, ObjectSet},
+    planted::{Bug, Planted},
+};
 
 /// Equal to any other.
 #[derive(Debug, Clone, Copy, Default)]
@@ -12,6 +16,29 @@ pub(super) struct Mistake(Planted);
 impl Mistake {
     pub(super) fn is(self, bug: Bug) -> bool {
         self.0.has(bug)
+    }
+
+    /// What is left of a write's footprint when something is forgotten that it changes.
+    pub(super) fn narrow(self, write: &Write, mut sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
+        let top = write.path();
+        let own = || [Object::data(top.clone()), Object::children(top.clone())].map(ObjectSet::One);
+        let is_list_above =
+            |set: &ObjectSet| matches!(set, ObjectSet::One(Object { path, kind: Kind::Children }) if path != top);
+        match write {
+            Write::Put { .. } if self.is(Bug::CreateSparesAbsence) && sets.len() > 1 => {
+                sets.retain(|set| !own().contains(set));
+            }
+            Write::Put { .. } if self.is(Bug::CreateSparesChildren) => sets.retain(|set| !is_list_above(set)),
+            Write::Delete { .. } if self.is(Bug::DeleteSparesChildren) => sets.retain(|set| !is_list_above(set)),
+            Write::Delete { .. } if self.is(Bug::DeleteSparesDescendants) => {
+                sets.retain(is_list_above);
+                sets.extend(own());
+            }
+            Write::CreateVolume { .. } if self.is(Bug::VolumeMadeWithoutRecall) => sets.retain(is_list_above),
+            Write::RemoveVolume { .. } if self.is(Bug::VolumeRemovedWithoutRecall) => sets.clear(),
+            _ => {}
+        }
+        sets
     }
 }
 

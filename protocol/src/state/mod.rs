@@ -156,7 +156,7 @@ impl State {
         );
         self.meta.applied_index = index;
         let begins = proposal.commands.iter().any(|command| matches!(command, Command::BeginEpoch { .. }));
-        if begins || proposal.epoch == self.meta.epoch {
+        if begins || proposal.epoch == self.meta.epoch || self.mistake.is(Bug::ClockOfDeposedLeader) {
             self.meta.cluster_time = self.meta.cluster_time.max(proposal.time);
         }
         let mut touched = BTreeSet::from([RowKey::Meta]);
@@ -170,7 +170,7 @@ impl State {
 
     fn execute(&mut self, index: u64, epoch: Epoch, command: &Command, touched: &mut BTreeSet<RowKey>) -> Outcome {
         if let Command::BeginEpoch { .. } = command {
-            self.meta.epoch = Epoch(index);
+            self.begin_epoch(Epoch(index));
             return Outcome::EpochBegun { epoch: self.meta.epoch };
         }
         let is_write = matches!(command, Command::Write { .. });
@@ -190,6 +190,16 @@ impl State {
                     session::Request { session: *session, sequence: *sequence, unanswered_from: *unanswered_from };
                 self.write_once(request, write, covers, touched)
             }
+        }
+    }
+
+    fn begin_epoch(&mut self, epoch: Epoch) {
+        let has_begun = self.meta.epoch > Epoch(0);
+        if !(has_begun && self.mistake.is(Bug::EpochOfLastLeader)) {
+            self.meta.epoch = epoch;
+        }
+        if self.mistake.is(Bug::OutcomesForgottenByNextLeader) {
+            self.sessions.values_mut().for_each(|session| session.answers.clear());
         }
     }
 

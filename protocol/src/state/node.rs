@@ -13,6 +13,7 @@ use crate::{
     id::{Revision, SessionId},
     object::{Children, Content, Data, Kind, Object, Stat, Value},
     path::Path,
+    planted::Bug,
 };
 
 /// One node of the tree.
@@ -143,8 +144,8 @@ impl State {
     /// The revision of an object's last change; none for a node that does not exist.
     pub fn modify_revision(&self, object: &Object) -> Option<Revision> {
         self.node(&object.path).map(|node| match object.kind {
-            Kind::Data => node.modify_revision,
-            Kind::Children => node.children_revision,
+            Kind::Children if !self.mistake.is(Bug::ValidatedByOtherRevision) => node.children_revision,
+            Kind::Data | Kind::Children => node.modify_revision,
         })
     }
 

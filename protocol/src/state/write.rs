@@ -25,6 +25,7 @@ use crate::{
     id::Revision,
     object::{Object, ObjectSet, Stat, Value, compact},
     path::Path,
+    planted::Bug,
     volume::VolumeSettings,
 };
 
@@ -37,6 +38,11 @@ impl State {
     ///
     /// [`WriteRefusal`] if the write would be refused.
     pub fn footprint(&self, write: &Write) -> Result<Vec<ObjectSet>, WriteRefusal> {
+        let sets = self.whole_footprint(write)?;
+        Ok(self.mistake.narrow(write, sets))
+    }
+
+    fn whole_footprint(&self, write: &Write) -> Result<Vec<ObjectSet>, WriteRefusal> {
         match write {
             Write::Put { path, condition, .. } => self.put_footprint(path, *condition),
             Write::Delete { path, recursive, condition } => self.delete_footprint(path, *recursive, *condition),
@@ -182,6 +188,9 @@ impl State {
         touched: &mut BTreeSet<RowKey>,
     ) {
         match settings {
+            Some(settings) if self.mistake.is(Bug::GenerationUsedAgain) => {
+                self.volumes.insert(top.clone(), Volume::new(settings, Revision(0)))
+            }
             Some(settings) => self.volumes.insert(top.clone(), Volume::new(settings, revision)),
             None => self.volumes.remove(top),
         };

@@ -1,6 +1,7 @@
 //! One state, one step, the exact effects. The invariants are checked after each step.
 
 mod leases;
+mod mistakes;
 mod random;
 mod reads;
 mod recalls;

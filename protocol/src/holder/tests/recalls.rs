@@ -130,6 +130,7 @@ fn an_evicted_copy_is_given_back_with_the_next_request() {
 #[test]
 fn a_grant_of_an_older_epoch_is_not_cached() {
     let mut client = Client::leased();
+    client.now = at(103);
     let effects = client.read(5, "/a");
     let read = client.only(&effects).0;
     let result = Ok(answer(Some(value(10)), Some(grant(2))));

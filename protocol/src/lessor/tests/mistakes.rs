@@ -1,0 +1,166 @@
+//! Conditions of the rules that could be taken out without any other test noticing: here one does.
+
+use super::*;
+use crate::{
+    time::ClusterTime,
+    volume::{Tracking, VolumeSettings},
+};
+
+impl World {
+    /// The session's list of what it holds, in one piece, with the answer's covering as it is or changed.
+    fn tell(&mut self, session: SessionId, lease: &Grant, covering: CoveringNumber) {
+        let piece = HeldPiece {
+            volume: Path::root(),
+            incarnation: lease.incarnation,
+            covering,
+            piece: 0,
+            pieces: 1,
+            objects: Vec::new(),
+        };
+        self.request(session, Body::Held(piece));
+    }
+
+    /// The covering that a new registration is asked to end.
+    fn asked_for(&mut self, session: SessionId) -> CoveringNumber {
+        match answer(&self.request(session, Body::Register)) {
+            Answer::Registered { coverings } => coverings[0].number,
+            other => panic!("registered: {other:?}"),
+        }
+    }
+
+    /// Whether a write of an object that nobody was granted recalls from anybody, which is from who is covering.
+    fn has_covering(&mut self, writer: SessionId, text: &str) -> bool {
+        !recalls(&self.write(writer, put(text, b"1"))).is_empty()
+    }
+
+    /// A put of an object that the session may hold, and what it comes to within a span.
+    fn passes(&mut self, span: Duration) -> bool {
+        let replies = replies(&self.pass(span));
+        replies.iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. })))
+    }
+}
+
+#[test]
+fn a_renewal_of_another_incarnation_is_answered_expired() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let newer = world.acquire(holder, None).promise.incarnation;
+    let lapse = Lapse { volume: Path::root(), incarnation: grant.incarnation };
+    assert_eq!(world.renew(holder, grant.incarnation), Err(lapse));
+    assert_eq!(world.renew(holder, newer).map(|promise| promise.incarnation), Ok(newer));
+}
+
+#[test]
+fn a_list_of_another_lease_or_covering_ends_nothing() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    world.fail_over();
+    let writer = world.session();
+    let first = world.asked_for(holder);
+    let number = world.asked_for(holder);
+    world.tell(holder, &grant, first);
+    assert!(world.has_covering(writer, "/b"), "the list of the registration before");
+    let other = Grant { incarnation: grant.incarnation.next(), ..grant.clone() };
+    world.tell(holder, &other, number);
+    assert!(world.has_covering(writer, "/c"), "the list of another lease");
+    world.tell(holder, &grant, number);
+    assert!(!world.has_covering(writer, "/d"));
+}
+
+#[test]
+fn a_list_adds_to_what_was_granted_meanwhile() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    world.fail_over();
+    let writer = world.session();
+    let number = world.asked_for(holder);
+    assert!(world.read(holder, data("/meanwhile")).grant.is_some());
+    world.tell(holder, &grant, number);
+    assert!(world.has_covering(writer, "/meanwhile"));
+}
+
+#[test]
+fn a_proof_that_an_earlier_leadership_asked_for_proves_nothing() {
+    let mut world = World::new();
+    let session = world.session();
+    let read = Body::Read { object: data("/a"), known: None };
+    let effects = world.request(session, read.clone());
+    let [Effect::Prove { round: old }] = effects[..] else { panic!("a round: {effects:?}") };
+    world.fail_over();
+    world.request(session, Body::Register);
+    world.request(session, read);
+    assert_eq!(world.step(Input::Proven { round: old }), []);
+}
+
+#[test]
+fn a_read_is_not_answered_before_the_first_entry_of_the_epoch() {
+    let mut world = World::new();
+    let session = world.session();
+    world.lessor = Lessor::new(config(2), &world.state, world.now);
+    let effects = world.request(session, Body::Read { object: data("/a"), known: None });
+    assert_eq!(result(&effects), Err(Refusal::Retry));
+}
+
+#[test]
+fn an_object_lease_is_waited_for_with_drift_and_margin() {
+    let mut world = World::new();
+    let writer = world.session();
+    let margin = Duration::from_millis(500);
+    let settings = VolumeSettings::new(TERM, TERM, margin, Tracking::Objects, DriftAllowance::DEFAULT).expect("valid");
+    world.write(writer, Write::SetVolume { path: Path::root(), settings });
+    world.commit();
+    let (holder, grant) = world.holder(&data("/a"));
+    let granted = world.now;
+    world.pass(TERM / 2);
+    world.renew(holder, grant.incarnation).expect("live");
+    world.pass(TERM / 4);
+    world.write(writer, put("/a", b"1"));
+    let over = granted.after(settings.object_wait(DriftAllowance::DEFAULT));
+    assert!(over >= granted.after(TERM + margin));
+    assert!(!world.passes(over.since(world.now) - MILLI), "its copy may be in use");
+    assert!(
+        world.passes(2 * clock::STEP_EVERY),
+        "the volume lease holds still, but nothing was leased under it for longer"
+    );
+}
+
+#[test]
+fn a_write_over_two_volumes_waits_for_both_leases_of_a_silent_holder() {
+    let mut world = World::new();
+    let writer = world.session();
+    let settings = VolumeSettings::DEFAULT;
+    world.write(writer, Write::CreateVolume { path: path("/v"), settings });
+    world.commit();
+    let (holder, grant) = world.holder(&data("/a"));
+    world.request(holder, Body::Acquire { path: path("/v"), valid_at: None });
+    world.commit();
+    assert!(world.read(holder, data("/v")).grant.is_some());
+    world.pass(TERM / 2);
+    world.renew(holder, grant.incarnation).expect("live");
+    world.write(writer, Write::SetVolume { path: Path::root(), settings });
+    let inner = LeaseKey::Volume(holder, path("/v"));
+    assert!(!world.passes(TERM / 2 + settings.skew_margin() + 4 * clock::STEP_EVERY));
+    assert_eq!(world.state.lease(&inner), None, "one has ended, the other was renewed");
+    assert!(world.passes(TERM / 2));
+}
+
+#[test]
+fn a_pause_of_the_leader_ends_no_lease() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    world.now = world.now.after(3 * TERM);
+    world.step(Input::Timeout);
+    world.commit();
+    assert!(world.state.lease(&LeaseKey::Volume(holder, Path::root())).is_some());
+    world.pass(TERM / 2);
+    assert!(world.renew(holder, grant.incarnation).is_ok());
+}
+
+#[test]
+fn the_clock_that_ends_leases_is_stepped_often_enough_not_to_be_clamped() {
+    let world = World::new();
+    let deadline = world.lessor.next_deadline(world.now);
+    assert!(deadline > world.now && deadline.since(world.now) <= clock::STEP_EVERY);
+    assert!(clock::STEP_EVERY * 2 <= clock::STEP_MAX);
+    assert_eq!(world.lessor.clock.ending(), ClusterTime::ZERO);
+}
