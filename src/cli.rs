@@ -65,6 +65,9 @@ enum Command {
     /// A client of the demo
     #[command(hide = true)]
     DemoClient,
+    /// A replica of the demo
+    #[command(hide = true)]
+    DemoReplica(serve::Args),
     /// Run a server: by itself, or as a replica of a cluster
     Serve(serve::Args),
     /// Run commands, one a line from standard input, in one session with its cache
@@ -104,6 +107,7 @@ impl Command {
             Self::Demo(args) => demo::run(args, output).await.map_err(|failure| failure.of("demo")),
             Self::Bench(args) => bench::run(args, global, output).await.map_err(|failure| failure.of("bench")),
             Self::DemoClient => demo::client::run().await,
+            Self::DemoReplica(args) => demo::replica::run(args, output).await,
             Self::Shell => shell::run(global, output).await.map_err(|failure| failure.of("shell")),
             Self::Request(request) => {
                 let context = Context::new(global, output, request.name());

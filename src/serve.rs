@@ -26,7 +26,7 @@ pub(crate) struct Args {
     id: Option<u64>,
     /// Where it keeps its data [default: ./leasehold-data]
     #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     /// Where it listens [default: its address in the cluster, or 127.0.0.1:7600]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,

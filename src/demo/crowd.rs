@@ -1,6 +1,7 @@
 //! The clients, as the demo sees them: processes that take orders and report.
 
 use std::{
+    path::PathBuf,
     process::Stdio,
     time::{Duration, Instant},
 };
@@ -28,6 +29,7 @@ const DEATH: Duration = Duration::from_secs(1);
 /// All clients.
 #[derive(Debug)]
 pub(crate) struct Crowd {
+    program: Option<PathBuf>,
     members: Vec<Member>,
     events: UnboundedReceiver<(usize, Event)>,
     sender: UnboundedSender<(usize, Event)>,
@@ -130,17 +132,18 @@ impl Tally {
 }
 
 impl Crowd {
-    /// Nobody yet.
-    pub(crate) fn new() -> Self {
+    /// Nobody yet. Clients are started by this program, or else by the one that runs.
+    pub(crate) fn new(program: Option<PathBuf>) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
-        Self { members: Vec::new(), events, sender, tally: Tally::new() }
+        Self { program, members: Vec::new(), events, sender, tally: Tally::new() }
     }
 
     /// Starts a client. Returns its number.
     pub(crate) async fn add(&mut self, task: Task) -> Result<usize, Failure> {
         let cannot = |error: std::io::Error| Failure::io("cannot start a client", &error);
         let member = self.members.len();
-        let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
+        let this = || std::env::current_exe().map_err(cannot);
+        let mut command = Command::new(self.program.clone().map_or_else(this, Ok)?);
         command.arg("demo-client").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true);
         let mut child = command.spawn().map_err(cannot)?;
         let (orders, said) = (child.stdin.take(), child.stdout.take());

@@ -1,7 +1,8 @@
 //! `leasehold demo`: the main job on real files, with real processes, in about half a minute.
 //!
 //! Replicas, readers and writers are processes of their own; this one starts them, kills some with SIGKILL, listens, and judges all reads
-//! at the end ([`oracle`]). Whatever happens, no process of it is left, nor any file, unless the cluster is to be kept.
+//! at the end ([`oracle`]). Whatever happens, no process of it is left, nor any file, unless the cluster is to be kept: not even if it
+//! is killed itself ([`replica`]).
 //!
 //! What it does not show: that data survive the loss of power; what several machines would do.
 
@@ -12,6 +13,7 @@ mod files;
 mod oracle;
 mod play;
 mod reader;
+pub(crate) mod replica;
 pub(crate) mod replicas;
 mod report;
 mod story;
@@ -47,6 +49,9 @@ pub(crate) struct Args {
     /// Leave the cluster running, and print its endpoints
     #[arg(long)]
     keep: bool,
+    /// What starts the clients instead of this program: a test puts one in that lies
+    #[arg(long, value_name = "FILE", hide = true)]
+    client_program: Option<PathBuf>,
 }
 
 fn servers(text: &str) -> Result<usize, String> {

@@ -76,8 +76,8 @@ impl<'a> Play<'a> {
         let leader = replicas.leader(None).await?;
         story.tell(&format!("{} replicas run, replica {leader} leads", args.servers));
         let client = connect(replicas.endpoints(), "demo").await?;
-        let mut play =
-            Self { args, story, files, replicas, client, crowd: Crowd::new(), own: Vec::new(), began: Instant::now() };
+        let crowd = Crowd::new(args.client_program.clone());
+        let mut play = Self { args, story, files, replicas, client, crowd, own: Vec::new(), began: Instant::now() };
         play.import().await?;
         play.invite().await?;
         Ok(play)

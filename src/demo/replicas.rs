@@ -1,11 +1,11 @@
 //! A cluster of its own: replicas as processes on free loopback ports, with their data in a temporary folder.
 //!
 //! Each process is killed by its own id when this is dropped, however that comes about, and the folder is removed; unless the cluster
-//! is to be [kept](Replicas::keep).
+//! is to be [kept](Replicas::keep). If this process is killed, they end by themselves ([`replica`]).
 
 use std::{
     fs::File,
-    io,
+    io::{self, Write},
     net::TcpListener,
     path::{Path as FilePath, PathBuf},
     process::{Child, Command, Stdio},
@@ -15,6 +15,7 @@ use std::{
 use leasehold_client_cache::ClusterInfo;
 use tempfile::TempDir;
 
+use super::replica;
 use crate::exit::Failure;
 
 /// How long a cluster may take until it has a leader.
@@ -136,7 +137,7 @@ impl Replicas {
     /// Lets the cluster run on, and leaves its data. Returns the folder and the ids of the processes.
     pub(crate) fn keep(mut self) -> (PathBuf, Vec<u32>) {
         let children = self.processes.iter_mut().flatten().filter_map(|process| process.0.take());
-        let ids = children.map(|child| child.id()).collect();
+        let ids = children.map(stay).collect();
         (self.dir.take().map(TempDir::keep).unwrap_or_default(), ids)
     }
 
@@ -144,8 +145,12 @@ impl Replicas {
         self.dir.as_ref().map_or(FilePath::new("."), TempDir::path)
     }
 
+    fn data_of(&self, id: usize) -> PathBuf {
+        self.dir().join(format!("replica-{id}"))
+    }
+
     fn log_of(&self, id: usize) -> PathBuf {
-        self.dir().join(format!("replica-{id}.log"))
+        replica::log_of(&self.data_of(id))
     }
 
     fn spawn(&self, id: usize) -> Result<Process, Failure> {
@@ -153,9 +158,9 @@ impl Replicas {
         let log = File::options().create(true).append(true).open(self.log_of(id)).map_err(cannot)?;
         let members: Vec<String> = self.addresses.iter().enumerate().map(|(i, at)| format!("{}={at}", i + 1)).collect();
         let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
-        command.arg("serve").args(["--id", &id.to_string(), "--cluster", &members.join(",")]);
-        command.arg("--data").arg(self.dir().join(format!("replica-{id}")));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.arg("demo-replica").args(["--id", &id.to_string(), "--cluster", &members.join(",")]);
+        command.arg("--data").arg(self.data_of(id));
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
         // Ctrl-C is for us: we end them, in order.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.spawn().map(|child| Process(Some(child))).map_err(cannot)
@@ -187,6 +192,13 @@ impl Replicas {
         let tail = lines[lines.len().saturating_sub(LOG_TAIL)..].join("; ");
         if tail.is_empty() { String::new() } else { format!("; replica {id} said: {tail}") }
     }
+}
+
+/// Lets a replica run on when this process is gone. Returns its id.
+fn stay(mut child: Child) -> u32 {
+    // If it has ended by itself, there is nobody to be told.
+    let _ = child.stdin.take().map(|mut input| input.write_all(replica::STAY));
+    child.id()
 }
 
 /// Free at the moment. All are held until the last is found, so that they differ.
