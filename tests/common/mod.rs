@@ -24,10 +24,13 @@ pub use self::{
 };
 
 /// How long anything may take that is expected to happen: far more than it does on a loaded machine.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const SOON: Duration = Duration::from_secs(90);
 
 /// How often to look whether something has happened.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// What one look takes at most, of the time that is waited.
+const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// What a look has found: something, or what there was instead.
 pub trait Look {
@@ -54,17 +57,37 @@ impl<T> Look for Result<T, String> {
     }
 }
 
+/// How long has been waited. A look that took long, because the machine stood still perhaps, counts as [`LOOK_MAX`].
+struct Patience {
+    waited: Duration,
+    last: Instant,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { waited: Duration::ZERO, last: Instant::now() }
+    }
+}
+
+impl Patience {
+    fn is_over(&mut self) -> bool {
+        self.waited += self.last.elapsed().min(LOOK_MAX);
+        self.last = Instant::now();
+        self.waited > SOON
+    }
+}
+
 /// Looks until there is something to be had.
 ///
 /// # Panics
 ///
 /// After [`SOON`], with what was looked for and what there was instead.
 pub fn eventually<L: Look>(what: &str, mut look: impl FnMut() -> L) -> L::Found {
-    let began = Instant::now();
+    let mut patience = Patience::default();
     loop {
         match look().found() {
             Ok(found) => return found,
-            Err(instead) if began.elapsed() > SOON => panic!("waited {SOON:?} until {what}: {instead}"),
+            Err(instead) if patience.is_over() => panic!("waited {SOON:?} until {what}: {instead}"),
             Err(_) => std::thread::sleep(LOOK_EVERY),
         }
     }
@@ -72,11 +95,11 @@ pub fn eventually<L: Look>(what: &str, mut look: impl FnMut() -> L) -> L::Found 
 
 /// The same, of what a client in this process has to be asked for.
 pub async fn soon<L: Look, F: Future<Output = L>>(what: &str, mut look: impl FnMut() -> F) -> L::Found {
-    let began = Instant::now();
+    let mut patience = Patience::default();
     loop {
         match look().await.found() {
             Ok(found) => return found,
-            Err(instead) if began.elapsed() > SOON => panic!("waited {SOON:?} until {what}: {instead}"),
+            Err(instead) if patience.is_over() => panic!("waited {SOON:?} until {what}: {instead}"),
             Err(_) => tokio::time::sleep(LOOK_EVERY).await,
         }
     }

@@ -26,7 +26,9 @@ const SLEEPERS: &[(&str, &str)] = &[
     ("server/tests/replica/support.rs", "looks for a condition of which nobody tells"),
     ("tests/common/mod.rs", "looks for a condition of which nobody tells"),
     ("tests/processes/failover.rs", "reads at a pace, for as long as reads must go on"),
+    ("tests/processes/nemesis.rs", "how long each trouble lasts"),
     ("tests/processes/quorum.rs", "looks how long something goes on"),
+    ("tests/processes/workload.rs", "how fast a client works"),
 ];
 
 /// What the rules must not depend on, at any distance.

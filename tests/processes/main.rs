@@ -1,27 +1,39 @@
 //! The whole system, in real processes on this machine: what users are promised (docs, "who fails, and what users see")
-//! when processes are killed, stopped, wiped and spoken to in garbage.
+//! when processes are killed, stopped, wiped and spoken to in garbage, networks are cut, disks are full and clocks are wrong.
 //!
-//! Servers and command lines are processes of the binary, on free ports with data in temporary directories. Where a test
-//! wants to see every moment of a cache, it is a client itself. One test runs at a time: what is measured is time, and the
-//! machine may be small. Nothing waits for a fixed time for something to happen; deadlines are generous, because the
-//! machine may be busy too.
+//! Servers and command lines are processes of the binary, on free ports with data in temporary directories; where networks are
+//! cut, each in a network namespace of its own ([`world`]). Where a test wants to see every moment of a cache, it is a client
+//! itself, or starts clients that write down what they are told ([`workload`]), which is then checked for linearizability
+//! ([`history`]). One test runs at a time: what is measured is time, and the machine may be small. Nothing waits for a fixed
+//! time for something to happen; deadlines are generous, because the machine may be busy too.
 //!
 //! `cargo test --test processes -- --nocapture` prints what was measured. A test that fails prints the ends of its
-//! servers' logs.
+//! servers' logs. A test that lacks what it needs (root, iproute2, libfaketime) says `skipped` on standard error.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod bad_input;
+mod clocks;
 mod consent;
 mod crash;
+mod demo;
+mod disk;
 mod failover;
 mod files;
+mod history;
+mod loss;
+mod nemesis;
+mod network;
+mod partition;
 mod pause;
 mod quorum;
 mod rebuild;
+mod restart;
 mod snapshot;
 mod stop;
+mod workload;
+mod world;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,0 +1,41 @@
+//! Packets are lost at random: a third of all (A9).
+//!
+//! `LEASEHOLD_LOSS_SECONDS=600 cargo test --test processes loss -- --nocapture` makes it longer.
+
+use std::time::Duration;
+
+use crate::{alone, nemesis::seconds, network::skipped, workload::now_ns, world::World};
+
+/// How long, unless told otherwise.
+const LONG: Duration = Duration::from_secs(25);
+
+#[test]
+fn with_a_third_of_all_packets_lost_no_session_is_lost_no_read_is_stale_and_writes_go_on() {
+    let _alone = alone();
+    let Some(mut world) = World::of(3) else { return };
+    for host in ["c1", "c2", "c3"] {
+        world.start(host);
+        world.goes_on(host);
+    }
+    let calm = world.history.tally().clone();
+    for host in world.network.hosts() {
+        if let Err(why) = world.network.lose(&host, 1.0 / 3.0) {
+            return skipped(&format!("packets cannot be lost at random: {why}"));
+        }
+    }
+    let (from, long) = (now_ns(), seconds("LEASEHOLD_LOSS_SECONDS", LONG));
+    while Duration::from_nanos(now_ns() - from) < long {
+        for host in world.clients() {
+            world.goes_on(&host);
+        }
+    }
+    let lossy = world.history.tally().clone();
+    world.heal();
+    world.finish();
+    assert_eq!(lossy.expired, 0, "an application was told that its session is gone");
+    println!(
+        "{} writes took effect and {} reads came from memory in {long:?} with a third of all packets lost",
+        lossy.written - calm.written,
+        lossy.cached - calm.cached
+    );
+}

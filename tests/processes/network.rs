@@ -1,0 +1,333 @@
+//! Networks for tests: each host is a network namespace of its own with one interface, on a bridge in another one. Nothing
+//! of the machine's own network is touched.
+//!
+//! A cut is in one direction: hosts know each other's hardware addresses from the beginning and for good, and a host that is
+//! to reach another no more has a wrong one for it. What it sends is lost without a word, as in a network; what comes from
+//! there still arrives. This takes iproute2 and root, and no module of the kernel. Packets are lost at random by a
+//! filter (`cls_bpf`), or else by `netem`; a link is slow by `netem`, or else by a narrow `tbf`.
+//!
+//! Namespaces are removed when the test lets go of them, and those of test processes that were killed by the next one.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io::Write as _,
+    process::{Command, Output, Stdio},
+    sync::{
+        Once,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::common::Place;
+
+/// What all of our namespaces are called; the id of the test process follows.
+const PREFIX: &str = "leasehold-test-";
+
+/// The hardware address of nobody.
+const NOWHERE: &str = "02:00:00:00:ff:ff";
+
+/// In a filter: a random number, 32 bits (SKF_AD_OFF + SKF_AD_RANDOM in Linux' filter.h).
+const RANDOM: u32 = 0xffff_f000 + 56;
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// Hosts that reach each other and nobody else.
+#[derive(Debug)]
+pub(crate) struct Network {
+    name: String,
+    /// Each has its number; the first is 1.
+    hosts: BTreeMap<String, u8>,
+}
+
+/// Says that a test shows nothing here, where it is seen whether output is captured or not.
+pub(crate) fn skipped(why: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // Nobody may be listening.
+    let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
+}
+
+/// Runs a program; what it said if it failed.
+fn run(command: &mut Command, input: &str) -> Result<String, String> {
+    let what = format!("{command:?}");
+    let mut output = || -> std::io::Result<Output> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(input.as_bytes())?;
+        }
+        child.wait_with_output()
+    };
+    let output = output().map_err(|error| format!("{what}: {error}"))?;
+    let said = String::from_utf8_lossy(if output.status.success() { &output.stdout } else { &output.stderr });
+    if output.status.success() { Ok(said.into_owned()) } else { Err(format!("{what}: {}", said.trim())) }
+}
+
+fn ip(words: &str) -> Result<String, String> {
+    run(Command::new("ip").args(words.split_whitespace()), "")
+}
+
+/// Several at once, in a namespace.
+fn ip_in(namespace: &str, lines: &str) -> Result<String, String> {
+    run(Command::new("ip").args(["-n", namespace, "-batch", "-"]), lines)
+}
+
+fn tc(namespace: &str, words: &str) -> Result<String, String> {
+    run(Command::new("tc").args(["-n", namespace]).args(words.split_whitespace()), "")
+}
+
+impl Network {
+    /// Makes a network of these hosts; none where that cannot be done, which is said.
+    pub(crate) fn of(hosts: &[&str]) -> Option<Self> {
+        static SWEPT: Once = Once::new();
+        SWEPT.call_once(sweep);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}-{number}", std::process::id());
+        let network = Self { name, hosts: hosts.iter().map(|host| (*host).to_owned()).zip(1..).collect() };
+        // Where this can be done, the rest can be.
+        if let Err(why) = ip(&format!("netns add {}", network.namespace("wire"))) {
+            skipped(&format!("networks of its own need iproute2, root and network namespaces: {why}"));
+            return None;
+        }
+        network.make().expect("namespaces can be had, so they can be connected");
+        Some(network)
+    }
+
+    fn make(&self) -> Result<(), String> {
+        let mut bridge = "link add name bridge type bridge\nlink set dev bridge up\n".to_owned();
+        for (host, number) in &self.hosts {
+            let namespace = self.namespace(host);
+            ip(&format!("netns add {namespace}"))?;
+            let _ = writeln!(
+                bridge,
+                "link add name v{number} type veth peer name eth0 address {} netns {namespace}\n\
+                 link set dev v{number} master bridge\n\
+                 link set dev v{number} up",
+                hardware(*number),
+            );
+        }
+        ip_in(&self.namespace("wire"), &bridge)?;
+        for (host, number) in &self.hosts {
+            // One segment a packet: what is lost is then a share of packets, as in a network that has wires.
+            let mut lines = format!(
+                "addr add {}/24 dev eth0\nlink set dev lo up\nlink set dev eth0 gso_max_segs 1\nlink set dev eth0 up\n",
+                ip_address(*number)
+            );
+            for other in self.hosts.values().filter(|other| *other != number) {
+                lines.push_str(&neighbour(*other, &hardware(*other)));
+            }
+            ip_in(&self.namespace(host), &lines)?;
+        }
+        Ok(())
+    }
+
+    fn namespace(&self, host: &str) -> String {
+        format!("{}-{host}", self.name)
+    }
+
+    /// Where processes of a host run.
+    pub(crate) fn place(&self, host: &str) -> Place {
+        assert!(self.hosts.contains_key(host), "{host} is no host");
+        Place::through(&["ip", "netns", "exec", &self.namespace(host)])
+    }
+
+    /// The address of a host.
+    pub(crate) fn address(&self, host: &str) -> String {
+        ip_address(self.hosts[host])
+    }
+
+    /// The names of all hosts.
+    pub(crate) fn hosts(&self) -> Vec<String> {
+        self.hosts.keys().cloned().collect()
+    }
+
+    /// What a host sends to another is lost from now on. What it hears from it is not.
+    pub(crate) fn cut(&self, from: &str, to: &str) {
+        self.aim(from, to, NOWHERE);
+    }
+
+    /// Neither hears the other any more.
+    pub(crate) fn cut_both(&self, one: &str, other: &str) {
+        self.cut(one, other);
+        self.cut(other, one);
+    }
+
+    /// What a host sends to another arrives again.
+    pub(crate) fn heal(&self, from: &str, to: &str) {
+        self.aim(from, to, &hardware(self.hosts[to]));
+    }
+
+    fn aim(&self, from: &str, to: &str, at: &str) {
+        ip_in(&self.namespace(from), &neighbour(self.hosts[to], at)).expect("a neighbour can be changed");
+    }
+
+    /// Loses this share of the packets that reach a host, at random; 0 ends it. What cannot be done here is told.
+    pub(crate) fn lose(&self, host: &str, share: f64) -> Result<(), String> {
+        let namespace = self.namespace(host);
+        // There may be none yet.
+        let _ = tc(&namespace, "qdisc del dev eth0 clsact");
+        if share == 0.0 {
+            return Ok(());
+        }
+        let below = (share * f64::from(u32::MAX)) as u32;
+        // A random number; if it is not below the share, let the packet pass (-1), else drop it (2, TC_ACT_SHOT).
+        let program = format!("4,32 0 0 {RANDOM},53 1 0 {below},6 0 0 2,6 0 0 {}", u32::MAX);
+        let by_filter = tc(&namespace, "qdisc add dev eth0 clsact").and_then(|_| {
+            let words = ["filter", "add", "dev", "eth0", "ingress", "bpf", "bytecode", &program, "direct-action"];
+            run(Command::new("tc").args(["-n", &namespace]).args(words), "")
+        });
+        by_filter
+            .or_else(|first| {
+                let netem = tc(&namespace, &format!("qdisc replace dev eth0 root netem loss {}%", share * 100.0));
+                netem.map_err(|second| format!("{first}; {second}"))
+            })
+            .map(drop)
+    }
+
+    /// Has what a host sends take longer: each packet by this long, or else all of them by a narrow link. Returns by which.
+    pub(crate) fn slow(&self, host: &str, by: Duration) -> Result<&'static str, String> {
+        let (namespace, ms) = (self.namespace(host), by.as_millis());
+        let netem = tc(&namespace, &format!("qdisc replace dev eth0 root netem delay {ms}ms {}ms", ms / 2));
+        netem.map(|_| "netem").or_else(|first| {
+            // A packet of 1,500 bytes takes as long.
+            let rate = 1500 * 8 * 1000 / ms.max(1);
+            let narrow = format!("qdisc replace dev eth0 root tbf rate {rate}bit burst 2kb latency 2s");
+            tc(&namespace, &narrow).map(|_| "tbf").map_err(|second| format!("{first}; {second}"))
+        })
+    }
+
+    /// Everything arrives again, and at once.
+    pub(crate) fn heal_all(&self) {
+        for (host, number) in &self.hosts {
+            let others = self.hosts.values().filter(|other| *other != number);
+            let lines: String = others.map(|other| neighbour(*other, &hardware(*other))).collect();
+            ip_in(&self.namespace(host), &lines).expect("neighbours can be changed");
+            // There may be none of either.
+            let _ = tc(&self.namespace(host), "qdisc del dev eth0 clsact");
+            let _ = tc(&self.namespace(host), "qdisc del dev eth0 root");
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        remove(|namespace| namespace.strip_prefix(&self.name).is_some_and(|rest| rest.starts_with('-')));
+    }
+}
+
+fn ip_address(number: u8) -> String {
+    format!("10.77.0.{number}")
+}
+
+fn hardware(number: u8) -> String {
+    format!("02:00:00:00:00:{number:02x}")
+}
+
+fn neighbour(number: u8, at: &str) -> String {
+    format!("neigh replace {} lladdr {at} nud permanent dev eth0\n", ip_address(number))
+}
+
+fn namespaces() -> Vec<String> {
+    let list = ip("netns list").unwrap_or_default();
+    list.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// Removes namespaces, and what runs in them: nobody runs there but what a test has started.
+fn remove(is_chosen: impl Fn(&str) -> bool) {
+    for namespace in namespaces().into_iter().filter(|namespace| is_chosen(namespace)) {
+        let pids = ip(&format!("netns pids {namespace}")).unwrap_or_default();
+        for pid in pids.lines().filter_map(|line| line.trim().parse().ok()) {
+            // It may have ended this very moment.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        // Another test process may have been faster.
+        let _ = ip(&format!("netns del {namespace}"));
+    }
+}
+
+/// Removes what test processes have left that are no more.
+fn sweep() {
+    remove(|namespace| {
+        let id = namespace.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        id.is_some_and(|id| !std::path::Path::new("/proc").join(id).exists())
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::{Process, eventually};
+
+    /// Sends so many datagrams to a port that nobody listens on.
+    fn send(network: &Network, from: &str, to: &str, count: u32) {
+        // Each from a socket of its own: one that was told that nobody listens would say so instead of sending the next.
+        let each = format!("for i in {{1..{count}}}; do echo > /dev/udp/{}/9; done", network.address(to));
+        run(network.place(from).command("bash").args(["-c", &each]), "").expect("sent");
+    }
+
+    /// How many datagrams have reached a host for which nobody listened.
+    fn arrived(network: &Network, at: &str) -> u32 {
+        let counts = run(network.place(at).command("cat").arg("/proc/net/snmp"), "").expect("readable");
+        let mut udp = counts.lines().filter_map(|line| line.strip_prefix("Udp:")).map(str::split_whitespace);
+        let (names, mut values) = (udp.next().expect("names"), udp.next().expect("values"));
+        let at = names.into_iter().position(|name| name == "NoPorts").expect("it is counted");
+        values.nth(at).and_then(|value| value.parse().ok()).expect("a number")
+    }
+
+    fn until_arrived(network: &Network, at: &str, count: u32) {
+        eventually(&format!("{count} have arrived at {at}"), || {
+            let arrived = arrived(network, at);
+            if arrived == count { Ok(()) } else { Err(format!("{arrived} have")) }
+        });
+    }
+
+    #[test]
+    fn a_cut_is_in_one_direction_and_heals() {
+        let Some(network) = Network::of(&["a", "b"]) else { return };
+        send(&network, "a", "b", 5);
+        until_arrived(&network, "b", 5);
+        network.cut("a", "b");
+        send(&network, "a", "b", 5);
+        send(&network, "b", "a", 5);
+        until_arrived(&network, "a", 5);
+        network.heal("a", "b");
+        send(&network, "a", "b", 1);
+        until_arrived(&network, "b", 6);
+    }
+
+    #[test]
+    fn so_many_packets_are_lost_as_is_said() {
+        let Some(network) = Network::of(&["a", "b"]) else { return };
+        if let Err(why) = network.lose("b", 1.0 / 3.0) {
+            return skipped(&format!("packets cannot be lost at random: {why}"));
+        }
+        send(&network, "a", "b", 3000);
+        network.heal_all();
+        let lossy = arrived(&network, "b");
+        // Five standard deviations, and then some.
+        assert!((1850..2150).contains(&lossy), "{lossy} of 3000 have arrived");
+        send(&network, "a", "b", 100);
+        until_arrived(&network, "b", lossy + 100);
+    }
+
+    #[test]
+    fn what_a_killed_test_process_left_is_removed() {
+        let Some(network) = Network::of(&["a"]) else { return };
+        // As if another process had made it, which is no more: ids do not get so large.
+        let old = format!("{PREFIX}4194305-0-a");
+        ip(&format!("netns add {old}")).expect("like the other one");
+        let mut command = Place::through(&["ip", "netns", "exec", &old]).command("sleep");
+        let mut left = Process::of(command.arg("1000").spawn().expect("it starts"));
+        eventually("it runs there", || ip(&format!("netns pids {old}")).ok().filter(|pids| !pids.is_empty()));
+        sweep();
+        assert!(!left.ended().success());
+        assert!(!namespaces().contains(&old));
+        assert!(namespaces().contains(&network.namespace("a")), "one of a process that runs is not removed");
+    }
+}

@@ -1,0 +1,106 @@
+//! Networks that are cut, in both directions and in one.
+
+use std::time::Duration;
+
+use crate::{
+    alone,
+    workload::now_ns,
+    world::{TERM, WAIT_MAX, World, server},
+};
+
+/// What a busy machine may add to a wait.
+const GENEROUS: Duration = Duration::from_secs(2);
+
+/// A world in which two clients work.
+fn world() -> Option<World> {
+    let mut world = World::of(2)?;
+    for host in ["c1", "c2"] {
+        world.start(host);
+        world.goes_on(host);
+    }
+    Some(world)
+}
+
+/// Has a client work for two terms.
+fn for_two_terms(world: &mut World, host: &str) {
+    let from = now_ns();
+    while Duration::from_nanos(now_ns() - from) < 2 * TERM {
+        world.writes(host);
+    }
+}
+
+/// Cuts the leader off from the other servers, while the clients reach all of them.
+fn a_leader_is_cut_off(is_heard: bool, hears: bool) {
+    let _alone = alone();
+    let Some(mut world) = world() else { return };
+    let old = world.cluster.leader();
+    for other in world.cluster.others(old).into_iter().map(server) {
+        if !is_heard {
+            world.network.cut(&server(old), &other);
+        }
+        if !hears {
+            world.network.cut(&other, &server(old));
+        }
+    }
+    let out = world.writes("c1").max(world.writes("c2"));
+    let new = world.cluster.leader();
+    assert_ne!(new, old, "who cannot be heard, or cannot hear, cannot have committed anything");
+    for_two_terms(&mut world, "c1");
+    world.heal();
+    world.finish();
+    println!("leader heard: {is_heard}, hears: {hears}: all writers had gone on after {out:?}");
+}
+
+#[test]
+fn a_leader_that_neither_hears_nor_is_heard_by_the_others_is_replaced_and_nobody_reads_stale() {
+    a_leader_is_cut_off(false, false);
+}
+
+#[test]
+fn a_leader_that_is_not_heard_by_the_others_is_replaced_and_nobody_reads_stale() {
+    a_leader_is_cut_off(false, true);
+}
+
+#[test]
+fn a_leader_that_does_not_hear_the_others_is_replaced_and_nobody_reads_stale() {
+    a_leader_is_cut_off(true, false);
+}
+
+/// Cuts a client off from all servers; the other one writes what it has copies of.
+fn a_client_is_cut_off(is_heard: bool, hears: bool) {
+    let _alone = alone();
+    let Some(mut world) = world() else { return };
+    world.reads_from_memory("c1");
+    for id in world.cluster.ids().into_iter().map(server) {
+        if !is_heard {
+            world.network.cut("c1", &id);
+        }
+        if !hears {
+            world.network.cut(&id, "c1");
+        }
+    }
+    // What c1 holds is waited for once, and not again.
+    for_two_terms(&mut world, "c2");
+    let longest = world.history.tally().longest_write;
+    assert!(longest <= WAIT_MAX + GENEROUS, "a write took {longest:?}: expected at most {WAIT_MAX:?}, or a bit more");
+    let quickest = (0..5).map(|_| world.writes("c2")).min().expect("some");
+    assert!(quickest < TERM / 2, "writes go on waiting for a client that has lost its lease: {quickest:?}");
+    world.heal();
+    world.finish();
+    println!("client heard: {is_heard}, hears: {hears}: the longest write took {longest:?}, later ones {quickest:?}");
+}
+
+#[test]
+fn a_client_that_neither_hears_nor_is_heard_is_waited_for_no_longer_than_its_lease() {
+    a_client_is_cut_off(false, false);
+}
+
+#[test]
+fn a_client_whose_consents_are_lost_is_waited_for_no_longer_than_its_lease() {
+    a_client_is_cut_off(false, true);
+}
+
+#[test]
+fn a_client_that_hears_no_recall_is_waited_for_no_longer_than_its_lease() {
+    a_client_is_cut_off(true, false);
+}

@@ -1,0 +1,75 @@
+//! All servers are killed at once while clients hold leases, and started again (A26, A35).
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    alone,
+    common::{Cli, Cluster},
+    world::World,
+};
+
+/// So long that the servers are back before it ends.
+const LONG: Duration = Duration::from_secs(10);
+
+const MARGIN: Duration = Duration::from_millis(150);
+
+/// What a busy machine may add to a wait.
+const GENEROUS: Duration = Duration::from_secs(5);
+
+fn crash(cluster: &mut Cluster) {
+    cluster.ids().into_iter().for_each(|id| cluster.kill(id));
+    cluster.ids().into_iter().for_each(|id| cluster.spawn(id));
+}
+
+#[test]
+fn a_lease_that_was_granted_before_all_servers_crashed_is_waited_for_afterwards() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    let cli: Cli = cluster.cli();
+    cli.done(["volume", "create", "/long", "--term", "10s", "--skew-margin", "150ms"]);
+    cli.done(["put", "/long/a", "before"]);
+    let mut holder = cli.shell();
+    let (asked, valid) = loop {
+        let asked = Instant::now();
+        let answer = holder.ask("get /long/a");
+        if answer["source"] == "memory" {
+            break (asked, Duration::from_millis(answer["valid_ms"].as_u64().expect("a number")));
+        }
+    };
+    // It can consent no more, and no server has heard that it is gone.
+    holder.process.pause(true);
+    crash(&mut cluster);
+    cluster.wait_until_it_serves();
+    let (put, outage) = (Instant::now(), asked.elapsed());
+    assert!(outage < valid, "the lease had ended when the servers were back: nothing is shown");
+    cli.done(["--timeout", "40s", "put", "/long/a", "after"]);
+    let written = asked.elapsed();
+    println!("valid for {valid:?}; all servers were back after {outage:?}; written after {written:?}");
+    assert!(written >= valid, "written after {written:?}, while the holder could read until {valid:?}");
+    // A term, a tick, the margin; the leases' clock stood still while there was no leader.
+    let most = LONG + LONG / 10 + MARGIN + outage + GENEROUS;
+    assert!(written <= most, "the put took {:?}: expected at most {most:?} since the lease was seen", put.elapsed());
+    holder.types("get /long/a");
+    holder.process.pause(false);
+    assert_eq!(holder.answer()["value"], "after");
+}
+
+#[test]
+fn no_session_is_lost_and_no_read_is_stale_when_all_servers_crash_again_and_again() {
+    let _alone = alone();
+    let Some(mut world) = World::of(2) else { return };
+    for host in ["c1", "c2"] {
+        world.start(host);
+        world.goes_on(host);
+    }
+    for crashes in 1..=4 {
+        world.reads_from_memory("c1");
+        world.reads_from_memory("c2");
+        crash(&mut world.cluster);
+        let out = world.goes_on("c1").max(world.goes_on("c2"));
+        println!("crash {crashes}: everybody reads and writes again after {out:?}");
+    }
+    world.heal();
+    world.finish();
+    assert_eq!(world.history.tally().expired, 0, "an application was told that its session is gone");
+}
