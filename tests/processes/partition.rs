@@ -11,6 +11,10 @@ use crate::{
 /// What a busy machine may add to a wait.
 const GENEROUS: Duration = Duration::from_secs(2);
 
+/// How long writes may be out while clients reach the leader that was cut off: it answers signs of life, so a client looks elsewhere
+/// only after it has given up a write that it had sent there, and after that a read or two.
+const OUTAGE_MAX: Duration = Duration::from_secs(30);
+
 /// A world in which two clients work.
 fn world() -> Option<World> {
     let mut world = World::of(2)?;
@@ -45,6 +49,7 @@ fn a_leader_is_cut_off(is_heard: bool, hears: bool) {
     let out = world.writes("c1").max(world.writes("c2"));
     let new = world.cluster.leader();
     assert_ne!(new, old, "who cannot be heard, or cannot hear, cannot have committed anything");
+    assert!(out < OUTAGE_MAX, "writes were out for {out:?}");
     for_two_terms(&mut world, "c1");
     world.heal();
     world.finish();
