@@ -1,0 +1,281 @@
+//! Values of the protocol, drawn from the fuzzer's bytes.
+//!
+//! Mostly from small sets of sessions, paths and numbers, so that inputs have to do with each other; now and then anything. When
+//! the bytes are used up everything is zero: the first of each choice.
+
+use std::time::Duration;
+
+use arbitrary::Unstructured;
+use leasehold_protocol::{
+    command::{Command, Condition, LeaseKey, Proposal, Renewal, Write},
+    id::{CoveringNumber, Epoch, Generation, Incarnation, Revision, Sequence, SessionId, Stamp},
+    message::{Body, Consent, Header, HeldPiece, Inspect, LastValid, Recall, Renew, Request, Return},
+    object::{Kind, Object, ObjectSet},
+    path::Path,
+    time::ClusterTime,
+    volume::{Tracking, VolumeSettings},
+};
+
+/// Names whose bytes lie on both sides of the slash.
+const PATHS: [&str; 8] = ["/", "/a", "/a/b", "/a-b", "/a0/c", "/v", "/v/a", "/v/w/a"];
+
+/// The bytes that are left, as choices.
+#[derive(Debug)]
+pub struct Draw<'a>(Unstructured<'a>);
+
+impl<'a> Draw<'a> {
+    /// All choices come from these bytes.
+    pub fn new(data: &'a [u8]) -> Self {
+        Self(Unstructured::new(data))
+    }
+
+    /// Whether the bytes are used up.
+    pub fn is_done(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A number below `bound`, which is at most 256: one byte.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        u64::from(self.0.arbitrary::<u8>().unwrap_or_default()) % bound.max(1)
+    }
+
+    /// Once in so many times; not when the bytes are used up.
+    pub fn one_in(&mut self, times: u64) -> bool {
+        self.below(times) == times - 1
+    }
+
+    /// One of these.
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        let at = self.below((from.len() as u64).clamp(1, 256)) as usize;
+        from.get(at).cloned()
+    }
+
+    /// Any number, often one at which counting ends.
+    pub fn wild(&mut self) -> u64 {
+        match self.below(4) {
+            0 => u64::MAX - self.below(3),
+            1 => (u64::MAX >> 1) - self.below(3),
+            2 => u64::from(u32::MAX) + self.below(3),
+            _ => self.0.arbitrary().unwrap_or_default(),
+        }
+    }
+
+    /// A small number, seldom any.
+    pub fn number(&mut self, below: u64) -> u64 {
+        if self.one_in(32) { self.wild() } else { self.below(below) }
+    }
+
+    /// Some bytes.
+    pub fn bytes(&mut self, most: u64) -> Vec<u8> {
+        let wanted = self.below(most + 1) as usize;
+        self.0.bytes(wanted.min(self.0.len())).unwrap_or_default().to_vec()
+    }
+
+    /// All bytes that are left.
+    pub fn rest(self) -> &'a [u8] {
+        self.0.take_rest()
+    }
+
+    /// A list of at most `most`.
+    pub fn list<T>(&mut self, most: u64, mut draw: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        let count = self.below(most + 1);
+        (0..count).map(|_| draw(self)).collect()
+    }
+
+    /// This, or nothing.
+    pub fn maybe<T>(&mut self, draw: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.below(2) == 1 { Some(draw(self)) } else { None }
+    }
+
+    /// A name.
+    pub fn name(&mut self) -> String {
+        String::from_utf8_lossy(&self.bytes(12)).into_owned()
+    }
+
+    /// A path: one of a few, seldom any.
+    pub fn path(&mut self) -> Path {
+        let text = if self.one_in(24) { format!("/{}", self.name()) } else { PATHS[self.below(8) as usize].to_owned() };
+        Path::parse(&text).unwrap_or_else(|_| Path::root())
+    }
+
+    /// The top of what may be a volume.
+    pub fn top(&mut self) -> Path {
+        let tops = ["/", "/v", "/v/w", "/a"];
+        if self.one_in(16) {
+            self.path()
+        } else {
+            Path::parse(tops[self.below(4) as usize]).unwrap_or_else(|_| Path::root())
+        }
+    }
+
+    /// An object.
+    pub fn object(&mut self) -> Object {
+        let kind = if self.below(3) == 1 { Kind::Children } else { Kind::Data };
+        Object { path: self.path(), kind }
+    }
+
+    /// A set of objects.
+    pub fn set(&mut self) -> ObjectSet {
+        if self.below(3) == 1 { ObjectSet::Subtree(self.path()) } else { ObjectSet::One(self.object()) }
+    }
+
+    /// A span of up to a few seconds, seldom any.
+    pub fn span(&mut self) -> Duration {
+        match self.below(16) {
+            15 => Duration::from_secs(self.wild()),
+            14 => Duration::MAX,
+            scale => Duration::from_millis(self.below(256) * (1 + scale * scale)),
+        }
+    }
+
+    /// A session's id.
+    pub fn session(&mut self) -> SessionId {
+        SessionId(self.number(5))
+    }
+
+    /// A stamp near this one.
+    pub fn stamp(&mut self, epoch: Epoch) -> Stamp {
+        let epoch = if self.one_in(12) { Epoch(self.number(8)) } else { epoch };
+        Stamp { epoch, sequence: self.number(24) }
+    }
+
+    /// What a volume promises, if it can.
+    pub fn settings(&mut self) -> VolumeSettings {
+        let tracking = if self.below(3) == 1 { Tracking::Covering } else { Tracking::Objects };
+        let term = Duration::from_millis(200 + 50 * self.below(256));
+        // As it is decoded: the margin is looked at later, by who knows the allowance.
+        let object_term = if self.one_in(8) { self.span() } else { term * 4 };
+        let margin = if self.one_in(8) { self.span() } else { term };
+        let raw = postcard::to_allocvec(&(term, object_term, margin, tracking)).unwrap_or_default();
+        postcard::from_bytes(&raw).unwrap_or(VolumeSettings::DEFAULT)
+    }
+
+    /// A write.
+    pub fn write(&mut self, revision: Revision) -> Write {
+        let condition = match self.below(6) {
+            1 => Condition::Absent,
+            2 => Condition::Revision(revision),
+            3 => Condition::Revision(Revision(self.number(12))),
+            _ => Condition::Any,
+        };
+        match self.below(12) {
+            0..=5 => Write::Put { path: self.path(), value: self.bytes(6).into(), condition },
+            6 | 7 => Write::Delete { path: self.path(), recursive: self.below(2) == 1, condition },
+            8 | 9 => Write::CreateVolume { path: self.top(), settings: self.settings() },
+            10 => Write::SetVolume { path: self.top(), settings: self.settings() },
+            _ => Write::RemoveVolume { path: self.top() },
+        }
+    }
+
+    /// A replicated lease.
+    pub fn lease(&mut self) -> LeaseKey {
+        let session = self.session();
+        if self.below(3) == 1 { LeaseKey::Session(session) } else { LeaseKey::Volume(session, self.top()) }
+    }
+
+    /// A command.
+    pub fn command(&mut self, revision: Revision) -> Command {
+        match self.below(16) {
+            0 | 1 => Command::OpenSession { name: self.name() },
+            2 => Command::CloseSession { session: self.session() },
+            3 => Command::BeginEpoch { replica: self.number(3), attempt: self.number(3) },
+            4..=6 => Command::AcquireVolume { session: self.session(), path: self.path() },
+            7 => Command::Tick {
+                renewals: self.list(3, |draw| Renewal {
+                    lease: draw.lease(),
+                    incarnation: Incarnation(draw.number(12)),
+                    at: ClusterTime::from_micros(draw.number(200).saturating_mul(100_000)),
+                }),
+            },
+            8 => Command::Expire {
+                lease: self.lease(),
+                incarnation: Incarnation(self.number(12)),
+                horizon: ClusterTime::from_micros(self.number(200).saturating_mul(100_000)),
+            },
+            _ => Command::Write {
+                session: self.session(),
+                sequence: Sequence(self.number(24)),
+                unanswered_from: Sequence(self.number(8)),
+                write: self.write(revision),
+                covers: self.list(3, Self::set),
+            },
+        }
+    }
+
+    /// An entry, mostly of this epoch.
+    pub fn proposal(&mut self, epoch: Epoch, revision: Revision) -> Proposal {
+        let epoch = if self.one_in(12) { Epoch(self.number(6)) } else { epoch };
+        let time = ClusterTime::from_micros(self.number(200).saturating_mul(100_000));
+        Proposal { epoch, number: self.number(8), time, commands: self.list(3, |draw| draw.command(revision)) }
+    }
+
+    /// A header of this session in this epoch.
+    pub fn header(&mut self, session: SessionId, epoch: Epoch, registration: u64) -> Header {
+        Header {
+            session,
+            epoch: if self.one_in(16) { Epoch(self.number(8)) } else { epoch },
+            registration: if self.one_in(16) { self.number(4) } else { registration },
+            sequence: Sequence(self.number(16)),
+            unanswered_from: Sequence(self.number(8)),
+            renew: self.list(2, |draw| Renew { volume: draw.top(), incarnation: Incarnation(draw.number(12)) }),
+            consents: self.list(2, |draw| draw.stamp(epoch)),
+            returns: self.list(1, |draw| Return { object: draw.object(), stamp: draw.stamp(epoch) }),
+        }
+    }
+
+    /// What is asked.
+    pub fn body(&mut self, epoch: Epoch, revision: Revision) -> Body {
+        match self.below(20) {
+            0 => Body::Open { name: if self.one_in(8) { "x".repeat(300) } else { self.name() } },
+            1 | 2 => Body::Register,
+            3 => Body::Close,
+            4 => Body::KeepAlive,
+            5..=7 => Body::Acquire {
+                path: self.path(),
+                valid_at: self.maybe(|draw| LastValid {
+                    incarnation: Incarnation(draw.number(12)),
+                    generation: Generation(draw.number(4)),
+                    revision: Revision(draw.number(12)),
+                }),
+            },
+            8..=11 => Body::Read { object: self.object(), known: self.maybe(|draw| Revision(draw.number(12))) },
+            12..=16 => {
+                Body::Write { write: self.write(revision), dropped: self.list(2, Self::set), seen: self.stamp(epoch) }
+            }
+            17 | 18 => Body::Held(self.held()),
+            _ => Body::Inspect(match self.below(4) {
+                0 => Inspect::Holders { path: self.path() },
+                1 => Inspect::Waits { path: self.path() },
+                2 => Inspect::Volumes { path: self.path() },
+                _ => Inspect::Cluster,
+            }),
+        }
+    }
+
+    /// A piece of a list.
+    pub fn held(&mut self) -> HeldPiece {
+        HeldPiece {
+            volume: self.top(),
+            incarnation: Incarnation(self.number(12)),
+            covering: CoveringNumber(self.number(8)),
+            piece: self.number(3) as u32,
+            pieces: self.number(4) as u32,
+            objects: self.list(3, Self::object),
+        }
+    }
+
+    /// A request of this session.
+    pub fn request(&mut self, session: SessionId, epoch: Epoch, registration: u64, revision: Revision) -> Request {
+        Request { header: self.header(session, epoch, registration), body: self.body(epoch, revision) }
+    }
+
+    /// A recall.
+    pub fn recall(&mut self, session: SessionId, epoch: Epoch) -> Recall {
+        Recall { session, stamp: self.stamp(epoch), number: self.number(8), sets: self.list(3, Self::set) }
+    }
+
+    /// A consent.
+    pub fn consent(&mut self, epoch: Epoch) -> Consent {
+        Consent { session: self.session(), stamp: self.stamp(epoch) }
+    }
+}

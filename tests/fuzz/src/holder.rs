@@ -1,0 +1,434 @@
+//! The holder between an application that does anything and a server that answers anything.
+//!
+//! After each step its invariants hold, each read and write ends once, and what it tells the cache fits what the cache has. If
+//! the server is one that keeps to the protocol, everything that waits ends; half of the inputs have another, which says whatever
+//! is drawn: from that one nothing is expected but that it does no harm.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use leasehold_protocol::{
+    command::Written,
+    holder::{Config, Effect, Holder, Input, ReadId, Ticket, WriteId},
+    id::{CoveringNumber, Epoch, Generation, Incarnation, Revision, SessionId, Stamp},
+    message::{
+        Acquired, Answer, Body, Covering, Grant, Lapse, Promise, ReadAnswer, Recall, Refusal, Renew, Request, Response,
+        Revival,
+    },
+    object::{Children, Content, Data, Kind, Object, Stat},
+    path::Path,
+    time::Instant,
+};
+
+use super::draw::Draw;
+
+/// Steps in one input at most, so that it stays quick.
+const STEPS_MAX: usize = 300;
+
+/// Answers after which everything must have ended.
+const SETTLE_MAX: usize = 4000;
+
+const TERM: Duration = Duration::from_secs(10);
+const OBJECT_TERM: Duration = Duration::from_secs(100);
+const TOPS: [&str; 3] = ["/", "/v", "/v/w"];
+
+/// Steps a holder by what is drawn from the bytes.
+pub fn run(data: &[u8]) {
+    let mut draw = Draw::new(data);
+    let is_honest = draw.below(2) == 0;
+    let mut world = World::new(is_honest);
+    for _ in 0..STEPS_MAX {
+        if draw.is_done() {
+            break;
+        }
+        world.something(&mut draw);
+    }
+    if is_honest {
+        world.settle();
+    }
+}
+
+struct World {
+    holder: Holder,
+    now: Instant,
+    is_honest: bool,
+    is_closed: bool,
+    outstanding: Vec<(Ticket, Request)>,
+    /// What the cache has: each copy's grant.
+    cache: BTreeMap<Object, Stamp>,
+    /// What was recalled and not consented to.
+    recalled: Vec<Recall>,
+    reads: BTreeSet<ReadId>,
+    writes: BTreeSet<WriteId>,
+    ids: u64,
+    /// The server's counters.
+    epoch: u64,
+    sessions: u64,
+    stamps: u64,
+    recalls: u64,
+    incarnations: u64,
+}
+
+impl World {
+    fn new(is_honest: bool) -> Self {
+        Self {
+            holder: Holder::new(Config::new("fuzz")),
+            now: Instant::from_micros(1_000_000),
+            is_honest,
+            is_closed: false,
+            outstanding: Vec::new(),
+            cache: BTreeMap::new(),
+            recalled: Vec::new(),
+            reads: BTreeSet::new(),
+            writes: BTreeSet::new(),
+            ids: 0,
+            epoch: 1,
+            sessions: 1,
+            stamps: 0,
+            recalls: 0,
+            incarnations: 0,
+        }
+    }
+
+    fn something(&mut self, draw: &mut Draw<'_>) {
+        match draw.below(32) {
+            0..=12 => self.answer_any(draw),
+            13 => self.connect(draw.below(3) == 1),
+            14 => {
+                self.step(Input::Disconnected);
+                // Some of what was sent is still answered, and must not be looked at.
+                self.outstanding.truncate(4);
+            }
+            15..=19 => self.read(draw.object()),
+            20..=22 => self.write(draw),
+            23 => self.recall(draw),
+            24 => {
+                let object = draw.object();
+                let stamp = self.cache.remove(&object).unwrap_or_default();
+                self.step(Input::Evicted { object, stamp });
+            }
+            25 => {
+                let one = self.reads.first().copied();
+                let read = if draw.one_in(4) { Some(ReadId(draw.wild())) } else { one };
+                if let Some(read) = read {
+                    self.reads.remove(&read);
+                    self.step(Input::GiveUpRead(read));
+                }
+            }
+            26 => {
+                let write = if draw.one_in(4) { Some(WriteId(draw.wild())) } else { self.writes.first().copied() };
+                if let Some(write) = write {
+                    self.step(Input::GiveUpWrite(write));
+                    assert!(!self.writes.contains(&write), "given up, and still there");
+                }
+            }
+            27 => self.now = self.now.after(Duration::from_millis(16 * draw.below(256))),
+            28..=30 => self.time_out(),
+            _ => match draw.below(4) {
+                0 if !self.is_honest => self.now = self.now.after(draw.span()),
+                1 if draw.one_in(8) => {
+                    self.is_closed = true;
+                    self.step(Input::Close);
+                }
+                _ => self.step(Input::Timeout { used: BTreeSet::new() }),
+            },
+        }
+    }
+
+    fn step(&mut self, input: Input) {
+        let effects = self.holder.step(input, self.now);
+        assert_eq!(self.holder.check(self.now), Ok(()));
+        for effect in effects {
+            self.carry_out(effect);
+        }
+        for object in self.cache.keys() {
+            // As the cache would: what it does not have cannot be served. The converse is the holder's to know.
+            let _ = self.holder.may_serve(object, self.now);
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { ticket, request } => self.outstanding.push((ticket, request)),
+            Effect::Install { object, validity, .. } => {
+                self.cache.insert(object, validity.stamp);
+            }
+            Effect::Revalidate { object, validity } => {
+                assert!(self.cache.insert(object, validity.stamp).is_some(), "what is not there is validated");
+            }
+            Effect::Drop(objects) => {
+                for object in objects {
+                    assert!(self.cache.remove(&object).is_some(), "{object} is dropped, and was not there");
+                }
+            }
+            Effect::DropAll => self.cache.clear(),
+            Effect::Consent(consent) => self.consented(consent.stamp),
+            Effect::Serve { reads, .. } | Effect::ReadFailed { reads, .. } => self.end_reads(&reads),
+            Effect::ServeCached { reads, object, stamp, .. } => {
+                assert_eq!(self.cache.get(&object), Some(&stamp), "{object} is served from what is not there");
+                self.end_reads(&reads);
+            }
+            Effect::WriteDone { write, .. } => assert!(self.writes.remove(&write), "{write:?} ends twice"),
+            Effect::VolumeValid { .. } | Effect::Connection(_) | Effect::FindLeader { .. } | Effect::Closed => {}
+        }
+    }
+
+    fn end_reads(&mut self, reads: &[ReadId]) {
+        for read in reads {
+            assert!(self.reads.remove(read), "{read:?} ends twice");
+        }
+    }
+
+    /// Whoever consents has dropped what was granted before.
+    fn consented(&mut self, stamp: Stamp) {
+        for recall in self.recalled.iter().filter(|recall| recall.stamp == stamp) {
+            let is_recalled = |object: &Object| recall.sets.iter().any(|set| set.contains(object));
+            let left = self.cache.iter().find(|(object, granted)| **granted < stamp && is_recalled(object));
+            assert_eq!(left, None, "consented to {stamp}, and kept it");
+        }
+    }
+
+    fn read(&mut self, object: Object) {
+        self.ids += 1;
+        self.reads.insert(ReadId(self.ids));
+        self.step(Input::Read { read: ReadId(self.ids), object });
+    }
+
+    fn write(&mut self, draw: &mut Draw<'_>) {
+        self.ids += 1;
+        self.writes.insert(WriteId(self.ids));
+        let change = draw.write(Revision(self.stamps));
+        self.step(Input::Write { write: WriteId(self.ids), change });
+    }
+
+    fn connect(&mut self, is_new_leader: bool) {
+        if is_new_leader {
+            (self.epoch, self.recalls) = (self.epoch + 1, 0);
+        }
+        self.step(Input::Connected);
+    }
+
+    /// Lets the time come that the holder waits for.
+    fn time_out(&mut self) {
+        let Some(next) = self.holder.next_deadline() else { return };
+        self.now = self.now.max(next);
+        let tops = TOPS.iter().filter_map(|top| Path::parse(top).ok());
+        self.step(Input::Timeout { used: tops.collect() });
+        let next = self.holder.next_deadline();
+        let is_end = self.now == Instant::ZERO.after(Duration::MAX);
+        assert!(is_end || next.is_none_or(|next| next > self.now), "{next:?} has been");
+    }
+
+    fn recall(&mut self, draw: &mut Draw<'_>) {
+        self.recalls += 1 + draw.below(10) / 9;
+        let session = SessionId(self.sessions);
+        let recall = if self.is_honest {
+            let sets = vec![draw.set(), draw.set()];
+            Recall { session, stamp: self.stamp(draw), number: self.recalls, sets }
+        } else {
+            draw.recall(session, Epoch(self.epoch))
+        };
+        self.recalled.push(recall.clone());
+        self.step(Input::Recalled(recall));
+    }
+
+    /// The next stamp; some overtake others.
+    fn stamp(&mut self, draw: &mut Draw<'_>) -> Stamp {
+        self.stamps += 1;
+        Stamp { epoch: Epoch(self.epoch), sequence: self.stamps.saturating_sub(draw.below(3)) }
+    }
+
+    fn answer_any(&mut self, draw: &mut Draw<'_>) {
+        if self.outstanding.is_empty() {
+            if !self.is_honest {
+                let response = self.lie(draw);
+                self.step(Input::Answered { ticket: Ticket(draw.number(16)), response });
+            }
+            return;
+        }
+        let at = draw.below(self.outstanding.len().min(256) as u64) as usize;
+        let (ticket, request) = self.outstanding.remove(at);
+        let is_lie = !self.is_honest && draw.below(3) == 1;
+        let response = if is_lie { self.lie(draw) } else { self.response(&request, draw) };
+        self.step(Input::Answered { ticket, response });
+    }
+
+    fn response(&mut self, request: &Request, draw: &mut Draw<'_>) -> Response {
+        let result = match draw.below(12) {
+            1 => Err(Refusal::Retry),
+            2 => Err(Refusal::Unknown),
+            3 => Err(Refusal::NotRegistered { got: request.header.epoch, expected: Epoch(self.epoch) }),
+            4 if draw.one_in(4) => Err(Refusal::NotLeader { leader: None }),
+            5 if draw.one_in(8) => Err(Refusal::SessionGone { session: request.header.session }),
+            _ => Ok(self.answer(request, draw)),
+        };
+        let mut response = Response { epoch: Epoch(self.epoch), promises: vec![], lapses: vec![], result };
+        for Renew { volume, incarnation } in request.header.renew.clone() {
+            if draw.below(5) == 1 {
+                response.lapses.push(Lapse { volume, incarnation });
+            } else {
+                let span = Duration::from_secs(10 - draw.below(11));
+                response.promises.push(self.promise(volume, incarnation, span));
+            }
+        }
+        response
+    }
+
+    fn generation(&self) -> Generation {
+        Generation(1 + self.stamps / 50)
+    }
+
+    fn promise(&self, volume: Path, incarnation: Incarnation, span: Duration) -> Promise {
+        let revision = Revision(self.stamps);
+        Promise { volume, incarnation, generation: self.generation(), span, term: TERM, revision }
+    }
+
+    /// The volume of a path: mostly the nearest; now and then its border has just moved.
+    fn volume(&self, of: &Path, draw: &mut Draw<'_>) -> Path {
+        let tops = TOPS.iter().filter_map(|top| Path::parse(top).ok());
+        let above: Vec<Path> = tops.filter(|top| top.contains(of)).collect();
+        let moved = if draw.one_in(8) { draw.pick(&above) } else { None };
+        moved.or_else(|| above.last().cloned()).unwrap_or_else(Path::root)
+    }
+
+    fn grant(&mut self, of: &Path, draw: &mut Draw<'_>) -> Option<Grant> {
+        let volume = self.volume(of, draw);
+        let incarnation = Incarnation(self.incarnations.saturating_sub(draw.below(4) / 3));
+        let stamp = self.stamp(draw);
+        let grant = Grant { stamp, volume, incarnation, generation: self.generation(), span: OBJECT_TERM };
+        (draw.below(4) != 3).then_some(grant)
+    }
+
+    fn answer(&mut self, request: &Request, draw: &mut Draw<'_>) -> Answer {
+        let revision = Revision(self.stamps);
+        match &request.body {
+            Body::Open { .. } => {
+                self.sessions += 1;
+                Answer::Opened { session: SessionId(self.sessions), term: TERM * 60 }
+            }
+            Body::Register => {
+                let volume = self.volume(&draw.path(), draw);
+                let (incarnation, number) = (Incarnation(self.incarnations), CoveringNumber(1));
+                Answer::Registered { coverings: vec![Covering { volume, incarnation, number }] }
+            }
+            Body::Acquire { path, .. } => {
+                self.incarnations += 1;
+                let volume = self.volume(path, draw);
+                let promise = self.promise(volume, Incarnation(self.incarnations), TERM);
+                let revival = match draw.below(2) {
+                    0 => Revival::None,
+                    _ => Revival::AllBut { changed: draw.list(2, Draw::set), covering: CoveringNumber(2) },
+                };
+                Answer::Acquired(Acquired { promise, stamp: self.stamp(draw), revival })
+            }
+            Body::Read { object, known } => {
+                let is_unchanged = known.is_some() && draw.below(2) == 1;
+                let content = (!is_unchanged).then(|| content(object.kind, revision, draw));
+                let grant = self.grant(&object.path, draw);
+                let volume = grant.as_ref().map(|grant| grant.volume.clone());
+                let volume = volume.unwrap_or_else(|| self.volume(&object.path, draw));
+                Answer::Read(ReadAnswer { content, grant, volume, applied: revision })
+            }
+            Body::Write { write, .. } => {
+                let written = Written { revision, stat: Some(stat(revision)), removed: 0 };
+                let stamp = self.stamp(draw);
+                let grant = self.grant(write.path(), draw);
+                Answer::Written { written, stamp, grant, applied: revision }
+            }
+            Body::Close => Answer::Closed,
+            Body::KeepAlive | Body::Held(_) | Body::Inspect(_) => Answer::Noted,
+        }
+    }
+
+    /// Whatever can be said, under any epoch, to any question.
+    fn lie(&mut self, draw: &mut Draw<'_>) -> Response {
+        let request = draw.request(SessionId(self.sessions), Epoch(self.epoch), 1, Revision(1));
+        let mut response = self.response(&request, draw);
+        response.epoch = Epoch(draw.number(8));
+        for promise in &mut response.promises {
+            (promise.span, promise.term) = (draw.span(), draw.span());
+            (promise.incarnation, promise.generation) = (Incarnation(draw.number(8)), Generation(draw.number(4)));
+            promise.revision = Revision(draw.number(12));
+        }
+        match &mut response.result {
+            Ok(Answer::Opened { session, term }) => (*session, *term) = (draw.session(), draw.span()),
+            Ok(Answer::Registered { coverings }) => {
+                *coverings = draw.list(3, |draw| Covering {
+                    volume: draw.top(),
+                    incarnation: Incarnation(draw.number(8)),
+                    number: CoveringNumber(draw.number(4)),
+                });
+            }
+            Ok(Answer::Acquired(acquired)) => {
+                (acquired.promise.span, acquired.promise.term) = (draw.span(), draw.span());
+                acquired.promise.volume = draw.top();
+                acquired.promise.incarnation = Incarnation(draw.number(8));
+                acquired.stamp = draw.stamp(Epoch(self.epoch));
+            }
+            Ok(Answer::Read(ReadAnswer { content: answered, grant, volume, .. })) => {
+                let kind = if draw.one_in(4) { Kind::Children } else { Kind::Data };
+                *answered = draw.maybe(|draw| content(kind, Revision(draw.number(8)), draw));
+                *volume = draw.top();
+                if let Some(grant) = grant {
+                    lie_in(grant, self.epoch, draw);
+                }
+            }
+            Ok(Answer::Written { stamp, grant: Some(grant), .. }) => {
+                *stamp = draw.stamp(Epoch(self.epoch));
+                lie_in(grant, self.epoch, draw);
+            }
+            _ => {}
+        }
+        response
+    }
+
+    /// From here on the server answers: everything that waits has to end.
+    fn settle(&mut self) {
+        self.outstanding.clear();
+        self.step(Input::Connected);
+        let nothing_more: &[u8] = &[];
+        let mut kind = Draw::new(nothing_more);
+        for _ in 0..SETTLE_MAX {
+            if self.reads.is_empty() && self.writes.is_empty() {
+                return;
+            }
+            match self.outstanding.pop() {
+                Some((ticket, request)) => {
+                    let response = self.response(&request, &mut kind);
+                    self.step(Input::Answered { ticket, response });
+                }
+                None => {
+                    let next = self.holder.next_deadline();
+                    let next = next.unwrap_or_else(|| panic!("{:?} {:?} wait for nothing", self.reads, self.writes));
+                    self.now = self.now.max(next);
+                    self.step(Input::Timeout { used: BTreeSet::new() });
+                }
+            }
+        }
+        panic!("{:?} and {:?} wait for ever (closed: {}): {:#?}", self.reads, self.writes, self.is_closed, self.holder);
+    }
+}
+
+fn lie_in(grant: &mut Grant, epoch: u64, draw: &mut Draw<'_>) {
+    grant.stamp = draw.stamp(Epoch(epoch));
+    (grant.incarnation, grant.generation) = (Incarnation(draw.number(8)), Generation(draw.number(4)));
+    (grant.volume, grant.span) = (draw.top(), draw.span());
+}
+
+fn stat(revision: Revision) -> Stat {
+    Stat { create_revision: Revision(0), modify_revision: revision, version: 1, value_len: 1, owner: None }
+}
+
+fn content(kind: Kind, revision: Revision, draw: &mut Draw<'_>) -> Content {
+    let is_there = draw.below(4) != 3;
+    match kind {
+        Kind::Data => Content::Data(is_there.then(|| Data { value: "v".into(), stat: stat(revision) })),
+        Kind::Children => Content::Children(is_there.then(|| Children {
+            names: vec!["a".to_owned()],
+            version: 1,
+            modify_revision: revision,
+        })),
+    }
+}

@@ -1,0 +1,108 @@
+//! Everything that is encoded with postcard: what clients, servers and replicas say to each other, and log entries.
+//!
+//! Bytes that decode give a value that encodes, and whose encoding gives the same value and the same bytes again. (The bytes that
+//! came need not be those: a number can be written longer than it is.) Values that are drawn come back as they were.
+
+use bytes::BytesMut;
+use leasehold_protocol::{
+    command::{Command, Outcome, Proposal, Write},
+    id::{Epoch, Revision, SessionId},
+    message::{Answer, Consent, Recall, Refusal, Request, Response},
+    object::{Content, ObjectSet},
+    volume::VolumeSettings,
+};
+use leasehold_server::{
+    raft::{
+        peer::{Founding, PeerRefusal, PeerReport, PeerRequest, PeerResponse, Readmission},
+        types::Logged,
+    },
+    store::snapshot::Header,
+};
+use leasehold_wire::{
+    codec::{Decode, Encode},
+    frame::FRAME_MAX_BYTES,
+    service::{CallbackRequest, CallbackResponse, LeaseholdRequest, LeaseholdResponse},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use tarpc::ClientMessage;
+
+use super::draw::Draw;
+
+const KINDS: u64 = 32;
+
+/// Decodes the bytes as a message of the kind that the first byte says, or draws one from them.
+pub fn run(data: &[u8]) {
+    let mut draw = Draw::new(data);
+    match draw.below(KINDS) {
+        0 => plain::<Request>(draw.rest()),
+        1 => plain::<Response>(draw.rest()),
+        2 => plain::<Answer>(draw.rest()),
+        3 => plain::<Refusal>(draw.rest()),
+        4 => plain::<Recall>(draw.rest()),
+        5 => plain::<Consent>(draw.rest()),
+        6 => plain::<Content>(draw.rest()),
+        7 => plain::<ObjectSet>(draw.rest()),
+        8 => plain::<Proposal>(draw.rest()),
+        9 => plain::<Command>(draw.rest()),
+        10 => plain::<Write>(draw.rest()),
+        11 => plain::<Outcome>(draw.rest()),
+        12 => plain::<VolumeSettings>(draw.rest()),
+        13 => plain::<Logged>(draw.rest()),
+        14 => plain::<Header>(draw.rest()),
+        15 => plain::<Founding>(draw.rest()),
+        16 => plain::<PeerReport>(draw.rest()),
+        17 => plain::<PeerRefusal>(draw.rest()),
+        18 => plain::<Readmission>(draw.rest()),
+        19 => framed::<ClientMessage<LeaseholdRequest>>(draw.rest()),
+        20 => framed::<tarpc::Response<LeaseholdResponse>>(draw.rest()),
+        21 => framed::<ClientMessage<CallbackRequest>>(draw.rest()),
+        22 => framed::<tarpc::Response<CallbackResponse>>(draw.rest()),
+        23 => framed::<ClientMessage<PeerRequest>>(draw.rest()),
+        24 => framed::<tarpc::Response<PeerResponse>>(draw.rest()),
+        25 => come_back(&draw.request(SessionId(1), Epoch(1), 1, Revision(1))),
+        26 => come_back(&draw.recall(SessionId(1), Epoch(1))),
+        27 => come_back(&draw.consent(Epoch(1))),
+        28 => come_back(&draw.settings()),
+        29 => come_back(&draw.write(Revision(1))),
+        30 => come_back(&draw.set()),
+        _ => logged(draw.proposal(Epoch(1), Revision(1))),
+    }
+}
+
+fn encoded(value: &impl Serialize) -> Vec<u8> {
+    postcard::to_allocvec(value).expect("plain data encodes")
+}
+
+fn plain<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+    match postcard::take_from_bytes::<T>(bytes) {
+        Ok((value, _)) => come_back(&value),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+fn come_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: &T) {
+    let bytes = encoded(value);
+    let (back, rest) = postcard::take_from_bytes::<T>(&bytes).expect("what was encoded decodes");
+    assert_eq!((&back, rest), (value, &[][..]));
+    assert_eq!(encoded(&back), bytes);
+}
+
+/// As [`plain`], for what crosses in frames. These types cannot be compared, and a deadline is what is left of it: so what counts is
+/// that the encoding decodes, and that all of it is needed.
+fn framed<T: Decode + Encode>(bytes: &[u8]) {
+    let Ok(value) = T::decode(bytes) else { return };
+    let mut out = BytesMut::new();
+    value.encode(&mut out, FRAME_MAX_BYTES).expect("what was decoded encodes");
+    assert!(T::decode(&out).is_ok(), "what was encoded decodes");
+    assert!(T::decode(&out[..out.len() - 1]).is_err(), "all of it is needed");
+    out.extend_from_slice(&[0]);
+    assert!(T::decode(&out).is_err(), "and nothing more");
+}
+
+fn logged(proposal: Proposal) {
+    come_back(&proposal);
+    let logged = Logged::new(proposal.clone()).expect("plain data encodes");
+    assert_eq!(logged.proposal(), &proposal);
+    assert_eq!(logged.encoded_bytes(), encoded(&proposal).len());
+    come_back(&logged);
+}

@@ -1,0 +1,87 @@
+//! The replicated state under any entries: the invariants hold after each, and the rows that were said to have changed are all
+//! that did.
+
+use std::collections::BTreeMap;
+
+use leasehold_protocol::{
+    command::{Outcome, Proposal},
+    state::{Applied, RowKey, State},
+    volume::VolumeSettings,
+};
+
+use super::draw::Draw;
+
+/// Entries in one input at most, so that it stays quick.
+const ENTRIES_MAX: usize = 200;
+
+/// Applies entries that are drawn from the bytes.
+pub fn run(data: &[u8]) {
+    let mut draw = Draw::new(data);
+    let mut replica = Replica::new(State::new(VolumeSettings::DEFAULT));
+    for _ in 0..ENTRIES_MAX {
+        if draw.is_done() {
+            break;
+        }
+        let proposal = draw.proposal(replica.state.epoch(), replica.state.revision());
+        replica.apply(&proposal);
+        if draw.one_in(16) {
+            replica.restart();
+        }
+    }
+    replica.restart();
+}
+
+/// A state, and its rows as a disk has them that was told of each change.
+#[derive(Debug)]
+pub struct Replica {
+    /// The state.
+    pub state: State,
+    rows: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Replica {
+    /// Begins with this state.
+    pub fn new(state: State) -> Self {
+        let rows = state.rows().collect();
+        Self { state, rows }
+    }
+
+    /// Applies the next entry.
+    pub fn apply(&mut self, proposal: &Proposal) -> Applied {
+        let applied = self.state.apply(self.state.applied_index() + 1, proposal);
+        assert_eq!(self.state.check(), Ok(()), "after {proposal:?}");
+        assert_eq!(applied.outcomes.len(), proposal.commands.len());
+        for key in &applied.touched {
+            let bytes = key.encode();
+            assert_eq!(RowKey::decode(&bytes).as_ref(), Ok(key));
+            match self.state.row(key) {
+                Some(value) => self.rows.insert(bytes, value),
+                None => self.rows.remove(&bytes),
+            };
+        }
+        if applied.outcomes.iter().all(changes_nothing) {
+            assert!(applied.touched.iter().all(|key| *key == RowKey::Meta), "{applied:?}");
+        }
+        applied
+    }
+
+    /// Goes on with the state that the rows are, which is this one.
+    pub fn restart(&mut self) {
+        let state = State::from_rows(self.rows.clone());
+        assert_eq!(state.as_ref(), Ok(&self.state), "the rows are the state");
+        self.state = state.expect("just compared");
+    }
+}
+
+fn changes_nothing(outcome: &Outcome) -> bool {
+    matches!(
+        outcome,
+        Outcome::EpochOver
+            | Outcome::SessionGone
+            | Outcome::NotHeld
+            | Outcome::HorizonMoved { .. }
+            | Outcome::NotCovered
+            | Outcome::BelowWindow { .. }
+            | Outcome::BeyondWindow { .. }
+    )
+}

@@ -1,0 +1,241 @@
+//! What a replica reads from its disk, or receives as a snapshot: rows, snapshots, log entries, the witness, the standing.
+//!
+//! Damage is refused, never followed by a panic; where a checksum stands before a decoder, it is made right here, so that the
+//! decoder sees the damage too. What is taken for a state is one: it goes on like any other.
+
+use std::{cell::OnceCell, collections::BTreeMap, fs, path::PathBuf, sync::LazyLock};
+
+use leasehold_protocol::{
+    command::{Command, Condition, Proposal, Write},
+    id::{Epoch, Sequence, SessionId},
+    object::ObjectSet,
+    path::Path,
+    state::{RowKey, State},
+    time::ClusterTime,
+    volume::VolumeSettings,
+};
+use leasehold_server::store::{
+    log,
+    snapshot::{Header, SnapshotError, SnapshotReader},
+    standing,
+    witness::Witness,
+};
+
+use super::{draw::Draw, state::Replica};
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The witness's two slots.
+const SLOT_BYTES: usize = 128;
+
+/// The rows of a small state with something of each kind in it.
+static ROWS: LazyLock<Rows> = LazyLock::new(|| small_state().rows().collect());
+
+thread_local! {
+    static DIR: OnceCell<tempfile::TempDir> = const { OnceCell::new() };
+}
+
+/// Reads the bytes as what the first one says.
+pub fn run(data: &[u8]) {
+    let mut draw = Draw::new(data);
+    match draw.below(8) {
+        0 => drop(read(draw.rest())),
+        1 => row_key(draw.rest()),
+        2 => witness(&mut draw),
+        3 => standing(&mut draw),
+        4 => entry(&mut draw),
+        _ => snapshot(&mut draw),
+    }
+}
+
+/// Reads a whole snapshot.
+fn read(bytes: &[u8]) -> Result<(Header, Vec<(Vec<u8>, Vec<u8>)>), SnapshotError> {
+    let mut reader = SnapshotReader::new(bytes)?;
+    let mut rows = Vec::new();
+    while let Some(row) = reader.next_row()? {
+        rows.push(row);
+    }
+    assert!(rows.is_sorted_by(|one, other| one.0 < other.0));
+    assert!(matches!(reader.next_row(), Ok(None)), "the end stays the end");
+    Ok((reader.header().clone(), rows))
+}
+
+fn row_key(bytes: &[u8]) {
+    match RowKey::decode(bytes) {
+        Ok(key) => assert_eq!(key.encode(), bytes),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// An entry of the log, under the key that it has or another.
+fn entry(draw: &mut Draw<'_>) {
+    let index = draw.number(64);
+    let key = if draw.one_in(8) { draw.bytes(10) } else { index.to_be_bytes().to_vec() };
+    let content = draw.bytes(255);
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&key);
+    crc.update(&content);
+    let crc = if draw.one_in(8) { 0 } else { crc.finalize() };
+    let mut value = crc.to_le_bytes().to_vec();
+    value.extend_from_slice(&content);
+    value.truncate(value.len() - draw.below(2) as usize * draw.below(4) as usize);
+    match log::rewritten_entry(&key, &value) {
+        Ok(bytes) => assert_eq!(log::rewritten_entry(&key, &bytes).ok(), Some(bytes), "what is written is read back"),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// Rows that were changed a little, as the snapshot that they would be.
+fn snapshot(draw: &mut Draw<'_>) {
+    let mut rows = ROWS.clone();
+    for _ in 0..draw.below(5) {
+        damage(&mut rows, draw);
+    }
+    let header = if draw.one_in(4) { draw.bytes(40) } else { whole_header() };
+    let (off, extra) = if draw.one_in(8) { (draw.below(3), draw.bytes(4)) } else { (0, Vec::new()) };
+    let mut bytes = b"LSHSNAP\x01".to_vec();
+    bytes.extend_from_slice(&(header.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&header);
+    for (key, value) in &rows {
+        bytes.push(1);
+        bytes.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(key);
+        bytes.extend_from_slice(value);
+    }
+    bytes.push(0);
+    bytes.extend_from_slice(&(rows.len() as u64 + off).to_le_bytes());
+    bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+    bytes.extend_from_slice(&extra);
+    match read(&bytes) {
+        Ok((_, read)) => {
+            assert!(off == 0 && extra.is_empty() && read.iter().eq(rows.iter().map(pair).collect::<Vec<_>>().iter()))
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    match State::from_rows(rows) {
+        Ok(state) => go_on(state, draw),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+fn pair((key, value): (&Vec<u8>, &Vec<u8>)) -> (Vec<u8>, Vec<u8>) {
+    (key.clone(), value.clone())
+}
+
+fn whole_header() -> Vec<u8> {
+    let header = Header { applied: None, membership: Default::default() };
+    postcard::to_allocvec(&header).expect("plain data encodes")
+}
+
+fn damage(rows: &mut Rows, draw: &mut Draw<'_>) {
+    let at = draw.below(rows.len() as u64) as usize;
+    let Some((mut key, mut value)) = rows.iter().nth(at).map(pair) else { return };
+    match draw.below(8) {
+        0 => drop(rows.remove(&key)),
+        1 => drop(rows.insert(key, draw.bytes(40))),
+        2 => drop(rows.insert(draw.bytes(24), draw.bytes(40))),
+        3 if !key.is_empty() => {
+            let place = draw.below(key.len() as u64) as usize;
+            key[place] = draw.below(256) as u8;
+            rows.insert(key, value);
+        }
+        4 => {
+            value.truncate(draw.below(value.len() as u64 + 1) as usize);
+            rows.insert(key, value);
+        }
+        _ if value.is_empty() => {}
+        _ => {
+            let place = draw.below(value.len().min(256) as u64) as usize;
+            value.splice(place..=place, draw.bytes(10));
+            rows.insert(key, value);
+        }
+    }
+}
+
+/// What was taken for a state is one, and goes on as one, unless it was about to count beyond what can be counted.
+fn go_on(mut state: State, draw: &mut Draw<'_>) {
+    assert_eq!(state.check(), Ok(()));
+    for _ in 0..8 {
+        let proposal = draw.proposal(state.epoch(), state.revision());
+        state.apply(state.applied_index() + 1, &proposal);
+        match state.check() {
+            Ok(()) => {}
+            Err(what) if what.starts_with("a counter is at") => return,
+            Err(what) => panic!("{what}, after {proposal:?}"),
+        }
+    }
+    Replica::new(state).restart();
+}
+
+fn small_state() -> State {
+    let path = |text: &str| Path::parse(text).unwrap_or_else(|_| Path::root());
+    let session = SessionId(1);
+    let write = |sequence, write| Command::Write {
+        session,
+        sequence: Sequence(sequence),
+        unanswered_from: Sequence(1),
+        write,
+        covers: vec![ObjectSet::Subtree(Path::root())],
+    };
+    let put = |text| Write::Put { path: path(text), value: "value".into(), condition: Condition::Any };
+    let commands = vec![
+        Command::OpenSession { name: "one".to_owned() },
+        Command::OpenSession { name: "two".to_owned() },
+        write(1, put("/a/b")),
+        write(2, Write::CreateVolume { path: path("/v"), settings: VolumeSettings::DEFAULT }),
+        write(3, put("/v/a")),
+        write(4, Write::Delete { path: path("/none"), recursive: false, condition: Condition::Any }),
+        Command::AcquireVolume { session, path: path("/v/a") },
+        Command::AcquireVolume { session: SessionId(2), path: Path::root() },
+    ];
+    let mut state = State::new(VolumeSettings::DEFAULT);
+    let entry = |epoch, commands| Proposal { epoch: Epoch(epoch), number: 1, time: ClusterTime::ZERO, commands };
+    state.apply(1, &entry(0, vec![Command::BeginEpoch { replica: 1, attempt: 1 }]));
+    state.apply(2, &entry(1, commands));
+    state
+}
+
+/// A file of this name with these bytes.
+fn file(name: &str, bytes: &[u8]) -> PathBuf {
+    let dir = DIR.with(|dir| dir.get_or_init(|| tempfile::tempdir().expect("a directory")).path().to_owned());
+    fs::write(dir.join(name), bytes).expect("it can be written");
+    dir
+}
+
+fn witness(draw: &mut Draw<'_>) {
+    let mut bytes = Vec::new();
+    for _ in 0..2 {
+        let mut slot = draw.bytes(64);
+        slot.resize(SLOT_BYTES, 0);
+        if !draw.one_in(4) {
+            let crc = crc32fast::hash(&slot[4..]);
+            slot[..4].copy_from_slice(&crc.to_le_bytes());
+        }
+        bytes.extend_from_slice(&slot);
+    }
+    bytes.truncate(2 * SLOT_BYTES - draw.below(2) as usize);
+    let path = file("witness", &bytes).join("witness");
+    let mut opened = match Witness::open(&path) {
+        Ok(opened) => opened,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    let found = opened.current();
+    opened.record(found.last, found.vote, false).expect("it can be written");
+    let next = opened.current();
+    assert_eq!((next.last, next.vote), (found.last, found.vote));
+    assert_eq!(Witness::open(&path).expect("what was written is read").current(), next);
+}
+
+fn standing(draw: &mut Draw<'_>) {
+    let mut bytes = vec![if draw.one_in(8) { 2 } else { 1 }];
+    bytes.extend_from_slice(&draw.bytes(80));
+    if !draw.one_in(4) {
+        bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+    }
+    let dir = file("standing", &bytes);
+    match standing::load(&dir, 1) {
+        Ok(standing) => assert_eq!(standing.map(|standing| standing.replica), Some(1)),
+        Err(error) => assert!(error.to_string().contains("expected"), "{error}"),
+    }
+}

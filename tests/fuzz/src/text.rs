@@ -1,0 +1,63 @@
+//! Every parser of a text that people type: paths, durations, and the lines of the shell.
+//!
+//! The last two are private to the binary, which has no library: their files are taken in here as they are. What stands
+//! between them and the rules, clap and the parsers of single arguments, is run on the same corpus by a test in `src/shell.rs`.
+
+use leasehold_protocol::{limits::Limits, path::Path};
+
+// What of it is not called here is called in the binary.
+#[allow(dead_code)]
+#[path = "../../../src/duration.rs"]
+mod duration;
+#[path = "../../../src/words.rs"]
+mod words;
+
+/// Parses the text as everything that it could be meant as.
+pub fn run(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    path(&text);
+    span(&text);
+    line(&text);
+}
+
+fn path(text: &str) {
+    let path = match Path::parse(text) {
+        Ok(path) => path,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    assert_eq!(path.as_str(), text);
+    assert_eq!(path.depth(), path.ancestors().count());
+    assert_eq!(path.is_root(), path.name().is_none());
+    assert!(path.ancestors().all(|above| above.contains(&path) && !path.contains(&above) && above < path));
+    if let (Some(above), Some(name)) = (path.parent(), path.name()) {
+        assert_eq!(above.child(name), Ok(path.clone()));
+        assert!(path.as_str().starts_with(&above.below()));
+    }
+    assert_eq!(Limits::default().check_path(&path), Ok(()));
+    let bytes = postcard::to_allocvec(&path).expect("a text encodes");
+    assert_eq!(postcard::from_bytes(&bytes), Ok(path));
+}
+
+fn span(text: &str) {
+    match duration::parse(text) {
+        Ok(span) => {
+            assert_eq!(duration::parse(&duration::exact(span)), Ok(span), "what is written is read back");
+            assert!(!duration::rough(span).is_empty());
+        }
+        Err(error) => assert!(error.to_string().contains("expected")),
+    }
+}
+
+fn line(text: &str) {
+    let words = match words::split(text) {
+        Ok(words) => words,
+        Err(error) => return assert!(error.to_string().contains("expected")),
+    };
+    let quoted: Vec<String> = words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
+    assert_eq!(words::split(&quoted.join(" ")), Ok(words.clone()), "quoted words come back");
+    for word in words {
+        path(&word);
+        path(&format!("/{word}"));
+        span(&word);
+    }
+}
