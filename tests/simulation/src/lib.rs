@@ -1,14 +1,16 @@
 //! The simulator: the rules that are shipped, run in virtual time.
 //!
 //! Real are [`State`](leasehold_protocol::state::State), [`Lessor`](leasehold_protocol::lessor::Lessor) and
-//! [`Holder`](leasehold_protocol::holder::Holder). Stand-ins are Raft (`log`), the network, clocks, disks and applications. A seed
-//! decides everything: the same seed is the same run. Faults come first; then they stop, and everything must heal.
+//! [`Holder`](leasehold_protocol::holder::Holder). Stand-ins, as thin as they can be, are Raft (`raft`), the network, clocks, disks
+//! and applications. A seed decides everything, also which faults there are and how often: the same seed is the same run.
+//! Faults come first; then they stop, and everything must heal.
 //!
 //! `cargo run --release -p leasehold-simulation -- --seed 7` runs one seed; `--seeds 100000` searches. What must hold is in
-//! `invariants`, a file for each. That the simulator would notice is shown by putting known mistakes back
+//! `invariants`, a file for each, looked at after every step. What clients were told is judged once more, by a checker that knows
+//! nothing of all this: [`history`]. That the simulator would notice is shown by putting known mistakes back
 //! (`protocol/src/planted.rs`): each must be found.
 //!
-//! Not modelled: Raft itself, disks that fail, sessions that live longer than their term, more than one group.
+//! Not modelled: snapshots and logs that are cut off, disks that fail or lie, more than one group, holds and watches.
 
 mod application;
 mod cache;
@@ -30,6 +32,6 @@ mod trace;
 mod world;
 
 pub use profile::Fault;
-pub use search::{Findings, repeat_command, search, tail};
+pub use search::{Findings, repeat_command, search, shrink, tail};
 pub use tally::Tally;
 pub use world::{Plan, Report, run};

@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
 use leasehold_protocol::planted::Bug;
-use leasehold_simulation::{Findings, Plan, Report, repeat_command, run, search, tail};
+use leasehold_simulation::{Fault, Findings, Plan, Report, repeat_command, run, search, shrink, tail};
 
 /// Lines of a trace that are shown for a seed that a search found.
 const TAIL: usize = 60;
@@ -25,12 +25,21 @@ struct Options {
     /// The first seed of a search.
     #[arg(long, default_value_t = 0)]
     from: u64,
+    /// End the run after so many events (with --seed).
+    #[arg(long, requires = "seed")]
+    steps: Option<u64>,
+    /// Leave these faults out, by name: see --faults (with --seed).
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = fault, requires = "seed")]
+    without: Vec<Fault>,
     /// Print everything that happens, a line each (with --seed).
     #[arg(long, requires = "seed")]
     trace: bool,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
+    /// Print the names of all faults, and end.
+    #[arg(long)]
+    faults: bool,
     /// Put a known mistake back, to see it found (only in a build with the feature planted-bugs).
     #[arg(long, value_name = "NAME", value_parser = bug)]
     plant: Option<Bug>,
@@ -45,8 +54,17 @@ fn bug(name: &str) -> Result<Bug, String> {
     Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name).ok_or_else(|| format!("expected one of {}", names()))
 }
 
+/// The fault of a name.
+fn fault(name: &str) -> Result<Fault, String> {
+    Fault::of_name(name).ok_or_else(|| format!("expected one of {}", Fault::ALL.map(Fault::name).join(", ")))
+}
+
 fn main() -> ExitCode {
     let options = Options::parse();
+    if options.faults {
+        println!("{}", Fault::ALL.map(Fault::name).join("\n"));
+        return ExitCode::SUCCESS;
+    }
     let is_broken = match options.seed {
         Some(seed) => one(seed, &options),
         None => many(&options),
@@ -56,8 +74,14 @@ fn main() -> ExitCode {
 
 /// Runs one seed. Whether something broke.
 fn one(seed: u64, options: &Options) -> bool {
+    let plan = Plan {
+        without: options.without.iter().copied().collect(),
+        steps: options.steps,
+        keeps_trace: options.trace,
+        ..Plan::of(seed, options.plant)
+    };
     let begun = Instant::now();
-    let report = run(&Plan { keeps_trace: options.trace, ..Plan::of(seed, options.plant) });
+    let report = run(&plan);
     let wall = begun.elapsed().as_secs_f64();
     if options.trace {
         print!("{}", report.trace);
@@ -67,9 +91,10 @@ fn one(seed: u64, options: &Options) -> bool {
         return report.violation.is_some();
     }
     println!(
-        "seed {seed}: {} steps, {} entries, {:.1} s of virtual time in {wall:.3} s, hash {:016x}",
+        "seed {seed}: {} steps, {} entries, {} reads and writes in the history, {:.1} s of virtual time in {wall:.3} s, hash {:016x}",
         report.steps,
         report.entries,
+        report.operations,
         seconds(report.micros),
         report.hash
     );
@@ -86,6 +111,7 @@ fn json(seed: u64, report: &Report, wall: f64) -> serde_json::Value {
         "hash": format!("{:016x}", report.hash),
         "steps": report.steps,
         "entries": report.entries,
+        "operations": report.operations,
         "virtual_seconds": seconds(report.micros),
         "wall_seconds": wall,
         "tally": report.tally.0,
@@ -103,6 +129,8 @@ fn many(options: &Options) -> bool {
         let value = serde_json::json!({
             "worlds": findings.worlds,
             "steps": findings.steps,
+            "entries": findings.entries,
+            "operations": findings.operations,
             "virtual_seconds": seconds(findings.micros),
             "wall_seconds": wall,
             "broken": broken,
@@ -120,9 +148,11 @@ fn tell(findings: &Findings, wall: f64, options: &Options) {
         println!("{count:>12} {name}");
     }
     println!(
-        "{} worlds, {} steps, {:.0} s of virtual time in {wall:.1} s: {:.0} times as fast",
+        "{} worlds, {} steps, {} entries, {} reads and writes in the histories, {:.0} s of virtual time in {wall:.1} s: {:.0} times as fast",
         findings.worlds,
         findings.steps,
+        findings.entries,
+        findings.operations,
         seconds(findings.micros),
         seconds(findings.micros) / wall
     );
@@ -130,7 +160,9 @@ fn tell(findings: &Findings, wall: f64, options: &Options) {
         Some((seed, report)) => {
             println!("{}", tail(&report.trace, TAIL));
             println!("\nBROKEN, seed {seed}: {}", report.violation.as_deref().unwrap_or_default());
-            println!("repeat: {}", repeat_command(*seed, options.plant));
+            let plan = Plan::of(*seed, options.plant);
+            println!("repeat: {}", repeat_command(&plan));
+            println!("with fewer faults: {}", repeat_command(&shrink(&plan)));
         }
         None => println!("nothing broke"),
     }

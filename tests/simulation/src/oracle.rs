@@ -29,8 +29,8 @@ pub(crate) struct Version {
 /// What is true.
 #[derive(Debug)]
 pub(crate) struct Oracle {
-    /// What was committed.
-    pub(crate) log: Vec<Arc<Entry>>,
+    /// What was committed, each entry with the term in which it came to be.
+    pub(crate) log: Vec<(u64, Arc<Entry>)>,
     pub(crate) truth: State,
     pub(crate) versions: BTreeMap<Object, Vec<Version>>,
     /// The place of the version that somebody has been told of.

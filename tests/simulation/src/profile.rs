@@ -85,6 +85,11 @@ impl Fault {
         Fault::StepWallClock,
     ];
 
+    /// The fault of a name.
+    pub fn of_name(name: &str) -> Option<Fault> {
+        Self::ALL.into_iter().find(|fault| fault.name() == name)
+    }
+
     /// What it is called in tallies and options.
     pub fn name(self) -> &'static str {
         match self {
@@ -193,7 +198,7 @@ impl Profile {
             act_every: if is_long { 5 * SECOND } else { *rng.pick(&[15 * MS, 40 * MS, 120 * MS]) },
             delay: *rng.pick(&[2 * MS, 10 * MS, 40 * MS]),
             overtaking: *rng.pick(&[0, 50, 200]),
-            election: if is_long { 300 * MS } else { *rng.pick(&[60 * MS, 150 * MS, 300 * MS]) },
+            election: if is_long { SECOND } else { *rng.pick(&[100 * MS, 200 * MS, 400 * MS]) },
             peer_delay: *rng.pick(&[MS, 4 * MS]),
             peer_loss: *rng.pick(&[0, 0, 5, 30]),
             peer_twice: *rng.pick(&[0, 20]),

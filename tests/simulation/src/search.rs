@@ -10,7 +10,7 @@ use std::{
 
 use leasehold_protocol::planted::Bug;
 
-use crate::{Plan, Report, Tally, run};
+use crate::{Fault, Plan, Report, Tally, run};
 
 /// What a search came to.
 #[derive(Debug, Default)]
@@ -23,6 +23,10 @@ pub struct Findings {
     pub micros: u64,
     /// Events in them.
     pub steps: u64,
+    /// Entries that were committed in them.
+    pub entries: u64,
+    /// Reads and writes in their histories.
+    pub operations: u64,
     /// What happened in them.
     pub tally: Tally,
 }
@@ -32,6 +36,8 @@ impl Findings {
         self.worlds += 1;
         self.micros += report.micros;
         self.steps += report.steps;
+        self.entries += report.entries;
+        self.operations += report.operations as u64;
         self.tally.merge(&report.tally);
     }
 
@@ -39,6 +45,8 @@ impl Findings {
         self.worlds += other.worlds;
         self.micros += other.micros;
         self.steps += other.steps;
+        self.entries += other.entries;
+        self.operations += other.operations;
         self.tally.merge(&other.tally);
     }
 }
@@ -82,12 +90,33 @@ pub fn tail(trace: &str, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// What a person types to see this seed again.
-pub fn repeat_command(seed: u64, bug: Option<Bug>) -> String {
-    match bug {
-        None => format!("cargo run --release -p leasehold-simulation -- --seed {seed} --trace"),
-        Some(bug) => format!(
-            "cargo run --release -p leasehold-simulation --features planted-bugs -- --plant {bug:?} --seed {seed} --trace"
-        ),
+/// A smaller world in which something still breaks: without the faults that are not needed for it.
+pub fn shrink(plan: &Plan) -> Plan {
+    let mut least = Plan { keeps_trace: false, ..plan.clone() };
+    let happened = run(&least).tally;
+    for fault in Fault::ALL.into_iter().filter(|fault| happened.0.contains_key(fault.name())) {
+        let mut less = least.clone();
+        less.without.insert(fault);
+        if run(&less).violation.is_some() {
+            least = less;
+        }
     }
+    Plan { keeps_trace: plan.keeps_trace, ..least }
+}
+
+/// What a person types to see this run again.
+pub fn repeat_command(plan: &Plan) -> String {
+    let mut command = "cargo run --release -p leasehold-simulation".to_owned();
+    if plan.bug.is_some() {
+        command += " --features planted-bugs";
+    }
+    command += &format!(" -- --seed {} --trace", plan.seed);
+    if let Some(bug) = plan.bug {
+        command += &format!(" --plant {bug:?}");
+    }
+    if !plan.without.is_empty() {
+        let names: Vec<&str> = plan.without.iter().map(|fault| fault.name()).collect();
+        command += &format!(" --without {}", names.join(","));
+    }
+    command
 }

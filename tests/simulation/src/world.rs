@@ -353,7 +353,7 @@ impl World {
         let (from, commit) = (self.servers[place].agreed, raft.commit);
         for index in self.oracle.log.len() as u64 + 1..=commit {
             if let Some(entry) = self.servers[place].raft.entry(index).cloned() {
-                self.oracle.log.push(entry.clone());
+                self.oracle.log.push((self.servers[place].raft.term, entry.clone()));
                 if let Payload::Proposal(proposal) = &entry.payload {
                     self.commit(index, proposal);
                 }

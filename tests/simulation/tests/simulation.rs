@@ -1,57 +1,121 @@
 //! The simulator's own tests: a few thousand seeds, the same seed twice, and that enough happens.
 
-use leasehold_simulation::{Plan, Tally, repeat_command, run, search, tail};
+use std::collections::BTreeSet;
+
+use leasehold_protocol::planted::Bug;
+use leasehold_simulation::{Fault, Plan, repeat_command, run, search, shrink, tail};
 
 /// Seeds in a normal run.
-const SEEDS: u64 = 3_000;
+const SEEDS: u64 = 2_000;
 
 #[test]
 fn no_seed_breaks_an_invariant() {
-    if let Some((seed, report)) = search(0..SEEDS, None).broken {
+    let findings = search(0..SEEDS, None);
+    if let Some((seed, report)) = findings.broken {
+        let plan = Plan::of(seed, None);
         panic!(
-            "{}\n\nseed {seed}: {}\nrepeat: {}",
+            "{}\n\nseed {seed}: {}\nrepeat: {}\nwith fewer faults: {}",
             tail(&report.trace, 60),
             report.violation.unwrap_or_default(),
-            repeat_command(seed, None)
+            repeat_command(&plan),
+            repeat_command(&shrink(&plan))
         );
     }
+    assert_eq!(findings.worlds, SEEDS);
 }
 
 /// A simulator in which little happens finds little.
 #[test]
 fn everything_happens_often_enough() {
-    let mut tally = Tally::default();
-    for seed in 0..120 {
-        tally.merge(&run(&Plan::of(seed, None)).tally);
-    }
+    let tally = search(0..400, None).tally;
     println!("{tally:#?}");
-    let expected = [
-        ("commands of an epoch that is over", 20),
-        ("copies revived", 100),
-        ("copies to be validated", 50),
-        ("epochs", 500),
-        ("expiries put off", 1),
-        ("leases expired", 100),
-        ("lists told", 100),
-        ("reads from a cache", 5_000),
-        ("reads from a server", 5_000),
-        ("sessions closed", 2),
-        ("times in jeopardy", 100),
-        ("writes done", 1_000),
-        ("writes not covered", 10),
-        ("writes of unknown outcome", 50),
-        ("writes refused", 100),
+    let branches = [
+        ("candidacies", 100),
+        ("commands of an epoch that is over", 3),
+        ("commands of sessions that are gone", 20),
+        ("consents that were not given", 100),
+        ("copies revived", 500),
+        ("copies to be validated", 500),
+        ("elections won", 1_000),
+        ("entries of a deposed leader that vanished", 100),
+        ("epochs", 1_000),
+        ("expiries of leases that are gone", 50),
+        ("expiries put off", 50),
+        ("leaders deposed", 500),
+        ("leaderships not proven", 500),
+        ("leases acquired", 5_000),
+        ("leases expired", 5_000),
+        ("lessors that stepped down", 500),
+        ("lists told", 1_000),
+        ("members added", 100),
+        ("messages between servers lost", 1_000),
+        ("messages lost on a cut connection", 1_000),
+        ("messages that came after their connection had ended", 500),
+        ("messages that overtook others", 500),
+        ("nodes removed", 500),
+        ("pauses in the middle of a step", 100),
+        ("proposals appended in a later leadership", 20),
+        ("proposals that Raft did not take", 100),
+        ("reads from a cache", 20_000),
+        ("reads from a server", 20_000),
+        ("reads given up", 500),
+        ("recalls sent", 5_000),
+        ("requests to be let in that came late", 20),
+        ("requests to servers that do not lead", 1_000),
+        ("sessions closed", 100),
+        ("sessions expired", 5),
+        ("sessions that expired", 40),
+        ("stale reads put down to a clock beyond the allowance", 3),
+        ("times in jeopardy", 500),
+        ("unsynced entries lost in a crash", 50),
+        ("volumes changed", 50),
+        ("volumes made", 50),
+        ("volumes removed", 50),
+        ("wiped servers let in", 100),
+        ("writes done", 10_000),
+        ("writes given up", 200),
+        ("writes not covered", 500),
+        ("writes of unknown outcome", 300),
+        ("writes outside of the window", 10),
+        ("writes refused", 2_000),
     ];
-    for (name, least) in expected {
+    let faults = Fault::ALL.map(|fault| (fault.name(), 150));
+    for (name, least) in branches.into_iter().chain(faults) {
         let got = tally.0.get(name).copied().unwrap_or_default();
         assert!(got >= least, "{got} {name}: expected at least {least}");
     }
+    let faults: u64 = Fault::ALL.iter().filter_map(|fault| tally.0.get(fault.name())).sum();
+    let skipped = tally.0.get("faults that were not possible").copied().unwrap_or_default();
+    assert!(skipped * 4 < faults, "{skipped} faults were not possible, {faults} were");
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
+fn the_same_seed_is_the_same_run_bit_for_bit() {
     for seed in 0..12 {
-        let (one, other) = (run(&Plan::of(seed, None)), run(&Plan { keeps_trace: true, ..Plan::of(seed, None) }));
-        assert_eq!((one.hash, one.steps, one.micros), (other.hash, other.steps, other.micros), "seed {seed}");
+        let traced = Plan { keeps_trace: true, ..Plan::of(seed, None) };
+        let (one, other, silent) = (run(&traced), run(&traced), run(&Plan::of(seed, None)));
+        assert!(one.trace == other.trace, "seed {seed}: the traces differ");
+        assert_eq!((one.hash, one.steps, one.micros), (silent.hash, silent.steps, silent.micros), "seed {seed}");
     }
+}
+
+/// They differ in what the tally counts, and in nothing else.
+#[test]
+fn nobody_notices_that_a_wall_clock_is_set() {
+    let mut happened = 0;
+    for seed in 0..40 {
+        let with = run(&Plan::of(seed, None));
+        let without = run(&Plan { without: BTreeSet::from([Fault::StepWallClock]), ..Plan::of(seed, None) });
+        assert_eq!(with.hash, without.hash, "seed {seed}");
+        happened += with.tally.0.get(Fault::StepWallClock.name()).copied().unwrap_or_default();
+    }
+    assert!(happened > 10, "{happened} times");
+}
+
+#[test]
+fn a_broken_world_is_shrunk_to_a_broken_one_with_fewer_faults() {
+    let (seed, _) = search(0..SEEDS, Some(Bug::ForgetOldHolders)).broken.expect("it is found");
+    let plan = shrink(&Plan::of(seed, Some(Bug::ForgetOldHolders)));
+    assert!(run(&plan).violation.is_some() && !plan.without.is_empty(), "{}", repeat_command(&plan));
+    assert!(repeat_command(&plan).contains("--without"));
 }

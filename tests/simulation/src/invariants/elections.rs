@@ -10,21 +10,26 @@ use crate::raft::{Entry, Raft};
 pub(crate) struct Elected(BTreeMap<u64, usize>);
 
 impl Elected {
-    /// A server won an election.
+    /// A server won an election. `committed` are the entries that are committed, each with the term in which it came to be: a
+    /// leader of an earlier term, elected late, need not have it.
     pub(crate) fn won(
         &mut self,
         term: u64,
         server: usize,
         raft: &Raft,
-        committed: &[Arc<Entry>],
+        committed: &[(u64, Arc<Entry>)],
     ) -> Result<(), String> {
         if let Some(other) = self.0.insert(term, server) {
             return Err(format!("servers {other} and {server} lead the same term {term}"));
         }
         let has = |entry: &Arc<Entry>, own: &Arc<Entry>| Arc::ptr_eq(entry, own) || entry == own;
-        let lacks = |(entry, index): &(&Arc<Entry>, u64)| !raft.entry(*index).is_some_and(|own| has(entry, own));
+        let lacks = |((since, entry), index): &(&(u64, Arc<Entry>), u64)| {
+            *since < term && !raft.entry(*index).is_some_and(|own| has(entry, own))
+        };
         match committed.iter().zip(1..).find(lacks) {
-            Some((entry, index)) => Err(format!("server {server} leads and lacks entry {index}: {entry:?}")),
+            Some(((since, entry), index)) => {
+                Err(format!("server {server} leads and lacks entry {index}, committed in term {since}: {entry:?}"))
+            }
             None => Ok(()),
         }
     }

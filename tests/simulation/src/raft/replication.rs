@@ -83,7 +83,7 @@ impl World {
             leading.beat += 1;
             self.replicate(server);
             self.look_at_members(server);
-            let after = self.profile.election / 4;
+            let after = self.profile.election / 3;
             self.after(after, Event::Beat { server, boot, term });
         }
     }
