@@ -58,11 +58,12 @@ fn library() -> &'static Path {
         let dir = tempfile::tempdir().expect("a directory");
         let (source, library) = (dir.path().join("faults.c"), dir.path().join("faults.so"));
         fs::write(&source, include_str!("faults.c")).expect("written");
-        let built = Command::new("gcc")
+        // The compiler that Rust links with.
+        let built = Command::new("cc")
             .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", "-o"])
             .args([&library, &source])
             .output()
-            .expect("gcc runs");
+            .expect("cc runs");
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         (dir, library)
     });
@@ -79,6 +80,8 @@ pub(crate) struct Disk {
 pub(crate) struct Ended {
     /// Its exit status; none if it was killed.
     pub(crate) status: Option<i32>,
+    /// It did not end, and was killed for that.
+    pub(crate) hung: bool,
     /// The call at which the fault happened, if it did.
     pub(crate) at: Option<String>,
     /// How many calls there were, if it came to its end.
@@ -106,7 +109,8 @@ impl Disk {
         self.dir.path().join(name)
     }
 
-    /// Runs this program's test of that name as a child, with a fault at a call.
+    /// Runs this program's test of that name as a child, with a fault at a call; `told` are variables for it, and for the
+    /// disk.
     pub(crate) fn run(&self, test: &str, fault: Fault, at: u64, seed: u64, told: &[(&str, &str)]) -> Ended {
         for old in ["report", "acknowledged", "stderr"] {
             // Left by an earlier child, or not there.
@@ -130,12 +134,13 @@ impl Disk {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr);
-        let status = wait(command.spawn().expect("this program starts"));
+        let (status, hung) = wait(command.spawn().expect("this program starts"));
         let text = |name: &str| fs::read_to_string(self.beside(name)).unwrap_or_default();
         let report = text("report");
         let said = |word: &str| report.lines().find_map(|line| line.strip_prefix(word)).map(str::to_owned);
         Ended {
             status,
+            hung,
             at: said("at "),
             calls: said("total ").map(|total| total.parse().expect("a number")),
             acknowledged: text("acknowledged").lines().map(str::to_owned).collect(),
@@ -149,16 +154,16 @@ impl Disk {
     }
 }
 
-/// Waits until it ends, or kills it: then it hangs.
-fn wait(mut child: Child) -> Option<i32> {
+/// Waits until it ends, or kills it if it hangs; answers its status, and whether that was so.
+fn wait(mut child: Child) -> (Option<i32>, bool) {
     let until = Instant::now() + CHILD_TIMEOUT;
     loop {
         match child.try_wait().expect("a child of ours") {
-            Some(status) => return status.code(),
+            Some(status) => return (status.code(), false),
             None if Instant::now() > until => {
                 child.kill().expect("a child of ours");
                 child.wait().expect("a child of ours");
-                panic!("a child hangs");
+                return (None, true);
             }
             // Nobody tells when a child ends.
             None => std::thread::sleep(Duration::from_millis(2)),

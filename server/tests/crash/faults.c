@@ -4,6 +4,7 @@
  *
  *   FAULTS_ROOT    the directory; FAULTS_GRAVE one beside it, on the same file system, for what is removed
  *   FAULTS_KIND    see below; FAULTS_AT which call, from 1 (0: none); FAULTS_SEED for what is left to chance
+ *   FAULTS_MATCH   counts only calls whose "OPERATION PATH" has this in it
  *   FAULTS_REPORT  a file: "at N OPERATION PATH" when it happens, "total N" at the end
  *
  *   eio      the call fails with EIO, once. What a failed fsync was to make durable never will be, whatever later ones
@@ -105,7 +106,7 @@ static struct {
     unsigned long buried;
     enum kind kind;
     unsigned long at, count, seed;
-    const char *report;
+    const char *report, *match;
 } settings;
 
 static pthread_mutex_t everything;
@@ -331,10 +332,13 @@ static void end_process(void) {
 
 /* Counts a call. What it is to do: 0 as usual, -1 half of it, else fail with that error. */
 static int turn(const char *operation, const char *path, int is_write, int needs_space) {
+    char line[PATH_MAX + 32];
+    snprintf(line, sizeof line, "%s %s", operation, path);
+    if (settings.match && !strstr(line, settings.match)) return 0;
     settings.count++;
     if (settings.at == 0 || settings.count < settings.at) return 0;
     int is_now = settings.count == settings.at;
-    if (is_now && settings.kind != NONE) report("at %lu %s %s\n", settings.count, operation, path);
+    if (is_now && settings.kind != NONE) report("at %lu %s\n", settings.count, line);
     switch (settings.kind) {
     case EIO_ONCE:
         return is_now ? EIO : 0;
@@ -681,6 +685,7 @@ __attribute__((constructor)) static void begin(void) {
     const char *names[] = {"none", "eio", "enospc", "short", "kill", "half", "lose", "torn"};
     const char *root = getenv("FAULTS_ROOT"), *grave = getenv("FAULTS_GRAVE"), *kind = getenv("FAULTS_KIND");
     settings.report = getenv("FAULTS_REPORT");
+    settings.match = getenv("FAULTS_MATCH");
     if (!root || !grave || !kind || !settings.report) return;
     if (!realpath(root, settings.root)) abort();
     settings.root_length = strlen(settings.root);

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use leasehold_protocol::{
     command::{Condition, Write},
     id::{Epoch, Sequence, Stamp},
-    message::{Answer, Body, Consent, Header, Recall, Request, Response},
+    message::{Answer, Body, Consent, Header, Recall, Refusal, Request, Response},
     object::{Content, Object},
     path::Path as Node,
 };
@@ -69,18 +69,21 @@ impl Client {
         tokio::spawn(driver);
         tokio::spawn(BaseChannel::with_defaults(recalls).execute(HoldsNothing.serve()).for_each(|recall| recall));
         let mut client = Self { calls, header: Header::default() };
-        let Answer::Opened { session, .. } = client.answered(Body::Open { name: "writer".into() }).await?.1 else {
+        let Answer::Opened { session, .. } = client.answered(Body::Open { name: "writer".into() }).await? else {
             panic!("no session")
         };
         client.header.session = session;
-        client.register().await?;
         Some(client)
     }
 
+    /// Registers with whatever leadership there is; what was refused for want of that is asked again.
     async fn register(&mut self) -> Option<()> {
         self.header.registration += 1;
         self.header.epoch = Epoch(0);
-        self.header.epoch = self.answered(Body::Register).await?.0;
+        let response = self.call(Body::Register).await?;
+        if response.result.is_ok() {
+            self.header.epoch = response.epoch;
+        }
         Some(())
     }
 
@@ -91,13 +94,17 @@ impl Client {
     }
 
     /// Asks until there is an answer; none if the server has ended.
-    async fn answered(&mut self, body: Body) -> Option<(Epoch, Answer)> {
+    async fn answered(&mut self, body: Body) -> Option<Answer> {
         loop {
             let response = self.call(body.clone()).await?;
             match response.result {
-                Ok(answer) => return Some((response.epoch, answer)),
+                Ok(answer) => return Some(answer),
+                Err(Refusal::NotRegistered { .. }) => self.register().await?,
                 // Not elected yet: nobody tells when.
-                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(Refusal::NotLeader { .. } | Refusal::Retry | Refusal::Unknown) => {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                Err(refusal) => panic!("{refusal}"),
             }
         }
     }
@@ -106,14 +113,14 @@ impl Client {
         (self.header.sequence, self.header.unanswered_from) = (Sequence(number), Sequence(number));
         let write = Write::Put { path: path.clone(), value: value.into(), condition: Condition::Any };
         let seen = Stamp { epoch: self.header.epoch, sequence: 0 };
-        let (_, answer) = self.answered(Body::Write { write, dropped: Vec::new(), seen }).await?;
+        let answer = self.answered(Body::Write { write, dropped: Vec::new(), seen }).await?;
         assert!(matches!(answer, Answer::Written { .. }), "{answer:?}");
         Some(())
     }
 
     async fn read(&mut self, path: &Node) -> Option<String> {
         let body = Body::Read { object: Object::data(path.clone()), known: None };
-        let (_, answer) = self.answered(body).await.expect("it runs");
+        let answer = self.answered(body).await.expect("it runs");
         let Answer::Read(read) = answer else { panic!("{answer:?}") };
         match read.content.expect("asked for") {
             Content::Data(data) => data.map(|data| String::from_utf8(data.value.to_vec()).expect("text")),
@@ -215,6 +222,7 @@ async fn check(dir: &Path, acknowledged: &[String]) -> Result<(), String> {
 
 fn judge_end(fault: Fault, ended: &Ended) -> Result<(), String> {
     match ended.status {
+        _ if ended.hung => Err("it hangs".to_owned()),
         None if fault.kills() && ended.at.is_some() => Ok(()),
         Some(0) if ended.acknowledged.len() as u64 == WRITERS * WRITES => Ok(()),
         Some(child::FAILED | child::NOT_OPENED) if !fault.kills() && fault != Fault::Short && ended.at.is_some() => {
