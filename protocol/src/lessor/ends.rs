@@ -193,4 +193,19 @@ mod tests {
         ends.renew(&key, at(6), Duration::from_secs(10));
         assert_eq!(ends.get(&key).map(|end| end.end), Some(at(16)));
     }
+
+    #[test]
+    fn renewals_beyond_what_a_tick_takes_wait_for_the_next() {
+        let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
+        let key = |session| LeaseKey::Volume(SessionId(session), Path::root());
+        let mut ends = Ends::default();
+        for session in 1..=3 {
+            ends.insert(key(session), Incarnation(session), at(10));
+            ends.renew(&key(session), at(1), Duration::from_secs(10));
+        }
+        let mut take = |most| ends.take_renewals(most).into_iter().map(|one| one.lease).collect::<Vec<_>>();
+        assert_eq!(take(1), [key(1)]);
+        assert_eq!(take(1 << 20), [key(2), key(3)]);
+        assert_eq!(take(1 << 20), []);
+    }
 }

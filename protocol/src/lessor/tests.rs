@@ -1,6 +1,8 @@
 //! Each rule by itself: a state, one step, the exact effects.
 
 mod mistakes;
+mod volumes;
+mod writes;
 
 use bytes::Bytes;
 

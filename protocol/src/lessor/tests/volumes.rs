@@ -1,0 +1,132 @@
+//! Volumes that come and go, and what the leader remembers of those who held something in them.
+
+use super::*;
+use crate::volume::{Tracking, VolumeSettings};
+
+impl World {
+    fn acquire_at(&mut self, session: SessionId, text: &str) -> Promise {
+        self.request(session, Body::Acquire { path: path(text), valid_at: None });
+        let answer = answer(&self.commit());
+        let Answer::Acquired(acquired) = answer else { panic!("acquired: {answer:?}") };
+        acquired.promise
+    }
+
+    /// Obeys all recalls among the effects, and what follows.
+    fn obey(&mut self, effects: Vec<Effect>) -> Vec<Effect> {
+        let mut all = Vec::new();
+        for recall in recalls(&effects) {
+            all.extend(self.step(Input::Consent(Consent { session: recall.session, stamp: recall.stamp })));
+        }
+        all.extend(self.commit());
+        all
+    }
+
+    fn holds(&self, session: SessionId, object: &Object) -> bool {
+        self.lessor.holdings.lease(object, session).is_some()
+    }
+}
+
+fn create(text: &str) -> Write {
+    Write::CreateVolume { path: path(text), settings: VolumeSettings::DEFAULT }
+}
+
+#[test]
+fn a_volume_that_is_made_takes_its_objects_from_the_one_around_it() {
+    let mut world = World::new();
+    let writer = world.session();
+    let (holder, _) = world.holder(&data("/v/x"));
+    assert!(world.read(holder, data("/other")).grant.is_some());
+    let effects = world.write(writer, create("/v"));
+    assert!(matches!(answer(&world.obey(effects)), Answer::Written { .. }));
+    assert!(!world.holds(holder, &data("/v/x")) && world.holds(holder, &data("/other")));
+    assert_eq!(world.read(holder, data("/v/x")).grant, None, "it has no lease on the new volume");
+    let promise = world.acquire_at(holder, "/v/x");
+    let grant = world.read(holder, data("/v/x")).grant.expect("under the new lease");
+    assert_eq!((grant.volume, grant.incarnation), (path("/v"), promise.incarnation));
+}
+
+#[test]
+fn a_volume_that_is_removed_takes_its_leases_with_it() {
+    let mut world = World::new();
+    let writer = world.session();
+    world.write(writer, create("/v"));
+    world.commit();
+    let (holder, _) = world.holder(&data("/other"));
+    world.acquire_at(holder, "/v");
+    assert!(world.read(holder, data("/v/x")).grant.is_some());
+    let effects = world.write(writer, Write::RemoveVolume { path: path("/v") });
+    assert!(matches!(answer(&world.obey(effects)), Answer::Written { .. }));
+    let key = LeaseKey::Volume(holder, path("/v"));
+    assert!(world.lessor.ends.get(&key).is_none() && world.lessor.holdings.track(&path("/v"), holder).is_none());
+    assert!(world.holds(holder, &data("/other")));
+    let grant = world.read(holder, data("/v/x")).grant.expect("it is in the root now");
+    assert_eq!(grant.volume, Path::root());
+}
+
+#[test]
+fn a_put_forgets_nobody_who_holds_what_lies_below() {
+    let mut world = World::new();
+    let writer = world.session();
+    world.write(writer, put("/a", b"0"));
+    world.commit();
+    let (holder, _) = world.holder(&data("/a/x"));
+    world.write(writer, put("/a", b"1"));
+    assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
+    assert!(world.holds(holder, &data("/a/x")));
+    let effects = world.write(writer, put("/a/x", b"1"));
+    assert_eq!(recalls(&effects).len(), 1);
+}
+
+#[test]
+fn the_answer_to_a_write_is_stamped_after_everything_that_was_granted_before() {
+    let mut world = World::new();
+    let (writer, grant) = world.holder(&data("/b"));
+    world.write(writer, put("/a", b"1"));
+    let Answer::Written { stamp, grant: Some(own), .. } = answer(&world.commit()) else { panic!("with a lease") };
+    assert!(grant.stamp < stamp && stamp < own.stamp, "{} {stamp} {}", grant.stamp, own.stamp);
+    world.sequence -= 1;
+    let Answer::Written { stamp: again, .. } = answer(&world.write(writer, put("/a", b"1"))) else { panic!("again") };
+    assert!(own.stamp < again);
+}
+
+#[test]
+fn a_session_that_holds_too_much_is_asked_for_everything() {
+    let mut world = World::new();
+    world.lessor.config.limits.session_objects_max = 2;
+    let writer = world.session();
+    let (holder, _) = world.holder(&data("/1"));
+    assert!(world.read(holder, data("/2")).grant.is_some());
+    assert_eq!(recalls(&world.write(writer, put("/x", b"1"))), []);
+    world.commit();
+    assert!(world.read(holder, data("/3")).grant.is_some());
+    for text in ["/1", "/y"] {
+        assert_eq!(recalls(&world.write(writer, put(text, b"1"))).len(), 1, "{text}: it may hold anything");
+    }
+}
+
+#[test]
+fn a_volume_that_is_tracked_as_covering_is_recalled_as_a_whole() {
+    let mut world = World::new();
+    let writer = world.session();
+    let default = VolumeSettings::DEFAULT;
+    let settings = VolumeSettings::new(
+        default.term(),
+        default.object_term(),
+        default.skew_margin(),
+        Tracking::Covering,
+        DriftAllowance::DEFAULT,
+    );
+    world.write(writer, Write::SetVolume { path: Path::root(), settings: settings.expect("valid") });
+    world.commit();
+    let (_, _) = world.holder(&data("/a"));
+    let effects = world.write(writer, put("/b", b"1"));
+    assert_eq!(recalls(&effects).len(), 1, "which objects it holds is not kept");
+}
+
+#[test]
+fn without_leases_nothing_is_proposed() {
+    let mut world = World::new();
+    let entries = world.index;
+    world.pass(3 * TERM);
+    assert_eq!(world.index, entries);
+}

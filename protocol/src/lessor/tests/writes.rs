@@ -1,0 +1,229 @@
+//! Writes that wait: their turn, their repetitions, and what becomes of them when something else ends first.
+
+use super::*;
+use crate::volume::{Tracking, VolumeSettings};
+
+impl World {
+    fn consent_to(&mut self, recall: &Recall) -> Vec<Effect> {
+        self.step(Input::Consent(Consent { session: recall.session, stamp: recall.stamp }))
+    }
+
+    /// A write under a number of the caller's, from a session that says what it still waits for.
+    fn numbered(&mut self, session: SessionId, (sequence, unanswered_from): (u64, u64), write: Write) -> Vec<Effect> {
+        let header = Header {
+            session,
+            epoch: self.state.epoch(),
+            registration: self.registration(session),
+            sequence: Sequence(sequence),
+            unanswered_from: Sequence(unanswered_from),
+            ..Header::default()
+        };
+        self.send(Request { header, body: Body::Write { write, dropped: Vec::new(), seen: Stamp::default() } })
+    }
+
+    /// Changes the root's settings; nobody may hold anything.
+    fn set_root(&mut self, settings: VolumeSettings) {
+        let writer = self.session();
+        self.write(writer, Write::SetVolume { path: Path::root(), settings });
+        self.commit();
+    }
+}
+
+fn one_recall(effects: &[Effect]) -> Recall {
+    let [recall] = recalls(effects).try_into().expect("one recall");
+    recall
+}
+
+fn values(proposal: &Proposal) -> Vec<Bytes> {
+    let value = |command: &Command| match command {
+        Command::Write { write: Write::Put { value, .. }, .. } => value.clone(),
+        other => panic!("a put: {other:?}"),
+    };
+    proposal.commands.iter().map(value).collect()
+}
+
+#[test]
+fn a_write_that_needs_no_consent_still_waits_for_its_turn() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let (writer, bystander) = (world.session(), world.session());
+    let recall = one_recall(&world.write(writer, put("/a", b"first")));
+    let dropped = vec![ObjectSet::Subtree(Path::root())];
+    let seen = Stamp { sequence: u64::MAX, ..grant.stamp };
+    let effects = world.request(holder, Body::Write { write: put("/a", b"second"), dropped, seen });
+    assert_eq!(recalls(&effects), [], "it has dropped its own copy");
+    world.write(bystander, put("/a", b"third"));
+    assert!(!world.lessor.has_proposal(), "they come after the first");
+    world.consent_to(&recall);
+    let proposal = world.lessor.take_proposal(world.now).expect("all three");
+    assert_eq!(values(&proposal), [&b"first"[..], b"second", b"third"].map(Bytes::from_static));
+    assert_eq!(replies(&world.apply(&proposal)).len(), 3);
+    assert_eq!((world.lessor.writes.len(), world.lessor.writes.bytes()), (0, 0));
+}
+
+#[test]
+fn a_write_below_another_waits_for_it_and_one_beside_it_does_not() {
+    let mut world = World::new();
+    let writer = world.session();
+    world.write(writer, put("/a/x", b"0"));
+    world.commit();
+    let (holder, _) = world.holder(&data("/a/x"));
+    let remove = Write::Delete { path: path("/a"), recursive: true, condition: Condition::Any };
+    let recall = one_recall(&world.write(writer, remove));
+    assert_eq!(recall.session, holder);
+    world.write(writer, put("/a/x/deep", b"1"));
+    assert!(!world.lessor.has_proposal());
+    world.write(writer, put("/b/y", b"1"));
+    assert!(!world.lessor.has_proposal(), "both change the list of what is in the root");
+    world.write(holder, put("/a-b", b"1"));
+    assert_eq!(world.lessor.writes.len(), 4);
+    world.consent_to(&recall);
+    world.commit();
+    assert_eq!(world.lessor.writes.len(), 0);
+}
+
+#[test]
+fn a_write_that_is_sent_again_while_it_waits_is_one_write_with_two_who_ask() {
+    let mut world = World::new();
+    let (_, _) = world.holder(&data("/a"));
+    let writer = world.session();
+    let recall = one_recall(&world.numbered(writer, (1, 1), put("/a", b"1")));
+    assert_eq!(world.numbered(writer, (1, 1), put("/a", b"1")), []);
+    assert_eq!(world.lessor.writes.len(), 1);
+    world.consent_to(&recall);
+    let answers: Vec<_> = replies(&world.commit()).into_iter().map(|reply| reply.result).collect();
+    let [Ok(Answer::Written { written: one, .. }), Ok(Answer::Written { written: other, .. })] = &answers[..] else {
+        panic!("both are answered: {answers:?}")
+    };
+    assert_eq!(one, other);
+    assert_eq!(world.state.revision(), one.revision, "it took effect once");
+}
+
+#[test]
+fn of_many_who_ask_for_one_write_the_oldest_are_told_to_try_again() {
+    let mut world = World::new();
+    let (_, _) = world.holder(&data("/a"));
+    let writer = world.session();
+    world.numbered(writer, (1, 1), put("/a", b"1"));
+    for _ in 1..8 {
+        assert_eq!(world.numbered(writer, (1, 1), put("/a", b"1")), []);
+    }
+    assert_eq!(result(&world.numbered(writer, (1, 1), put("/a", b"1"))), Err(Refusal::Retry));
+}
+
+#[test]
+fn a_write_whose_window_has_passed_by_the_time_it_is_applied_is_refused_with_the_window() {
+    let mut world = World::new();
+    let (_, _) = world.holder(&data("/a"));
+    let writer = world.session();
+    world.numbered(writer, (1, 1), put("/b", b"0"));
+    world.commit();
+    let recall = one_recall(&world.numbered(writer, (2, 2), put("/a", b"1")));
+    world.numbered(writer, (5, 5), put("/b", b"1"));
+    assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
+    world.consent_to(&recall);
+    let refusal = result(&world.commit());
+    let (got, lowest) = (Sequence(2), Sequence(5));
+    assert_eq!(refusal, Err(Refusal::Window { got, lowest, highest: lowest.window_end() }));
+}
+
+#[test]
+fn a_session_that_closes_gives_up_what_it_holds_and_its_writes_are_refused() {
+    let mut world = World::new();
+    let (holder, _) = world.holder(&data("/a"));
+    let (writer, _) = world.holder(&data("/b"));
+    world.write(writer, put("/a", b"1"));
+    let recall = one_recall(&world.write(holder, put("/b", b"1")));
+    world.request(holder, Body::Close);
+    world.request(holder, Body::Acquire { path: Path::root(), valid_at: None });
+    let results: Vec<_> = replies(&world.commit()).into_iter().map(|reply| reply.result).collect();
+    let gone = || Err(Refusal::SessionGone { session: holder });
+    assert_eq!(results[..2], [Ok(Answer::Closed), gone()]);
+    assert!(matches!(results[2], Ok(Answer::Written { .. })), "nobody waits for a session that is gone");
+    world.consent_to(&recall);
+    assert_eq!(result(&world.commit()), gone());
+    assert_eq!(world.state.leases_of(holder).count(), 0);
+}
+
+#[test]
+fn an_end_that_was_put_off_is_proposed_again() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    while !world.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. })) {
+        world.commit();
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    let lease = LeaseKey::Volume(holder, Path::root());
+    let renewal = Renewal { lease: lease.clone(), incarnation: grant.incarnation, at: world.lessor.clock.ending() };
+    world.lessor.outbox.insert(0, (Command::Tick { renewals: vec![renewal] }, Reason::Tick));
+    let proposal = world.lessor.take_proposal(world.now).expect("both");
+    world.apply(&proposal);
+    assert!(world.state.lease(&lease).is_some(), "its horizon has moved");
+    assert!(world.renew(holder, grant.incarnation).is_err());
+    world.commit();
+    assert_eq!(world.state.lease(&lease), None);
+}
+
+#[test]
+fn copies_of_older_borders_or_of_no_earlier_lease_are_not_revived() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let revision = world.state.revision();
+    let mut returns = |incarnation, generation| {
+        let valid_at = LastValid { incarnation, generation: Generation(generation), revision };
+        world.acquire(holder, Some(valid_at)).revival
+    };
+    let generation = grant.generation.0;
+    assert_eq!(returns(grant.incarnation, generation + 1), Revival::None, "of other borders");
+    assert_eq!(returns(Incarnation(u64::MAX), generation), Revival::None, "of a lease that is still to come");
+    assert!(matches!(returns(grant.incarnation, generation), Revival::AllBut { .. }));
+}
+
+#[test]
+fn a_writer_of_whom_not_all_is_known_is_exempt_only_by_its_last_grant_of_all() {
+    let mut world = World::new();
+    let default = VolumeSettings::DEFAULT;
+    let covering = VolumeSettings::new(
+        default.term(),
+        default.object_term(),
+        default.skew_margin(),
+        Tracking::Covering,
+        DriftAllowance::DEFAULT,
+    );
+    world.set_root(covering.expect("valid"));
+    let (writer, grant) = world.holder(&data("/b"));
+    let body = |sequence| Body::Write {
+        write: put("/a", b"1"),
+        dropped: vec![ObjectSet::Subtree(Path::root())],
+        seen: Stamp { sequence, ..grant.stamp },
+    };
+    let recall = one_recall(&world.request(writer, body(grant.stamp.sequence - 1)));
+    world.consent_to(&recall);
+    world.commit();
+    let last = world.lessor.channels[&writer].last_grant();
+    assert_eq!(recalls(&world.request(writer, body(last))), []);
+}
+
+#[test]
+fn what_is_known_in_one_volume_ends_no_wait_for_what_is_unknown_in_another() {
+    let mut world = World::new();
+    let margin = Duration::from_millis(500);
+    let with = |tracking| VolumeSettings::new(TERM, TERM, margin, tracking, DriftAllowance::DEFAULT).expect("valid");
+    world.set_root(with(Tracking::Objects));
+    let writer = world.session();
+    world.write(writer, Write::CreateVolume { path: path("/v"), settings: with(Tracking::Covering) });
+    world.commit();
+    let (holder, grant) = world.holder(&data("/a"));
+    world.pass(TERM / 2);
+    world.request(holder, Body::Acquire { path: path("/v"), valid_at: None });
+    world.commit();
+    world.renew(holder, grant.incarnation).expect("live");
+    world.write(writer, Write::SetVolume { path: Path::root(), settings: with(Tracking::Objects) });
+    let written =
+        |effects: &[Effect]| replies(effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. })));
+    let effects = world.pass(TERM * 3 / 4);
+    assert!(!written(&effects), "the lease on the only known object is over, and it may hold others in /v");
+    let effects = world.pass(TERM / 2);
+    assert!(written(&effects));
+}
