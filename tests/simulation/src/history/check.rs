@@ -21,11 +21,14 @@ struct Version<'a, V> {
     latest: u64,
 }
 
-/// Checks one key. Its writes that took effect, with their revisions.
+/// The writes of a key that took effect, with their revisions.
+type Placed<'a, V> = Vec<(u64, &'a Write<V>)>;
+
+/// Checks one key.
 pub(super) fn register<'a, K: Clone + Debug, V: Clone + Ord + Debug>(
     key: &K,
     register: &'a Register<V>,
-) -> Result<Vec<(u64, &'a Write<V>)>, Violation<K, V>> {
+) -> Result<Placed<'a, V>, Violation<K, V>> {
     let mut versions = versions(key, register)?;
     forwards(key, &mut versions)?;
     backwards(&mut versions);
