@@ -94,6 +94,8 @@ pub struct World {
     pub(crate) commits_ticks: bool,
     /// The least number of situations that it must have.
     pub least: usize,
+    /// It takes too long for a test that runs with all others.
+    pub is_large: bool,
 }
 
 impl World {
@@ -113,6 +115,7 @@ impl World {
             splits_hits: false,
             commits_ticks: true,
             least: 1,
+            is_large: false,
         }
     }
 
@@ -197,6 +200,13 @@ impl World {
     #[must_use]
     pub fn least(mut self, situations: usize) -> Self {
         self.least = situations;
+        self
+    }
+
+    /// It takes minutes.
+    #[must_use]
+    pub fn large(mut self) -> Self {
+        self.is_large = true;
         self
     }
 
@@ -310,6 +320,11 @@ pub fn create(at: &str, value: &'static str) -> Op {
 /// Removes a node.
 pub fn delete(at: &str) -> Op {
     Op::Write(Write::Delete { path: path(at), recursive: false, condition: Condition::Any })
+}
+
+/// Removes a node and all below it.
+pub fn delete_all(at: &str) -> Op {
+    Op::Write(Write::Delete { path: path(at), recursive: true, condition: Condition::Any })
 }
 
 /// Makes a volume.

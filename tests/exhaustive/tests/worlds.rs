@@ -1,4 +1,4 @@
-//! Every small world is explored to its end, and nothing is broken in any of its situations.
+//! Every small world is explored to its end, and nothing is broken in any of its situations. Those that take minutes are for the program.
 //!
 //! `cargo run --release -p leasehold-exhaustive -- NAME` explores one by itself, and prints the shortest path to what is broken.
 
@@ -32,7 +32,7 @@ macro_rules! worlds {
 
         #[test]
         fn every_world_is_explored() {
-            let mut worlds: Vec<_> = all().iter().map(|world| world.name).collect();
+            let mut worlds: Vec<_> = all().iter().filter(|world| !world.is_large).map(|world| world.name).collect();
             let mut tested = vec![$($name),*];
             worlds.sort_unstable();
             tested.sort_unstable();
@@ -52,8 +52,6 @@ worlds! {
     a_leader_elected_again_with_entries_on_their_way: "reelection",
     reads_from_a_leader_that_was_replaced: "deposed-reads",
     promises_of_a_leader_that_was_replaced: "deposed-promises",
-    a_client_paused_before_it_uses_what_it_looked_up: "pause",
-    an_answer_as_slow_as_its_lease: "slow-answer",
     a_client_that_comes_back_during_a_write: "lapse-return",
     an_object_lease_that_ends_first: "object-lapse",
     a_holder_that_dies: "dead-holder",
@@ -62,9 +60,9 @@ worlds! {
     the_absence_of_a_node_that_is_made: "absence",
     a_list_of_children_that_changes: "children",
     a_volume_made_over_cached_paths: "volume-made",
-    a_volume_removed_while_it_is_used: "two-volumes",
+    a_volume_removed_while_it_is_used: "volume-removed",
+    a_subtree_that_is_removed: "subtree",
     a_connection_that_breaks_during_a_write: "broken-write",
-    a_connection_that_breaks_while_a_client_comes_back: "broken-return",
     a_recall_that_is_lost: "lost-recall",
     a_connection_that_goes_dead: "cut-holder",
 }

@@ -1,0 +1,86 @@
+//! Known mistakes (`protocol/src/planted.rs`), put back one at a time: each of these is found in the world that is named, by a path of
+//! this many steps, and no path is shorter. Every world finds one: a world that finds none would look at nothing.
+//!
+//! `cargo run --release -p leasehold-exhaustive --features planted-bugs -- WORLD --plant NAME` shows the path.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use leasehold_exhaustive::{Search, all, explore, named};
+use leasehold_protocol::planted::Bug;
+
+/// What is found where, and after how many steps at the earliest.
+const FOUND: &[(Bug, &str, usize)] = &[
+    (Bug::ServeAfterExpiry, "session-return", 3),
+    (Bug::ServeAfterExpiry, "dead-holder", 8),
+    (Bug::ServeAfterExpiry, "pause", 7),
+    (Bug::TermFromReceipt, "slow-answer", 9),
+    (Bug::ConsentBeforeDrop, "read-write", 5),
+    (Bug::ConsentBeforeDrop, "lost-recall", 5),
+    (Bug::ConsentBeforeDrop, "close", 5),
+    (Bug::CacheOvertakenGrant, "miss-write", 9),
+    (Bug::CacheOvertakenGrant, "covering", 11),
+    (Bug::JoinedReadTakesAnyAnswer, "evicted", 10),
+    (Bug::GrantDuringWrite, "two-writers", 8),
+    (Bug::ForgetOldHolders, "election-recall", 11),
+    (Bug::ForgetOldHolders, "deposed-reads", 15),
+    (Bug::ReviveWithoutCovering, "lapse-return", 8),
+    (Bug::ReviveWithoutCovering, "broken-return", 8),
+    (Bug::OmitWritesUnderWay, "lapse-return", 8),
+    (Bug::RecallSparesLapsedCopies, "lapse-return", 10),
+    (Bug::ListWithoutRevived, "lapse-return", 9),
+    (Bug::ObjectLeaseWithoutMargin, "object-lapse", 5),
+    (Bug::LateRequestHonoured, "broken-return", 15),
+    (Bug::ExemptWriterWithoutStamp, "writer-reads", 13),
+    (Bug::CoverWithoutGathering, "children", 12),
+    (Bug::RenewBeyondHorizon, "reelection", 4),
+    (Bug::PromiseByClampedClock, "deposed-promises", 14),
+    (Bug::EndsBeginAnew, "deposed-promises", 2),
+    (Bug::LeaseWithoutMargin, "cut-holder", 3),
+    (Bug::NoProbe, "cut-holder", 7),
+    (Bug::LeaseWithReplayedAnswer, "broken-write", 13),
+    (Bug::OutcomesForgottenByNextLeader, "election-recall", 10),
+    (Bug::ConsentsOfEarlierEpoch, "reelection", 16),
+    (Bug::WriteBeyondConsents, "children", 11),
+    (Bug::CreateSparesAbsence, "absence", 3),
+    (Bug::CreateSparesChildren, "children", 3),
+    (Bug::DeleteSparesChildren, "children", 11),
+    (Bug::DeleteSparesDescendants, "subtree", 7),
+    (Bug::VolumeMadeWithoutRecall, "volume-made", 6),
+    (Bug::VolumeRemovedWithoutRecall, "volume-removed", 6),
+];
+
+/// More than it takes to find any of them.
+const MOST: usize = 400_000;
+
+fn complaint((bug, name, depth): (Bug, &str, usize)) -> Option<String> {
+    let world = named(name).unwrap_or_else(|| panic!("there is no world {name}"));
+    let report = explore(&world, Search { bug: Some(bug), threads: 1, most: MOST });
+    println!("{bug:?} in {name}: {report}");
+    match report.violation {
+        Some(violation) if violation.depth == depth => None,
+        Some(violation) => Some(format!("{bug:?} shows in {name} after {} steps: expected {depth}", violation.depth)),
+        None => Some(format!("{bug:?} does not show in {name}: {} situations", report.situations)),
+    }
+}
+
+#[test]
+fn every_mistake_of_the_table_is_found_by_a_shortest_path() {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let rows = || FOUND.get(next.fetch_add(1, Ordering::Relaxed));
+        std::iter::from_fn(rows).filter_map(|row| complaint(*row)).collect::<Vec<_>>()
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let complaints: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+    });
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn every_world_finds_something() {
+    let blind: Vec<_> =
+        all().iter().map(|world| world.name).filter(|world| FOUND.iter().all(|(_, name, _)| name != world)).collect();
+    assert!(blind.is_empty(), "nothing is known to show in {blind:?}");
+}
