@@ -129,6 +129,19 @@ impl LogStore {
     }
 }
 
+/// Reads an entry as it stands on a disk under this key, and writes it again.
+///
+/// Hidden, as it is for the fuzzer (`tests/fuzz`): the shape of entries is private, and there is no other way to its decoder than
+/// through a database for each input.
+///
+/// # Errors
+///
+/// What the log would be refused with.
+#[doc(hidden)]
+pub fn rewritten_entry(key: &[u8], value: &[u8]) -> io::Result<Vec<u8>> {
+    disk::rewritten(key, value)
+}
+
 fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, "the log is closed")
 }

@@ -204,6 +204,11 @@ impl Disk {
     }
 }
 
+/// Reads an entry as it stands on a disk, and writes it again.
+pub(super) fn rewritten(key: &[u8], value: &[u8]) -> io::Result<Vec<u8>> {
+    decode(key, value).and_then(|entry| encode(key, &entry))
+}
+
 fn entries_options() -> KeyspaceCreateOptions {
     KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_MAX_BYTES)
 }
