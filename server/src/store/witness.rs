@@ -27,6 +27,9 @@ use crate::raft::types::alias::{LogId, Vote};
 const SLOT_BYTES: usize = 128;
 const CRC_BYTES: usize = 4;
 
+/// No counter gets this far by counting. One that does is damaged, whatever its checksum says.
+const COUNTER_END: u64 = u64::MAX / 2;
+
 /// What was durable in the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Witnessed {
@@ -103,7 +106,7 @@ fn read_slot(file: &File, slot: u64) -> io::Result<Option<Witnessed>> {
     if crc != crc32fast::hash(record).to_le_bytes() {
         return Ok(None);
     }
-    Ok(postcard::from_bytes(record).ok())
+    Ok(postcard::from_bytes(record).ok().filter(|slot: &Witnessed| slot.counter < COUNTER_END))
 }
 
 /// Made, and never written: a crash between the two.
@@ -139,5 +142,18 @@ mod tests {
         assert_eq!(Witness::open(&path).expect("opens").current().last, Some(log_id(1, 5)));
         file.write_all_at(b"garbage", SLOT_BYTES as u64 + 3).expect("written");
         assert!(Witness::open(&path).is_err(), "both damaged");
+    }
+
+    #[test]
+    fn a_counter_that_nobody_can_have_counted_is_damage() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("witness");
+        let mut witness = Witness::open(&path).expect("made");
+        witness.current.counter = COUNTER_END - 2;
+        witness.record(None, None, false).expect("written");
+        assert_eq!(Witness::open(&path).expect("opens").current().counter, COUNTER_END - 1);
+        witness.current.counter = u64::MAX - 1;
+        witness.record(None, None, false).expect("written to the other slot");
+        assert_eq!(Witness::open(&path).expect("opens").current().counter, COUNTER_END - 1);
     }
 }
