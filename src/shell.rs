@@ -294,4 +294,29 @@ mod tests {
         assert_eq!(parse("help").expect_err("help").kind(), ErrorKind::DisplayHelp);
         assert!(parse("serve").is_err());
     }
+
+    /// What the fuzzer kept of what can be typed (`tests/fuzz`), by itself and as the arguments of each command.
+    #[test]
+    fn whatever_is_typed_is_a_command_or_an_error_of_one_line() {
+        let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus/text");
+        let inputs = std::fs::read_dir(corpus).expect("the corpus").map(|input| input.expect("a file").path());
+        let inputs: Vec<_> = inputs.map(|input| std::fs::read(input).expect("a file")).collect();
+        assert!(!inputs.is_empty());
+        let line = Line::command();
+        let mut begins = vec![String::new()];
+        for command in line.get_subcommands() {
+            let below = command.get_subcommands().map(|below| format!("{} {} ", command.get_name(), below.get_name()));
+            begins.extend(below.chain([format!("{} ", command.get_name())]));
+        }
+        let texts: Vec<_> = inputs.iter().map(|input| String::from_utf8_lossy(input)).collect();
+        for (begin, typed) in begins.iter().flat_map(|begin| texts.iter().map(move |typed| (begin, typed))) {
+            let Ok(words) = words::split(&format!("{begin}{typed}")) else { continue };
+            if let Err(error) = Line::try_parse_from(words)
+                && error.kind() != ErrorKind::DisplayHelp
+            {
+                let message = cli::usage(&error).message;
+                assert!(!message.is_empty() && !message.contains(char::is_control), "{message:?}");
+            }
+        }
+    }
 }
