@@ -191,7 +191,7 @@ fn connections() -> Vec<World> {
             "a connection breaks while a client comes back after its lease has ended, and another writes",
         )
         .large()
-        .least(5000)
+        .least(180000)
         .member(Member::slow().does(&[put("/a", "1")]))
         .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
         .moments(&[201])
