@@ -240,8 +240,13 @@ impl World {
         if !server.is(boot) {
             return;
         }
-        let is_its_own = server.lessor.as_ref().is_some_and(|lessor| lessor.epoch() == Some(proposal.epoch));
-        match (server.raft.is_leader(), is_its_own || proposal.epoch == Epoch(0)) {
+        let is_its_own = server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(&proposal));
+        // The first entry of an epoch never comes after that of a later one: the real shell hands over one after the other, and nobody
+        // would be there to lead by it.
+        if proposal.epoch == Epoch(0) && !is_its_own {
+            return;
+        }
+        match (server.raft.is_leader(), is_its_own) {
             (true, is_its_own) => {
                 if !is_its_own {
                     self.tally.add("proposals appended in a later leadership");
