@@ -110,7 +110,8 @@ impl Holder {
         let top = answer.promise.volume.clone();
         let lease = self.volumes.get(&top).and_then(|volume| volume.lease.as_ref());
         let is_newest = lease.is_none_or(|lease| lease.incarnation < answer.promise.incarnation);
-        if is_newest {
+        // A lease on a volume that the path is not in is no answer to what was asked: nothing begins by it.
+        if is_newest && top.contains(&acquisition.path) {
             let has_new_borders = self.generation_of(&top) != Some(answer.promise.generation);
             let valid_at = acquisition.valid_at.filter(|_| top == *asked);
             let since = self.revived_since(&top, valid_at, &answer);

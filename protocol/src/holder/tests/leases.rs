@@ -279,6 +279,18 @@ fn a_grant_from_before_the_new_lease_is_not_cached() {
 }
 
 #[test]
+fn a_lease_on_a_volume_that_the_path_is_not_in_begins_nothing() {
+    let mut client = Client::cached();
+    client.now = at(150);
+    let effects = client.read(5, "/a");
+    let acquire = client.only(&effects).0;
+    client.answer(acquire, acquired("/v", 2, 9));
+    assert_eq!(client.holder.certain_for(&path("/v"), client.now), Duration::ZERO);
+    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::ZERO);
+    assert!(!client.may_serve("/a"));
+}
+
+#[test]
 fn a_newer_generation_drops_the_copies_of_the_older() {
     let mut client = Client::cached();
     let effects = client.read(5, "/b");
