@@ -47,7 +47,6 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use dashmap::DashMap;
 use leasehold_protocol::{
     holder::validity::CopyValidity,
     id::Stamp,
@@ -63,6 +62,7 @@ use crate::{
     scatter::Scatter,
     shared_content::SharedContent,
     stats::{Counters, count},
+    sync::DashMap,
 };
 
 /// What a copy is counted with beside its content and its path: the map's entry, moka's, and what the rules remember, as

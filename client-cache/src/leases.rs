@@ -11,14 +11,13 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc,
-        atomic::{
-            AtomicBool, AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
-        },
+        atomic::Ordering::{Acquire, Relaxed, Release},
     },
 };
 
 use leasehold_protocol::{holder::validity::VolumeValidity, id::Incarnation, path::Path, time::Instant};
+
+use crate::sync::{AtomicBool, AtomicU64};
 
 /// One volume lease, shared by the copies that were granted under it.
 #[derive(Debug, Default)]

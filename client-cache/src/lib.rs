@@ -36,6 +36,7 @@ mod scatter;
 mod shared_content;
 mod stats;
 mod status;
+mod sync;
 mod write;
 
 pub use cache::ENTRY_OVERHEAD_BYTES;

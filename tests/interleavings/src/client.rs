@@ -1,0 +1,216 @@
+//! A client's threads around one cache: the driver in the small, and a reader.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold_protocol::{
+    holder::{Config, Effect, Holder, Input, ReadId, Ticket},
+    id::{Epoch, Generation, Incarnation, Revision, SessionId, Stamp},
+    message::{Acquired, Answer, Grant, Promise, ReadAnswer, Recall, Response, Revival},
+    object::{Content, Data, Kind, Object, ObjectSet, Stat},
+    path::Path,
+    planted::Planted,
+    time::DriftAllowance,
+};
+use loom::sync::{
+    Mutex,
+    atomic::{
+        AtomicBool,
+        Ordering::{Acquire, Release},
+    },
+};
+
+use crate::{cache::Cache, clock, leases::Leases};
+
+const SESSION: SessionId = SessionId(7);
+const EPOCH: Epoch = Epoch(3);
+/// Of the volume lease.
+pub(crate) const TERM: Duration = Duration::from_secs(10);
+const OBJECT_TERM: Duration = Duration::from_secs(100);
+
+/// The value before the write that all models are about.
+pub(crate) const OLD: &str = "old";
+/// The value after it.
+pub(crate) const NEW: &str = "new";
+
+/// What the driver's lock protects.
+pub(crate) struct Core {
+    holder: Holder,
+    pub(crate) leases: Leases,
+    /// Sent and not answered.
+    sent: Vec<Ticket>,
+}
+
+/// One client, and what its servers have told another one.
+pub(crate) struct Client {
+    pub(crate) cache: Cache,
+    pub(crate) core: Mutex<Core>,
+    /// The write of [`NEW`] has been acknowledged to whoever wrote it.
+    acknowledged: AtomicBool,
+}
+
+pub(crate) fn object() -> Object {
+    Object::data(Path::parse("/a").expect("valid"))
+}
+
+fn stamp(sequence: u64) -> Stamp {
+    Stamp { epoch: EPOCH, sequence }
+}
+
+pub(crate) fn content(value: &str, revision: u64) -> Content {
+    let revision = Revision(revision);
+    let stat = Stat {
+        create_revision: Revision(1),
+        modify_revision: revision,
+        version: revision.0,
+        value_len: value.len() as u64,
+        owner: None,
+    };
+    Content::Data(Some(Data { value: value.as_bytes().to_vec().into(), stat }))
+}
+
+impl Client {
+    /// Registered, with a volume lease on the root.
+    pub(crate) fn leased(planted: Planted) -> Self {
+        let drift = DriftAllowance::from_ppm(0).expect("within bounds");
+        let config = Config { drift, planted, ..Config::new("model") };
+        let core = Core { holder: Holder::new(config), leases: Leases::default(), sent: Vec::new() };
+        let client = Self { cache: Cache::new(1 << 20), core: Mutex::new(core), acknowledged: AtomicBool::new(false) };
+        client.step(Input::Connected);
+        client.answer(Answer::Opened { session: SESSION, term: 6 * TERM });
+        client.answer(Answer::Registered { coverings: vec![] });
+        client.begin_read(1, "/first");
+        client.answer(Answer::Acquired(Acquired { promise: promise(), stamp: stamp(1), revival: Revival::None }));
+        client.answer(read_answer(OLD, None));
+        client
+    }
+
+    /// With a copy of [`OLD`] too.
+    pub(crate) fn cached(planted: Planted) -> Self {
+        let client = Self::filling(planted);
+        client.end_fill();
+        assert_eq!(client.hit().as_deref(), Some(OLD));
+        client
+    }
+
+    /// With a request for it under way.
+    pub(crate) fn filling(planted: Planted) -> Self {
+        let client = Self::leased(planted);
+        client.begin_read(2, object().path.as_str());
+        client
+    }
+
+    /// The answer that a server gave before the write: [`OLD`], and a lease.
+    pub(crate) fn end_fill(&self) {
+        let grant = Grant {
+            stamp: stamp(2),
+            volume: Path::root(),
+            incarnation: Incarnation(1),
+            generation: Generation(1),
+            span: OBJECT_TERM,
+        };
+        self.answer(read_answer(OLD, Some(grant)));
+    }
+
+    /// The recall for the write. The consent lets the write take effect and be acknowledged at once.
+    pub(crate) fn recall(&self) {
+        let sets = vec![ObjectSet::One(object())];
+        self.step(Input::Recalled(Recall { session: SESSION, stamp: stamp(3), number: 1, sets }));
+    }
+
+    /// Nobody needs to be asked any more: the write takes effect, and whoever wrote it is told.
+    pub(crate) fn acknowledge(&self) {
+        self.acknowledged.store(true, Release);
+    }
+
+    /// Reads from memory. What was acknowledged before it began, it sees.
+    pub(crate) fn read(&self) {
+        let is_acknowledged = self.acknowledged.load(Acquire);
+        let value = self.hit();
+        assert!(!is_acknowledged || value.as_deref() != Some(OLD), "a stale read");
+    }
+
+    fn hit(&self) -> Option<String> {
+        let hit = self.cache.hit(Kind::Data, &object().path)?;
+        match &*hit.content {
+            Content::Data(Some(data)) => Some(String::from_utf8_lossy(&data.value).into_owned()),
+            _ => None,
+        }
+    }
+
+    fn begin_read(&self, read: u64, path: &str) {
+        let object = Object::data(Path::parse(path).expect("valid"));
+        self.step(Input::Read { read: ReadId(read), object });
+    }
+
+    /// Answers the one request that waits for an answer.
+    fn answer(&self, answer: Answer) {
+        let ticket = self.core.lock().expect("not poisoned").sent.remove(0);
+        let response = Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Ok(answer) };
+        self.step(Input::Answered { ticket, response });
+    }
+
+    /// A step of the rules and its effects, in order, under the lock.
+    fn step(&self, input: Input) {
+        let mut core = self.core.lock().expect("not poisoned");
+        for effect in core.holder.step(input, clock::now()) {
+            self.carry_out(&mut core, effect);
+        }
+    }
+
+    fn carry_out(&self, core: &mut Core, effect: Effect) {
+        match effect {
+            Effect::Send { ticket, .. } => core.sent.push(ticket),
+            Effect::Install { object, content, validity } => {
+                let volume = core.leases.cell(&validity.volume, validity.incarnation);
+                self.cache.install(&object, content, &validity, volume);
+            }
+            Effect::Revalidate { object, validity } => {
+                let volume = core.leases.cell(&validity.volume, validity.incarnation);
+                assert!(self.cache.revalidate(&object, &validity, volume), "no model evicts");
+            }
+            Effect::Drop(objects) => objects.iter().for_each(|object| self.cache.remove(object)),
+            Effect::DropAll => {
+                core.leases.end_all();
+                self.cache.clear();
+            }
+            Effect::VolumeValid { volume, validity } => core.leases.set(&volume, validity),
+            Effect::Consent(_) => self.acknowledge(),
+            Effect::Serve { .. }
+            | Effect::ServeCached { .. }
+            | Effect::ReadFailed { .. }
+            | Effect::WriteDone { .. }
+            | Effect::Connection(_)
+            | Effect::FindLeader { .. }
+            | Effect::Closed => {}
+        }
+    }
+
+    /// A copy of [`NEW`] under the next volume lease.
+    pub(crate) fn install_new(&self, incarnation: Incarnation) {
+        let mut core = self.core.lock().expect("not poisoned");
+        let until = clock::now().after(OBJECT_TERM);
+        let validity = leasehold_protocol::holder::validity::CopyValidity {
+            stamp: stamp(9),
+            volume: Path::root(),
+            incarnation,
+            until,
+        };
+        let cell = core.leases.cell(&validity.volume, incarnation);
+        self.cache.install(&object(), Arc::new(content(NEW, 11)), &validity, cell);
+    }
+}
+
+fn promise() -> Promise {
+    Promise {
+        volume: Path::root(),
+        incarnation: Incarnation(1),
+        generation: Generation(1),
+        span: TERM,
+        term: TERM,
+        revision: Revision(1),
+    }
+}
+
+fn read_answer(value: &str, grant: Option<Grant>) -> Answer {
+    Answer::Read(ReadAnswer { content: Some(content(value, 10)), grant, volume: Path::root(), applied: Revision(20) })
+}
