@@ -48,7 +48,6 @@ planted! {
     granting_during_a_write_is_found: GrantDuringWrite,
     forgetting_the_holders_of_an_old_leader_is_found: ForgetOldHolders,
     reviving_without_covering_is_found: ReviveWithoutCovering,
-    leaving_writes_under_way_out_of_the_changes_is_found: OmitWritesUnderWay,
     replacing_grants_by_a_list_is_found: ListReplaces,
     forgetting_what_is_too_much_is_found: TooManyForgotten,
     taking_a_consent_for_another_is_found: ConsentWithoutStamp,
@@ -103,6 +102,7 @@ const BY_RULE: &[(Bug, &str)] = &[
         "lessor/tests/mistakes.rs::a_proof_that_an_earlier_leadership_asked_for_proves_nothing",
     ),
     (Bug::ReadBeforeFirstEntry, "lessor/tests/mistakes.rs::a_read_is_not_answered_before_the_first_entry_of_the_epoch"),
+    (Bug::OmitWritesUnderWay, "lessor/tests.rs::a_returning_session_is_told_what_changed_and_what_is_about_to"),
     (
         Bug::ListOfOldCovering,
         "lessor/tests.rs::after_a_failover_every_session_with_a_volume_lease_is_asked_until_it_has_told_what_it_holds",
