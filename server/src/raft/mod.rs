@@ -18,6 +18,7 @@ mod membership;
 mod network;
 mod node;
 pub mod peer;
+mod quorum;
 mod replica;
 pub mod types;
 

@@ -8,12 +8,13 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use leasehold_protocol::state::State;
-use openraft::async_runtime::WatchReceiver;
+use openraft::{Instant as _, async_runtime::WatchReceiver};
 use parking_lot::{Mutex, RwLock};
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -21,6 +22,7 @@ use super::{
     machine::{Machine, StateMachine},
     network::Network,
     peer::{Incoming, PeerRefusal, PeerReport, Stage},
+    quorum::Quorum,
     replica::{Leadership, StartError},
     types::alias::Raft,
 };
@@ -218,6 +220,7 @@ impl Node {
     /// Tells everybody who leads, and ends the node when Raft has ended.
     async fn follow(self: Arc<Self>, raft: Raft) {
         let mut metrics = raft.metrics();
+        let mut quorum = Quorum::new(self.config.timings.election_max * 2);
         loop {
             let (leadership, ended) = {
                 let metrics = metrics.borrow_watched();
@@ -226,7 +229,13 @@ impl Node {
                     let node = membership.get_node(&leader)?;
                     Some((leader, node.addr.clone()))
                 });
-                let leadership = Leadership { term: metrics.current_term, leads: metrics.state.is_leader(), leader };
+                let led = metrics.state.is_leader().then_some(metrics.current_term);
+                let is_alone = membership.voter_ids().nth(1).is_none();
+                let acked = metrics.last_quorum_acked.map(|acked| acked.into_inner().elapsed());
+                // Who is alone answers itself.
+                let silence = if is_alone { Some(Duration::ZERO) } else { acked };
+                let leads = quorum.leads(led, silence, Instant::now());
+                let leadership = Leadership { term: metrics.current_term, leads, leader };
                 (leadership, metrics.running_state.as_ref().err().map(ToString::to_string))
             };
             self.leadership.send_if_modified(|known| {
@@ -238,7 +247,11 @@ impl Node {
             });
             let ended = match ended {
                 Some(reason) => Some(reason),
-                None => metrics.changed().await.err().map(|_| "it is gone".to_owned()),
+                // Nothing changes when nothing is heard: time has to be looked at too.
+                None => match tokio::time::timeout(self.config.timings.election_min, metrics.changed()).await {
+                    Ok(changed) => changed.err().map(|_| "it is gone".to_owned()),
+                    Err(_) => None,
+                },
             };
             if let Some(reason) = ended {
                 self.leadership.send_modify(|known| known.leads = false);

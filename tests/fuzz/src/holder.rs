@@ -58,8 +58,8 @@ struct World {
     outstanding: Vec<(Ticket, Request)>,
     /// What the cache has: each copy's grant.
     cache: BTreeMap<Object, Stamp>,
-    /// What was recalled and not consented to.
-    recalled: Vec<Recall>,
+    /// The recall that the holder is being told of.
+    recalling: Option<Recall>,
     reads: BTreeSet<ReadId>,
     writes: BTreeSet<WriteId>,
     ids: u64,
@@ -80,7 +80,7 @@ impl World {
             is_closed: false,
             outstanding: Vec::new(),
             cache: BTreeMap::new(),
-            recalled: Vec::new(),
+            recalling: None,
             reads: BTreeSet::new(),
             writes: BTreeSet::new(),
             ids: 0,
@@ -181,13 +181,15 @@ impl World {
         }
     }
 
-    /// Whoever consents has dropped what was granted before.
+    /// Whoever consents has dropped what was granted before. Consent is given at once, to the recall that has come: a server
+    /// that lies may use one stamp for two.
     fn consented(&mut self, stamp: Stamp) {
-        for recall in self.recalled.iter().filter(|recall| recall.stamp == stamp) {
-            let is_recalled = |object: &Object| recall.sets.iter().any(|set| set.contains(object));
-            let left = self.cache.iter().find(|(object, granted)| **granted < stamp && is_recalled(object));
-            assert_eq!(left, None, "consented to {stamp}, and kept it");
-        }
+        let recall = self.recalling.as_ref();
+        assert_eq!(recall.map(|recall| recall.stamp), Some(stamp), "consented to what was not recalled");
+        let is_recalled =
+            |object: &Object| recall.is_some_and(|recall| recall.sets.iter().any(|set| set.contains(object)));
+        let left = self.cache.iter().find(|(object, granted)| **granted < stamp && is_recalled(object));
+        assert_eq!(left, None, "consented to {stamp}, and kept it");
     }
 
     fn read(&mut self, object: Object) {
@@ -230,8 +232,9 @@ impl World {
         } else {
             draw.recall(session, Epoch(self.epoch))
         };
-        self.recalled.push(recall.clone());
+        self.recalling = Some(recall.clone());
         self.step(Input::Recalled(recall));
+        self.recalling = None;
     }
 
     /// The next stamp; some overtake others.
