@@ -65,7 +65,7 @@ impl Lessor {
             }
             for set in pending.covers.iter().filter(|_| !pending.is_proposed) {
                 for ((object, session), lease) in self.holdings.leases_in(set) {
-                    if !lease.is_listed && lease.over > now && !pending.waits.contains_key(session) {
+                    if !lease.source.is_listed() && lease.over > now && !pending.waits.contains_key(session) {
                         return Err(format!("write {turn} does not wait for {session}, which holds {object}"));
                     }
                 }

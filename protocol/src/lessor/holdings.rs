@@ -47,10 +47,44 @@ impl Track {
 pub(super) struct ObjectLease {
     /// The leader counts it as over from here on: term, drift and margin are in (T3).
     pub(super) over: ClusterTime,
-    /// The stamp of the last grant, in the leader's epoch; for one that was only listed, of the last to the session.
-    pub(super) sequence: u64,
-    /// The client has told of it in a list, and nothing was granted since: it may have dropped it by now.
-    pub(super) is_listed: bool,
+    /// How the leader knows of it.
+    pub(super) source: Source,
+}
+
+/// How the leader knows of an object lease, and the stamp that goes with it, in the leader's epoch. One word, as there may be
+/// millions: the sequence, and in the lowest bit whether it was listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Source(u64);
+
+impl Source {
+    /// The leader granted it, by this stamp.
+    pub(super) fn granted(sequence: u64) -> Self {
+        Self(sequence << 1)
+    }
+
+    /// The client has told of it in a list, and nothing was granted since: it may have dropped it by now. The stamp is that
+    /// of the last grant to the session.
+    pub(super) fn listed(sequence: u64) -> Self {
+        Self(sequence << 1 | 1)
+    }
+
+    pub(super) fn sequence(self) -> u64 {
+        self.0 >> 1
+    }
+
+    pub(super) fn is_listed(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// Both are known. A list says nothing newer of a copy than its own grant does: a consent that came after that still counts.
+    fn and(self, other: Self) -> Self {
+        let sequence = self.sequence().max(other.sequence());
+        match (self.is_listed(), other.is_listed()) {
+            (false, true) => self,
+            (true, true) => Self::listed(sequence),
+            (_, false) => Self::granted(sequence),
+        }
+    }
 }
 
 /// All of them.
@@ -123,11 +157,7 @@ impl Holdings {
         }
         if let Some(known) = self.leases.get_mut(&(object.clone(), session)) {
             known.over = known.over.max(lease.over);
-            // A list says nothing newer of a copy than its own grant does: a consent that came after that still counts.
-            if known.is_listed || !lease.is_listed {
-                known.sequence = known.sequence.max(lease.sequence);
-                known.is_listed &= lease.is_listed;
-            }
+            known.source = known.source.and(lease.source);
             return;
         }
         if track.exact >= most {
@@ -353,10 +383,11 @@ mod tests {
         holdings.start(Path::root(), session, Incarnation(1), Mode::Exact, &state);
         let mut add = |sequence, is_listed, seconds| {
             let over = ClusterTime::ZERO.after(std::time::Duration::from_secs(seconds));
-            let lease = ObjectLease { over, sequence, is_listed };
+            let source = if is_listed { Source::listed(sequence) } else { Source::granted(sequence) };
+            let lease = ObjectLease { over, source };
             holdings.add(&Path::root(), &object, session, lease, 9, &state);
             let lease = holdings.lease(&object, session).expect("it was added");
-            (lease.sequence, lease.is_listed, lease.over.as_micros() / 1_000_000)
+            (lease.source.sequence(), lease.source.is_listed(), lease.over.as_micros() / 1_000_000)
         };
         assert_eq!(add(3, true, 10), (3, true, 10));
         assert_eq!(add(4, false, 20), (4, false, 20));

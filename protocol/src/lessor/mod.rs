@@ -49,7 +49,7 @@ use crate::{
 use channel::Channel;
 use clock::ClusterClock;
 use ends::Ends;
-use holdings::{Holdings, ObjectLease};
+use holdings::{Holdings, ObjectLease, Source};
 use writes::{Turn, Writes};
 
 /// The most commands in one proposal: an entry stays quick to apply.
@@ -415,7 +415,7 @@ impl Lessor {
             settings.settings.object_wait(self.config.drift)
         };
         let over = self.clock.ending().after(wait);
-        let lease = ObjectLease { over, sequence: stamp.sequence, is_listed: false };
+        let lease = ObjectLease { over, source: Source::granted(stamp.sequence) };
         let most = self.config.limits.session_objects_max;
         self.holdings.add(volume, object, session, lease, most, turn.state);
         let span = settings.settings.object_term();

@@ -14,7 +14,7 @@ use crate::{
 use super::{
     Asker, CONTENT_BYTES_MAX, Effect, Lessor, READS_MAX, Reason, StepContext, WaitingRead,
     channel::{Channel, RECALL_AGAIN},
-    holdings::{Mode, ObjectLease},
+    holdings::{Mode, ObjectLease, Source},
 };
 
 impl Lessor {
@@ -142,7 +142,8 @@ impl Lessor {
 
     /// A copy was given back; the consent or return names the stamp that it answers, and a later grant stands (S2).
     fn take_back(&mut self, session: SessionId, object: &Object, stamp: Stamp, turn: &StepContext<'_>) {
-        let is_older = |lease: &ObjectLease| lease.sequence <= stamp.sequence || self.planted(Bug::OlderReturnTaken);
+        let is_older =
+            |lease: &ObjectLease| lease.source.sequence() <= stamp.sequence || self.planted(Bug::OlderReturnTaken);
         if Some(stamp.epoch) == self.epoch && self.holdings.lease(object, session).is_some_and(is_older) {
             self.holdings.remove_one(object, session, turn.state);
         }
@@ -169,7 +170,7 @@ impl Lessor {
                 volume,
                 object,
                 session,
-                ObjectLease { over, sequence, is_listed: true },
+                ObjectLease { over, source: Source::listed(sequence) },
                 most,
                 turn.state,
             );

@@ -171,7 +171,7 @@ impl Lessor {
             self.channels.get(&writer).map_or(0, |channel| channel.last_grant())
         } else {
             let own = self.holdings.leases_in(set).filter(|((_, holder), _)| *holder == writer);
-            own.map(|(_, lease)| lease.sequence).max().unwrap_or_default()
+            own.map(|(_, lease)| lease.source.sequence()).max().unwrap_or_default()
         };
         Some(seen.epoch) == self.epoch && last_grant <= seen.sequence
     }
