@@ -150,9 +150,13 @@ impl Lessor {
     }
 
     /// One piece of a list of what the session holds (S7). It only ever adds, and is never a consent; a list that names another
-    /// lease or covering is an old one and ends nothing.
+    /// lease or covering is an old one and ends nothing. Nor does one of more pieces than a session may hold objects: what has
+    /// come of a list is remembered.
     fn held(&mut self, session: SessionId, piece: &HeldPiece, turn: &StepContext<'_>) {
         let HeldPiece { volume, incarnation, covering, piece, pieces, objects } = piece;
+        if piece >= pieces || *pieces as usize > self.config.limits.session_objects_max.max(1) {
+            return;
+        }
         let Some(track) = self.holdings.track(volume, session) else { return };
         let is_of = |number: &CoveringNumber| number == covering || self.planted(Bug::ListOfOldCovering);
         let is_current = (track.incarnation == *incarnation || self.planted(Bug::ListOfOldIncarnation))
@@ -179,7 +183,7 @@ impl Lessor {
             && let Mode::Listed { pieces: seen, .. } = &mut track.mode
         {
             seen.insert(*piece);
-            if *pieces > 0 && (0..*pieces).all(|piece| seen.contains(&piece)) {
+            if (0..*pieces).all(|piece| seen.contains(&piece)) {
                 track.mode = Mode::Exact;
             }
         }

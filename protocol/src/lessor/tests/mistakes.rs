@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    lessor::holdings::Mode,
     time::ClusterTime,
     volume::{Tracking, VolumeSettings},
 };
@@ -38,6 +39,27 @@ impl World {
         let replies = replies(&self.pass(span));
         replies.iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. })))
     }
+}
+
+#[test]
+fn a_list_of_more_pieces_than_there_can_be_objects_is_not_remembered() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    world.fail_over();
+    let writer = world.session();
+    let covering = world.asked_for(holder);
+    let most = u32::try_from(world.lessor.config.limits.session_objects_max).expect("it fits");
+    for (piece, pieces) in [(0, most + 1), (most, most), (0, 0), (u32::MAX, 1)] {
+        let (volume, incarnation) = (Path::root(), grant.incarnation);
+        let objects = vec![data("/a")];
+        world.request(holder, Body::Held(HeldPiece { volume, incarnation, covering, piece, pieces, objects }));
+        let track = world.lessor.holdings.track(&Path::root(), holder).expect("it has a lease");
+        assert!(matches!(&track.mode, Mode::Listed { pieces, .. } if pieces.is_empty()), "{track:?}");
+        assert_eq!(track.exact, 0);
+    }
+    assert!(world.has_covering(writer, "/b"));
+    world.tell(holder, &grant, covering);
+    assert!(!world.has_covering(writer, "/c"));
 }
 
 #[test]
