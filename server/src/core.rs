@@ -264,13 +264,18 @@ impl Machine for Core {
         } else if begins_epoch(proposal) && inner.lessor.as_ref().is_some_and(|lessor| lessor.epoch().is_some()) {
             // A lessor that has not begun is still to come: what is applied until then is older than it.
             self.step_down(&mut inner);
+            self.given_up.notify_one();
         }
         rows
     }
 
     fn restore(&self, state: State) {
         let mut inner = self.inner.lock();
+        let led = inner.lessor.is_some();
         self.step_down(&mut inner);
+        if led {
+            self.given_up.notify_one();
+        }
         inner.state = state;
     }
 }

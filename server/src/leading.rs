@@ -14,6 +14,9 @@ use crate::{
 /// How often to look whether there is a deadline, while this replica does not lead.
 const IDLE: Duration = Duration::from_millis(100);
 
+/// A lessor that had to be given up is not made anew at once.
+const ANEW_AFTER: Duration = Duration::from_millis(20);
+
 /// Makes a lessor whenever this replica becomes leader, or leads still when its lessor had to be given up, and ends it when it
 /// leads no more. Returns when Raft has stopped.
 pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Replica, config: Config) {
@@ -35,7 +38,8 @@ pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Replica, config
         }
         tokio::select! {
             changed = leaderships.changed() => if changed.is_err() { return },
-            () = core.given_up() => {}
+            // What ended it may still be there, as when leadership is being handed over.
+            () = core.given_up() => tokio::time::sleep(ANEW_AFTER).await,
         }
     }
 }

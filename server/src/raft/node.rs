@@ -90,6 +90,11 @@ impl Node {
         if let Some(part) = part {
             return Err(StartError::Incomplete { dir: config.dir, part });
         }
+        // Raft would go on from here with what is left of the log, and leave out what is between.
+        let (applied, purged) = (header.applied.map(|last| last.index), log.purged().map(|last| last.index));
+        if applied < purged {
+            return Err(StartError::Gap { dir: config.dir, applied, purged });
+        }
         Ok(Self {
             config,
             poison,
@@ -230,11 +235,13 @@ impl Node {
                     Some((leader, node.addr.clone()))
                 });
                 let led = metrics.state.is_leader().then_some(metrics.current_term);
-                let is_alone = membership.voter_ids().nth(1).is_none();
+                let is_alone = membership.voter_ids().all(|voter| voter == self.config.id);
                 let acked = metrics.last_quorum_acked.map(|acked| acked.into_inner().elapsed());
                 // Who is alone answers itself.
                 let silence = if is_alone { Some(Duration::ZERO) } else { acked };
                 let leads = quorum.leads(led, silence, Instant::now());
+                // Nobody is sent to a leader that does not count as one.
+                let leader = leader.filter(|(id, _)| leads || *id != self.config.id);
                 let leadership = Leadership { term: metrics.current_term, leads, leader };
                 (leadership, metrics.running_state.as_ref().err().map(ToString::to_string))
             };

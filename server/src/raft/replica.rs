@@ -68,6 +68,20 @@ pub enum StartError {
         /// What is missing.
         part: &'static str,
     },
+    /// The state lacks entries that the log no longer has.
+    #[error(
+        "{}: the state ends at entry {applied:?}, the log begins after {purged:?}: expected nothing between them to be missing; \
+         remove the folder's content, and the replica comes back from the others",
+        dir.display()
+    )]
+    Gap {
+        /// The directory.
+        dir: std::path::PathBuf,
+        /// The last entry that the state has.
+        applied: Option<u64>,
+        /// The last entry that was purged.
+        purged: Option<u64>,
+    },
     /// Nothing says that the replica may take part.
     #[error("this replica does not know whether it may take part")]
     NoStanding,

@@ -10,6 +10,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
@@ -21,6 +22,12 @@ use super::{
 
 /// Where the store underneath keeps the directories of its keyspaces.
 const KEYSPACES: &str = "keyspaces";
+
+/// What the store underneath locks while a database is open.
+const LOCK: &str = "lock";
+/// A database that is being closed is waited for, as often and as long as the store underneath does.
+const LOCK_TRIES: usize = 3;
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// A keyspace by its name, and what it is made with.
 pub(super) type Options = fn() -> KeyspaceCreateOptions;
@@ -51,8 +58,30 @@ pub(super) fn open(
         fs::rename(&new, dir)?;
         directory::sync(dir.parent().unwrap_or(Path::new(".")))?;
     }
+    let lock = lock(dir)?;
     journal::cut(dir, synced)?;
+    // The store underneath takes it itself.
+    drop(lock);
     start(dir)
+}
+
+/// Takes the lock that the store underneath takes for as long as a database is open, so that the journal of one that is in
+/// use is not touched. None if the database never had one.
+fn lock(dir: &Path) -> fjall::Result<Option<fs::File>> {
+    let file = match fs::File::options().read(true).write(true).open(dir.join(LOCK)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    for tries_left in (0..LOCK_TRIES).rev() {
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(file)),
+            Err(fs::TryLockError::Error(error)) => return Err(error.into()),
+            Err(fs::TryLockError::WouldBlock) if tries_left == 0 => {}
+            Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+        }
+    }
+    Err(fjall::Error::Locked)
 }
 
 /// Opens a keyspace of the database in `dir`, or makes it; it is on the disk then.

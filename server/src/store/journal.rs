@@ -8,8 +8,8 @@
 //! **What it guarantees.** Nothing is cut off that was fsynced, if only what was not is torn. Of the log, which is fsynced
 //! batch by batch, only the last batch can be torn: a whole one behind it says that the damage is another, and that what is
 //! damaged had been acknowledged. Then nothing is cut, and the log is refused. The state's journal holds many batches that
-//! were never fsynced, and the log reaches back to before them; if more was lost than that, Raft finds a gap between the
-//! two and does not start.
+//! were never fsynced, and the log reaches back to before them; if more was lost than that, there is a gap between the
+//! two, and the replica does not start (`StartError::Gap`).
 //!
 //! **What it does not know.** What the batches mean. Of the format (fjall's third) it knows where a batch ends and its checksum.
 
@@ -128,6 +128,10 @@ fn read_batch(reader: &mut impl Read) -> io::Result<Option<u64>> {
         return Ok(None);
     }
     let [count @ .., _, _, _, _, _, _, _, _] = read_array::<START_BYTES>(reader)?;
+    // Nothing is written for nothing: whoever looks for a batch in the middle of something else shall not find such a one.
+    if count == [0; 4] {
+        return Ok(None);
+    }
     let mut length = (1 + START_BYTES) as u64;
     let mut hash = Xxh3::new();
     for _ in 0..u32::from_le_bytes(count) {

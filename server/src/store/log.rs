@@ -90,6 +90,11 @@ impl LogStore {
         (tail.last(), tail.vote())
     }
 
+    /// Up to where entries were purged: whatever is applied goes on after it.
+    pub fn purged(&self) -> Option<LogId> {
+        self.shared.tail.lock().purged()
+    }
+
     /// Ends the writer once all calls made so far are on disk, and lets go of the directory. Later calls are refused.
     pub async fn close(&self) {
         let (reply, closed) = oneshot::channel();

@@ -205,6 +205,26 @@ async fn a_torn_journal_is_refused() {
 }
 
 #[tokio::test]
+async fn a_journal_that_is_in_use_is_not_touched() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut log = open(dir.path()).expect("opens");
+    append(&mut log, 1, 0..3).await;
+    let journal = fs::read_dir(dir.path().join("log"))
+        .expect("read")
+        .map(|entry| entry.expect("read").path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "jnl"))
+        .expect("a journal");
+    // As if the other process were in the middle of writing.
+    let bytes = fs::read(&journal).expect("read");
+    let end = bytes.iter().rposition(|byte| *byte != 0).expect("not empty") + 1;
+    let half = [&bytes[..end], &[1_u8; 20]].concat();
+    fs::write(&journal, &half).expect("written");
+    assert!(open(dir.path()).is_err(), "it is locked");
+    assert_eq!(fs::read(&journal).expect("read"), half);
+    log.close().await;
+}
+
+#[tokio::test]
 async fn a_poisoned_store_refuses_everything() {
     let dir = tempfile::tempdir().expect("a directory");
     let poison = Poison::default();

@@ -64,3 +64,37 @@ async fn a_replica_must_be_a_member() {
     let refused = Replica::start(config, Arc::new(Keeper::default())).await.err().expect("refused");
     assert!(matches!(refused, StartError::NotAMember { id: 4, .. }), "{refused}");
 }
+
+/// Copies the files of a directory, whatever is below it.
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    fs::create_dir_all(to).expect("made");
+    for entry in fs::read_dir(from).expect("read") {
+        let entry = entry.expect("read");
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).expect("copied");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_state_that_lacks_what_the_log_has_purged_is_refused() {
+    let mut cluster = Cluster::new(1).await;
+    cluster.snapshot_entries = 10;
+    cluster.start(1).await;
+    cluster.open_sessions(3).await;
+    cluster.stop(1).await;
+    let (state, old) = (cluster.dir(1).join("state"), cluster.dir(1).join("old"));
+    copy(&state, &old);
+    cluster.start(1).await;
+    // Many times as many as are kept: the log is cut more than once.
+    cluster.open_sessions(100).await;
+    cluster.stop(1).await;
+    fs::remove_dir_all(&state).expect("removed");
+    fs::rename(&old, &state).expect("put back");
+    let refused = cluster.start_with(cluster.config(1)).await.expect_err("refused");
+    assert!(matches!(refused, StartError::Gap { .. }), "{refused}");
+    assert!(refused.to_string().contains("comes back from the others"), "{refused}");
+}
