@@ -49,7 +49,10 @@ pub fn run(data: &[u8]) {
 }
 
 /// Reads a whole snapshot.
-fn read(bytes: &[u8]) -> Result<(Header, Vec<(Vec<u8>, Vec<u8>)>), SnapshotError> {
+/// A key and its value.
+type Pair = (Vec<u8>, Vec<u8>);
+
+fn read(bytes: &[u8]) -> Result<(Header, Vec<Pair>), SnapshotError> {
     let mut reader = SnapshotReader::new(bytes)?;
     let mut rows = Vec::new();
     while let Some(row) = reader.next_row()? {
