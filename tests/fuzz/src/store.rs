@@ -48,10 +48,10 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Reads a whole snapshot.
 /// A key and its value.
 type Pair = (Vec<u8>, Vec<u8>);
 
+/// Reads a whole snapshot.
 fn read(bytes: &[u8]) -> Result<(Header, Vec<Pair>), SnapshotError> {
     let mut reader = SnapshotReader::new(bytes)?;
     let mut rows = Vec::new();
