@@ -79,13 +79,14 @@ impl Witness {
     ///
     /// # Errors
     ///
-    /// The write or the fsync failed.
+    /// The write or the fsync failed; or the counter is at its end, which only damage can have brought it to.
     pub fn record(&mut self, last: Option<LogId>, vote: Option<Vote>, durably: bool) -> io::Result<()> {
         let next = Witnessed { counter: self.current.counter + 1, last, vote };
-        let mut slot = [0; SLOT_BYTES];
-        postcard::to_slice(&next, &mut slot[CRC_BYTES..]).map_err(io::Error::other)?;
-        let crc = crc32fast::hash(&slot[CRC_BYTES..]);
-        slot[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
+        if next.counter >= COUNTER_END {
+            let message = format!("the witness counts {}: expected less than {COUNTER_END}", next.counter);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        let slot = slot(&next)?;
         self.file.write_all_at(&slot, (next.counter % 2) * SLOT_BYTES as u64)?;
         if durably {
             self.file.sync_data()?;
@@ -114,6 +115,15 @@ fn is_blank(file: &File) -> io::Result<bool> {
     let mut bytes = [0; 2 * SLOT_BYTES];
     let read = file.read_at(&mut bytes, 0)?;
     Ok(bytes[..read].iter().all(|byte| *byte == 0))
+}
+
+/// As it is on the disk.
+fn slot(witnessed: &Witnessed) -> io::Result<[u8; SLOT_BYTES]> {
+    let mut slot = [0; SLOT_BYTES];
+    postcard::to_slice(witnessed, &mut slot[CRC_BYTES..]).map_err(io::Error::other)?;
+    let crc = crc32fast::hash(&slot[CRC_BYTES..]);
+    slot[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
+    Ok(slot)
 }
 
 #[cfg(test)]
@@ -152,8 +162,10 @@ mod tests {
         witness.current.counter = COUNTER_END - 2;
         witness.record(None, None, false).expect("written");
         assert_eq!(Witness::open(&path).expect("opens").current().counter, COUNTER_END - 1);
-        witness.current.counter = u64::MAX - 1;
-        witness.record(None, None, false).expect("written to the other slot");
+        assert!(witness.record(None, None, false).is_err(), "it would not be read back");
+        let beyond = slot(&Witnessed { counter: u64::MAX, last: None, vote: None }).expect("encodes");
+        let other = (COUNTER_END % 2) * SLOT_BYTES as u64;
+        witness.file.write_all_at(&beyond, other).expect("written");
         assert_eq!(Witness::open(&path).expect("opens").current().counter, COUNTER_END - 1);
     }
 }
