@@ -7,6 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    os::unix::process::ExitStatusExt,
     time::{Duration, Instant},
 };
 
@@ -231,7 +232,9 @@ impl Nemesis {
             return Err("it does not run".to_owned());
         }
         let status = self.world.cluster.stop(id, Signal::SIGTERM);
-        assert!(status.success(), "server {id} was told to stop, and ended with {status}");
+        // One that has only just been started may not listen for signals yet. That others exit with 0 is looked at in `stop`, too.
+        let is_too_early = status.signal() == Some(Signal::SIGTERM as i32);
+        assert!(status.success() || is_too_early, "server {id} was told to stop, and ended with {status}");
         Ok(())
     }
 
