@@ -12,7 +12,7 @@ use crate::{
 const GENEROUS: Duration = Duration::from_secs(2);
 
 /// How long writes may be out while clients reach the leader that was cut off: it sends them away when no majority has answered it
-/// for two election times, 1.2 s; by then another one is elected. (1.3 to 1.7 s; on a busy machine more.)
+/// for four election times, 2.4 s; by then another one is elected.
 const OUTAGE_MAX: Duration = Duration::from_secs(6);
 
 /// A world in which two clients work.

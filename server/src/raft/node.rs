@@ -225,7 +225,7 @@ impl Node {
     /// Tells everybody who leads, and ends the node when Raft has ended.
     async fn follow(self: Arc<Self>, raft: Raft) {
         let mut metrics = raft.metrics();
-        let mut quorum = Quorum::new(self.config.timings.election_max * 2);
+        let mut quorum = Quorum::new(self.config.timings.election_max * 4);
         loop {
             let (leadership, ended) = {
                 let metrics = metrics.borrow_watched();

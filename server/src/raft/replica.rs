@@ -186,7 +186,7 @@ pub struct MembershipError {
 pub struct Leadership {
     /// Raft's term. (Not an epoch: a leader's epoch is the index of its first entry.)
     pub term: u64,
-    /// Whether this replica leads, and a majority has answered it within two election times.
+    /// Whether this replica leads, and a majority has answered it within four election times.
     pub leads: bool,
     /// The leader and where it listens, if known.
     pub leader: Option<(u64, String)>,
