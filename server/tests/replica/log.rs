@@ -183,15 +183,20 @@ async fn a_log_that_lost_its_last_batches_with_all_that_they_said_is_refused() {
     assert!(matches!(refused, OpenLogError::OldVote { .. }), "{refused}");
 }
 
+/// The log's only journal.
+fn journal(dir: &Path) -> std::path::PathBuf {
+    fs::read_dir(dir.join("log"))
+        .expect("read")
+        .map(|entry| entry.expect("read").path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "jnl"))
+        .expect("a journal")
+}
+
 #[tokio::test]
 async fn a_torn_journal_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     written(&dir).await;
-    let journal = fs::read_dir(dir.path().join("log"))
-        .expect("read")
-        .map(|entry| entry.expect("read").path())
-        .find(|path| path.extension().is_some_and(|extension| extension == "jnl"))
-        .expect("a journal");
+    let journal = journal(dir.path());
     let bytes = fs::read(&journal).expect("read");
     // In the middle of what was written: the file is longer than its content.
     let end = bytes.iter().rposition(|byte| *byte != 0).expect("not empty");
@@ -209,11 +214,7 @@ async fn a_journal_that_is_in_use_is_not_touched() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut log = open(dir.path()).expect("opens");
     append(&mut log, 1, 0..3).await;
-    let journal = fs::read_dir(dir.path().join("log"))
-        .expect("read")
-        .map(|entry| entry.expect("read").path())
-        .find(|path| path.extension().is_some_and(|extension| extension == "jnl"))
-        .expect("a journal");
+    let journal = journal(dir.path());
     // As if the other process were in the middle of writing.
     let bytes = fs::read(&journal).expect("read");
     let end = bytes.iter().rposition(|byte| *byte != 0).expect("not empty") + 1;
