@@ -549,19 +549,27 @@ fn a_lease_whose_end_is_proposed_is_not_renewed_even_if_its_horizon_moved() {
     assert_eq!(world.state.lease(&LeaseKey::Volume(holder, Path::root())), None);
 }
 
+impl World {
+    /// A holder whose lease's end is proposed together with a tick that moves its horizon, and so puts the end off.
+    fn end_put_off(&mut self) -> (SessionId, Grant, LeaseKey) {
+        let (holder, grant) = self.holder(&data("/a"));
+        while !self.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. })) {
+            self.commit();
+            self.now = self.now.after(clock::STEP_EVERY);
+            self.step(Input::Timeout);
+        }
+        let lease = LeaseKey::Volume(holder, Path::root());
+        let renewal = Renewal { lease: lease.clone(), incarnation: grant.incarnation, at: self.lessor.clock.ending() };
+        self.lessor.outbox.insert(0, (Command::Tick { renewals: vec![renewal] }, Reason::Tick));
+        (holder, grant, lease)
+    }
+}
+
 /// The end of the old lease, put off because its horizon moved, and the new lease can share an entry.
 #[test]
 fn a_new_lease_is_not_ended_in_place_of_the_one_that_it_replaces() {
     let mut world = World::new();
-    let (holder, grant) = world.holder(&data("/a"));
-    while !world.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. })) {
-        world.commit();
-        world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
-    }
-    let lease = LeaseKey::Volume(holder, Path::root());
-    let renewal = Renewal { lease: lease.clone(), incarnation: grant.incarnation, at: world.lessor.clock.ending() };
-    world.lessor.outbox.insert(0, (Command::Tick { renewals: vec![renewal] }, Reason::Tick));
+    let (holder, _, lease) = world.end_put_off();
     let acquired = world.acquire(holder, None);
     world.pass(TERM / 2);
     let left = world.state.lease(&lease).map(|lease| lease.incarnation);

@@ -148,15 +148,7 @@ fn a_session_that_closes_gives_up_what_it_holds_and_its_writes_are_refused() {
 #[test]
 fn an_end_that_was_put_off_is_proposed_again() {
     let mut world = World::new();
-    let (holder, grant) = world.holder(&data("/a"));
-    while !world.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. })) {
-        world.commit();
-        world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
-    }
-    let lease = LeaseKey::Volume(holder, Path::root());
-    let renewal = Renewal { lease: lease.clone(), incarnation: grant.incarnation, at: world.lessor.clock.ending() };
-    world.lessor.outbox.insert(0, (Command::Tick { renewals: vec![renewal] }, Reason::Tick));
+    let (holder, grant, lease) = world.end_put_off();
     let proposal = world.lessor.take_proposal(world.now).expect("both");
     world.apply(&proposal);
     assert!(world.state.lease(&lease).is_some(), "its horizon has moved");
