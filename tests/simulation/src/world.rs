@@ -402,8 +402,8 @@ impl World {
         self.is_healing = true;
         self.links = Links::default();
         self.trace.say(self.now, || "faults are over".to_owned());
+        // A disk that is held up goes on when it would have: what was handed to it waits until then, and writes with it (seed 5068).
         for server in 0..self.servers.len() {
-            self.servers[server].stalled_until = 0;
             self.boot(server);
             self.resume(Host::Server(server));
         }
