@@ -219,3 +219,37 @@ fn what_is_known_in_one_volume_ends_no_wait_for_what_is_unknown_in_another() {
     let effects = world.pass(TERM / 2);
     assert!(written(&effects));
 }
+
+#[test]
+fn writes_of_one_object_enter_the_log_in_order_without_waiting_for_each_others_commit() {
+    let mut world = World::new();
+    let writer = world.session();
+    world.write(writer, put("/a", b"1"));
+    world.write(writer, put("/a", b"2"));
+    let proposal = world.lessor.take_proposal(world.now).expect("both are ready");
+    let values = proposal.commands.iter().map(|command| match command {
+        Command::Write { write: Write::Put { value, .. }, .. } => value.clone(),
+        other => panic!("a put: {other:?}"),
+    });
+    assert_eq!(values.collect::<Vec<_>>(), [Bytes::from_static(b"1"), Bytes::from_static(b"2")]);
+    assert_eq!(replies(&world.apply(&proposal)).len(), 2);
+}
+
+#[test]
+fn a_repeated_write_takes_effect_once_and_its_answer_carries_no_lease() {
+    let mut world = World::new();
+    let (writer, _) = world.holder(&data("/a"));
+    let body = Body::Write {
+        write: put("/a", b"1"),
+        dropped: vec![ObjectSet::One(data("/a"))],
+        seen: Stamp { epoch: world.state.epoch(), sequence: u64::MAX },
+    };
+    let effects = world.request(writer, body.clone());
+    assert_eq!(recalls(&effects), []);
+    let Answer::Written { written, grant: Some(_), .. } = answer(&world.commit()) else { panic!("with a lease") };
+    world.sequence -= 1;
+    let Answer::Written { written: again, grant: None, .. } = answer(&world.request(writer, body)) else {
+        panic!("answered at once, without a lease")
+    };
+    assert_eq!((again, world.lessor.has_proposal()), (written, false));
+}

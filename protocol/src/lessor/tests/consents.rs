@@ -1,0 +1,113 @@
+//! Writes, and the consents that they wait for (S2).
+
+use super::*;
+
+#[test]
+fn a_write_waits_for_consent_and_no_longer() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let writer = world.session();
+    let effects = world.write(writer, put("/a", b"1"));
+    let [recall] = recalls(&effects).try_into().expect("one holder");
+    let recall: Recall = recall;
+    assert_eq!((recall.session, recall.number), (holder, 1));
+    assert!(recall.sets.contains(&ObjectSet::One(data("/a"))) && recall.stamp > grant.stamp);
+    assert_eq!(world.commit(), [], "nothing is proposed without the consent");
+    assert_eq!(world.waits("/a")[0].holder, Some(holder));
+    world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+    assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
+}
+
+#[test]
+fn a_consent_to_another_stamp_is_no_consent() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let writer = world.session();
+    world.write(writer, put("/a", b"1"));
+    for stamp in [grant.stamp, Stamp { epoch: Epoch(99), ..grant.stamp }] {
+        world.step(Input::Consent(Consent { session: holder, stamp }));
+        assert_eq!(world.commit(), []);
+    }
+}
+
+#[test]
+fn a_silent_holder_delays_a_write_by_its_volume_term_and_the_margin() {
+    let mut world = World::new();
+    let (holder, _) = world.holder(&data("/a"));
+    let writer = world.session();
+    let start = world.now;
+    world.write(writer, put("/a", b"1"));
+    let margin = VolumeSettings::DEFAULT.skew_margin();
+    let effects = world.pass(TERM + margin - MILLI);
+    assert_eq!(replies(&effects), [], "its copy may be in use");
+    let effects = world.pass(2 * clock::STEP_EVERY);
+    assert!(matches!(answer(&effects), Answer::Written { .. }));
+    assert!(world.now.since(start) <= TERM + margin + 2 * clock::STEP_EVERY);
+    assert_eq!(world.state.leases_of(holder).count(), 1, "only the session itself is left");
+}
+
+#[test]
+fn renewing_does_not_help_a_holder_that_owes_a_consent() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let writer = world.session();
+    world.write(writer, put("/a", b"1"));
+    world.pass(TERM / 2);
+    let promise = world.renew(holder, grant.incarnation).expect("its lease holds still");
+    assert!(promise.span <= TERM / 2, "{:?}", promise.span);
+    let effects = world.pass(TERM / 2 + VolumeSettings::DEFAULT.skew_margin() + 2 * clock::STEP_EVERY);
+    assert!(replies(&effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. }))));
+    assert!(world.renew(holder, grant.incarnation).is_err(), "expired, never a new lease");
+}
+
+#[test]
+fn the_writer_is_exempt_only_by_its_stamp() {
+    let mut world = World::new();
+    let (writer, grant) = world.holder(&data("/a"));
+    let dropped = vec![ObjectSet::One(data("/a"))];
+    let seen = Stamp { sequence: grant.stamp.sequence - 1, ..grant.stamp };
+    let body = |seen| Body::Write { write: put("/a", b"1"), dropped: dropped.clone(), seen };
+    let effects = world.request(writer, body(seen));
+    let [recall] = recalls(&effects).try_into().expect("it was granted a lease that it had not seen");
+    let recall: Recall = recall;
+    world.step(Input::Consent(Consent { session: writer, stamp: recall.stamp }));
+    let Answer::Written { grant: Some(grant), .. } = answer(&world.commit()) else { panic!("with a lease") };
+    let effects = world.request(writer, body(grant.stamp));
+    assert_eq!(recalls(&effects), []);
+    assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
+}
+
+#[test]
+fn a_write_that_its_consents_no_longer_cover_gathers_the_others_too() {
+    let mut world = World::new();
+    let writer = world.session();
+    world.write(writer, put("/a", b"1"));
+    world.commit();
+    let (holder, _) = world.holder(&Object::children(Path::root()));
+    let consent = |world: &mut World, effects: &[Effect]| {
+        for recall in recalls(effects) {
+            world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+        }
+    };
+    let delete = Write::Delete { path: path("/a"), recursive: false, condition: Condition::Any };
+    let mut effects = world.write(writer, delete);
+    // By now it changes a value; when its turn comes it makes a node, and so changes the root's children.
+    effects.extend(world.write(writer, put("/a", b"2")));
+    consent(&mut world, &effects);
+    let effects = world.commit();
+    consent(&mut world, &effects);
+    world.commit();
+    let children = world.state.children(&Path::root()).expect("the root is there");
+    assert_eq!(children.names, ["a"]);
+    assert_eq!(world.lessor.writes.len(), 0);
+}
+
+#[test]
+fn a_refused_write_recalls_nobody() {
+    let mut world = World::new();
+    let (_, _) = world.holder(&data("/a"));
+    let writer = world.session();
+    let write = Write::Delete { path: path("/a"), recursive: false, condition: Condition::Any };
+    assert_eq!(recalls(&world.write(writer, write)), []);
+    assert_eq!(result(&world.commit()), Err(Refusal::Write(WriteRefusal::NotFound { path: path("/a") })));
+}

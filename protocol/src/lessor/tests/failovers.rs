@@ -1,0 +1,132 @@
+//! What a new leader goes by: horizons, coverings, registrations, lists of what is held (T6, S7), and what the old one leaves (S9).
+
+use super::*;
+
+#[test]
+fn after_a_failover_every_session_with_a_volume_lease_is_asked_until_it_has_told_what_it_holds() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let writer = world.session();
+    world.fail_over();
+    world.request(writer, Body::Register);
+    let effects = world.write(writer, put("/b", b"1"));
+    assert_eq!(recalls(&effects), [], "it has not registered: there is nowhere to send it");
+    let effects = world.request(holder, Body::Register);
+    let [covering] = match answer(&effects[..1]) {
+        Answer::Registered { coverings } => coverings.try_into().expect("one volume"),
+        other => panic!("registered: {other:?}"),
+    };
+    let covering: Covering = covering;
+    assert_eq!(recalls(&effects).len(), 1, "it may hold /b");
+    let stamp = recalls(&effects)[0].stamp;
+    world.step(Input::Consent(Consent { session: holder, stamp }));
+    assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
+    let piece = HeldPiece {
+        volume: Path::root(),
+        incarnation: grant.incarnation,
+        covering: covering.number,
+        piece: 0,
+        pieces: 1,
+        objects: vec![data("/a")],
+    };
+    let old = HeldPiece { covering: CoveringNumber(covering.number.0 + 1), ..piece.clone() };
+    world.request(holder, Body::Held(old));
+    assert_eq!(recalls(&world.write(writer, put("/c", b"1"))).len(), 1, "another covering's list ends nothing");
+    world.request(holder, Body::Held(piece));
+    assert_eq!(recalls(&world.write(writer, put("/d", b"1"))), []);
+    assert_eq!(recalls(&world.write(writer, put("/a", b"1"))).len(), 1);
+}
+
+#[test]
+fn what_was_sent_before_the_latest_registration_has_no_effect() {
+    let mut world = World::new();
+    let (holder, _) = world.holder(&data("/a"));
+    let header = Header {
+        session: holder,
+        epoch: world.state.epoch(),
+        registration: world.registration(holder),
+        ..Header::default()
+    };
+    world.request(holder, Body::Register);
+    let straggler = Body::Acquire { path: Path::root(), valid_at: None };
+    let effects = world.send(Request { header: header.clone(), body: straggler });
+    assert!(matches!(result(&effects), Err(Refusal::NotRegistered { .. })));
+    assert!(!world.lessor.has_proposal());
+    let effects = world.send(Request { header, body: Body::Register });
+    assert!(matches!(result(&effects), Err(Refusal::NotRegistered { .. })), "an old registration neither");
+}
+
+#[test]
+fn a_list_counts_for_the_registration_that_asked_for_it() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    world.fail_over();
+    let covering = |world: &mut World| match answer(&world.request(holder, Body::Register)) {
+        Answer::Registered { coverings } => coverings[0].number,
+        other => panic!("registered: {other:?}"),
+    };
+    let piece = |covering, piece, pieces| {
+        Body::Held(HeldPiece {
+            volume: Path::root(),
+            incarnation: grant.incarnation,
+            covering,
+            piece,
+            pieces,
+            objects: Vec::new(),
+        })
+    };
+    let first = covering(&mut world);
+    world.request(holder, piece(first, 0, 2));
+    let second = covering(&mut world);
+    assert_ne!(first, second);
+    world.request(holder, piece(second, 1, 2));
+    let writer = world.session();
+    assert_eq!(recalls(&world.write(writer, put("/b", b"1"))).len(), 1, "piece 0 of the second list is missing");
+}
+
+#[test]
+fn a_new_leader_starts_every_lease_at_its_horizon() {
+    let mut world = World::new();
+    let (holder, _) = world.holder(&data("/a"));
+    let horizon = world.state.lease(&LeaseKey::Volume(holder, Path::root())).expect("leased").horizon;
+    world.fail_over();
+    let writer = world.session();
+    world.write(writer, put("/a", b"1"));
+    let margin = VolumeSettings::DEFAULT.skew_margin();
+    let left = horizon.after(margin).since(world.lessor.clock.ending());
+    let effects = world.pass(left - MILLI);
+    assert_eq!(replies(&effects), []);
+    let effects = world.pass(2 * clock::STEP_EVERY);
+    assert!(matches!(answer(&effects), Answer::Written { .. }));
+}
+
+#[test]
+fn leader_changes_prolong_an_abandoned_lease_by_two_ticks_at_most() {
+    let mut world = World::new();
+    let (holder, _) = world.holder(&data("/a"));
+    let start = world.now;
+    let key = LeaseKey::Volume(holder, Path::root());
+    while world.state.lease(&key).is_some() {
+        world.pass(TERM / 2);
+        world.fail_over();
+        assert!(world.now.since(start) < 3 * TERM, "it ends");
+    }
+    // Looked at every half term, so it is seen up to that much late.
+    assert!(world.now.since(start) <= TERM + TERM / 5 + VolumeSettings::DEFAULT.skew_margin() + TERM / 2);
+}
+
+#[test]
+fn what_a_deposed_leader_had_proposed_is_unknown_and_the_rest_is_to_be_sent_again() {
+    let mut world = World::new();
+    let writer = world.session();
+    for node in ["/held", "/free"] {
+        world.write(writer, put(node, b"0"));
+        world.commit();
+    }
+    let (_, _) = world.holder(&data("/held"));
+    world.write(writer, put("/held", b"1"));
+    world.write(writer, put("/free", b"1"));
+    let effects = world.lessor.clone().step_down(&world.state, world.now);
+    let results: Vec<_> = replies(&effects).into_iter().map(|response| response.result).collect();
+    assert_eq!(results, [Err(Refusal::Retry), Err(Refusal::Unknown)]);
+}

@@ -1,0 +1,128 @@
+//! Leases in time: how they are promised, renewed, put off, ended (T5, T6), and come back to (section 5 of the design).
+
+use super::*;
+
+#[test]
+fn a_session_whose_end_was_proposed_lives_on_if_it_acquires_a_lease_first() {
+    let mut world = World::new();
+    let session = world.session();
+    while !world.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. })) {
+        world.commit();
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    let is_expiry = |(command, _): &(Command, Reason)| matches!(command, Command::Expire { .. });
+    let place = world.lessor.outbox.iter().position(is_expiry).expect("the end of the session");
+    let expiry = world.lessor.outbox.remove(place);
+    world.acquire(session, None);
+    world.lessor.outbox.push(expiry);
+    world.commit();
+    assert!(world.state.session(session).is_some() && !world.lessor.has_proposal());
+}
+
+#[test]
+fn a_lease_that_was_too_long_in_coming_promises_nothing_and_ends_at_its_horizon() {
+    let mut world = World::new();
+    let session = world.session();
+    world.request(session, Body::Acquire { path: Path::root(), valid_at: None });
+    let proposal = world.lessor.take_proposal(world.now).expect("the lease");
+    // For two terms nothing is committed, and the clock goes on.
+    let later = world.now.after(TERM * 2);
+    while world.now < later {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    // That its end is not beyond its horizon is looked at after each step.
+    let answer = answer(&world.apply(&proposal));
+    let Answer::Acquired(Acquired { promise, .. }) = answer else { panic!("acquired: {answer:?}") };
+    assert_eq!(promise.span, Duration::ZERO);
+}
+
+#[test]
+fn a_returning_session_is_told_what_changed_and_what_is_about_to() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let writer = world.session();
+    let revision = world.state.revision();
+    world.write(writer, put("/changed", b"1"));
+    world.commit();
+    world.pass(2 * TERM);
+    let (second, _) = world.holder(&data("/pending"));
+    world.write(writer, put("/pending", b"1"));
+    assert_eq!(world.waits("/pending")[0].holder, Some(second));
+    let valid_at = LastValid { incarnation: grant.incarnation, generation: Generation(grant.generation.0), revision };
+    let Acquired { revival, .. } = world.acquire(holder, Some(valid_at));
+    let Revival::AllBut { changed, .. } = revival else { panic!("the history reaches back: {revival:?}") };
+    for object in [data("/changed"), data("/pending")] {
+        assert!(changed.contains(&ObjectSet::One(object.clone())), "{object} in {changed:?}");
+    }
+    assert_eq!(recalls(&world.write(writer, put("/a", b"1"))).len(), 1, "it is covering: it may have revived /a");
+}
+
+#[test]
+fn a_promise_never_reaches_beyond_the_horizon_by_the_clock_that_is_not_slow() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let before = world.renew(holder, grant.incarnation).expect("live");
+    assert!(before.span > TERM - TERM / 20, "{:?}", before.span);
+    // The leader is paused: the ending clock stands still, the promising one does not.
+    world.now = world.now.after(TERM / 2);
+    let after = world.renew(holder, grant.incarnation).expect("nobody lost anything to the pause");
+    assert!(after.span <= TERM / 2 + TERM / 5, "{:?}", after.span);
+    assert!(world.lessor.clock.ending() < crate::time::ClusterTime::ZERO.after(TERM / 4));
+}
+
+#[test]
+fn a_lease_whose_end_is_proposed_is_not_renewed_even_if_its_horizon_moved() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    while !world.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. })) {
+        world.commit();
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    assert!(world.renew(holder, grant.incarnation).is_err());
+    world.commit();
+    assert_eq!(world.state.lease(&LeaseKey::Volume(holder, Path::root())), None);
+}
+
+impl World {
+    /// A holder whose lease's end is proposed together with a tick that moves its horizon, and so puts the end off.
+    pub(super) fn end_put_off(&mut self) -> (SessionId, Grant, LeaseKey) {
+        let (holder, grant) = self.holder(&data("/a"));
+        while !self.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. })) {
+            self.commit();
+            self.now = self.now.after(clock::STEP_EVERY);
+            self.step(Input::Timeout);
+        }
+        let lease = LeaseKey::Volume(holder, Path::root());
+        let renewal = Renewal { lease: lease.clone(), incarnation: grant.incarnation, at: self.lessor.clock.ending() };
+        self.lessor.outbox.insert(0, (Command::Tick { renewals: vec![renewal] }, Reason::Tick));
+        (holder, grant, lease)
+    }
+}
+
+/// The end of the old lease, put off because its horizon moved, and the new lease can share an entry.
+#[test]
+fn a_new_lease_is_not_ended_in_place_of_the_one_that_it_replaces() {
+    let mut world = World::new();
+    let (holder, _, lease) = world.end_put_off();
+    let acquired = world.acquire(holder, None);
+    world.pass(TERM / 2);
+    let left = world.state.lease(&lease).map(|lease| lease.incarnation);
+    assert_eq!(left, Some(acquired.promise.incarnation));
+}
+
+#[test]
+fn a_renewal_costs_no_entry_of_its_own() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    for _ in 0..100 {
+        world.renew(holder, grant.incarnation).expect("live");
+    }
+    assert!(!world.lessor.has_proposal());
+    world.pass(TERM);
+    let entries = world.index;
+    world.pass(TERM);
+    assert!(world.index - entries <= 12, "a tick each tenth of a term, and the end of the lease");
+}

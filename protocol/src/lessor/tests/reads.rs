@@ -1,0 +1,61 @@
+//! Reads, and the leases that come with them (S3, S6).
+
+use super::*;
+
+#[test]
+fn nothing_is_answered_before_the_first_entry_of_the_epoch() {
+    let mut world = World::before_the_epoch();
+    let effects = world.request(SessionId(0), Body::Open { name: String::new() });
+    assert_eq!(result(&effects), Err(Refusal::Retry));
+}
+
+#[test]
+fn a_read_waits_for_a_round_that_begins_after_it() {
+    let mut world = World::new();
+    let session = world.session();
+    let read = |object| Body::Read { object, known: None };
+    assert_eq!(world.request(session, read(data("/a"))), [Effect::Prove { round: 2 }]);
+    assert_eq!(world.request(session, read(data("/b"))), [], "the round under way may have missed a write");
+    let effects = world.step(Input::Proven { round: 2 });
+    assert_eq!(replies(&effects).len(), 1);
+    assert_eq!(effects.last(), Some(&Effect::Prove { round: 3 }));
+    assert_eq!(result(&world.step(Input::NotProven { round: 3 })), Err(Refusal::Retry));
+}
+
+#[test]
+fn a_lease_needs_a_volume_lease() {
+    let mut world = World::new();
+    let session = world.session();
+    let before = world.read(session, data("/a"));
+    assert_eq!((before.grant, before.content), (None, Some(Content::Data(None))));
+    let Acquired { promise, revival, .. } = world.acquire(session, None);
+    assert_eq!((promise.span, promise.term, revival), (TERM, TERM, Revival::None));
+    let grant = world.read(session, data("/a")).grant.expect("granted");
+    assert_eq!(grant.incarnation, promise.incarnation);
+}
+
+#[test]
+fn no_lease_is_granted_while_a_write_is_under_way() {
+    let mut world = World::new();
+    let (_, _) = world.holder(&data("/a"));
+    let other = world.session();
+    world.acquire(other, None);
+    let writer = world.session();
+    world.write(writer, put("/a", b"1"));
+    let read = world.read(other, data("/a"));
+    assert_eq!((read.content, read.grant), (Some(Content::Data(None)), None), "the old value, and no lease");
+    assert!(world.read(other, data("/b")).grant.is_some());
+}
+
+#[test]
+fn bad_input_changes_nothing_and_says_what_was_expected() {
+    let mut world = World::new();
+    let writer = world.session();
+    let big = Write::Put { path: path("/a"), value: vec![0; (1 << 20) + 1].into(), condition: Condition::Any };
+    let refusal = result(&world.write(writer, big)).expect_err("too long");
+    assert_eq!(refusal.to_string(), "the value has 1048577 bytes: expected at most 1048576");
+    let gone = SessionId(999);
+    let effects = world.request(gone, Body::KeepAlive);
+    assert_eq!(result(&effects), Err(Refusal::SessionGone { session: gone }));
+    assert!(!world.lessor.has_proposal());
+}
