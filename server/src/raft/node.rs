@@ -27,7 +27,7 @@ use super::{
     types::alias::Raft,
 };
 use crate::store::{
-    directory,
+    directory::{self, DirectoryLock, LockError},
     log::LogStore,
     poison::Poison,
     snapshot::Header,
@@ -38,6 +38,8 @@ use crate::store::{
 /// One replica.
 pub(super) struct Node {
     pub(super) config: ReplicaConfig,
+    /// Given back when the stores are closed, and whoever still writes in the directory has ended.
+    directory: Mutex<Option<Arc<DirectoryLock>>>,
     pub(super) poison: Poison,
     pub(super) log: LogStore,
     pub(super) store: StateStore,
@@ -65,7 +67,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Opens the stores, and checks that they belong together.
+    /// Takes the data directory, opens the stores in it, and checks that they belong together.
     pub(super) fn open(config: ReplicaConfig, machine: Arc<dyn Machine>) -> Result<Self, StartError> {
         if !config.members.contains_key(&config.id) {
             return Err(StartError::NotAMember { id: config.id, members: config.members.keys().copied().collect() });
@@ -73,6 +75,10 @@ impl Node {
         config.raft()?;
         let poison = Poison::default();
         directory::create(&config.dir).map_err(StartError::Directory)?;
+        let lock = DirectoryLock::take(&config.dir).map_err(|error| match error {
+            LockError::InUse { process } => StartError::InUse { dir: config.dir.clone(), process },
+            LockError::Io(error) => StartError::Directory(error),
+        })?;
         remove_incoming(&config.dir).map_err(StartError::Directory)?;
         let standing = standing::load(&config.dir, config.id)?;
         let log = LogStore::open(&config.dir.join("log"), &config.dir.join("witness"), poison.clone())?;
@@ -97,6 +103,7 @@ impl Node {
         }
         Ok(Self {
             config,
+            directory: Mutex::new(Some(Arc::new(lock))),
             poison,
             log,
             store,
@@ -117,6 +124,12 @@ impl Node {
         })
     }
 
+    /// The data directory, which stays this replica's at least as long as what is returned is there.
+    pub(super) fn directory(&self) -> io::Result<Arc<DirectoryLock>> {
+        let directory = self.directory.lock().clone();
+        directory.ok_or_else(|| io::Error::new(io::ErrorKind::BrokenPipe, "this replica is closed"))
+    }
+
     /// Where the next snapshot that is received goes. Never the same twice, as the last one may still be in use.
     pub(super) fn incoming_path(&self) -> PathBuf {
         let number = self.incoming_files.fetch_add(1, Ordering::Relaxed);
@@ -130,10 +143,13 @@ impl Node {
     /// Replaces the standing, on the disk first.
     pub(super) async fn set_standing(&self, standing: Option<Standing>) -> io::Result<()> {
         self.poison.check()?;
-        let dir = self.config.dir.clone();
-        let stored = tokio::task::spawn_blocking(move || match &standing {
-            Some(standing) => standing::store(&dir, standing),
-            None => standing::remove(&dir),
+        let (dir, directory) = (self.config.dir.clone(), self.directory()?);
+        let stored = tokio::task::spawn_blocking(move || {
+            let _directory = directory;
+            match &standing {
+                Some(standing) => standing::store(&dir, standing),
+                None => standing::remove(&dir),
+            }
         })
         .await
         .map_err(io::Error::other)?;
@@ -287,6 +303,9 @@ impl Node {
         }
         let stored = self.store.close().await;
         self.log.close().await;
+        // Its file is removed while the directory is still ours.
+        self.incoming.lock().take();
+        self.directory.lock().take();
         stored
     }
 

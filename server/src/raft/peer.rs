@@ -285,6 +285,7 @@ impl PeerServer {
 
     fn receive(&self, transfer: u64, offset: u64, piece: &[u8]) -> Result<(), PeerRefusal> {
         let failed = |error: io::Error| PeerRefusal::Snapshot { reason: error.to_string() };
+        let _directory = self.node.directory().map_err(failed)?;
         let mut incoming = self.node.incoming.lock();
         if offset == 0 {
             let file = SnapshotFile::create(&self.node.incoming_path(), self.node.poison.clone()).map_err(failed)?;

@@ -51,6 +51,18 @@ pub enum StartError {
     /// The data directory cannot be made.
     #[error("the data directory cannot be used: {0}")]
     Directory(io::Error),
+    /// Another process, or another replica of this one, uses the data directory.
+    #[error(
+        "{}: {} uses this data directory: expected nobody to; stop that one, or give this replica a directory of its own",
+        dir.display(),
+        process.map_or_else(|| "another process".to_owned(), |process| format!("process {process}"))
+    )]
+    InUse {
+        /// The directory.
+        dir: std::path::PathBuf,
+        /// Who, if that is known.
+        process: Option<u32>,
+    },
     /// The standing cannot be read.
     #[error(transparent)]
     Standing(#[from] StandingError),

@@ -10,7 +10,6 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
@@ -25,9 +24,6 @@ const KEYSPACES: &str = "keyspaces";
 
 /// What the store underneath locks while a database is open.
 const LOCK: &str = "lock";
-/// A database that is being closed is waited for, as often and as long as the store underneath does.
-const LOCK_TRIES: usize = 3;
-const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// A keyspace by its name, and what it is made with.
 pub(super) type Options = fn() -> KeyspaceCreateOptions;
@@ -73,15 +69,7 @@ fn lock(dir: &Path) -> fjall::Result<Option<fs::File>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    for tries_left in (0..LOCK_TRIES).rev() {
-        match file.try_lock() {
-            Ok(()) => return Ok(Some(file)),
-            Err(fs::TryLockError::Error(error)) => return Err(error.into()),
-            Err(fs::TryLockError::WouldBlock) if tries_left == 0 => {}
-            Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
-        }
-    }
-    Err(fjall::Error::Locked)
+    if directory::try_lock(&file)? { Ok(Some(file)) } else { Err(fjall::Error::Locked) }
 }
 
 /// Opens a keyspace of the database in `dir`, or makes it; it is on the disk then.

@@ -1,6 +1,7 @@
 //! What a replica keeps on disk.
 //!
 //! ```text
+//! DIR/lock         locked by the process that uses the rest                            [`directory`]
 //! DIR/standing     whether this replica may take part in a cluster, and in which       [`standing`]
 //! DIR/log/         Raft's log and vote, fsynced before anything is acknowledged        [`log`]
 //! DIR/witness      an independent record of how far the log reaches                    [`witness`]

@@ -65,6 +65,31 @@ async fn a_replica_must_be_a_member() {
     assert!(matches!(refused, StartError::NotAMember { id: 4, .. }), "{refused}");
 }
 
+/// All files directly in a directory.
+fn files(dir: &std::path::Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
+    let paths = fs::read_dir(dir).expect("read").map(|entry| entry.expect("read").path());
+    paths.filter(|path| path.is_file()).map(|path| (path.clone(), fs::read(path).expect("read"))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_is_in_use_is_not_touched() {
+    let mut cluster = Cluster::started(1).await;
+    cluster.open_sessions(3).await;
+    // As while a snapshot comes in.
+    fs::write(cluster.dir(1).join("incoming-7"), "half").expect("written");
+    let before = files(&cluster.dir(1));
+    let refused = Replica::start(cluster.config(1), Arc::new(Keeper::default())).await.err().expect("refused");
+    assert!(matches!(refused, StartError::InUse { .. }), "{refused}");
+    let says = refused.to_string();
+    let expected = [&cluster.dir(1).display().to_string(), &format!("process {}", std::process::id()), "stop that one"];
+    assert!(expected.iter().all(|part| says.contains(*part)), "{says}");
+    assert_eq!(files(&cluster.dir(1)), before);
+    cluster.open_sessions(1).await;
+    cluster.stop(1).await;
+    cluster.start(1).await;
+    cluster.open_sessions(1).await;
+}
+
 /// Copies the files of a directory, whatever is below it.
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     fs::create_dir_all(to).expect("made");
