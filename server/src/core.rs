@@ -37,6 +37,10 @@ pub struct ConnectionId(pub u64);
 /// bounded ([`lessor::WRITES_MAX`]).
 pub type Recalls = mpsc::UnboundedSender<Recall>;
 
+/// Names one lessor of this process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Generation(u64);
+
 /// What a call gets: its answer, now or later.
 pub type Answer = oneshot::Receiver<Response>;
 
@@ -64,6 +68,8 @@ struct Registered {
 struct Inner {
     state: State,
     lessor: Option<Lessor>,
+    /// The lessor's, or the last one's.
+    generation: Generation,
     /// Where the leader listens, while this replica does not lead.
     leader: Option<String>,
     waiting: HashMap<RequestId, oneshot::Sender<Response>>,
@@ -78,6 +84,7 @@ impl Core {
         let inner = Inner {
             state: State::new(VolumeSettings::DEFAULT),
             lessor: None,
+            generation: Generation::default(),
             leader: None,
             waiting: HashMap::new(),
             connections: HashMap::new(),
@@ -135,9 +142,11 @@ impl Core {
         self.proposals.notified().await;
     }
 
-    /// What is to be proposed next, if anything.
-    pub fn take_proposal(&self) -> Option<Proposal> {
-        self.inner.lock().lessor.as_mut().and_then(|lessor| lessor.take_proposal(clock::now()))
+    /// What is to be proposed next, if anything, and for whom.
+    pub fn take_proposal(&self) -> Option<(Generation, Proposal)> {
+        let mut inner = self.inner.lock();
+        let generation = inner.generation;
+        inner.lessor.as_mut()?.take_proposal(clock::now()).map(|proposal| (generation, proposal))
     }
 
     /// This replica has become leader, or has been elected anew.
@@ -146,6 +155,7 @@ impl Core {
         self.step_down(&mut inner);
         let lessor = Lessor::new(config, &inner.state, clock::now());
         inner.lessor = Some(lessor);
+        inner.generation.0 += 1;
         inner.leader = None;
         self.proposals.notify_one();
     }
@@ -157,16 +167,25 @@ impl Core {
         inner.leader = leader;
     }
 
-    /// A proposal did not go through: the lessor no longer knows what is in the log, and ends. If this replica leads
-    /// still, it begins another epoch.
-    pub fn give_up(&self) {
-        self.follow(None);
-        self.given_up.notify_one();
+    /// A proposal of this lessor did not go through: it no longer knows what is in the log, and ends. If this replica leads
+    /// still, it begins another epoch. Nothing happens if that lessor has ended: its successor has proposed nothing of the kind.
+    pub fn give_up(&self, generation: Generation) {
+        let mut inner = self.inner.lock();
+        if inner.generation == generation && inner.lessor.is_some() {
+            self.step_down(&mut inner);
+            inner.leader = None;
+            self.given_up.notify_one();
+        }
     }
 
-    /// Waits until the lessor is given up.
+    /// Waits until a lessor is given up. It may have been succeeded since ([`Core::has_lessor`]).
     pub async fn given_up(&self) {
         self.given_up.notified().await;
+    }
+
+    /// Whether there is a lessor, begun or not.
+    pub fn has_lessor(&self) -> bool {
+        self.inner.lock().lessor.is_some()
     }
 
     /// Whether the first entry of this replica's leadership has been applied: it answers.
@@ -293,5 +312,61 @@ impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (epoch, index, revision) = self.applied();
         f.debug_struct("Core").field("epoch", &epoch).field("index", &index).field("revision", &revision).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_protocol::{limits::Limits, message::Header, planted::Planted, time::DriftAllowance};
+
+    use super::*;
+
+    fn config(attempt: u64) -> lessor::Config {
+        lessor::Config {
+            replica: 1,
+            attempt,
+            drift: DriftAllowance::DEFAULT,
+            limits: Limits::default(),
+            planted: Planted::default(),
+        }
+    }
+
+    #[test]
+    fn a_late_failure_of_an_old_lessor_s_proposal_does_not_end_its_successor() {
+        let (core, _proofs) = Core::new();
+        let ended = core.ended();
+        core.lead(config(1));
+        let (first, _) = core.take_proposal().expect("it begins an epoch");
+        core.follow(None);
+        core.lead(config(2));
+        let (second, beginning) = core.take_proposal().expect("it begins an epoch");
+        core.apply(1, &beginning);
+        assert!(core.serves());
+        assert_eq!(*ended.borrow(), 1);
+
+        core.give_up(first);
+        assert!(core.serves(), "its own proposal went through");
+        assert_eq!(*ended.borrow(), 1, "no client is sent away");
+        core.give_up(second);
+        assert!(!core.has_lessor());
+        assert_eq!(*ended.borrow(), 2);
+        core.give_up(second);
+        assert_eq!(*ended.borrow(), 2, "it ends once");
+    }
+
+    #[test]
+    fn nobody_is_answered_by_a_lessor_that_was_given_up() {
+        let (core, _proofs) = Core::new();
+        core.lead(config(1));
+        let (generation, beginning) = core.take_proposal().expect("it begins an epoch");
+        core.apply(1, &beginning);
+        let (recalls, _recalled) = mpsc::unbounded_channel();
+        let open = || Request { header: Header::default(), body: Body::Open { name: "test".to_owned() } };
+        let mut waits = core.request(open(), ConnectionId(1), &recalls);
+        assert!(waits.try_recv().is_err(), "it waits for the log");
+        core.give_up(generation);
+        assert_eq!(waits.try_recv().ok().map(|response| response.result), Some(Err(Refusal::Retry)));
+        let refused = core.request(open(), ConnectionId(1), &recalls).try_recv().expect("at once");
+        assert_eq!(refused.result, Err(Refusal::NotLeader { leader: None }));
     }
 }

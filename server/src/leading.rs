@@ -21,9 +21,13 @@ const ANEW_AFTER: Duration = Duration::from_millis(20);
 /// leads no more. Returns when Raft has stopped.
 pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Replica, config: Config) {
     let mut leaderships = replica.leadership();
+    let mut led = None;
     loop {
         let leadership = leaderships.borrow_and_update().clone();
-        if leadership.leads {
+        if leadership.leads && led == Some(leadership.term) && core.has_lessor() {
+            // Something else about it has changed; or what was given up has been succeeded already.
+        } else if leadership.leads {
+            led = Some(leadership.term);
             tracing::info!(term = leadership.term, "this replica leads");
             core.lead(lessor::Config {
                 replica: config.id,
@@ -49,7 +53,7 @@ pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Replica, config
 pub(crate) async fn propose_all(core: Arc<Core>, replica: Replica) {
     loop {
         core.proposable().await;
-        while let Some(proposal) = core.take_proposal() {
+        while let Some((generation, proposal)) = core.take_proposal() {
             match replica.propose(proposal).await {
                 Ok(_) => {}
                 Err(ProposeError::Fatal { reason }) => {
@@ -59,7 +63,7 @@ pub(crate) async fn propose_all(core: Arc<Core>, replica: Replica) {
                 // What was proposed may or may not be applied yet: this leadership can no longer tell.
                 Err(error) => {
                     tracing::info!(%error, "a proposal did not go through");
-                    core.give_up();
+                    core.give_up(generation);
                 }
             }
         }
