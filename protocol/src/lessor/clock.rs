@@ -90,4 +90,12 @@ mod tests {
         clock.catch_up(ClusterTime::from_micros(6));
         assert_eq!(clock.ending(), ClusterTime::from_micros(5).after(STEP_MAX));
     }
+
+    #[test]
+    fn the_ending_clock_is_not_behind_the_log() {
+        let mut clock = ClusterClock::new(ClusterTime::ZERO, Instant::from_micros(7));
+        let logged = ClusterTime::ZERO.after(10 * SECOND);
+        clock.catch_up(logged);
+        assert_eq!(clock.ending(), logged);
+    }
 }

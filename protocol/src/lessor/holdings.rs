@@ -389,7 +389,8 @@ mod tests {
             let lease = holdings.lease(&object, session).expect("it was added");
             (lease.source.sequence(), lease.source.is_listed(), lease.over.as_micros() / 1_000_000)
         };
-        assert_eq!(add(3, true, 10), (3, true, 10));
+        assert_eq!(add(2, true, 10), (2, true, 10));
+        assert_eq!(add(3, true, 9), (3, true, 10), "what was granted in between may be what it tells of");
         assert_eq!(add(4, false, 20), (4, false, 20));
         assert_eq!(add(9, true, 30), (4, false, 30), "a consent to a recall between 4 and 9 is a consent to it");
     }

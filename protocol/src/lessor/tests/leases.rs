@@ -126,3 +126,13 @@ fn a_renewal_costs_no_entry_of_its_own() {
     world.pass(TERM);
     assert!(world.index - entries <= 12, "a tick each tenth of a term, and the end of the lease");
 }
+
+#[test]
+fn the_lessor_wants_to_be_called_when_the_next_lease_can_end() {
+    let mut world = World::new();
+    let (holder, _) = world.holder(&data("/a"));
+    let end = world.lessor.ends.get(&LeaseKey::Volume(holder, Path::root())).expect("leased").end;
+    let over = end.after(VolumeSettings::DEFAULT.skew_margin());
+    world.pass(over.since(world.lessor.clock.ending()) - 7 * MILLI);
+    assert_eq!(world.lessor.next_deadline(world.now), world.now.after(7 * MILLI));
+}

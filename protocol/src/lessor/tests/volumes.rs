@@ -130,3 +130,27 @@ fn without_leases_nothing_is_proposed() {
     world.pass(3 * TERM);
     assert_eq!(world.index, entries);
 }
+
+#[test]
+fn what_a_list_tells_of_a_volume_that_is_being_made_is_not_counted_in_it() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/v/x"));
+    world.fail_over();
+    let Answer::Registered { coverings } = answer(&world.request(holder, Body::Register)) else { panic!("registered") };
+    let writer = world.session();
+    let [recall] = recalls(&world.write(writer, create("/v"))).try_into().expect("one holder");
+    let recall: Recall = recall;
+    world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+    let piece = HeldPiece {
+        volume: Path::root(),
+        incarnation: grant.incarnation,
+        covering: coverings[0].number,
+        piece: 0,
+        pieces: 1,
+        objects: vec![data("/v/x"), data("/other")],
+    };
+    world.request(holder, Body::Held(piece));
+    assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
+    assert!(!world.holds(holder, &data("/v/x")), "it had consented, and has no lease on the new volume");
+    assert!(world.holds(holder, &data("/other")));
+}

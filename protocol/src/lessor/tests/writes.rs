@@ -253,3 +253,17 @@ fn a_repeated_write_takes_effect_once_and_its_answer_carries_no_lease() {
     };
     assert_eq!((again, world.lessor.has_proposal()), (written, false));
 }
+
+#[test]
+fn writes_that_wait_are_bounded_by_their_bytes() {
+    let mut world = World::new();
+    let writer = world.session();
+    let value = Bytes::from(vec![0; 1 << 20]);
+    let write = Write::Put { path: path("/a"), value, condition: Condition::Any };
+    let fits = WRITES_BYTES_MAX / (1 << 20);
+    for count in 0..fits {
+        assert_eq!(world.write(writer, write.clone()), [], "{count}");
+    }
+    let refusal = result(&world.write(writer, write)).expect_err("one too many");
+    assert!(matches!(refusal, Refusal::Busy { most: WRITES_BYTES_MAX, .. }), "{refusal}");
+}
