@@ -42,7 +42,7 @@ pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Replica, config
         }
         tokio::select! {
             changed = leaderships.changed() => if changed.is_err() { return },
-            // What ended it may still be there, as when leadership is being handed over.
+            // What ended it may still be there.
             () = core.given_up() => tokio::time::sleep(ANEW_AFTER).await,
         }
     }

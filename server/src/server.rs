@@ -94,7 +94,9 @@ impl Server {
     ///
     /// The last write to the disk failed. The log has all that was acknowledged.
     pub async fn stop(self) -> std::io::Result<()> {
-        self.replica.hand_over().await;
+        if let Err(error) = self.replica.hand_over().await {
+            tracing::warn!(%error, "stopping without a successor");
+        }
         self.core.follow(None);
         self.stop.cancel();
         self.tasks.close();
@@ -117,5 +119,85 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop.cancel();
         self.helpers.iter().for_each(JoinHandle::abort);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use leasehold_protocol::message::{Body, Header, Request};
+
+    use super::*;
+    use crate::core::ConnectionId;
+
+    /// No test waits longer for anything: far beyond what any of it takes.
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    /// Waits until something is there.
+    async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+        let looking = async {
+            loop {
+                if let Some(found) = look().await {
+                    return found;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, looking).await.unwrap_or_else(|_| panic!("in vain: {what}"))
+    }
+
+    /// What two replicas are told.
+    async fn two(dir: &std::path::Path) -> [Config; 2] {
+        let listeners = [TcpListener::bind("127.0.0.1:0").await, TcpListener::bind("127.0.0.1:0").await];
+        let address = |listener: &std::io::Result<TcpListener>| {
+            listener.as_ref().expect("a port").local_addr().expect("an address").to_string()
+        };
+        let cluster: BTreeMap<u64, String> = (1..).zip(listeners.iter().map(address)).collect();
+        [1, 2].map(|id| Config {
+            id,
+            data: dir.join(id.to_string()),
+            listen: cluster[&id].clone(),
+            cluster: cluster.clone(),
+            ..Config::default()
+        })
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_leader_that_hands_over_in_vain_sends_its_clients_away_once_and_begins_another_epoch_if_it_is_elected() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let configs = two(dir.path()).await;
+        let mut servers = Vec::new();
+        for config in &configs {
+            servers.push(Server::start(config.clone()).await.expect("starts"));
+        }
+        let leads = eventually("a leader", async || servers.iter().position(Server::serves)).await;
+        let (other, leader) = (servers.remove(1 - leads), servers.remove(0));
+        other.stop().await.expect("stops");
+        let (epoch, ..) = leader.core.applied();
+        let ended = leader.core.ended();
+
+        let asking = async {
+            let (recalls, _recalled) = tokio::sync::mpsc::unbounded_channel();
+            loop {
+                let open = Request { header: Header::default(), body: Body::Open { name: "test".to_owned() } };
+                let answer = leader.core.request(open, ConnectionId(1), &recalls).await;
+                assert!(answer.is_ok_and(|response| response.result.is_err()), "nobody else is there to agree");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let handed_over = tokio::select! {
+            handed_over = leader.replica.hand_over() => handed_over,
+            () = asking => unreachable!("it goes on"),
+        };
+        handed_over.expect_err("nobody is there");
+        assert_eq!(*ended.borrow(), 1, "clients are sent away once");
+
+        let other =
+            eventually("its address is free", async || Server::start(configs[1 - leads].clone()).await.ok()).await;
+        eventually("a leader", async || (leader.serves() || other.serves()).then_some(())).await;
+        let serves = if leader.serves() { &leader } else { &other };
+        assert!(serves.core.applied().0 > epoch);
+        assert_eq!(*ended.borrow(), 1);
     }
 }

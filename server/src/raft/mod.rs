@@ -13,6 +13,7 @@
 
 pub mod bootstrap;
 mod config;
+mod handover;
 pub mod machine;
 mod membership;
 mod network;
@@ -24,6 +25,7 @@ pub mod types;
 
 pub use self::{
     config::{ReplicaConfig, Timings},
+    handover::HandOverError,
     machine::Machine,
     peer::PeerServer,
     replica::{

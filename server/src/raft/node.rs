@@ -51,6 +51,8 @@ pub(super) struct Node {
     standing: Arc<RwLock<Option<Standing>>>,
     raft: RwLock<Option<Raft>>,
     pub(super) leadership: watch::Sender<Leadership>,
+    /// The term that this replica does not lead any more, though Raft may take it for its leader. Locked within `leadership`.
+    laid_down: Mutex<Option<u64>>,
     pub(super) incoming: Mutex<Option<Incoming>>,
     incoming_files: AtomicU64,
     /// One standing is changed at a time, and one replica let in.
@@ -113,6 +115,7 @@ impl Node {
             standing: Arc::new(RwLock::new(standing)),
             raft: RwLock::new(None),
             leadership: watch::Sender::new(Leadership::default()),
+            laid_down: Mutex::new(None),
             incoming: Mutex::new(None),
             incoming_files: AtomicU64::new(0),
             changing: tokio::sync::Mutex::new(()),
@@ -238,6 +241,27 @@ impl Node {
         if is_kept { Ok(()) } else { self.log.clone().save_vote(&floor).await }
     }
 
+    /// From now on this replica counts as no leader of the term, for good.
+    pub(super) fn lay_down(&self, term: u64) {
+        self.leadership.send_modify(|known| {
+            *self.laid_down.lock() = Some(term);
+            if known.term == term {
+                known.renounce(self.config.id);
+            }
+        });
+    }
+
+    fn tell(&self, mut leadership: Leadership) {
+        self.leadership.send_if_modified(|known| {
+            if *self.laid_down.lock() == Some(leadership.term) {
+                leadership.renounce(self.config.id);
+            }
+            let is_new = *known != leadership;
+            *known = leadership;
+            is_new
+        });
+    }
+
     /// Tells everybody who leads, and ends the node when Raft has ended.
     async fn follow(self: Arc<Self>, raft: Raft) {
         let mut metrics = raft.metrics();
@@ -256,18 +280,13 @@ impl Node {
                 // Who is alone answers itself.
                 let silence = if is_alone { Some(Duration::ZERO) } else { acked };
                 let leads = quorum.leads(led, silence, Instant::now());
-                // Nobody is sent to a leader that does not count as one.
-                let leader = leader.filter(|(id, _)| leads || *id != self.config.id);
-                let leadership = Leadership { term: metrics.current_term, leads, leader };
+                let mut leadership = Leadership { term: metrics.current_term, leads, leader };
+                if !leads {
+                    leadership.renounce(self.config.id);
+                }
                 (leadership, metrics.running_state.as_ref().err().map(ToString::to_string))
             };
-            self.leadership.send_if_modified(|known| {
-                let is_new = *known != leadership;
-                if is_new {
-                    *known = leadership;
-                }
-                is_new
-            });
+            self.tell(leadership);
             let ended = match ended {
                 Some(reason) => Some(reason),
                 // Nothing changes when nothing is heard: time has to be looked at too.

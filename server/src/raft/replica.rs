@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use super::{
     config::ReplicaConfig,
+    handover::HandOverError,
     machine::Machine,
     membership,
     node::Node,
@@ -198,10 +199,18 @@ pub struct MembershipError {
 pub struct Leadership {
     /// Raft's term. (Not an epoch: a leader's epoch is the index of its first entry.)
     pub term: u64,
-    /// Whether this replica leads, and a majority has answered it within four election times.
+    /// Whether this replica leads, a majority has answered it within four election times, and it is not handing over.
     pub leads: bool,
     /// The leader and where it listens, if known.
     pub leader: Option<(u64, String)>,
+}
+
+impl Leadership {
+    /// The replica does not lead, and nobody is sent to a leader that does not count as one.
+    pub(super) fn renounce(&mut self, replica: u64) {
+        self.leads = false;
+        self.leader.take_if(|(leader, _)| *leader == replica);
+    }
 }
 
 /// The replica as seen by itself, for people.
@@ -355,28 +364,14 @@ impl Replica {
         self.node.rounds.load(Ordering::Relaxed)
     }
 
-    /// If this replica leads, has the voter that is furthest along take over, and waits a while for that. For a planned
-    /// stop; if nobody takes over, nothing is lost but time.
-    pub async fn hand_over(&self) {
-        let Some(raft) = self.node.raft() else { return };
-        let mut leadership = self.leadership();
-        if !leadership.borrow_and_update().leads {
-            return;
-        }
-        let successor = {
-            let metrics = raft.metrics();
-            let metrics = metrics.borrow_watched();
-            let replication = metrics.replication.clone().unwrap_or_default();
-            let voters = metrics.membership_config.voter_ids().filter(|voter| *voter != self.node.config.id);
-            voters.max_by_key(|voter| replication.get(voter).copied().flatten())
-        };
-        let Some(successor) = successor else { return };
-        tracing::info!(successor, "handing over");
-        if raft.trigger().transfer_leader(successor).await.is_ok() {
-            let taken_over = leadership.wait_for(|leadership| !leadership.leads);
-            // Whether it worked or not, the caller goes on.
-            let _ = tokio::time::timeout(self.node.config.timings.election_max * 2, taken_over).await;
-        }
+    /// If this replica leads, has the voter that is furthest along take over, and waits a while for that. For a planned stop. From the
+    /// beginning on this replica leads no more, unless it is elected anew. Alone, it goes on leading.
+    ///
+    /// # Errors
+    ///
+    /// [`HandOverError`]: nobody took over in time. Nothing is lost but time: whoever is there is elected, perhaps this replica.
+    pub async fn hand_over(&self) -> Result<(), HandOverError> {
+        self.node.hand_over().await
     }
 
     /// Adds a replica that gets all entries and has no vote. Only on the leader.

@@ -180,19 +180,6 @@ async fn members_that_are_configured_differently_say_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_hands_over() {
-    let cluster = Cluster::started(3).await;
-    cluster.open_sessions(5).await;
-    let leader = cluster.leader().await;
-    cluster.running[&leader].replica.hand_over().await;
-    let others = || cluster.running.iter().filter(|(id, _)| **id != leader);
-    eventually("another leader", || async { others().any(|(_, running)| running.replica.leadership().borrow().leads) })
-        .await;
-    cluster.open_sessions(5).await;
-    cluster.agrees(10).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_can_be_removed_and_added() {
     let mut cluster = Cluster::started(3).await;
     cluster.open_sessions(5).await;
