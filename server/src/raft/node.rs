@@ -265,7 +265,8 @@ impl Node {
     /// Tells everybody who leads, and ends the node when Raft has ended.
     async fn follow(self: Arc<Self>, raft: Raft) {
         let mut metrics = raft.metrics();
-        let mut quorum = Quorum::new(self.config.timings.election_max * 4);
+        let look_every = self.config.timings.election_min;
+        let mut quorum = Quorum::new(self.config.timings.election_max * 4, look_every, Instant::now());
         loop {
             let (leadership, ended) = {
                 let metrics = metrics.borrow_watched();
@@ -290,7 +291,7 @@ impl Node {
             let ended = match ended {
                 Some(reason) => Some(reason),
                 // Nothing changes when nothing is heard: time has to be looked at too.
-                None => match tokio::time::timeout(self.config.timings.election_min, metrics.changed()).await {
+                None => match tokio::time::timeout(look_every, metrics.changed()).await {
                     Ok(changed) => changed.err().map(|_| "it is gone".to_owned()),
                     Err(_) => None,
                 },

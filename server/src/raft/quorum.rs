@@ -4,40 +4,65 @@
 //! hears of a later term, which it cannot. Clients that reach it would wait there while another one serves. So it counts as
 //! leading only while a majority answers it. (What it granted stays bound by time, and by the next leader's covering (S7):
 //! nothing depends on this but how long clients wait.)
+//!
+//! A process that was away itself, stopped or starved, has heard of nobody either, and has only to look again: the answers may be
+//! waiting for it. So it believes in a silence only when it has been awake through the last two looks. It was away when a look
+//! comes later than two should have come. If it was away for long, another leads, and the first message says so.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+/// A silence is believed in after so many looks. The process was away if so many are missing.
+const LOOKS: u32 = 2;
 
 /// A replica's leadership, as its majority answers it.
 #[derive(Debug)]
 pub(super) struct Quorum {
     /// The majority may be silent for so long.
     silence_max: Duration,
+    /// Two looks are this far apart at most, if nothing keeps the process.
+    look_every: Duration,
     /// The term that this replica leads, and when it was first seen to.
     led: Option<(u64, Instant)>,
+    /// A silence was believed in, and has not ended since.
+    is_lost: bool,
+    /// The last look.
+    looked: Instant,
+    /// When it was first seen that the process is awake, and it has been since.
+    awake_since: Instant,
 }
 
 impl Quorum {
-    pub(super) fn new(silence_max: Duration) -> Self {
-        Self { silence_max, led: None }
+    pub(super) fn new(silence_max: Duration, look_every: Duration, now: Instant) -> Self {
+        Self { silence_max, look_every, led: None, is_lost: false, looked: now, awake_since: now }
     }
 
     /// Whether a replica that Raft takes for the leader of `term` (none: for no leader) leads. What a majority has answered
     /// was sent `silence` ago, if it has answered anything.
     pub(super) fn leads(&mut self, term: Option<u64>, silence: Option<Duration>, now: Instant) -> bool {
+        if now.saturating_duration_since(self.looked) > self.look_every * LOOKS {
+            self.awake_since = now;
+        }
+        self.looked = now;
         let Some(term) = term else {
-            self.led = None;
+            (self.led, self.is_lost) = (None, false);
             return false;
         };
         let since = match self.led {
             Some((led, since)) if led == term => since,
             // It has just been elected: by a majority.
-            _ => now,
+            _ => {
+                self.is_lost = false;
+                now
+            }
         };
         self.led = Some((term, since));
         let led_for = now.saturating_duration_since(since);
-        silence.map_or(led_for, |silence| silence.min(led_for)) <= self.silence_max
+        let is_silent = silence.map_or(led_for, |silence| silence.min(led_for)) > self.silence_max;
+        let was_awake = now.saturating_duration_since(self.awake_since) >= self.look_every * LOOKS;
+        self.is_lost = is_silent && (self.is_lost || was_awake);
+        !self.is_lost
     }
 }
 
@@ -46,22 +71,73 @@ mod tests {
     use super::*;
 
     const SILENCE_MAX: Duration = Duration::from_secs(1);
+    const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+    fn ago(millis: u64) -> Option<Duration> {
+        Some(Duration::from_millis(millis))
+    }
+
+    /// A quorum, by milliseconds since it was made.
+    struct Looks {
+        quorum: Quorum,
+        began: Instant,
+        last: u64,
+    }
+
+    impl Looks {
+        fn new() -> Self {
+            let began = Instant::now();
+            Self { quorum: Quorum::new(SILENCE_MAX, LOOK_EVERY, began), began, last: 0 }
+        }
+
+        fn look(&mut self, term: Option<u64>, silence: Option<Duration>, at: u64) -> bool {
+            self.last = at;
+            self.quorum.leads(term, silence, self.began + Duration::from_millis(at))
+        }
+
+        /// Looks now and then, last at that time, while what is known stays what it was at the last look.
+        fn awake(&mut self, term: Option<u64>, silence: Option<Duration>, at: u64) -> bool {
+            let from = self.last;
+            let later = |at: u64| silence.map(|silence| silence + Duration::from_millis(at - from));
+            for at in (from + 90..at).step_by(90) {
+                self.look(term, later(at), at);
+            }
+            self.look(term, later(at), at)
+        }
+    }
 
     #[test]
     fn a_leader_leads_while_a_majority_answers() {
-        let mut quorum = Quorum::new(SILENCE_MAX);
-        let began = Instant::now();
-        let at = |millis| began + Duration::from_millis(millis);
-        let ago = |millis| Some(Duration::from_millis(millis));
-        assert!(!quorum.leads(None, None, at(0)), "it was not elected");
-        assert!(quorum.leads(Some(1), None, at(0)), "a majority has elected it");
-        assert!(quorum.leads(Some(1), None, at(1000)));
-        assert!(!quorum.leads(Some(1), None, at(1001)), "nobody has answered since");
-        assert!(quorum.leads(Some(1), ago(100), at(1600)), "they answer again");
-        assert!(quorum.leads(Some(1), ago(1000), at(2500)));
-        assert!(!quorum.leads(Some(1), ago(1001), at(2501)));
-        assert!(!quorum.leads(None, ago(2), at(2502)), "another one is elected");
-        assert!(quorum.leads(Some(3), ago(1100), at(2600)), "it is elected anew");
-        assert!(!quorum.leads(Some(3), ago(2101), at(3601)));
+        let mut looks = Looks::new();
+        assert!(!looks.look(None, None, 0), "it was not elected");
+        assert!(looks.look(Some(1), None, 0), "a majority has elected it");
+        assert!(looks.awake(Some(1), None, 1000));
+        assert!(!looks.awake(Some(1), None, 1001), "nobody has answered since");
+        assert!(looks.look(Some(1), ago(100), 1100), "they answer again");
+        assert!(looks.awake(Some(1), ago(100), 2000));
+        assert!(!looks.awake(Some(1), ago(1000), 2001));
+        assert!(!looks.look(None, ago(2), 2002), "another one is elected");
+        assert!(looks.look(Some(3), ago(1100), 2100), "it is elected anew");
+        assert!(looks.awake(Some(3), None, 3100));
+        assert!(!looks.awake(Some(3), None, 3101));
+    }
+
+    #[test]
+    fn a_process_that_was_away_looks_again_before_it_believes_in_a_silence() {
+        let mut looks = Looks::new();
+        assert!(looks.look(Some(1), ago(0), 0));
+        assert!(looks.awake(Some(1), ago(0), 500));
+        assert!(looks.look(Some(1), ago(3000), 3500), "it has not listened itself");
+        assert!(looks.look(Some(1), ago(3001), 3501), "nor for long enough");
+        assert!(looks.look(Some(1), ago(20), 3520), "they answer: nothing was lost but the time");
+        assert!(looks.awake(Some(1), ago(20), 4400));
+        assert!(!looks.awake(Some(1), ago(1000), 4450), "it was awake for all of that");
+
+        assert!(looks.look(Some(1), ago(10), 4500), "they answer");
+        assert!(looks.look(Some(1), ago(3510), 8000), "it was away again");
+        assert!(looks.awake(Some(1), ago(3510), 8199));
+        assert!(!looks.awake(Some(1), ago(3709), 8200), "and nobody answers now that it listens");
+        assert!(!looks.look(Some(1), ago(9000), 14_000), "which another pause does not change");
+        assert!(looks.look(Some(2), None, 14_000), "it is elected anew");
     }
 }
