@@ -126,3 +126,27 @@ impl Flights {
         self.live.iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_keep_alives_the_oldest_is_abandoned() {
+        let mut flights = Flights::default();
+        let most = KEEP_ALIVES_MAX as u64;
+        let start = |flights: &mut Flights| {
+            let purpose = Purpose::KeepAlive;
+            flights.start(Flight { sent: Instant::ZERO, purpose, consents: Vec::new(), returns: Vec::new() })
+        };
+        let live = |flights: &Flights| flights.iter().map(|(ticket, _)| ticket.0).collect::<Vec<_>>();
+        let all: Vec<Ticket> = (0..most).map(|_| start(&mut flights)).collect();
+        assert_eq!(live(&flights).len(), KEEP_ALIVES_MAX);
+        flights.end(all[KEEP_ALIVES_MAX - 1]);
+        let another = start(&mut flights);
+        assert_eq!(live(&flights)[0], 1, "one had been answered: there is room");
+        start(&mut flights);
+        assert_eq!((live(&flights)[0], live(&flights).len()), (2, KEEP_ALIVES_MAX));
+        assert!(flights.end(all[0]).is_none() && flights.end(another).is_some());
+    }
+}

@@ -78,3 +78,19 @@ impl Queue {
         self.ready.iter().chain(self.later.iter().map(|(_, purpose)| purpose))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_spread_over_clients_from_once_to_twice_as_long() {
+        let mut queue = Queue::default();
+        let waits = [0, 500, 1000].map(|spread| {
+            queue.wake_all();
+            queue.postpone(Purpose::Open, spread, Instant::ZERO);
+            queue.next_wake().map(|at| at.since(Instant::ZERO))
+        });
+        assert_eq!(waits, [WAIT_MIN, WAIT_MIN * 3 / 2, WAIT_MIN * 2].map(Some));
+    }
+}

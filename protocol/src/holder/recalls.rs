@@ -156,6 +156,19 @@ mod tests {
     }
 
     #[test]
+    fn a_second_recall_of_a_subtree_prolongs_the_memory_of_the_first() {
+        let object = Object::data(Path::parse("/a/b").expect("valid"));
+        let tree = ObjectSet::Subtree(Path::parse("/a").expect("valid"));
+        let mut recalls = Recalls::default();
+        recalls.remember(&tree, stamp(5), Ticket(3));
+        recalls.remember(&tree, stamp(2), Ticket(5));
+        recalls.forget(Some(Ticket(4)));
+        assert!(recalls.overtook(&object, stamp(5)));
+        recalls.forget(Some(Ticket(5)));
+        assert!(!recalls.overtook(&object, stamp(5)));
+    }
+
+    #[test]
     fn too_many_recalls_become_one_of_everything() {
         let mut recalls = Recalls::default();
         for i in 0..=REMEMBERED_MAX {

@@ -4,6 +4,7 @@ mod consents;
 mod failovers;
 mod leases;
 mod mistakes;
+mod proposals;
 mod reads;
 mod volumes;
 mod writes;

@@ -335,3 +335,67 @@ fn certain_for_is_what_is_left_on_this_clock() {
     client.now = at(900);
     assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::ZERO);
 }
+
+#[test]
+fn a_new_lease_is_renewed_at_half_of_its_term() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/a");
+    let acquire = client.only(&effects).0;
+    let effects = client.answer(acquire, acquired("/", 1, 1));
+    let read = client.only(&effects).0;
+    client.answer(read, answer(Some(value(9)), None));
+    assert_eq!(client.holder.next_deadline(), Some(at(105)));
+}
+
+#[test]
+fn a_lease_that_lives_on_is_not_asked_for_anew() {
+    let mut client = Client::cached();
+    client.now = at(109);
+    let effects = client.read(5, "/b");
+    let late = client.only(&effects).0;
+    let effects = client.read(6, "/c");
+    let refused = client.only(&effects).0;
+    client.refuse(refused, Refusal::NotLeader { leader: None });
+    // The lease is over on this clock: the answer is to be asked for again under a new one, as soon as there is a leader.
+    client.now = at(110);
+    assert_eq!(sent(&client.answer(late, answer(Some(value(10)), None))), []);
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
+    let bodies: BTreeSet<_> = sent(&effects).into_iter().map(|(_, body)| format!("{body:?}")).collect();
+    let read = |text| format!("{:?}", Body::Read { object: data(text), known: None });
+    assert_eq!(bodies, BTreeSet::from([read("/b"), read("/c")]));
+}
+
+#[test]
+fn a_client_with_nothing_to_revive_does_not_ask_what_has_changed() {
+    let asks = |client: &mut Client, secs| {
+        client.now = at(secs);
+        let effects = client.read(90, "/b");
+        let (acquire, request) = client.only(&effects);
+        let Body::Acquire { valid_at, .. } = request.body else { panic!("{request:?}") };
+        (acquire, valid_at.is_some())
+    };
+    assert!(!asks(&mut Client::leased(), 150).1, "it has no copies");
+    assert!(!asks(&mut Client::cached(), 200).1, "the object lease of its copy is over");
+    let mut client = Client::cached();
+    let (acquire, has_asked) = asks(&mut client, 150);
+    assert!(has_asked);
+    let effects = client.answer(acquire, acquired("/", 2, 8));
+    let read = client.only(&effects).0;
+    client.answer(read, answer(Some(value(10)), None));
+    assert!(!asks(&mut client, 170).1, "its copy was not good under the last lease");
+}
+
+#[test]
+fn where_the_server_gives_no_lease_it_is_read_without() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/a");
+    let acquire = client.only(&effects).0;
+    let refusal = Refusal::Limit(crate::limits::LimitError::Value { got: 2, expected: 1 });
+    let effects = client.refuse(acquire, refusal);
+    let (read, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
+    assert_eq!(client.answer(read, answer(Some(value(10)), None)), [served(&[1], "/a", value(10), None)]);
+}

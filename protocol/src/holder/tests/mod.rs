@@ -6,6 +6,7 @@ mod random;
 mod reads;
 mod recalls;
 mod sessions;
+mod volumes;
 mod with_lessor;
 mod writes;
 

@@ -215,3 +215,64 @@ fn a_read_that_is_refused_for_good_fails() {
     let error = ReadError::Refused(refusal.clone());
     assert_eq!(client.refuse(read, refusal), [Effect::ReadFailed { reads: vec![ReadId(5)], error }]);
 }
+
+#[test]
+fn after_an_answer_the_waits_begin_anew() {
+    let mut client = Client::leased();
+    for _ in 0..2 {
+        let effects = client.read(5, "/a");
+        let read = client.only(&effects).0;
+        client.refuse(read, Refusal::Retry);
+        let next = client.holder.next_deadline().expect("it waits");
+        assert_eq!(next.since(client.now).as_millis(), 20);
+        client.now = next;
+        let effects = client.timeout(&[]);
+        let read = client.only(&effects).0;
+        client.answer(read, answer(Some(value(10)), None));
+    }
+}
+
+#[test]
+fn reads_that_wait_for_a_lease_have_all_begun_before_the_request() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/a");
+    let acquire = client.only(&effects).0;
+    client.read(2, "/a");
+    let effects = client.answer(acquire, acquired("/", 1, 1));
+    let read = client.only(&effects).0;
+    assert_eq!(client.answer(read, answer(Some(value(10)), None)), [served(&[1, 2], "/a", value(10), None)]);
+}
+
+#[test]
+fn a_read_does_not_insist_on_a_lease_that_is_always_over_when_it_comes() {
+    let mut client = Client::registered();
+    let mut effects = client.read(1, "/a");
+    let (mut leases, mut reads) = (0, 0);
+    while !effects.contains(&served(&[1], "/a", value(10), None)) {
+        let (ticket, request) = client.only(&effects);
+        effects = if let Body::Read { .. } = request.body {
+            reads += 1;
+            client.answer(ticket, answer(Some(value(10)), None))
+        } else {
+            leases += 1;
+            client.now = client.now.after(TERM);
+            client.answer(ticket, acquired("/", leases, leases))
+        };
+    }
+    assert_eq!((leases, reads), (5, 2), "four tries, a read without, and once more for a lease");
+}
+
+#[test]
+fn a_fetch_goes_on_for_those_who_still_wait() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    for joined in [6, 7] {
+        client.read(joined, "/a");
+    }
+    for given_up in [5, 6] {
+        assert_eq!(client.step(Input::GiveUpRead(ReadId(given_up))), []);
+    }
+    let effects = client.answer(read, answer(Some(value(10)), Some(grant(2))));
+    assert_eq!(effects[1..], [served(&[7], "/a", value(10), Some(at(110)))]);
+}

@@ -141,6 +141,26 @@ fn a_grant_of_an_older_epoch_is_not_cached() {
     assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::from_secs(5), "nor is its promise");
 }
 
+#[test]
+fn all_that_one_recall_names_is_forgotten_again() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    let read = client.only(&effects).0;
+    client.recall(recall(4, 1, vec![one("/x"), one("/y"), ObjectSet::Subtree(path("/z"))]));
+    client.answer(read, answer(Some(value(10)), None));
+    assert_eq!(client.holder.recalls.check(None), Ok(()));
+}
+
+#[test]
+fn a_recall_is_not_remembered_for_requests_that_bring_no_lease() {
+    let mut client = Client::cached();
+    client.now = at(105);
+    let effects = client.timeout(&["/"]);
+    assert_eq!(client.only(&effects).1.body, Body::KeepAlive);
+    client.recall(recall(3, 1, vec![one("/x")]));
+    assert_eq!(client.holder.recalls.check(None), Ok(()));
+}
+
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn the_planted_mistakes_are_the_ones_that_they_say() {

@@ -223,3 +223,27 @@ fn a_write_does_not_wait_for_ever_on_a_connection_that_is_dead() {
     };
     assert_eq!(found, at(106), "asked for a sign of life after one silence, left after another");
 }
+
+#[test]
+fn a_session_that_cannot_be_opened_yet_is_asked_for_again_later() {
+    let mut client = Client::new();
+    client.now = at(100);
+    let effects = client.step(Input::Connected);
+    let open = client.only(&effects).0;
+    assert_eq!(client.refuse(open, Refusal::Retry), []);
+    client.now = client.holder.next_deadline().expect("it waits");
+    let effects = client.timeout(&[]);
+    assert_eq!(client.only(&effects).1.body, Body::Open { name: "test".into() });
+}
+
+#[test]
+fn a_session_that_is_refused_is_asked_for_again_by_the_next_read_and_not_before() {
+    let mut client = Client::new();
+    client.now = at(100);
+    let effects = client.step(Input::Connected);
+    let open = client.only(&effects).0;
+    let refusal = Refusal::Limit(crate::limits::LimitError::SessionName { got: 2, expected: 1 });
+    assert_eq!(client.refuse(open, refusal), []);
+    let effects = client.read(1, "/a");
+    assert_eq!(client.only(&effects).1.body, Body::Open { name: "test".into() });
+}

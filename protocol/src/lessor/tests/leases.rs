@@ -82,6 +82,7 @@ fn a_lease_whose_end_is_proposed_is_not_renewed_even_if_its_horizon_moved() {
         world.step(Input::Timeout);
     }
     assert!(world.renew(holder, grant.incarnation).is_err());
+    assert_eq!(world.read(holder, data("/b")).grant, None, "nor is anything leased under it");
     world.commit();
     assert_eq!(world.state.lease(&LeaseKey::Volume(holder, Path::root())), None);
 }
@@ -135,4 +136,18 @@ fn the_lessor_wants_to_be_called_when_the_next_lease_can_end() {
     let over = end.after(VolumeSettings::DEFAULT.skew_margin());
     world.pass(over.since(world.lessor.clock.ending()) - 7 * MILLI);
     assert_eq!(world.lessor.next_deadline(world.now), world.now.after(7 * MILLI));
+}
+
+#[test]
+fn each_list_of_changes_comes_with_a_covering_of_its_own() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let revision = world.state.revision();
+    let mut covering = || {
+        let valid_at = LastValid { incarnation: grant.incarnation, generation: grant.generation, revision };
+        let Acquired { revival, .. } = world.acquire(holder, Some(valid_at));
+        let Revival::AllBut { covering, .. } = revival else { panic!("the history reaches back: {revival:?}") };
+        covering
+    };
+    assert_ne!(covering(), covering());
 }

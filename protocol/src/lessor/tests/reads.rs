@@ -7,6 +7,9 @@ fn nothing_is_answered_before_the_first_entry_of_the_epoch() {
     let mut world = World::before_the_epoch();
     let effects = world.request(SessionId(0), Body::Open { name: String::new() });
     assert_eq!(result(&effects), Err(Refusal::Retry));
+    assert_eq!((world.lessor.epoch(), world.lessor.has_proposal()), (None, true));
+    world.commit();
+    assert_eq!((world.lessor.epoch(), world.lessor.has_proposal()), (Some(world.state.epoch()), false));
 }
 
 #[test]

@@ -1,0 +1,84 @@
+//! Volumes inside of others, volumes that go, and volumes whose borders or settings change (S7, S8).
+
+use super::*;
+use crate::message::Covering;
+
+impl Client {
+    /// With a lease on `/v` too, incarnation 2, and a copy of `/v/a` under it.
+    fn cache_below(mut self) -> Self {
+        let of_volume = |grant| {
+            Answer::Read(ReadAnswer { content: Some(value(10)), grant, volume: path("/v"), applied: Revision(20) })
+        };
+        let effects = self.read(2000, "/v/a");
+        let read = self.only(&effects).0;
+        let effects = self.answer(read, of_volume(None));
+        let acquire = self.only(&effects).0;
+        let effects = self.answer(acquire, acquired("/v", 2, 13));
+        let read = self.only(&effects).0;
+        self.answer(read, of_volume(Some(Grant { volume: path("/v"), incarnation: Incarnation(2), ..grant(14) })));
+        assert!(self.may_serve("/v/a"));
+        self
+    }
+}
+
+#[test]
+fn of_a_volume_that_is_gone_the_copies_are_dropped_and_no_others() {
+    let mut client = Client::cached().cache_below();
+    let effects = client.read(6, "/v/b");
+    let read = client.only(&effects).0;
+    let effects = client.answer(read, answer(Some(value(10)), None));
+    assert_eq!(effects[0], Effect::Drop(vec![data("/v/a")]), "the answer was from the root");
+    assert!(client.may_serve("/a"));
+    assert_eq!(client.holder.certain_for(&path("/v"), client.now), Duration::ZERO);
+}
+
+#[test]
+fn a_new_lease_of_a_newer_generation_drops_the_copies_of_the_older() {
+    let mut client = Client::cached();
+    client.now = at(150);
+    let effects = client.read(5, "/b");
+    let acquire = client.only(&effects).0;
+    let promise = Promise { generation: Generation(2), ..promise("/", 2) };
+    let newer = Acquired { promise, stamp: stamp(9), revival: Revival::None };
+    let effects = client.answer(acquire, Answer::Acquired(newer));
+    assert!(effects.contains(&Effect::Drop(vec![data("/a")])), "{effects:?}");
+}
+
+#[test]
+fn a_newer_generation_drops_no_copies_of_a_volume_below() {
+    let mut client = Client::cached().cache_below();
+    let effects = client.read(5, "/b");
+    let read = client.only(&effects).0;
+    client.renew(read, Promise { generation: Generation(2), ..promise("/", 1) });
+    assert!(client.may_serve("/v/a") && !client.may_serve("/a"));
+}
+
+#[test]
+fn a_list_names_what_is_good_under_the_lease_and_nothing_else() {
+    let mut client = Client::cached().cache_below();
+    client.now = at(150);
+    let effects = client.read(5, "/kept");
+    let acquire = client.only(&effects).0;
+    let effects = client.answer(acquire, acquired("/", 2, 15));
+    let read = client.only(&effects).0;
+    let granted = |sequence, span| {
+        let span = Duration::from_secs(span);
+        answer(Some(value(10)), Some(Grant { incarnation: Incarnation(2), span, ..grant(sequence) }))
+    };
+    client.answer(read, granted(16, 60));
+    let effects = client.read(6, "/short");
+    let read = client.only(&effects).0;
+    client.answer(read, granted(17, 5));
+    client.now = at(155);
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let covering = Covering { volume: Path::root(), incarnation: Incarnation(2), number: CoveringNumber(5) };
+    let effects = client.answer(register, Answer::Registered { coverings: vec![covering] });
+    let Body::Held(piece) = client.only(&effects).1.body else { panic!("{effects:?}") };
+    assert_eq!(
+        piece.objects,
+        [data("/kept")],
+        "not /a of an earlier lease, /v/a of another volume, /short that is over"
+    );
+}

@@ -1,0 +1,55 @@
+//! What the lessor wants in the log: how much at a time, and how it knows its own again.
+
+use super::*;
+
+impl World {
+    fn open(&mut self) {
+        self.request(SessionId(0), Body::Open { name: "test".to_owned() });
+    }
+
+    fn proposal(&mut self) -> Proposal {
+        self.lessor.take_proposal(self.now).expect("something to propose")
+    }
+}
+
+#[test]
+fn a_proposal_is_bounded_in_commands() {
+    let mut world = World::new();
+    (0..=PROPOSAL_COMMANDS_MAX).for_each(|_| world.open());
+    assert_eq!(world.proposal().commands.len(), PROPOSAL_COMMANDS_MAX);
+    assert_eq!(world.proposal().commands.len(), 1);
+}
+
+#[test]
+fn a_proposal_is_bounded_in_bytes_but_for_the_last_value() {
+    let mut world = World::new();
+    let writer = world.session();
+    let value = Bytes::from(vec![0; PROPOSAL_BYTES_MAX / 4 * 2]);
+    for text in ["/a", "/b", "/c"] {
+        world.write(writer, Write::Put { path: path(text), value: value.clone(), condition: Condition::Any });
+    }
+    assert_eq!(world.proposal().commands.len(), 2, "the second goes beyond the bound");
+    assert_eq!(world.proposal().commands.len(), 1);
+}
+
+#[test]
+fn proposals_that_are_under_way_together_are_told_apart() {
+    let mut world = World::new();
+    world.open();
+    let first = world.proposal();
+    world.open();
+    let second = world.proposal();
+    for proposal in [first, second] {
+        assert!(matches!(answer(&world.apply(&proposal)), Answer::Opened { .. }));
+    }
+}
+
+#[test]
+fn what_another_leadership_has_proposed_is_not_taken_for_its_own() {
+    let mut world = World::new();
+    world.open();
+    let mine = world.proposal();
+    assert!(world.lessor.is_mine(&mine));
+    assert!(!world.lessor.is_mine(&Proposal { epoch: Epoch(mine.epoch.0 + 1), ..mine.clone() }));
+    assert!(!world.lessor.is_mine(&Proposal { number: mine.number + 1, ..mine }), "nor what it did not propose");
+}
