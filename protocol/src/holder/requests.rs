@@ -216,3 +216,17 @@ impl Holder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{object::Object, path::Path};
+
+    #[test]
+    fn of_too_much_that_is_given_back_the_oldest_is_forgotten() {
+        let mut riders = Riders::default();
+        let copy = |sequence| Return { object: Object::data(Path::root()), stamp: Stamp { epoch: Epoch(1), sequence } };
+        (0..=RETURNS_MAX as u64).for_each(|sequence| riders.give_back(copy(sequence)));
+        assert_eq!((riders.returns.len(), riders.returns.front()), (RETURNS_MAX, Some(&copy(1))));
+    }
+}

@@ -152,6 +152,38 @@ fn all_that_one_recall_names_is_forgotten_again() {
 }
 
 #[test]
+fn what_is_given_back_rides_along_until_a_request_that_carried_it_is_answered() {
+    let mut client = Client::cached().cache("/b", 3);
+    let returned = |text, sequence| crate::message::Return { object: data(text), stamp: stamp(sequence) };
+    client.step(Input::Evicted { object: data("/a"), stamp: stamp(2) });
+    let effects = client.read(5, "/x");
+    let (first, request) = client.only(&effects);
+    assert_eq!(request.header.returns, [returned("/a", 2)]);
+    client.step(Input::Evicted { object: data("/b"), stamp: stamp(3) });
+    client.answer(first, answer(Some(value(10)), None));
+    let effects = client.read(6, "/y");
+    assert_eq!(client.only(&effects).1.header.returns, [returned("/b", 3)]);
+}
+
+#[test]
+fn a_new_leader_is_told_nothing_of_what_an_older_one_granted_or_recalled() {
+    let mut client = Client::cached();
+    client.recall(recall(3, 1, vec![one("/x")]));
+    client.step(Input::Evicted { object: data("/a"), stamp: stamp(2) });
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    // The new leader's first recall can overtake its answer.
+    let stamp = Stamp { epoch: Epoch(9), sequence: 1 };
+    client.recall(Recall { stamp, ..recall(0, 1, vec![one("/y")]) });
+    let result = Ok(Answer::Registered { coverings: vec![] });
+    client.respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], result });
+    let effects = client.read(5, "/b");
+    let header = client.only(&effects).1.header;
+    assert_eq!((header.consents, header.returns), (vec![stamp], vec![]));
+}
+
+#[test]
 fn a_recall_is_not_remembered_for_requests_that_bring_no_lease() {
     let mut client = Client::cached();
     client.now = at(105);

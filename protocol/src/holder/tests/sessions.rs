@@ -247,3 +247,98 @@ fn a_session_that_is_refused_is_asked_for_again_by_the_next_read_and_not_before(
     let effects = client.read(1, "/a");
     assert_eq!(client.only(&effects).1.body, Body::Open { name: "test".into() });
 }
+
+#[test]
+fn requests_name_the_registration_that_they_belong_to() {
+    let mut client = Client::leased();
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let (register, request) = client.only(&effects);
+    assert_eq!(request.header.registration, register.0);
+    client.answer(register, Answer::Registered { coverings: vec![] });
+    let effects = client.read(5, "/a");
+    assert_eq!(client.only(&effects).1.header.registration, register.0);
+}
+
+#[test]
+fn a_deposed_leader_that_does_not_know_the_session_is_left() {
+    let mut client = Client::cached();
+    let effects = client.read(5, "/b");
+    let read = client.only(&effects).0;
+    let result = Err(Refusal::SessionGone { session: SESSION });
+    let effects = client.respond(read, Response { epoch: Epoch(2), promises: vec![], lapses: vec![], result });
+    assert_eq!(effects, [Effect::FindLeader { hint: None }]);
+    assert_eq!(client.holder.session(), Some(SESSION));
+}
+
+#[test]
+fn that_another_session_is_gone_ends_nothing() {
+    let mut client = Client::cached();
+    let effects = client.read(5, "/b");
+    let read = client.only(&effects).0;
+    assert_eq!(client.refuse(read, Refusal::SessionGone { session: SessionId(8) }), []);
+    assert!(client.may_serve("/a"));
+}
+
+#[test]
+fn with_a_shorter_term_a_silent_server_is_left_sooner() {
+    for (term_ms, silence_ms) in [(3_000, 1_000), (300, 250), (60_000, 3_000)] {
+        let (term, silence) = (Duration::from_millis(term_ms), Duration::from_millis(silence_ms));
+        let mut client = Client::registered();
+        let effects = client.read(1, "/a");
+        let acquire = client.only(&effects).0;
+        let lease = Acquired {
+            promise: Promise { span: term, term, ..promise("/", 1) },
+            stamp: stamp(1),
+            revival: Revival::None,
+        };
+        let effects = client.answer(acquire, Answer::Acquired(lease));
+        assert!(matches!(client.only(&effects).1.body, Body::Read { .. }));
+        let silent_from = client.now;
+        while !client.timeout(&[]).contains(&Effect::FindLeader { hint: None }) {
+            client.now = client.holder.next_deadline().expect("it waits for an answer");
+        }
+        assert_eq!(client.now.since(silent_from), silence, "{term:?}");
+    }
+}
+
+#[test]
+fn what_was_sent_before_the_last_registration_asks_for_no_other() {
+    let mut client = Client::leased();
+    let tickets = [5, 6].map(|read| {
+        let effects = client.read(read, &format!("/{read}"));
+        client.only(&effects).0
+    });
+    let refusal = || Refusal::NotRegistered { got: EPOCH, expected: EPOCH };
+    let effects = client.refuse(tickets[0], refusal());
+    let register = client.only(&effects).0;
+    client.answer(register, Answer::Registered { coverings: vec![] });
+    assert_eq!(client.refuse(tickets[1], refusal()), []);
+}
+
+#[test]
+fn an_answer_that_took_longer_than_the_session_lasts_makes_nobody_connected() {
+    let mut client = Client::new();
+    client.now = at(100);
+    let effects = client.step(Input::Connected);
+    let open = client.only(&effects).0;
+    let effects = client.answer(open, Answer::Opened { session: SESSION, term: SESSION_TERM });
+    let register = client.only(&effects).0;
+    client.now = at(160);
+    assert_eq!(told(&client.answer(register, Answer::Registered { coverings: vec![] })), []);
+}
+
+#[test]
+fn an_answer_on_a_connection_that_is_being_left_makes_nobody_connected() {
+    let mut client = Client::cached();
+    let [late, refused] = [5, 6].map(|read| {
+        let effects = client.read(read, &format!("/{read}"));
+        client.only(&effects).0
+    });
+    client.refuse(refused, Refusal::NotLeader { leader: None });
+    client.now = at(109);
+    client.timeout(&["/"]);
+    client.now = at(110);
+    assert_eq!(told(&client.timeout(&["/"])), [Connection::Jeopardy]);
+    assert_eq!(told(&client.answer(late, answer(Some(value(10)), Some(grant(3))))), []);
+}
