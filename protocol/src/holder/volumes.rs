@@ -337,6 +337,31 @@ mod tests {
     }
 
     #[test]
+    fn if_too_many_are_known_one_without_a_lease_makes_room_and_never_the_root() {
+        let path = |text: &str| Path::parse(text).expect("valid");
+        let lease = |has_lapsed| Lease {
+            incarnation: Incarnation(1),
+            since: Incarnation(1),
+            generation: Generation(1),
+            revision: Revision(0),
+            until: Instant::ZERO,
+            stamp: Stamp::default(),
+            pace: Pace { term: Duration::ZERO, due: Instant::ZERO, is_wanted: false },
+            has_lapsed,
+        };
+        let mut volumes = Volumes::default();
+        volumes.learn(&path("/0")).lease = Some(lease(false));
+        volumes.learn(&path("/1")).lease = Some(lease(true));
+        for number in 3..VOLUMES_MAX {
+            assert_eq!(volumes.to_be_forgotten(), None);
+            volumes.learn(&path(&format!("/a{number}")));
+        }
+        assert_eq!(volumes.to_be_forgotten(), Some(path("/1")));
+        volumes.learn(&path("/zz"));
+        assert_eq!(volumes.to_be_forgotten(), Some(path("/1")));
+    }
+
+    #[test]
     fn renewals_are_due_twice_in_a_term_at_most() {
         let seconds = Duration::from_secs;
         let at = |secs| Instant::ZERO.after(seconds(secs));

@@ -399,3 +399,12 @@ fn where_the_server_gives_no_lease_it_is_read_without() {
     assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
     assert_eq!(client.answer(read, answer(Some(value(10)), None)), [served(&[1], "/a", value(10), None)]);
 }
+
+#[test]
+fn a_lease_is_in_use_if_a_read_that_came_to_the_holder_was_served_from_memory() {
+    let mut client = Client::cached();
+    client.now = at(101);
+    client.read(5, "/a");
+    client.now = at(105);
+    assert!(keep_alive(&client.timeout(&[])).is_some());
+}

@@ -131,6 +131,12 @@ fn a_lapsed_copy_is_validated_by_its_revision() {
     let good = Effect::Revalidate { object: data("/a"), validity };
     assert_eq!(effects, [good, served_cached(&[5], "/a", 4, Some(at(160)))]);
     assert!(client.may_serve("/a"));
+    client.now = at(250);
+    let effects = client.read(6, "/a");
+    let acquire = client.only(&effects).0;
+    let effects = client.answer(acquire, acquired("/", 3, 5));
+    let again = client.only(&effects).1.body;
+    assert_eq!(again, Body::Read { object: data("/a"), known: Some(Revision(10)) }, "and again when that is over");
 }
 
 #[test]
