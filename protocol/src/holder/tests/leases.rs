@@ -46,12 +46,15 @@ fn at_its_deadline_the_lease_is_over_and_every_copy_under_it_unusable() {
 }
 
 #[test]
-fn a_promise_for_another_incarnation_is_refused() {
-    let mut client = Client::cached();
-    let effects = client.read(5, "/b");
-    let read = client.only(&effects).0;
-    client.renew(read, promise("/", 2));
-    assert_eq!(client.holder.certain_for(&Path::root(), client.now), TERM);
+fn a_promise_for_another_incarnation_or_of_older_borders_is_refused() {
+    for other in [promise("/", 2), promise("/", 0), Promise { generation: Generation(0), ..promise("/", 1) }] {
+        let mut client = Client::cached();
+        client.now = at(104);
+        let effects = client.read(5, "/b");
+        let read = client.only(&effects).0;
+        client.renew(read, other);
+        assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::from_secs(6));
+    }
 }
 
 #[test]
@@ -407,4 +410,12 @@ fn a_lease_is_in_use_if_a_read_that_came_to_the_holder_was_served_from_memory() 
     client.read(5, "/a");
     client.now = at(105);
     assert!(keep_alive(&client.timeout(&[])).is_some());
+}
+
+#[test]
+fn an_idle_lease_lapses_without_alarm_though_there_is_no_leader() {
+    let mut client = Client::leased();
+    client.step(Input::Disconnected);
+    client.now = client.holder.next_deadline().expect("its end is noted");
+    assert_eq!((client.now, client.timeout(&[])), (at(110), vec![]));
 }

@@ -237,22 +237,21 @@ fn a_session_that_cannot_be_opened_yet_is_asked_for_again_later() {
 }
 
 #[test]
-fn a_session_that_is_refused_is_asked_for_again_by_the_next_read_and_not_before() {
+fn a_session_that_is_refused_is_asked_for_again_by_the_next_call_and_not_before() {
     let mut client = Client::new();
     client.now = at(100);
     let effects = client.step(Input::Connected);
     let open = client.only(&effects).0;
     let refusal = || Refusal::Limit(crate::limits::LimitError::SessionName { got: 2, expected: 1 });
     assert_eq!(client.refuse(open, refusal()), []);
-    client.read(1, "/a");
-    client.write(1, put("/a"));
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
-    let open = client.only(&effects).0;
+    let effects = client.read(1, "/a");
+    let (open, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Open { name: "test".into() });
+    assert_eq!(client.write(1, put("/a")), []);
     let not_sent = Effect::WriteDone { write: WriteId(1), result: Err(WriteError::NotSent) };
     let failed = Effect::ReadFailed { reads: vec![ReadId(1)], error: ReadError::Refused(refusal()) };
     assert_eq!(client.refuse(open, refusal()), [not_sent, failed]);
-    let effects = client.read(2, "/a");
+    let effects = client.write(2, put("/a"));
     assert_eq!(client.only(&effects).1.body, Body::Open { name: "test".into() });
 }
 

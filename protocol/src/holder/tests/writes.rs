@@ -139,12 +139,30 @@ fn writes_beyond_the_window_wait_for_the_lowest_to_be_answered() {
     let most = crate::state::State::ANSWERS_MAX;
     let mut client = Client::leased();
     let mut tickets = Vec::new();
-    for i in 1..=most + 2 {
+    for i in 1..=most + 3 {
         tickets.extend(requests(&client.write(i, put("/a"))).into_iter().map(|(ticket, _)| ticket));
     }
     assert_eq!(tickets.len() as u64, most);
+    let given_up = client.step(Input::GiveUpWrite(WriteId(most + 1)));
+    assert_eq!(given_up, [done(most + 1, Err(WriteError::NotSent))]);
     assert_eq!(sent(&client.answer(tickets[1], written(9, None))), [], "the lowest is still unanswered");
     let effects = client.answer(tickets[0], written(10, None));
     let sequences: Vec<u64> = requests(&effects).iter().map(|(_, request)| request.header.sequence.0).collect();
     assert_eq!(sequences, [most + 1, most + 2]);
+}
+
+#[test]
+fn outside_of_the_window_only_a_write_that_was_sent_once_is_known_not_to_have_happened() {
+    let refusal = || Refusal::Window { got: Sequence(1), lowest: Sequence(9), highest: Sequence(99) };
+    let mut client = Client::leased();
+    let effects = client.write(1, put("/a"));
+    let ticket = client.only(&effects).0;
+    assert_eq!(client.refuse(ticket, refusal()), [done(1, Err(WriteError::Refused(refusal())))]);
+    let effects = client.write(2, put("/a"));
+    let ticket = client.only(&effects).0;
+    client.refuse(ticket, Refusal::Retry);
+    client.now = client.holder.next_deadline().expect("it is tried again");
+    let effects = client.timeout(&[]);
+    let ticket = client.only(&effects).0;
+    assert_eq!(client.refuse(ticket, refusal()), [done(2, Err(WriteError::OutcomeUnknown))]);
 }

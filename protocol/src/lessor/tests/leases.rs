@@ -151,3 +151,14 @@ fn each_list_of_changes_comes_with_a_covering_of_its_own() {
     };
     assert_ne!(covering(), covering());
 }
+
+#[test]
+fn a_lease_that_is_renewed_lives_on() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    for _ in 0..10 {
+        world.pass(TERM / 2);
+        let promise = world.renew(holder, grant.incarnation).expect("renewed in time");
+        assert!(promise.span >= TERM / 2, "its horizon has moved: {:?}", promise.span);
+    }
+}
