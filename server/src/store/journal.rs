@@ -6,31 +6,27 @@
 //! written last is cut here before the first batch that is not whole.
 //!
 //! **What it guarantees.** Nothing is cut off that was fsynced, if only what was not is torn. Of the log, which is fsynced
-//! batch by batch, only the last batch can be torn: a whole one behind it says that the damage is another, and that what is
-//! damaged had been acknowledged. Then nothing is cut, and the log is refused. The state's journal holds many batches that
+//! batch by batch, only the last batch can be torn: something behind it says that the damage is another, and that what is
+//! damaged had been acknowledged ([`tail`]). Then nothing is cut, and the log is refused. The state's journal holds many batches that
 //! were never fsynced, and the log reaches back to before them; if more was lost than that, there is a gap between the
 //! two, and the replica does not start (`StartError::Gap`).
 //!
-//! **What it does not know.** What the batches mean. Of the format (fjall's third) it knows where a batch ends and its checksum.
+//! What is cut off is kept: it is in `DIR.cut`, on the disk, before it is taken away. The next cut replaces it, so that there is one for
+//! each database, no longer than a journal.
+//!
+//! **What it does not know.** What the batches mean. Of the format it knows what [`batch`] says.
+
+mod batch;
+mod tail;
 
 use std::{
     fs::File,
-    io::{self, BufReader, Read, Seek, SeekFrom},
+    io::{self, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
-use xxhash_rust::xxh3::Xxh3;
-
-const START: u8 = 1;
-const ITEM: u8 = 2;
-const END: u8 = 3;
-const CLEAR: u8 = 4;
-/// The number of items and the sequence number.
-const START_BYTES: usize = 12;
-/// The kind of the value, its compression, the keyspace, and three lengths.
-const ITEM_BYTES: usize = 20;
-/// What follows an end's checksum.
-const MAGIC: [u8; 4] = [b'F', b'J', b'L', 3];
+use self::{batch::Whole, tail::Tail};
+use super::directory;
 
 /// What is looked at in one go when most of it is empty.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -52,26 +48,51 @@ pub(super) enum Synced {
 pub(super) fn cut(dir: &Path, synced: Synced) -> io::Result<()> {
     let Some(path) = written_last(dir)? else { return Ok(()) };
     let mut file = File::options().read(true).write(true).open(&path)?;
-    let end = whole_batches(&mut BufReader::new(&file))?;
+    let (end, after) = whole_batches(&mut BufReader::new(&file))?;
     file.seek(SeekFrom::Start(end))?;
+    let length = written(&mut file)?;
     // Journals are made longer than they are.
-    if is_blank(&mut file)? {
+    if length == 0 {
         return Ok(());
     }
     file.seek(SeekFrom::Start(end))?;
     let mut rest = Vec::new();
-    file.read_to_end(&mut rest)?;
+    Read::by_ref(&mut file).take(length).read_to_end(&mut rest)?;
+    let tail = Tail { bytes: &rest, start: end, after };
     if synced == Synced::Always
-        && let Some(behind) = (1..rest.len()).find(|at| rest[*at] == START && is_batch(&rest[*at..]))
+        && let Some(later) = tail.written_later()
     {
-        let behind = end + behind as u64;
-        let message =
-            format!("{} is damaged at byte {end}: expected a whole batch, as one at {behind} is", path.display());
+        let later = end + later as u64;
+        let message = format!(
+            "{} is damaged at byte {end}: expected a whole batch, as what is at {later} came after it",
+            path.display()
+        );
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
-    tracing::warn!(path = %path.display(), at = end, "cutting off what a crash left half written");
+    let kept = keep(dir, &rest)?;
+    tracing::warn!(
+        path = %path.display(), at = end, bytes = length, kept = %kept.display(),
+        "cutting off what a crash left half written"
+    );
     file.set_len(end)?;
     file.sync_all()
+}
+
+/// Keeps what is about to be cut off beside the database; returns where, when it is on the disk.
+fn keep(dir: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
+    let (path, new) = (beside(dir, ".cut"), beside(dir, ".cut.new"));
+    let mut file = File::create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, &path)?;
+    directory::sync(dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+    Ok(path)
+}
+
+fn beside(dir: &Path, ending: &str) -> PathBuf {
+    let mut name = dir.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
 }
 
 /// The journal with the highest number.
@@ -88,97 +109,32 @@ fn written_last(dir: &Path) -> io::Result<Option<PathBuf>> {
     Ok(last.map(|(_, path)| path))
 }
 
-/// Whether only zeros follow.
-fn is_blank(reader: &mut impl Read) -> io::Result<bool> {
+/// How long what follows is up to the last byte that is not zero.
+fn written(reader: &mut impl Read) -> io::Result<u64> {
     let (zeros, mut block) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
+    let (mut looked_at, mut length) = (0, 0);
     loop {
-        match reader.read(&mut block)? {
-            0 => return Ok(true),
-            read if block[..read] != zeros[..read] => return Ok(false),
-            _ => {}
+        let read = reader.read(&mut block)?;
+        if read == 0 {
+            return Ok(length);
         }
+        // Compared as a whole first: most of it is empty.
+        if block[..read] != zeros[..read]
+            && let Some(last) = block[..read].iter().rposition(|byte| *byte != 0)
+        {
+            length = looked_at + last as u64 + 1;
+        }
+        looked_at += read as u64;
     }
 }
 
-/// How long the batches are that come before the first that is not whole.
-fn whole_batches(reader: &mut impl Read) -> io::Result<u64> {
-    let mut end = 0;
-    while let Some(length) = batch(reader)? {
-        end += length;
+/// How long the batches are that come before the first that is not whole, and the last one's sequence number.
+fn whole_batches(reader: &mut impl Read) -> io::Result<(u64, Option<u64>)> {
+    let (mut end, mut last) = (0, None);
+    while let Some(Whole { length, sequence }) = batch::read(reader)? {
+        (end, last) = (end + length, Some(sequence));
     }
-    Ok(end)
-}
-
-fn is_batch(mut bytes: &[u8]) -> bool {
-    // Reading from memory does not fail.
-    batch(&mut bytes).is_ok_and(|length| length.is_some())
-}
-
-/// Reads one batch; answers its length, or none if it is not whole.
-fn batch(reader: &mut impl Read) -> io::Result<Option<u64>> {
-    match read_batch(reader) {
-        Ok(length) => Ok(length),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn read_batch(reader: &mut impl Read) -> io::Result<Option<u64>> {
-    if read_array::<1>(reader)? != [START] {
-        return Ok(None);
-    }
-    let [count @ .., _, _, _, _, _, _, _, _] = read_array::<START_BYTES>(reader)?;
-    // Nothing is written for nothing: whoever looks for a batch in the middle of something else shall not find such a one.
-    if count == [0; 4] {
-        return Ok(None);
-    }
-    let mut length = (1 + START_BYTES) as u64;
-    let mut hash = Xxh3::new();
-    for _ in 0..u32::from_le_bytes(count) {
-        let [tag] = read_array(reader)?;
-        hash.update(&[tag]);
-        let Some(item) = (match tag {
-            ITEM => read_item(reader, &mut hash)?,
-            CLEAR => {
-                hash.update(&read_array::<8>(reader)?);
-                Some(8)
-            }
-            _ => None,
-        }) else {
-            return Ok(None);
-        };
-        length += 1 + item;
-    }
-    if read_array::<1>(reader)? != [END] {
-        return Ok(None);
-    }
-    let checksum = u64::from_le_bytes(read_array(reader)?);
-    let is_whole = checksum == hash.digest() && read_array(reader)? == MAGIC;
-    Ok(is_whole.then_some(length + 1 + 8 + MAGIC.len() as u64))
-}
-
-/// Reads a key and a value; answers how long they are with what is before them.
-fn read_item(reader: &mut impl Read, hash: &mut Xxh3) -> io::Result<Option<u64>> {
-    let head: [u8; ITEM_BYTES] = read_array(reader)?;
-    hash.update(&head);
-    let [_, compression, _, _, _, _, _, _, _, _, key @ .., v0, v1, v2, v3, s0, s1, s2, s3] = head;
-    let (value, stored) = ([v0, v1, v2, v3], [s0, s1, s2, s3]);
-    // Ours are not compressed.
-    if compression != 0 || value != stored {
-        return Ok(None);
-    }
-    let length = u64::from(u16::from_le_bytes(key)) + u64::from(u32::from_le_bytes(stored));
-    // Grows with what is there: a length that lies costs nothing.
-    let mut bytes = Vec::new();
-    reader.take(length).read_to_end(&mut bytes)?;
-    hash.update(&bytes);
-    Ok((bytes.len() as u64 == length).then_some(ITEM_BYTES as u64 + length))
-}
-
-fn read_array<const N: usize>(reader: &mut impl Read) -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    reader.read_exact(&mut bytes)?;
-    Ok(bytes)
+    Ok((end, last))
 }
 
 #[cfg(test)]
@@ -192,6 +148,10 @@ mod tests {
     const BATCHES: u8 = 5;
     /// Longer than a page: one in the middle can be missing.
     const VALUE_BYTES: usize = 3 * 4096;
+
+    fn place(dir: &tempfile::TempDir) -> PathBuf {
+        dir.path().join("database")
+    }
 
     fn open(dir: &Path) -> (Database, Keyspace) {
         let database = Database::builder(dir).worker_threads(1).open().expect("opens");
@@ -214,7 +174,7 @@ mod tests {
     /// Loses the middle of the value that a batch wrote.
     fn tear(journal: &Path, number: u8) {
         let file = File::options().read(true).write(true).open(journal).expect("opens");
-        let one = whole_batches(&mut &file).expect("read") / u64::from(BATCHES);
+        let one = whole_batches(&mut &file).expect("read").0 / u64::from(BATCHES);
         // The value is nearly all of the batch.
         file.write_all_at(&[0; 4096], one * u64::from(number) + 4096).expect("written");
     }
@@ -227,47 +187,104 @@ mod tests {
     #[test]
     fn a_whole_journal_is_left_as_it_is() {
         let dir = tempfile::tempdir().expect("a directory");
-        let journal = filled(dir.path());
+        let journal = filled(&place(&dir));
         let before = fs::read(&journal).expect("read");
-        cut(dir.path(), Synced::Always).expect("whole");
-        cut(dir.path(), Synced::Sometimes).expect("whole");
+        cut(&place(&dir), Synced::Always).expect("whole");
+        cut(&place(&dir), Synced::Sometimes).expect("whole");
         assert!(fs::read(&journal).expect("read") == before);
-        assert_eq!(last(dir.path()), Some(BATCHES - 1));
+        assert_eq!(last(&place(&dir)), Some(BATCHES - 1));
     }
 
     #[test]
     fn a_torn_batch_at_the_end_is_cut_off() {
         for synced in [Synced::Always, Synced::Sometimes] {
             let dir = tempfile::tempdir().expect("a directory");
-            tear(&filled(dir.path()), BATCHES - 1);
-            cut(dir.path(), synced).expect("cut");
-            assert_eq!(last(dir.path()), Some(BATCHES - 2), "{synced:?}");
+            tear(&filled(&place(&dir)), BATCHES - 1);
+            let before = fs::read(written_last(&place(&dir)).expect("read").expect("a journal")).expect("read");
+            cut(&place(&dir), synced).expect("cut");
+            let journal = written_last(&place(&dir)).expect("read").expect("a journal");
+            let (end, length) =
+                (fs::read(journal).expect("read").len(), written(&mut before.as_slice()).expect("read"));
+            let kept = fs::read(dir.path().join("database.cut")).expect("kept");
+            assert!(
+                kept == before[end..usize::try_from(length).expect("small")],
+                "all that was cut off, and no zeros behind it"
+            );
+            assert_eq!(last(&place(&dir)), Some(BATCHES - 2), "{synced:?}");
         }
     }
 
     #[test]
     fn whole_batches_behind_a_torn_one_go_too_unless_that_was_synced() {
         let dir = tempfile::tempdir().expect("a directory");
-        let journal = filled(dir.path());
+        let journal = filled(&place(&dir));
         tear(&journal, 1);
         let before = fs::read(&journal).expect("read");
-        let refused = cut(dir.path(), Synced::Always).expect_err("damaged");
+        let refused = cut(&place(&dir), Synced::Always).expect_err("damaged");
         assert!(refused.to_string().contains("is damaged at byte"), "{refused}");
         assert!(fs::read(&journal).expect("read") == before, "nothing is changed");
-        cut(dir.path(), Synced::Sometimes).expect("cut");
-        assert_eq!(last(dir.path()), Some(0));
+        cut(&place(&dir), Synced::Sometimes).expect("cut");
+        assert_eq!(last(&place(&dir)), Some(0));
     }
 
     #[test]
     fn wherever_a_journal_ends_the_whole_batches_stay() {
         let dir = tempfile::tempdir().expect("a directory");
-        let journal = filled(dir.path());
+        let journal = filled(&place(&dir));
         let mut bytes = Vec::new();
         File::open(&journal).expect("opens").take(1 << 20).read_to_end(&mut bytes).expect("read");
-        let one = whole_batches(&mut bytes.as_slice()).expect("read") / u64::from(BATCHES);
+        let one = whole_batches(&mut bytes.as_slice()).expect("read").0 / u64::from(BATCHES);
         for length in (0..one * u64::from(BATCHES)).step_by(997) {
             let some = usize::try_from(length).expect("small");
-            assert_eq!(whole_batches(&mut &bytes[..some]).expect("read"), length / one * one);
+            assert_eq!(whole_batches(&mut &bytes[..some]).expect("read").0, length / one * one);
         }
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_not_cut_off() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let journal = filled(&place(&dir));
+        tear(&journal, BATCHES - 1);
+        let before = fs::read(&journal).expect("read");
+        fs::create_dir(dir.path().join("database.cut")).expect("made");
+        cut(&place(&dir), Synced::Always).expect_err("a directory is in its place");
+        assert!(fs::read(&journal).expect("read") == before);
+        fs::remove_dir(dir.path().join("database.cut")).expect("removed");
+        cut(&place(&dir), Synced::Always).expect("cut");
+        // The next one takes its place.
+        fs::write(dir.path().join("database.cut"), "an earlier one").expect("written");
+        let torn = fs::read(&journal).expect("read");
+        fs::write(&journal, [&torn[..], b"half"].concat()).expect("written");
+        cut(&place(&dir), Synced::Always).expect("cut");
+        assert_eq!(fs::read(dir.path().join("database.cut")).expect("kept"), b"half");
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 2, "one for each database");
+    }
+
+    #[test]
+    fn a_torn_log_with_a_batch_in_its_last_value_is_cut_at_the_tear() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let journal = filled(&place(&dir));
+        // A batch as it stands in a journal, with a sequence number that is still to come.
+        let mut value = fs::read(&journal).expect("read");
+        value.truncate(
+            usize::try_from(whole_batches(&mut value.as_slice()).expect("read").0).expect("small")
+                / usize::from(BATCHES),
+        );
+        value[5..13].copy_from_slice(&u64::from(u32::MAX).to_le_bytes());
+        let (database, keyspace) = open(&place(&dir));
+        let mut batch = database.batch().durability(Some(PersistMode::SyncData));
+        batch.insert(&keyspace, [BATCHES], [vec![9; VALUE_BYTES], value, vec![9; VALUE_BYTES]].concat());
+        batch.insert(&keyspace, "last", [BATCHES]);
+        batch.commit().expect("written");
+        drop((keyspace, database));
+        let file = File::options().read(true).write(true).open(&journal).expect("opens");
+        let one = usize::try_from(whole_batches(&mut &file).expect("read").0).expect("small");
+        let at = fs::read(&journal).expect("read")[..one]
+            .windows(64)
+            .rposition(|window| window == [9; 64])
+            .expect("it is there");
+        file.write_all_at(&[0; 64], at as u64).expect("written");
+        cut(&place(&dir), Synced::Always).expect("it is the last");
+        assert_eq!(last(&place(&dir)), Some(BATCHES - 1));
     }
 }

@@ -7,6 +7,7 @@
 //! DIR/witness      an independent record of how far the log reaches                    [`witness`]
 //! DIR/state/       the replicated state as rows; behind the log by design              [`state`]
 //! DIR/incoming     a snapshot that is being received                                   [`snapshot`]
+//! DIR/*.cut        what the last repair cut off the end of a database's journal
 //! ```
 //!
 //! Two databases, because the state needs no fsync of its own while the log reaches back to what it has applied, and
