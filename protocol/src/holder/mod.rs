@@ -177,6 +177,11 @@ impl Holder {
         self.validity_of(volume).until.since(now)
     }
 
+    /// The top of the volume that a path belongs to, as far as is known: the nearest one at or above it, with a lease or without.
+    pub fn volume_of(&self, path: &Path) -> Path {
+        self.volumes.nearest(path)
+    }
+
     /// The session, once there is one.
     pub fn session(&self) -> Option<SessionId> {
         self.session.as_ref().map(|session| session.id)

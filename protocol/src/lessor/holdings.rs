@@ -394,4 +394,50 @@ mod tests {
         assert_eq!(add(4, false, 20), (4, false, 20));
         assert_eq!(add(9, true, 30), (4, false, 30), "a consent to a recall between 4 and 9 is a consent to it");
     }
+
+    fn secs(secs: u64) -> ClusterTime {
+        ClusterTime::ZERO.after(std::time::Duration::from_secs(secs))
+    }
+
+    /// One session's leases on objects with these names, which are over by then.
+    fn leased(leases: &[(&str, u64)], state: &State) -> Holdings {
+        let mut holdings = Holdings::default();
+        holdings.start(Path::root(), SessionId(1), Incarnation(1), Mode::Exact, state);
+        for (text, over) in leases {
+            let lease = ObjectLease { over: secs(*over), source: Source::granted(1) };
+            holdings.add(&Path::root(), &object(text), SessionId(1), lease, 9, state);
+        }
+        holdings
+    }
+
+    fn object(text: &str) -> Object {
+        Object::data(Path::parse(text).expect("valid"))
+    }
+
+    #[test]
+    fn an_object_lease_has_no_holder_from_the_moment_that_it_is_over() {
+        let state = State::new(VolumeSettings::DEFAULT);
+        let holdings = leased(&[("/a", 10)], &state);
+        let set = ObjectSet::One(object("/a"));
+        assert_eq!(holdings.holders(&set, secs(9), &state), [(SessionId(1), Path::root(), Some(secs(10)))]);
+        assert_eq!(holdings.holders(&set, secs(10), &state), []);
+    }
+
+    #[test]
+    fn leases_that_are_over_are_forgotten_some_at_a_time_and_all_in_the_end() {
+        let state = State::new(VolumeSettings::DEFAULT);
+        let mut holdings = leased(&[("/a", 10), ("/b", 90), ("/c", 90), ("/d", 10), ("/e", 50), ("/f", 90)], &state);
+        let mut left = |now| {
+            holdings.sweep(secs(now), 2, &state);
+            assert_eq!(holdings.check(&state), Ok(()));
+            let names: Vec<_> = holdings.leases.keys().map(|(object, _)| object.path.to_string()).collect();
+            names.concat()
+        };
+        assert_eq!(left(10), "/b/c/d/e/f");
+        assert_eq!(left(10), "/b/c/e/f");
+        let swept: Vec<_> = (0..6).map(|_| left(50)).collect();
+        assert_eq!(swept.last().map(String::as_str), Some("/b/c/f"), "it goes on, and begins anew at the end");
+        let swept: Vec<_> = (0..6).map(|_| left(90)).collect();
+        assert_eq!(swept.last().map(String::as_str), Some(""));
+    }
 }

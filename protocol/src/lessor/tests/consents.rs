@@ -1,6 +1,7 @@
 //! Writes, and the consents that they wait for (S2).
 
 use super::*;
+use crate::{lessor::channel::RECALL_AGAIN, message::Return};
 
 #[test]
 fn a_write_waits_for_consent_and_no_longer() {
@@ -110,4 +111,41 @@ fn a_refused_write_recalls_nobody() {
     let write = Write::Delete { path: path("/a"), recursive: false, condition: Condition::Any };
     assert_eq!(recalls(&world.write(writer, write)), []);
     assert_eq!(result(&world.commit()), Err(Refusal::Write(WriteRefusal::NotFound { path: path("/a") })));
+}
+
+#[test]
+fn a_recall_that_is_not_answered_is_sent_again_with_a_request_after_a_while() {
+    let mut world = World::new();
+    let (holder, _) = world.holder(&data("/a"));
+    let writer = world.session();
+    let recalled = recalls(&world.write(writer, put("/a", b"1")));
+    assert_eq!(recalled.len(), 1);
+    let again = |world: &mut World| recalls(&world.request(holder, Body::KeepAlive));
+    world.pass(RECALL_AGAIN - MILLI);
+    assert_eq!(again(&mut world), []);
+    world.pass(MILLI);
+    assert_eq!(again(&mut world), recalled);
+    assert_eq!(again(&mut world), [], "not with each request");
+}
+
+#[test]
+fn what_is_given_back_names_the_grant_that_it_came_with() {
+    let mut world = World::new();
+    let (holder, old) = world.holder(&data("/a"));
+    let new = world.read(holder, data("/a")).grant.expect("granted again");
+    let mut is_held_after = |stamp| {
+        let returns = vec![Return { object: data("/a"), stamp }];
+        let header = Header {
+            session: holder,
+            epoch: world.state.epoch(),
+            registration: world.registration(holder),
+            returns,
+            ..Header::default()
+        };
+        world.send(Request { header, body: Body::KeepAlive });
+        world.lessor.holdings.lease(&data("/a"), holder).is_some()
+    };
+    assert!(is_held_after(old.stamp), "it was granted anew since");
+    assert!(is_held_after(Stamp { epoch: Epoch(old.stamp.epoch.0 + 1), ..new.stamp }), "of another leadership");
+    assert!(!is_held_after(new.stamp));
 }

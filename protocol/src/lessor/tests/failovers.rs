@@ -130,3 +130,15 @@ fn what_a_deposed_leader_had_proposed_is_unknown_and_the_rest_is_to_be_sent_agai
     let results: Vec<_> = replies(&effects).into_iter().map(|response| response.result).collect();
     assert_eq!(results, [Err(Refusal::Retry), Err(Refusal::Unknown)]);
 }
+
+#[test]
+fn who_registers_need_not_know_the_epoch() {
+    let mut world = World::new();
+    let session = world.session();
+    let registration = world.registration(session) + 1;
+    for epoch in [Epoch(0), Epoch(world.state.epoch().0 + 1)] {
+        let header = Header { session, epoch, registration: registration + epoch.0, ..Header::default() };
+        let effects = world.send(Request { header, body: Body::Register });
+        assert!(matches!(answer(&effects), Answer::Registered { .. }), "{epoch}");
+    }
+}

@@ -162,3 +162,26 @@ fn a_lease_that_is_renewed_lives_on() {
         assert!(promise.span >= TERM / 2, "its horizon has moved: {:?}", promise.span);
     }
 }
+
+#[test]
+fn a_session_that_is_heard_of_is_not_forgotten() {
+    let mut world = World::new();
+    let session = world.session();
+    for _ in 0..4 {
+        world.pass(State::SESSION_TERM / 2);
+        assert_eq!(result(&world.request(session, Body::KeepAlive)), Ok(Answer::Noted));
+    }
+}
+
+#[test]
+fn a_session_that_is_heard_of_often_costs_no_renewals() {
+    let mut world = World::new();
+    let session = world.session();
+    let key = LeaseKey::Session(session);
+    let horizon = world.state.lease(&key).map(|lease| lease.horizon);
+    for _ in 0..10 {
+        world.pass(TERM / 2);
+        world.request(session, Body::KeepAlive);
+    }
+    assert_eq!(world.state.lease(&key).map(|lease| lease.horizon), horizon);
+}

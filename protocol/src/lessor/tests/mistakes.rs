@@ -186,3 +186,16 @@ fn the_clock_that_ends_leases_is_stepped_often_enough_not_to_be_clamped() {
     assert!(clock::STEP_EVERY * 2 <= clock::STEP_MAX);
     assert_eq!(world.lessor.clock.ending(), ClusterTime::ZERO);
 }
+
+#[test]
+fn with_room_for_one_object_a_list_of_one_piece_counts() {
+    let mut world = World::new();
+    world.lessor.config.limits.session_objects_max = 1;
+    let (holder, grant) = world.holder(&data("/a"));
+    world.fail_over();
+    world.lessor.config.limits.session_objects_max = 1;
+    let writer = world.session();
+    let covering = world.asked_for(holder);
+    world.tell(holder, &grant, covering);
+    assert!(!world.has_covering(writer, "/b"));
+}

@@ -62,3 +62,57 @@ fn bad_input_changes_nothing_and_says_what_was_expected() {
     assert_eq!(result(&effects), Err(Refusal::SessionGone { session: gone }));
     assert!(!world.lessor.has_proposal());
 }
+
+#[test]
+fn reads_that_wait_for_a_proof_are_bounded() {
+    let mut world = World::new();
+    let session = world.session();
+    let waiting = || WaitingRead {
+        asker: Asker { id: RequestId(0), session, renew: Vec::new() },
+        object: data("/a"),
+        known: None,
+    };
+    world.lessor.proving = vec![waiting(); READS_MAX / 2];
+    world.lessor.next_round = vec![waiting(); READS_MAX / 2 - 1];
+    let read = Body::Read { object: data("/a"), known: None };
+    assert_eq!(world.request(session, read.clone()), []);
+    let busy = Refusal::Busy { what: "reads".to_owned(), got: READS_MAX, most: READS_MAX };
+    assert_eq!(result(&world.request(session, read)), Err(busy));
+}
+
+#[test]
+fn a_reader_that_has_the_newest_content_is_told_so() {
+    let mut world = World::new();
+    let session = world.session();
+    world.write(session, put("/a", b"1"));
+    world.commit();
+    let newest = world.state.modify_revision(&data("/a")).expect("it exists");
+    let mut content = |object, known| {
+        world.request(session, Body::Read { object, known });
+        match answer(&world.step(Input::Proven { round: world.lessor.round })) {
+            Answer::Read(answer) => answer.content,
+            other => panic!("read: {other:?}"),
+        }
+    };
+    assert_eq!(content(data("/a"), Some(newest)), None);
+    assert!(content(data("/a"), Some(Revision(newest.0 - 1))).is_some());
+    assert!(content(data("/a"), None).is_some());
+    assert!(content(data("/none"), None).is_some(), "that there is none");
+}
+
+#[test]
+fn what_is_too_long_for_one_answer_is_refused_with_the_numbers() {
+    let mut world = World::new();
+    world.lessor.config.limits.value_max_bytes = 2 * CONTENT_BYTES_MAX;
+    let session = world.session();
+    let mut read = |len| {
+        let write = Write::Put { path: path("/a"), value: vec![0; len].into(), condition: Condition::Any };
+        world.write(session, write);
+        world.commit();
+        world.request(session, Body::Read { object: data("/a"), known: None });
+        result(&world.step(Input::Proven { round: world.lessor.round }))
+    };
+    assert!(read(CONTENT_BYTES_MAX).is_ok());
+    let refusal = read(CONTENT_BYTES_MAX + 1).expect_err("too long");
+    assert_eq!(refusal.to_string(), "the answer has 8388609 bytes: expected at most 8388608");
+}
