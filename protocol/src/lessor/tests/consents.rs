@@ -149,3 +149,14 @@ fn what_is_given_back_names_the_grant_that_it_came_with() {
     assert!(is_held_after(Stamp { epoch: Epoch(old.stamp.epoch.0 + 1), ..new.stamp }), "of another leadership");
     assert!(!is_held_after(new.stamp));
 }
+
+#[test]
+fn a_writer_is_exempt_whatever_it_was_granted_since_on_other_objects() {
+    let mut world = World::new();
+    let (writer, grant) = world.holder(&data("/a"));
+    assert!(world.read(writer, data("/b")).grant.is_some());
+    let dropped = vec![ObjectSet::One(data("/a"))];
+    let effects = world.request(writer, Body::Write { write: put("/a", b"1"), dropped, seen: grant.stamp });
+    let asked: Vec<_> = recalls(&effects).into_iter().flat_map(|recall| recall.sets).collect();
+    assert!(!asked.contains(&ObjectSet::One(data("/a"))), "{asked:?}");
+}
