@@ -239,8 +239,8 @@ impl Driver {
 
     /// How long the lease on the volume that the path belongs to, as far as is known, is certain to hold.
     pub(crate) fn certain_for(&self, path: &Path) -> Duration {
-        let until = self.core.lock().leases.validity(path).until;
-        until.since(clock::now())
+        let core = self.core.lock();
+        core.holder.certain_for(&core.holder.volume_of(path), clock::now())
     }
 
     /// Takes a step of the rules and carries out its effects, in order. Returns the consent among them.
@@ -422,5 +422,72 @@ impl Core {
                 let _ = waiter.send(outcome());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_protocol::{
+        id::{Epoch, Generation, Incarnation, Revision},
+        message::{Acquired, Answer, Lapse, Promise, ReadAnswer, Revival},
+    };
+
+    use super::*;
+
+    const TERM: Duration = Duration::from_secs(600);
+
+    fn path(text: &str) -> Path {
+        Path::parse(text).expect("valid")
+    }
+
+    fn response(answer: Answer) -> Response {
+        Response { epoch: Epoch(1), promises: Vec::new(), lapses: Vec::new(), result: Ok(answer) }
+    }
+
+    /// A lease on the volume.
+    fn acquired(volume: &str, incarnation: u64) -> Answer {
+        let promise = Promise {
+            volume: path(volume),
+            incarnation: Incarnation(incarnation),
+            generation: Generation::default(),
+            span: TERM,
+            term: TERM,
+            revision: Revision::default(),
+        };
+        let stamp = Stamp { epoch: Epoch(1), sequence: incarnation };
+        Answer::Acquired(Acquired { promise, stamp, revival: Revival::None })
+    }
+
+    fn sent(orders: &mut mpsc::UnboundedReceiver<Order>) -> (Ticket, Body) {
+        match orders.try_recv().expect("something is sent") {
+            Order::Send(ticket, request) => (ticket, request.body),
+            Order::Leave(leader) => panic!("it leaves for {leader:?}"),
+        }
+    }
+
+    #[test]
+    fn a_volume_without_a_lease_and_without_copies_is_not_certain_by_the_lease_of_the_one_above() {
+        let driver = Driver::new(Options::new(["nobody:1"]), 0);
+        let mut orders = driver.connected();
+        let (open, _) = sent(&mut orders);
+        driver.answered(open, response(Answer::Opened { session: SessionId(1), term: TERM }));
+        let (register, _) = sent(&mut orders);
+        driver.answered(register, response(Answer::Registered { coverings: Vec::new() }));
+        let mut reads = Vec::new();
+        for (object, volume, incarnation) in [("/v/a", "/v", 1), ("/a", "/", 2)] {
+            let (_read, _answer) = driver.read(Object::data(path(object)));
+            let (acquire, body) = sent(&mut orders);
+            assert!(matches!(body, Body::Acquire { .. }), "{body:?}");
+            driver.answered(acquire, response(acquired(volume, incarnation)));
+            reads.push(sent(&mut orders).0);
+        }
+        assert!(driver.certain_for(&path("/v/b")) > Duration::ZERO && driver.certain_for(&path("/b")) > Duration::ZERO);
+
+        let lapse = Lapse { volume: path("/v"), incarnation: Incarnation(1) };
+        let content = Some(Content::Data(None));
+        let read = ReadAnswer { content, grant: None, volume: path("/"), applied: Revision::default() };
+        driver.answered(reads[1], Response { lapses: vec![lapse], ..response(Answer::Read(read)) });
+        assert_eq!(driver.certain_for(&path("/v/b")), Duration::ZERO, "it is in a volume of which no lease is held");
+        assert!(driver.certain_for(&path("/b")) > Duration::ZERO);
     }
 }

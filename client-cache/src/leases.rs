@@ -107,13 +107,6 @@ impl Leases {
         }
     }
 
-    /// The validity of the volume that the path belongs to, as far as is known.
-    pub(crate) fn validity(&self, path: &Path) -> VolumeValidity {
-        let mut tops = std::iter::once(path.clone()).chain(path.ancestors());
-        let volume = tops.find_map(|top| self.volumes.get(&top));
-        volume.map_or_else(VolumeValidity::default, |volume| volume.validity)
-    }
-
     /// The volumes of which copies were served since this was last asked.
     pub(crate) fn take_used(&self) -> BTreeSet<Path> {
         self.volumes.iter().filter(|(_, volume)| volume.take_used()).map(|(top, _)| top.clone()).collect()
@@ -143,10 +136,10 @@ mod tests {
         leases.set(&top, valid(4, 30));
         let fourth = leases.cell(&top, Incarnation(4));
         assert_eq!((third.until(), second.until(), fourth.until()), (Instant::ZERO, Instant::ZERO, at(30)));
-        assert_eq!(leases.validity(&Path::parse("/a/b").expect("valid")), valid(4, 30));
+        assert_eq!(leases.volumes[&top].validity, valid(4, 30));
         leases.end_all();
         assert_eq!(fourth.until(), Instant::ZERO);
-        assert_eq!(leases.validity(&top), VolumeValidity::default());
+        assert!(leases.volumes.is_empty());
     }
 
     #[test]
