@@ -20,17 +20,70 @@ use leasehold_client_cache::{Client, Content, Path};
 const NODES: usize = 8;
 const READERS: usize = 4;
 const CLIENTS: usize = 3;
-const RUNS: Duration = Duration::from_secs(3);
+/// So often is trouble made,
+const TROUBLES: usize = 8;
+/// each time after so much has happened since the last: reads from memory,
+const HITS_BETWEEN: u64 = 5_000;
+/// and acknowledged writes, many of them of each node.
+const WRITES_BETWEEN: u64 = 24;
+/// While the server is away, so many reads from memory are waited for, or that nothing may be read from there any more.
+const HITS_WITHOUT_SERVER: u64 = 1_000;
+/// How often it is looked whether enough has happened.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// After so long it is given up that enough happens.
-const RUNS_MAX: Duration = Duration::from_secs(60);
-const HITS_MIN: u64 = 10_000;
-const WRITES_MIN: u64 = 20;
+const ENOUGH_MAX: Duration = Duration::from_secs(60);
 
 /// A node that counts up, and the highest number that has been acknowledged.
 #[derive(Debug)]
 struct Counter {
     path: Path,
     acknowledged: AtomicU64,
+}
+
+/// Ends everything when it is dropped, by a failure too: nobody waits in vain for those that have ended.
+struct EndsAll<'a>(&'a AtomicBool);
+
+impl Drop for EndsAll<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// What has happened until now.
+struct Happened<'a> {
+    clients: &'a [Client],
+    writes: &'a AtomicU64,
+    is_over: &'a AtomicBool,
+}
+
+impl Happened<'_> {
+    fn hits(&self) -> u64 {
+        self.clients.iter().map(|client| client.stats().hits).sum()
+    }
+
+    fn writes(&self) -> u64 {
+        self.writes.load(SeqCst)
+    }
+
+    /// Whether a client's copies may still be read from memory, as far as their volume lease goes.
+    fn holds_lease(&self) -> bool {
+        self.clients.iter().any(|client| client.certain_for(&Path::root()) > Duration::ZERO)
+    }
+
+    fn wait(&self, what: &str, holds: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !holds() && !self.is_over.load(SeqCst) {
+            let stats: Vec<_> = self.clients.iter().map(Client::stats).collect();
+            assert!(began.elapsed() < ENOUGH_MAX, "in vain: {what}: {} writes, {stats:?}", self.writes());
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Waits until so much more has happened.
+    fn wait_for_more(&self, hits: u64, writes: u64) {
+        let (hits, writes) = (self.hits() + hits, self.writes() + writes);
+        self.wait("enough reads from memory and writes", || self.hits() >= hits && self.writes() >= writes);
+    }
 }
 
 fn number(content: &Content) -> u64 {
@@ -42,23 +95,23 @@ fn number(content: &Content) -> u64 {
 
 #[test]
 fn no_read_is_stale_while_threads_read_and_others_write() {
-    run(|_| {});
+    run(|_, _| {});
 }
 
 #[test]
 fn no_read_is_stale_while_the_leader_is_killed_and_comes_back() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    run(|server| {
-        runtime.block_on(async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            server.stop().await;
-            tokio::time::sleep(Duration::from_millis(50)).await;
+    run(|server, happened| {
+        runtime.block_on(server.stop());
+        let hits = happened.hits() + HITS_WITHOUT_SERVER;
+        happened.wait("reads from memory without a server, or the end of all leases", || {
+            happened.hits() >= hits || !happened.holds_lease()
         });
     });
 }
 
 /// Readers and writers, while `trouble` is made again and again; after each the server is made to lead if it does not.
-fn run(mut trouble: impl FnMut(&mut Server)) {
+fn run(mut trouble: impl FnMut(&mut Server, &Happened<'_>)) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (mut server, clients) = runtime.block_on(async {
         let server = Server::start(Duration::from_secs(2)).await;
@@ -73,10 +126,10 @@ fn run(mut trouble: impl FnMut(&mut Server)) {
     });
     let counters: Arc<[Counter]> =
         (0..NODES).map(|i| Counter { path: path(&format!("/counter-{i}")), acknowledged: AtomicU64::new(0) }).collect();
-    let is_over = Arc::new(AtomicBool::new(false));
+    let (is_over, writes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     for (writer, client) in clients.iter().enumerate() {
-        let (client, counters, is_over) = (client.clone(), Arc::clone(&counters), Arc::clone(&is_over));
-        runtime.spawn(write(client, counters, is_over, writer));
+        let (client, counters) = (client.clone(), Arc::clone(&counters));
+        runtime.spawn(write(client, counters, (Arc::clone(&is_over), Arc::clone(&writes)), writer));
     }
     thread::scope(|scope| {
         let readers: Vec<_> = (0..READERS)
@@ -86,34 +139,34 @@ fn run(mut trouble: impl FnMut(&mut Server)) {
                 scope.spawn(move || read(client, counters, is_over, runtime))
             })
             .collect();
-        let began = Instant::now();
-        // On a busy machine it takes longer until enough has happened to mean something.
-        while began.elapsed() < RUNS || (began.elapsed() < RUNS_MAX && !is_enough(&clients, &counters)) {
-            trouble(&mut server);
+        let ends_all = EndsAll(&is_over);
+        let happened = Happened { clients: &clients, writes: &writes, is_over: &is_over };
+        for _ in 0..TROUBLES {
+            happened.wait_for_more(HITS_BETWEEN, WRITES_BETWEEN);
+            trouble(&mut server, &happened);
             let _guard = runtime.enter();
             server.lead_if_stopped();
-            thread::sleep(Duration::from_millis(10));
         }
-        is_over.store(true, SeqCst);
+        happened.wait_for_more(HITS_BETWEEN, WRITES_BETWEEN);
+        drop(ends_all);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
-    assert!(is_enough(&clients, &counters), "too little happened: {:?}, {counters:?}", clients[0].stats());
-}
-
-fn is_enough(clients: &[Client], counters: &[Counter]) -> bool {
-    let hits: u64 = clients.iter().map(|client| client.stats().hits).sum();
-    let written: u64 = counters.iter().map(|counter| counter.acknowledged.load(SeqCst)).sum();
-    hits > HITS_MIN && written > WRITES_MIN
 }
 
 /// Counts up the nodes that are this writer's. A write that failed may have happened: its number is not used again.
-async fn write(client: Client, counters: Arc<[Counter]>, is_over: Arc<AtomicBool>, writer: usize) {
+async fn write(
+    client: Client,
+    counters: Arc<[Counter]>,
+    (is_over, writes): (Arc<AtomicBool>, Arc<AtomicU64>),
+    writer: usize,
+) {
     let mut number = 0;
     while !is_over.load(SeqCst) {
         number += 1;
         for counter in counters.iter().skip(writer).step_by(CLIENTS) {
             if client.put(&counter.path, value(number)).await.is_ok() {
                 counter.acknowledged.fetch_max(number, SeqCst);
+                writes.fetch_add(1, SeqCst);
             }
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -122,7 +175,7 @@ async fn write(client: Client, counters: Arc<[Counter]>, is_over: Arc<AtomicBool
 
 /// Reads from memory what is there, and else from the server.
 fn read(client: &Client, counters: &[Counter], is_over: &AtomicBool, runtime: &tokio::runtime::Handle) {
-    let mut last = [0; NODES];
+    let (_ends_all, mut last) = (EndsAll(is_over), [0; NODES]);
     while !is_over.load(SeqCst) {
         for (counter, last) in counters.iter().zip(&mut last) {
             let least = counter.acknowledged.load(SeqCst).max(*last);
