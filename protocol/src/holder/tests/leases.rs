@@ -348,6 +348,8 @@ fn a_new_lease_is_renewed_at_half_of_its_term() {
     let read = client.only(&effects).0;
     client.answer(read, answer(Some(value(9)), None));
     assert_eq!(client.holder.next_deadline(), Some(at(105)));
+    client.step(Input::Disconnected);
+    assert_eq!(client.holder.next_deadline(), Some(at(110)), "if nobody is there to renew it, its end is noted");
 }
 
 #[test]

@@ -168,11 +168,11 @@ fn what_is_given_back_rides_along_until_a_request_that_carried_it_is_answered() 
 #[test]
 fn a_new_leader_is_told_nothing_of_what_an_older_one_granted_or_recalled() {
     let mut client = Client::cached();
-    client.recall(recall(3, 1, vec![one("/x")]));
-    client.step(Input::Evicted { object: data("/a"), stamp: stamp(2) });
     client.step(Input::Disconnected);
     let effects = client.step(Input::Connected);
     let register = client.only(&effects).0;
+    client.recall(recall(3, 1, vec![one("/x")]));
+    client.step(Input::Evicted { object: data("/a"), stamp: stamp(2) });
     // The new leader's first recall can overtake its answer.
     let stamp = Stamp { epoch: Epoch(9), sequence: 1 };
     client.recall(Recall { stamp, ..recall(0, 1, vec![one("/y")]) });
