@@ -426,18 +426,18 @@ mod tests {
     #[test]
     fn leases_that_are_over_are_forgotten_some_at_a_time_and_all_in_the_end() {
         let state = State::new(VolumeSettings::DEFAULT);
-        let mut holdings = leased(&[("/a", 10), ("/b", 90), ("/c", 90), ("/d", 10), ("/e", 50), ("/f", 90)], &state);
-        let mut left = |now| {
+        let sweep = |holdings: &mut Holdings, now| {
             holdings.sweep(secs(now), 2, &state);
             assert_eq!(holdings.check(&state), Ok(()));
             let names: Vec<_> = holdings.leases.keys().map(|(object, _)| object.path.to_string()).collect();
             names.concat()
         };
-        assert_eq!(left(10), "/b/c/d/e/f");
-        assert_eq!(left(10), "/b/c/e/f");
-        let swept: Vec<_> = (0..6).map(|_| left(50)).collect();
-        assert_eq!(swept.last().map(String::as_str), Some("/b/c/f"), "it goes on, and begins anew at the end");
-        let swept: Vec<_> = (0..6).map(|_| left(90)).collect();
+        let mut holdings = leased(&[("/a", 20), ("/b", 90), ("/c", 10), ("/d", 90)], &state);
+        assert_eq!(sweep(&mut holdings, 10), "/a/b/c/d");
+        assert_eq!(sweep(&mut holdings, 10), "/a/b/d", "it goes on behind those that it has seen");
+        let swept: Vec<_> = (0..4).map(|_| sweep(&mut holdings, 20)).collect();
+        assert_eq!(swept.last().map(String::as_str), Some("/b/d"), "and begins anew at the end");
+        let swept: Vec<_> = (0..4).map(|_| sweep(&mut holdings, 90)).collect();
         assert_eq!(swept.last().map(String::as_str), Some(""));
     }
 }

@@ -282,3 +282,11 @@ fn a_fetch_goes_on_for_those_who_still_wait() {
     let effects = client.answer(read, answer(Some(value(10)), Some(grant(2))));
     assert_eq!(effects[1..], [served(&[7], "/a", value(10), Some(at(110)))]);
 }
+
+#[test]
+fn a_fetch_that_is_on_its_way_is_not_sent_again_because_a_lease_has_come() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/a");
+    assert!(matches!(client.only(&effects).1.body, Body::Read { .. }));
+    assert!(!client.holder.reads.stop_waiting(&data("/a")), "it waits for an answer, not for a lease");
+}
