@@ -142,3 +142,17 @@ fn who_registers_need_not_know_the_epoch() {
         assert!(matches!(answer(&effects), Answer::Registered { .. }), "{epoch}");
     }
 }
+
+#[test]
+fn what_rides_along_with_a_registration_counts_and_with_an_old_one_does_not() {
+    for (registration, is_written) in [(1, false), (2, true)] {
+        let mut world = World::new();
+        let (holder, _) = world.holder(&data("/a"));
+        let writer = world.session();
+        let recalled = recalls(&world.write(writer, put("/a", b"1")));
+        let consents = recalled.iter().map(|recall| recall.stamp).collect();
+        let header = Header { session: holder, registration, consents, ..Header::default() };
+        world.send(Request { header, body: Body::Register });
+        assert_eq!(!world.commit().is_empty(), is_written);
+    }
+}
