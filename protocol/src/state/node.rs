@@ -203,12 +203,12 @@ mod tests {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         // In the order of bytes, /a-b lies between /a and what is below /a, and /a0 right behind that.
-        for at in ["/a/x/deep", "/a/y", "/a-b/z", "/a0", "/a/x-1", "/a/x1", "/b/x/y/z"] {
+        for at in ["/a/x/deep", "/a/y", "/a-b/z", "/a0", "/a/x-1", "/a/x1", "/a/name/z", "/b/x/y/z"] {
             fixture.put(session, at, "");
         }
         let names = |at: &str| fixture.state.children(&path(at)).expect("it exists").names;
         assert_eq!(names("/"), ["a", "a-b", "a0", "b"]);
-        assert_eq!(names("/a"), ["x", "x-1", "x1", "y"]);
+        assert_eq!(names("/a"), ["name", "x", "x-1", "x1", "y"]);
         assert_eq!(names("/a/x"), ["deep"]);
         assert_eq!(names("/a/y"), [""; 0]);
         assert_eq!(fixture.state.children(&path("/none")), None);
