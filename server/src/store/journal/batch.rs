@@ -177,3 +177,43 @@ pub(super) fn may_begin(bytes: &[u8], last: u64) -> bool {
     };
     *tag == START && follows
 }
+
+#[cfg(test)]
+mod tests {
+    use fjall::{Database, KeyspaceCreateOptions, PersistMode};
+
+    use super::*;
+    use crate::store::journal::written_last;
+
+    #[test]
+    fn sequence_numbers_rise_from_batch_to_batch_over_restarts_too() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for _ in 0..3 {
+            let database = Database::builder(dir.path()).worker_threads(1).open().expect("opens");
+            let keyspace = database.keyspace("rows", KeyspaceCreateOptions::default).expect("opens");
+            for _ in 0..3 {
+                let mut batch = database.batch().durability(Some(PersistMode::SyncData));
+                batch.insert(&keyspace, "one", "value");
+                batch.remove(&keyspace, "gone");
+                batch.commit().expect("written");
+                // What is not in the journal draws numbers too.
+                keyspace.rotate_memtable_and_wait().expect("flushed");
+            }
+        }
+        let mut numbers = Vec::new();
+        let mut journals: Vec<_> = std::fs::read_dir(dir.path())
+            .expect("read")
+            .map(|entry| entry.expect("read").path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "jnl"))
+            .collect();
+        journals.sort();
+        assert_eq!(journals.last(), written_last(dir.path()).expect("read").as_ref());
+        for journal in journals {
+            let mut reader = io::BufReader::new(std::fs::File::open(journal).expect("opens"));
+            while let Some(Whole { sequence, .. }) = read(&mut reader).expect("read") {
+                numbers.push(sequence);
+            }
+        }
+        assert!(numbers.len() > 3 && numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
+    }
+}
