@@ -76,6 +76,19 @@ fn a_recall_reaches_copies_that_have_lapsed() {
 }
 
 #[test]
+fn a_recall_reaches_copies_that_a_new_lease_may_make_good_again() {
+    let mut client = Client::cached();
+    client.now = at(150);
+    let effects = client.read(5, "/b");
+    assert!(
+        matches!(client.only(&effects).1.body, Body::Acquire { valid_at: Some(_), .. }),
+        "the old lease is given up"
+    );
+    let effects = client.recall(recall(3, 1, vec![one("/a")]));
+    assert_eq!(effects, [Effect::Drop(vec![data("/a")]), consent(3)]);
+}
+
+#[test]
 fn a_gap_in_the_numbers_drops_everything_and_what_came_is_consented_to() {
     let mut client = Client::cached().cache("/b", 3);
     let effects = client.recall(recall(9, 3, vec![one("/c")]));
