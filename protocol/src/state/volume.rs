@@ -38,11 +38,10 @@ impl State {
             }
             text = match text.rfind('/') {
                 Some(end) if end > 0 => &text[..end],
-                _ if text.len() > 1 => "/",
                 _ => break,
             };
         }
-        self.volumes.first_key_value().expect("the root always is a volume")
+        self.volumes.first_key_value().expect("the root always is a volume, and comes before all others")
     }
 
     /// The volume with this top.

@@ -24,12 +24,14 @@ impl Client {
 #[test]
 fn of_a_volume_that_is_gone_the_copies_are_dropped_and_no_others() {
     let mut client = Client::cached().cache_below();
+    assert_eq!(client.holder.volume_of(&path("/v/b")), path("/v"));
     let effects = client.read(6, "/v/b");
     let read = client.only(&effects).0;
     let effects = client.answer(read, answer(Some(value(10)), None));
     assert_eq!(effects[0], Effect::Drop(vec![data("/v/a")]), "the answer was from the root");
     assert!(client.may_serve("/a"));
     assert_eq!(client.holder.certain_for(&path("/v"), client.now), Duration::ZERO);
+    assert_eq!(client.holder.volume_of(&path("/v/b")), Path::root());
 }
 
 #[test]
