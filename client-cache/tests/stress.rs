@@ -15,19 +15,21 @@ use std::{
 };
 
 use common::{Server, path, value};
-use leasehold_client_cache::{Client, Content, Path};
+use leasehold_client_cache::{Client, Content, Path, ReadOptions};
 
 const NODES: usize = 8;
 const READERS: usize = 4;
 const CLIENTS: usize = 3;
 /// So often is trouble made,
-const TROUBLES: usize = 8;
+const TROUBLES: usize = 5;
 /// each time after so much has happened since the last: reads from memory,
 const HITS_BETWEEN: u64 = 5_000;
 /// and acknowledged writes, many of them of each node.
 const WRITES_BETWEEN: u64 = 24;
 /// While the server is away, so many reads from memory are waited for, or that nothing may be read from there any more.
 const HITS_WITHOUT_SERVER: u64 = 1_000;
+/// A reader that waits for a server goes on with the next node after so long: that one may be in memory.
+const READ_MAX: Duration = Duration::from_millis(20);
 /// How often it is looked whether enough has happened.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// After so long it is given up that enough happens.
@@ -176,12 +178,13 @@ async fn write(
 /// Reads from memory what is there, and else from the server.
 fn read(client: &Client, counters: &[Counter], is_over: &AtomicBool, runtime: &tokio::runtime::Handle) {
     let (_ends_all, mut last) = (EndsAll(is_over), [0; NODES]);
+    let patience = ReadOptions { timeout: Some(READ_MAX), ..ReadOptions::default() };
     while !is_over.load(SeqCst) {
         for (counter, last) in counters.iter().zip(&mut last) {
             let least = counter.acknowledged.load(SeqCst).max(*last);
             let got = match client.cached(&counter.path) {
                 Some(content) => number(&content),
-                None => match runtime.block_on(client.read(&counter.path)) {
+                None => match runtime.block_on(client.read_with(&counter.path, patience)) {
                     Ok(read) => number(&read.content),
                     Err(_) => continue,
                 },
