@@ -3,10 +3,12 @@
 //! A [`Proposal`] is one log entry: several [`Command`]s that were ready at the same moment share it, and with it one
 //! fsync. Each command has one [`Outcome`], the same on every replica.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    id::{Epoch, Generation, Incarnation, Revision, Sequence, SessionId},
+    id::{Epoch, Generation, Incarnation, LeaseId, Revision, Sequence, SessionId},
     object::{ObjectSet, Stat, Value},
     path::Path,
     time::ClusterTime,
@@ -43,12 +45,14 @@ pub enum Command {
         /// What it calls itself, for people who look.
         name: String,
     },
-    /// A client has no more use for its identity, and has dropped all its copies.
+    /// A client has no more use for its identity, and has dropped all its copies. Nodes that go with its leases are
+    /// [removed](Command::Remove) after that.
     CloseSession {
         /// The client.
         session: SessionId,
     },
-    /// A session wants a lease on the volume that a path belongs to. It has stopped using any that it had there.
+    /// A session wants a lease on the volume that a path belongs to. It has stopped using any that it had there. If that one
+    /// carries nodes it is not replaced: the session gets it again, with more time.
     AcquireVolume {
         /// The session.
         session: SessionId,
@@ -60,7 +64,8 @@ pub enum Command {
         /// The leases that were renewed since the last tick.
         renewals: Vec<Renewal>,
     },
-    /// Ends a lease (T5). Changes nothing if the lease's horizon is not the one named here.
+    /// Ends a lease (T5). Changes nothing if the lease's horizon is not the one named here. The nodes that it carries are still there:
+    /// they are [removed](Command::Remove) when everyone has consented who may hold copies of them.
     Expire {
         /// The lease.
         lease: LeaseKey,
@@ -68,6 +73,12 @@ pub enum Command {
         incarnation: Incarnation,
         /// The horizon that the proposer saw pass.
         horizon: ClusterTime,
+    },
+    /// Removes the nodes that went with leases which have ended, those of each lease with one change. Consents were gathered for all
+    /// of them, and for the lists that they are in (S2, S8); nothing can have been attached to such a lease since.
+    Remove {
+        /// The leases.
+        leases: Vec<Incarnation>,
     },
     /// A client's write (S2, S9).
     Write {
@@ -81,6 +92,9 @@ pub enum Command {
         write: Write,
         /// The objects that consents were gathered for. If it would change another, it changes nothing.
         covers: Vec<ObjectSet>,
+        /// Of a [revocation](Write::RevokeLease): consents were gathered for each node that was attached up to this change, and
+        /// the lists that it is in. If the lease carries another, it changes nothing.
+        carried: Revision,
     },
 }
 
@@ -88,7 +102,7 @@ impl Write {
     /// About how many bytes it takes.
     pub(crate) fn weight(&self) -> usize {
         let value = if let Self::Put { value, .. } = self { value.len() } else { 0 };
-        value + self.path().as_str().len()
+        value + self.path().map_or(0, |path| path.as_str().len())
     }
 }
 
@@ -100,6 +114,7 @@ impl Command {
                 let paths = covers.iter().map(|set| set.path().as_str().len());
                 write.weight() + paths.sum::<usize>()
             }
+            Self::Remove { leases } => leases.len() * 8,
             Self::Tick { renewals } => renewals.iter().map(|renewal| renewal.lease.weight()).sum(),
             _ => 0,
         }
@@ -113,21 +128,24 @@ pub enum LeaseKey {
     Session(SessionId),
     /// A session's lease on the volume with this path.
     Volume(SessionId, Path),
+    /// A key lease, which is nobody's but whoever keeps it alive (etcd).
+    Key(LeaseId),
 }
 
 impl LeaseKey {
     /// About how many bytes a renewal of it takes.
     pub(crate) fn weight(&self) -> usize {
         match self {
-            Self::Session(_) => 32,
+            Self::Session(_) | Self::Key(_) => 32,
             Self::Volume(_, top) => 32 + top.as_str().len(),
         }
     }
 
-    /// Whose lease it is.
-    pub fn session(&self) -> SessionId {
+    /// Whose lease it is. A key lease is no session's.
+    pub fn session(&self) -> Option<SessionId> {
         match self {
-            Self::Session(session) | Self::Volume(session, _) => *session,
+            Self::Session(session) | Self::Volume(session, _) => Some(*session),
+            Self::Key(_) => None,
         }
     }
 }
@@ -154,6 +172,8 @@ pub enum Write {
         value: Value,
         /// What must hold for the write to take effect.
         condition: Condition,
+        /// The lease that the node goes with from now on.
+        attach: Attach,
     },
     /// Removes a node.
     Delete {
@@ -178,22 +198,54 @@ pub enum Write {
         /// What it promises from now on.
         settings: VolumeSettings,
     },
-    /// Lets the subtree belong to the volume above again. The nodes stay.
+    /// Lets the subtree belong to the volume above again. The nodes stay. Refused while a lease on the volume carries nodes.
     RemoveVolume {
         /// The top of the volume.
         path: Path,
     },
+    /// Grants a key lease (etcd). No node changes.
+    GrantLease {
+        /// Its name; none to be given one.
+        id: Option<LeaseId>,
+        /// How long it lasts from its grant, and from each renewal.
+        ttl: Duration,
+    },
+    /// Ends a key lease and removes the nodes that it carries, all at once.
+    RevokeLease {
+        /// The lease.
+        id: LeaseId,
+    },
+}
+
+/// The lease that a put attaches its node to. A node goes with one lease at most, a lease carries any number of nodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Attach {
+    /// None: the node stays until it is removed. A put that says nothing of leases means this, as in etcd.
+    #[default]
+    Nothing,
+    /// The one that it goes with already, or none.
+    Keep,
+    /// This key lease.
+    Lease(LeaseId),
+    /// The writer's lease on the volume that the node belongs to: service liveness by heartbeat.
+    Session,
 }
 
 impl Write {
-    /// The node that the write is about.
-    pub fn path(&self) -> &Path {
+    /// A put without conditions or lease.
+    pub fn put(path: Path, value: Value) -> Self {
+        Self::Put { path, value, condition: Condition::Any, attach: Attach::Nothing }
+    }
+
+    /// The node that the write is about, if it is about one.
+    pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Put { path, .. }
             | Self::Delete { path, .. }
             | Self::CreateVolume { path, .. }
             | Self::SetVolume { path, .. }
-            | Self::RemoveVolume { path } => path,
+            | Self::RemoveVolume { path } => Some(path),
+            Self::GrantLease { .. } | Self::RevokeLease { .. } => None,
         }
     }
 }
@@ -252,6 +304,11 @@ pub enum Outcome {
     /// The write would change objects that its consents do not cover, and changed nothing. The proposer gathers
     /// consents for those too and tries again (S2).
     NotCovered,
+    /// The nodes are gone.
+    Removed {
+        /// How many there were.
+        nodes: u64,
+    },
     /// The session does not exist: nothing changed.
     SessionGone,
     /// The request's number lies below the window of remembered outcomes: nothing changed.
@@ -269,7 +326,7 @@ pub enum Outcome {
 }
 
 /// A write that took effect.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Written {
     /// Its place in the order of all changes.
     pub revision: Revision,
@@ -277,6 +334,8 @@ pub struct Written {
     pub stat: Option<Stat>,
     /// How many nodes were removed.
     pub removed: u64,
+    /// The key lease that was granted.
+    pub lease: Option<LeaseId>,
 }
 
 /// Why a write did not take effect. It changed nothing.
@@ -341,5 +400,45 @@ pub enum WriteRefusal {
         path: Path,
         /// A volume at or below it.
         volume: Path,
+    },
+    /// There is no such key lease (any more).
+    #[error("lease {id:x} does not exist")]
+    LeaseNotFound {
+        /// The lease.
+        id: LeaseId,
+    },
+    /// There is a key lease of this name.
+    #[error("lease {id:x} exists already")]
+    LeaseExists {
+        /// The lease.
+        id: LeaseId,
+    },
+    /// The session has no lease on the node's volume that the node could go with.
+    #[error("{path} cannot go with its writer: the session has no lease on the volume {volume}")]
+    NoVolumeLease {
+        /// The node.
+        path: Path,
+        /// The volume that it belongs to.
+        volume: Path,
+    },
+    /// The node goes with a lease, and such a node has no children and is no volume (ZooKeeper).
+    #[error("{path} goes with a lease: expected a node that stays, to have children or be a volume")]
+    Leased {
+        /// The node.
+        path: Path,
+    },
+    /// The node cannot go with a lease, because it has children or is a volume (ZooKeeper).
+    #[error("{path} cannot go with a lease: expected a node without children that is no volume")]
+    NotALeaf {
+        /// The node.
+        path: Path,
+    },
+    /// A lease on the volume carries nodes.
+    #[error("session {session} has nodes in {path} that go with its lease on it: expected none")]
+    VolumeCarries {
+        /// The top of the volume.
+        path: Path,
+        /// The first session that has such nodes.
+        session: SessionId,
     },
 }

@@ -44,6 +44,12 @@ number! {
 }
 
 number! {
+    /// Names a key lease (etcd). Chosen by whoever asks for the lease, or by the state, which never chooses one that it has
+    /// chosen before. Written in hexadecimal, as etcd does.
+    LeaseId
+}
+
+number! {
     /// How often a volume's settings or borders have changed.
     Generation
 }
@@ -82,6 +88,12 @@ pub struct Stamp {
 impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.epoch, self.sequence)
+    }
+}
+
+impl fmt::LowerHex for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::LowerHex::fmt(&self.0, f)
     }
 }
 

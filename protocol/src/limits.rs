@@ -1,8 +1,13 @@
 //! How large what users send may be.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
-use crate::path::{COMPONENT_MAX_BYTES, PATH_MAX_BYTES, Path, PathError};
+use crate::{
+    path::{COMPONENT_MAX_BYTES, PATH_MAX_BYTES, Path, PathError},
+    volume::VolumeSettings,
+};
 
 /// Bounds on what users store. Each is configurable on the server and refused with the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -60,6 +65,24 @@ pub enum LimitError {
         /// Its length in bytes.
         got: usize,
         /// The bound in bytes.
+        expected: usize,
+    },
+    /// A key lease cannot have this term.
+    #[error("a term of {got:?} for a key lease: expected {least:?} to {most:?}")]
+    Ttl {
+        /// What was asked for.
+        got: Duration,
+        /// The least.
+        least: Duration,
+        /// The most.
+        most: Duration,
+    },
+    /// Too many key leases in one request.
+    #[error("{got} key leases in one request: expected at most {expected}")]
+    Leases {
+        /// How many.
+        got: usize,
+        /// The bound.
         expected: usize,
     },
     /// A limit is configured beyond what paths can have.
@@ -125,6 +148,23 @@ impl Limits {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The shortest term of a key lease: that of a volume lease.
+    pub const TTL_MIN: Duration = VolumeSettings::TERM_MIN;
+    /// The longest term of a key lease: about a year.
+    pub const TTL_MAX: Duration = VolumeSettings::OBJECT_TERM_MAX;
+
+    /// Checks the term of a key lease.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitError::Ttl`] with the numbers.
+    pub fn check_ttl(&self, ttl: Duration) -> Result<(), LimitError> {
+        if (Self::TTL_MIN..=Self::TTL_MAX).contains(&ttl) {
+            return Ok(());
+        }
+        Err(LimitError::Ttl { got: ttl, least: Self::TTL_MIN, most: Self::TTL_MAX })
     }
 
     /// Checks a session name's length.

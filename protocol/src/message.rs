@@ -4,17 +4,21 @@
 //! it may be lost with the connection, delayed, or (requests) sent twice. docs/PROTOCOL.md goes through each message.
 //! Times are durations: each side counts them on its own clock (T1).
 
+mod inspect;
+
+pub use inspect::*;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     command::{Write, WriteRefusal, Written},
-    id::{CoveringNumber, Epoch, Generation, Incarnation, Revision, Sequence, SessionId, Stamp},
+    id::{CoveringNumber, Epoch, Generation, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp},
     limits::LimitError,
     object::{Content, Object, ObjectSet},
     path::Path,
-    volume::{VolumeError, VolumeSettings},
+    volume::VolumeError,
 };
 
 /// From a client to the server that it takes for the leader.
@@ -115,6 +119,12 @@ pub enum Body {
     },
     /// One piece of the list of objects that the session holds in a volume (S7). Only ever adds; never a consent.
     Held(HeldPiece),
+    /// More time on key leases, please: each gets its full term again. Answered by [`Answer::Kept`]. Lost or twice: a lease
+    /// that is gone stays gone.
+    KeepLeases {
+        /// The leases; at most [`KEEP_LEASES_MAX`].
+        ids: Vec<LeaseId>,
+    },
     /// A look at the server's or the cluster's state, for people. Without a session.
     Inspect(Inspect),
 }
@@ -150,27 +160,8 @@ pub struct HeldPiece {
 /// Pieces of a held list have at most this many objects: a piece stays well below a frame.
 pub const HELD_PIECE_OBJECTS_MAX: usize = 512;
 
-/// What can be looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Inspect {
-    /// Which sessions hold leases on the objects at `path`, with what remains. From the leader.
-    Holders {
-        /// The node.
-        path: Path,
-    },
-    /// What writes of `path` wait for right now. From the leader.
-    Waits {
-        /// The node.
-        path: Path,
-    },
-    /// The volumes at and below `path`. From the leader.
-    Volumes {
-        /// The top.
-        path: Path,
-    },
-    /// The members, the leader, indexes. From any server.
-    Cluster,
-}
+/// The most key leases that one request keeps alive.
+pub const KEEP_LEASES_MAX: usize = 16_384;
 
 /// From a server to a client, to its request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -261,15 +252,36 @@ pub enum Answer {
         grant: Option<Grant>,
         /// The revision that was applied when the grant was made.
         applied: Revision,
+        /// More time on the key lease that was granted, counted by the client from before it sent the request (T2). In a repeated
+        /// answer it is computed afresh; none if the lease is gone by then.
+        kept: Option<Kept>,
     },
+    /// To [`Body::KeepLeases`]: one for each that was asked for, in order.
+    Kept(Vec<Kept>),
     /// To [`Inspect::Holders`].
     Holders(Vec<HolderInfo>),
     /// To [`Inspect::Waits`].
     Waits(Vec<WaitInfo>),
     /// To [`Inspect::Volumes`].
     Volumes(Vec<VolumeInfo>),
+    /// To [`Inspect::Lease`]; none if there is no such lease.
+    Lease(Option<LeaseInfo>),
+    /// To [`Inspect::Leases`]: in order, without their nodes. If there are none, there are no more.
+    Leases(Vec<LeaseInfo>),
     /// To [`Inspect::Cluster`].
     Cluster(ClusterInfo),
+}
+
+/// More time on a key lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Kept {
+    /// The lease.
+    pub id: LeaseId,
+    /// Its term, which renewals are paced by.
+    pub ttl: Duration,
+    /// How long from the sending of the request: the term, or less if the horizon is nearer (T6). None if the lease is gone, or has
+    /// been found to be over: it comes back no more.
+    pub span: Option<Duration>,
 }
 
 /// A volume lease that the leader tracks as covering.
@@ -409,81 +421,4 @@ pub enum Refusal {
         /// The bound.
         most: usize,
     },
-}
-
-/// One session's lease or hold on a node, for people.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct HolderInfo {
-    /// The session.
-    pub session: SessionId,
-    /// What it calls itself.
-    pub name: String,
-    /// The object that it holds, or may hold.
-    pub object: Object,
-    /// Whether the server assumes it rather than knows it.
-    pub is_covering: bool,
-    /// What remains of its volume lease, with the margin.
-    pub remaining: Duration,
-}
-
-/// What a write waits for, for people.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct WaitInfo {
-    /// The node that is written.
-    pub path: Path,
-    /// Who writes.
-    pub writer: SessionId,
-    /// The writer's name.
-    pub writer_name: String,
-    /// The session whose consent is missing; none while the write waits for others in its queue or for its commit.
-    pub holder: Option<SessionId>,
-    /// The holder's name.
-    pub holder_name: String,
-    /// How long the write has been waiting.
-    pub since: Duration,
-    /// At most how much longer it will wait for this holder.
-    pub at_most: Duration,
-}
-
-/// A volume, for people.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct VolumeInfo {
-    /// The top.
-    pub path: Path,
-    /// What it promises.
-    pub settings: VolumeSettings,
-    /// How often it has changed.
-    pub generation: Generation,
-    /// How many sessions have a lease on it.
-    pub leases: u64,
-}
-
-/// The cluster as one server sees it, for people.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ClusterInfo {
-    /// The server that answers.
-    pub replica: u64,
-    /// The leader, if known.
-    pub leader: Option<u64>,
-    /// The last epoch that the server has applied.
-    pub epoch: Epoch,
-    /// The last revision that the server has applied.
-    pub revision: Revision,
-    /// All members.
-    pub members: Vec<MemberInfo>,
-}
-
-/// A member of the cluster, for people.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct MemberInfo {
-    /// Its id.
-    pub replica: u64,
-    /// Where it listens.
-    pub address: String,
-    /// Whether its vote counts.
-    pub is_voter: bool,
-    /// The last log index that is known to be on its disk. Only the leader knows all.
-    pub matched: Option<u64>,
-    /// The last log index applied; known of the server that answers.
-    pub applied: Option<u64>,
 }

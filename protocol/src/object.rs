@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    id::{Revision, SessionId},
+    id::{LeaseId, Revision, SessionId},
     path::Path,
 };
 
@@ -135,8 +135,17 @@ pub struct Stat {
     pub version: u64,
     /// The value's length in bytes.
     pub value_len: u64,
-    /// The session whose volume lease the node goes with, for a node that does.
-    pub owner: Option<SessionId>,
+    /// The lease that the node goes with, for a node that does.
+    pub owner: Option<Owner>,
+}
+
+/// The lease that a node goes with: it is there until the lease ends, or until it is written without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Owner {
+    /// A key lease (etcd).
+    Lease(LeaseId),
+    /// The volume lease of a session: the node shows that the session lives (ZooKeeper's ephemeral nodes).
+    Session(SessionId),
 }
 
 /// The content of a node's data object.

@@ -184,6 +184,27 @@ impl Path {
         Self::of(&text)
     }
 
+    /// Whether this is the node right above `other`.
+    pub fn is_parent_of(&self, other: &Path) -> bool {
+        match other.text.rfind('/') {
+            Some(0) => self.is_root() && !other.is_root(),
+            Some(end) => *self.text == other.text[..end],
+            None => false,
+        }
+    }
+
+    /// The lowest node at or above all of these; the root for none.
+    pub fn common<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
+        let mut paths = paths.into_iter();
+        let Some(first) = paths.next() else { return Self::root() };
+        paths.fold(first.clone(), |mut common, path| {
+            while !common.contains(path) {
+                common = common.parent().unwrap_or_else(Self::root);
+            }
+            common
+        })
+    }
+
     /// The number of components; 0 for the root.
     pub fn depth(&self) -> usize {
         if self.is_root() { 0 } else { self.text.matches('/').count() }

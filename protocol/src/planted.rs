@@ -170,6 +170,18 @@ bugs! {
     ChangeHalfRemembered,
     /// A list of children is validated by the revision of the node's data (section 5). Read.
     ValidatedByOtherRevision,
+    /// Nobody is asked for consent to the removal of nodes whose lease has ended (S8). Read.
+    RemovalSparesNodes,
+    /// Nobody is asked for consent to the change of the lists that nodes go from whose lease has ended (S8). Read.
+    RemovalSparesLists,
+    /// A revocation takes along a node that was attached after consents were gathered (S2). Read.
+    AttachedUnasked,
+    /// Copies of nodes are leased while the removal of them gathers consents (S3). Read.
+    GrantDuringRemoval,
+    /// A put is answered with a lease though the same entry has removed its node (S3). Here.
+    GrantOfWhatIsGone,
+    /// A new lease takes the place of one that carries nodes: those of a live session go (zookeeper's opposite complaint). Here.
+    NodesLostWithNewLease,
 }
 
 impl std::str::FromStr for Bug {

@@ -84,7 +84,8 @@ impl Known {
 
     /// One write, and what its outcome says about those before.
     async fn write(&mut self, client: &Client, attempt: Attempt, value: String) {
-        let options = PutOptions { condition: self.condition(attempt), timeout: Some(PATIENT) };
+        let options =
+            PutOptions { condition: self.condition(attempt), timeout: Some(PATIENT), ..PutOptions::default() };
         let must_be_refused = self.must_be_refused(attempt);
         match client.put_with(&self.path, value.clone(), options).await {
             Ok(written) => {

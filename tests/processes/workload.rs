@@ -210,7 +210,7 @@ impl Work {
         let mut operation =
             Operation { number, path: path.to_string(), kind, begin, end: begin, outcome: Outcome::Unknown };
         self.notes.note(&Note::Operation(operation.clone()));
-        let put = |condition| PutOptions { condition, timeout: Some(WRITE_TIMEOUT) };
+        let put = |condition| PutOptions { condition, timeout: Some(WRITE_TIMEOUT), ..PutOptions::default() };
         let written = match &operation.kind {
             Kind::Delete => {
                 let options = DeleteOptions { timeout: Some(WRITE_TIMEOUT), ..DeleteOptions::default() };

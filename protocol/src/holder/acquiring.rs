@@ -12,9 +12,9 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Holder,
+    Holder, WriteId,
     flights::Purpose,
-    volumes::{Lease, Pace, Ride},
+    volumes::{Lease, Pace, Ride, Volume},
 };
 use crate::{
     id::{Epoch, Generation, Incarnation},
@@ -32,6 +32,8 @@ pub(super) struct Acquisition {
     path: Path,
     /// Fetches that wait for it.
     pub(super) waiters: BTreeSet<Object>,
+    /// Writes whose node is to go with it.
+    pub(super) writes: BTreeSet<WriteId>,
     /// It was sent at least once: what it may replace stands still.
     pub(super) is_sent: bool,
     /// What the copies were last valid at, as the request says.
@@ -47,15 +49,26 @@ impl Holder {
 
     /// Wants a lease on the volume that the object belongs to, believed to be `volume`. One is asked for at a time.
     pub(super) fn acquire(&mut self, volume: Path, object: &Object) {
-        if let Some(acquisition) = self.acquisitions.get_mut(&volume) {
-            acquisition.waiters.insert(object.clone());
-            return;
+        self.acquisition(volume, &object.path).waiters.insert(object.clone());
+    }
+
+    /// The same, for a write whose node is to go with the lease.
+    pub(super) fn acquire_for(&mut self, volume: Path, path: &Path, write: WriteId) {
+        self.acquisition(volume, path).writes.insert(write);
+    }
+
+    fn acquisition(&mut self, volume: Path, path: &Path) -> &mut Acquisition {
+        if !self.acquisitions.contains_key(&volume) {
+            self.volumes.learn(&volume);
+            self.queue.push(Purpose::Acquire(volume.clone()));
         }
-        self.volumes.learn(&volume);
-        let waiters = BTreeSet::from([object.clone()]);
-        let acquisition = Acquisition { path: object.path.clone(), waiters, is_sent: false, valid_at: None };
-        self.acquisitions.insert(volume.clone(), acquisition);
-        self.queue.push(Purpose::Acquire(volume));
+        self.acquisitions.entry(volume).or_insert_with(|| Acquisition {
+            path: path.clone(),
+            waiters: BTreeSet::new(),
+            writes: BTreeSet::new(),
+            is_sent: false,
+            valid_at: None,
+        })
     }
 
     /// Ends what the request may replace, then sends it.
@@ -64,6 +77,11 @@ impl Holder {
         let volume = self.volumes.learn(top);
         if !acquisition.is_sent && volume.live(now).is_some() {
             return self.stop_acquiring(top);
+        }
+        // Its nodes would go with it, and the lease may go on at the server: that is asked first.
+        if !volume.carries.is_empty() && volume.lease.is_some() {
+            self.keep_alive(now);
+            return self.wants_again(Purpose::Acquire(top.clone()), now);
         }
         volume.end_lease();
         let ended = volume.ended;
@@ -82,7 +100,7 @@ impl Holder {
     fn stop_acquiring(&mut self, top: &Path) {
         if let Some(acquisition) = self.acquisitions.remove(top) {
             self.tell_validities(&acquisition.path);
-            self.wake_waiters(acquisition.waiters);
+            self.wake_waiters(acquisition);
         }
     }
 
@@ -110,21 +128,23 @@ impl Holder {
         let top = answer.promise.volume.clone();
         let lease = self.volumes.get(&top).and_then(|volume| volume.lease.as_ref());
         let is_newest = lease.is_none_or(|lease| lease.incarnation < answer.promise.incarnation);
+        // The lease that there is, because nodes go with it: nothing begins, but the volume that was believed in is not there.
+        let is_same = lease.is_some_and(|lease| lease.incarnation == answer.promise.incarnation);
         // A lease on a volume that the path is not in is no answer to what was asked: nothing begins by it.
         if is_newest && top.contains(&acquisition.path) {
             let has_new_borders = self.generation_of(&top) != Some(answer.promise.generation);
             let valid_at = acquisition.valid_at.filter(|_| top == *asked);
             let since = self.revived_since(&top, valid_at, &answer);
             self.begin_lease(&top, since, sent, &answer, now);
-            if top != *asked && top.contains(asked) {
-                self.forget_volume(asked);
-            }
             if has_new_borders {
                 self.drop_older_generations(&top);
             }
         }
+        if (is_newest || is_same) && top.contains(&acquisition.path) && top != *asked && top.contains(asked) {
+            self.forget_volume(asked);
+        }
         self.tell_validities(&acquisition.path);
-        self.wake_waiters(acquisition.waiters);
+        self.wake_waiters(acquisition);
         if let Revival::AllBut { covering, .. } = answer.revival {
             let incarnation = answer.promise.incarnation;
             self.list_held(&Covering { volume: top, incarnation, number: covering }, now);
@@ -179,12 +199,16 @@ impl Holder {
             for object in &acquisition.waiters {
                 self.reads.go_without_lease(object);
             }
+            self.writes.go_without_lease(&acquisition.writes);
         }
         self.stop_acquiring(top);
     }
 
-    fn wake_waiters(&mut self, waiters: BTreeSet<Object>) {
-        for object in waiters {
+    fn wake_waiters(&mut self, acquisition: Acquisition) {
+        for write in acquisition.writes {
+            self.queue.push(Purpose::Write(write));
+        }
+        for object in acquisition.waiters {
             if self.reads.stop_waiting(&object) {
                 self.queue.push(Purpose::Read(object));
             }
@@ -214,9 +238,8 @@ impl Holder {
         let below = ObjectSet::Subtree(top.clone());
         let gone = self.copies.remove_where(&below, |copy| copy.validity.volume == *top);
         self.dropped(gone);
-        if let Some(volume) = self.volumes.get_mut(top) {
-            volume.end_lease();
-        }
+        let carried = self.volumes.get_mut(top).map(Volume::end_lease).unwrap_or_default();
+        self.tell_carried_gone(carried);
         self.tell_validity(top);
         self.held.remove(top);
         self.volumes.forget(top);

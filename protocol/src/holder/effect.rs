@@ -1,6 +1,6 @@
 //! What the holder wants done.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     input::{ReadId, Ticket, WriteId},
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     command::Written,
-    id::{Revision, SessionId, Stamp},
+    id::{LeaseId, Revision, SessionId, Stamp},
     message::{Consent, Refusal, Request},
     object::{Content, Object},
     path::Path,
@@ -96,6 +96,26 @@ pub enum Effect {
         write: WriteId,
         /// What came of it.
         result: Result<Written, WriteError>,
+    },
+    /// A key lease has been granted or renewed: it is certain until then on this client's clock.
+    LeaseKept {
+        /// The lease.
+        id: LeaseId,
+        /// Its term.
+        ttl: Duration,
+        /// When it ends, if it is not renewed.
+        until: Instant,
+    },
+    /// A key lease that was to be kept alive is over, or can no longer be relied on: told once, at the latest when this client's
+    /// clock says so. It is not kept alive any more.
+    LeaseOver {
+        /// The lease.
+        id: LeaseId,
+    },
+    /// The lease on a volume is over for good, and with it these nodes, which the session had attached to it.
+    CarriedGone {
+        /// The nodes.
+        nodes: Vec<Path>,
     },
     /// Tell the application: the state of the session has changed to this. Each change is told once.
     Connection(Connection),

@@ -22,6 +22,8 @@ pub(super) enum Purpose {
     KeepAlive,
     /// Get a lease on the volume that is believed to have this top.
     Acquire(Path),
+    /// Keep key leases alive.
+    KeepLeases,
     /// Tell what is held in the volume.
     Held(Path),
     /// Read the object.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::planted::Planted;
 use crate::{
     command::Write,
-    id::Stamp,
+    id::{LeaseId, Stamp},
     message::{Recall, Response},
     object::Object,
     path::Path,
@@ -68,6 +68,11 @@ pub enum Input {
         /// The change.
         change: Write,
     },
+    /// The application wants a key lease kept alive from now on. What comes of it is told by
+    /// [`Effect::LeaseKept`](super::Effect::LeaseKept) and [`Effect::LeaseOver`](super::Effect::LeaseOver).
+    Keep(LeaseId),
+    /// The application does not want the key lease kept alive any more.
+    LetGo(LeaseId),
     /// The application does not wait for the read any more.
     GiveUpRead(ReadId),
     /// The application does not wait for the write any more. Answered by [`Effect::WriteDone`](super::Effect::WriteDone)

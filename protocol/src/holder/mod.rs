@@ -29,6 +29,7 @@ mod flights;
 mod grants;
 mod held;
 mod input;
+mod keeping;
 mod queue;
 mod reads;
 mod recalls;
@@ -52,6 +53,7 @@ use self::{
     copies::Copies,
     flights::Flights,
     held::HeldList,
+    keeping::Keeping,
     queue::Queue,
     reads::Reads,
     recalls::Recalls,
@@ -93,6 +95,7 @@ pub struct Holder {
     reads: Reads,
     writes: Writes,
     held: BTreeMap<Path, HeldList>,
+    keeping: Keeping,
     /// What a planted mistake forgot to drop in time.
     late_drops: Vec<ObjectSet>,
     /// Effects of the step under way. Empty between steps.
@@ -120,6 +123,7 @@ impl Holder {
             reads: Reads::default(),
             writes: Writes::default(),
             held: BTreeMap::new(),
+            keeping: Keeping::default(),
             late_drops: Vec::new(),
             effects: Vec::new(),
         }
@@ -139,6 +143,8 @@ impl Holder {
             Input::Disconnected => self.disconnected(),
             Input::Read { read, object } => self.read(read, object, now),
             Input::Write { write, change } => self.write(write, change),
+            Input::Keep(id) => self.keep(id),
+            Input::LetGo(id) => self.let_go(id),
             Input::GiveUpRead(read) => self.give_up_read(read),
             Input::GiveUpWrite(write) => self.give_up_write(write),
             Input::Answered { ticket, response } => self.answered(ticket, response, now),
@@ -148,6 +154,7 @@ impl Holder {
             Input::Close => self.close(now),
         }
         self.send_ready(now);
+        self.keep_due(now);
         self.recalls.forget(self.flights.oldest_granting());
         std::mem::take(&mut self.effects)
     }
@@ -163,6 +170,7 @@ impl Holder {
             self.session_deadline(),
             self.silence_deadline(),
             self.probe_deadline(),
+            self.keeping_deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }

@@ -67,9 +67,17 @@ impl Holder {
     pub(super) fn lapsed(&mut self, lapse: &Lapse) {
         let Some(volume) = self.volumes.get_mut(&lapse.volume) else { return };
         if volume.lease.as_ref().is_some_and(|lease| lease.incarnation == lapse.incarnation) {
-            volume.end_lease();
+            let carried = volume.end_lease();
+            self.tell_carried_gone(carried);
             self.held.remove(&lapse.volume);
             self.tell_validity(&lapse.volume);
+        }
+    }
+
+    /// The lease is over that these nodes went with.
+    pub(super) fn tell_carried_gone(&mut self, nodes: Vec<Path>) {
+        if !nodes.is_empty() {
+            self.effects.push(Effect::CarriedGone { nodes });
         }
     }
 
@@ -85,6 +93,7 @@ impl Holder {
     /// What the clock says by itself, whatever the connection does (DESIGN section 2, client states).
     pub(super) fn note_time(&mut self, now: Instant) {
         let lapsed = self.volumes.note_lapsed(self.link == Link::Registered, now);
+        self.note_kept(now);
         let forgotten = self.session.as_ref().is_some_and(|session| now >= session.until);
         if lapsed || forgotten {
             self.endangered();

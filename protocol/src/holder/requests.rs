@@ -79,7 +79,7 @@ impl Holder {
                 Purpose::Held(volume) => self.send_held(&volume, now),
                 Purpose::Read(object) => self.send_read(&object, now),
                 Purpose::Write(write) => self.send_write(write, now),
-                Purpose::KeepAlive | Purpose::Open | Purpose::Register | Purpose::Close => {}
+                Purpose::KeepAlive | Purpose::KeepLeases | Purpose::Open | Purpose::Register | Purpose::Close => {}
             }
         }
     }
@@ -190,7 +190,7 @@ impl Holder {
     pub(super) fn wants_again(&mut self, purpose: Purpose, now: Instant) {
         match &purpose {
             // Renewals are asked for again at their own pace.
-            Purpose::KeepAlive => return,
+            Purpose::KeepAlive | Purpose::KeepLeases => return,
             Purpose::Read(object) => self.read_set_back(object),
             Purpose::Write(_) | Purpose::Acquire(_) | Purpose::Held(_) => {}
             Purpose::Open | Purpose::Register => {
@@ -206,7 +206,7 @@ impl Holder {
         match purpose {
             Purpose::Open | Purpose::Register => self.refused_session(refusal),
             Purpose::Close => self.closed(),
-            Purpose::KeepAlive => {}
+            Purpose::KeepAlive | Purpose::KeepLeases => {}
             Purpose::Acquire(volume) => self.refused_volume(&volume),
             Purpose::Held(volume) => {
                 self.held.remove(&volume);

@@ -82,7 +82,7 @@ impl Holder {
         self.reads.unsend_all();
         for purpose in self.flights.end_all() {
             match purpose {
-                Purpose::Open | Purpose::Register | Purpose::KeepAlive | Purpose::Held(_) => {}
+                Purpose::Open | Purpose::Register | Purpose::KeepAlive | Purpose::KeepLeases | Purpose::Held(_) => {}
                 Purpose::Close => self.closed(),
                 Purpose::Acquire(_) | Purpose::Read(_) | Purpose::Write(_) => self.queue.push(purpose),
             }
@@ -93,7 +93,7 @@ impl Holder {
 
     /// Whether there is anything to have a session for.
     pub(super) fn has_work(&self) -> bool {
-        !self.reads.is_empty() || !self.writes.is_empty()
+        !self.reads.is_empty() || !self.writes.is_empty() || !self.keeping.is_empty()
     }
 
     /// Says who is there, on a connection on which nothing has been said yet: everything else waits for the answer.
@@ -130,7 +130,11 @@ impl Holder {
             (Purpose::Held(volume), Answer::Noted) => self.held_noted(&volume),
             (Purpose::Acquire(volume), Answer::Acquired(answer)) => self.acquired(&volume, sent, epoch, answer, now),
             (Purpose::Read(object), Answer::Read(answer)) => self.read_answered(object, sent, epoch, answer, now),
-            (Purpose::Write(write), Answer::Written { written, stamp, grant, applied }) => {
+            (Purpose::KeepLeases, Answer::Kept(kept)) => self.kept(&kept, sent, now),
+            (Purpose::Write(write), Answer::Written { written, stamp, grant, applied, kept }) => {
+                if let Some(kept) = kept {
+                    self.kept_one(&kept, sent, now);
+                }
                 let done = super::writes::Done { written, stamp, grant, applied };
                 self.written(write, sent, epoch, done, now);
             }
@@ -286,6 +290,7 @@ impl Holder {
         }
         self.flights.end_all();
         self.reset();
+        self.keeping.clear();
         self.effects.push(Effect::DropAll);
         self.end_writes();
         let reads = self.reads.end_all();

@@ -4,7 +4,10 @@
 //! promise may still bring it back, for the server has not ended it), the server says that it has lapsed, or the client
 //! asks for a new one, which ends it from the sending on.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::validity::VolumeValidity;
 use crate::{
@@ -79,7 +82,7 @@ impl Pace {
     }
 
     /// From when on a renewal rides along with any request: a third of a term after the last.
-    fn rides_from(&self) -> Instant {
+    pub(super) fn rides_from(&self) -> Instant {
         self.due.before(self.term / 6)
     }
 }
@@ -116,17 +119,20 @@ pub(super) struct Volume {
     pub(super) ended: Option<Ended>,
     /// It was used since its last renewal was sent.
     pub(super) is_used: bool,
+    /// The nodes of this session that go with the lease: while there are any it is renewed whether or not anything is read.
+    pub(super) carries: BTreeSet<Path>,
     /// What the cache has been told.
     pub(super) told: VolumeValidity,
 }
 
 impl Volume {
-    /// Ends the lease on this side.
-    pub(super) fn end_lease(&mut self) {
+    /// Ends the lease on this side. Returns the nodes that went with it.
+    pub(super) fn end_lease(&mut self) -> Vec<Path> {
         if let Some(lease) = self.lease.take() {
             let Lease { incarnation, generation, revision, since, .. } = lease;
             self.ended = Some(Ended { last: LastValid { incarnation, generation, revision }, since });
         }
+        std::mem::take(&mut self.carries).into_iter().collect()
     }
 
     /// The lease, if its time has not passed.
@@ -136,7 +142,7 @@ impl Volume {
 
     /// Whether a renewal is worth asking for.
     fn wants_renewal(&self) -> bool {
-        self.is_used || self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted)
+        self.is_used || !self.carries.is_empty() || self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted)
     }
 }
 
@@ -195,7 +201,8 @@ impl Volumes {
         if self.map.len() < VOLUMES_MAX {
             return None;
         }
-        let is_idle = |volume: &Volume| volume.lease.as_ref().is_none_or(|lease| lease.has_lapsed);
+        let is_idle =
+            |volume: &Volume| volume.carries.is_empty() && volume.lease.as_ref().is_none_or(|lease| lease.has_lapsed);
         self.map.iter().find(|(top, volume)| !top.is_root() && is_idle(volume)).map(|(top, _)| top.clone())
     }
 

@@ -9,13 +9,13 @@
 //! *unknown*.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
 use super::{Effect, Holder, Ticket, WriteError, WriteId, flights::Purpose, grants::Arrival, volumes::Ride};
 use crate::{
-    command::{Write, Written},
+    command::{Attach, Write, Written},
     id::{Epoch, Revision, Sequence, Stamp},
     message::{Body, Grant, Refusal},
     object::{Content, Data, Object, ObjectSet},
@@ -40,6 +40,8 @@ struct Pending {
     /// Under which it is on its way.
     ticket: Option<Ticket>,
     sendings: u32,
+    /// The server will give no lease for its node to go with: it is sent all the same, to be refused.
+    goes_without_lease: bool,
 }
 
 /// All writes that have not been answered.
@@ -120,6 +122,15 @@ impl Writes {
         self.backlog.drain(..room.min(self.backlog.len())).collect()
     }
 
+    /// These have waited in vain for a lease that their nodes are to go with.
+    pub(super) fn go_without_lease(&mut self, writes: &BTreeSet<WriteId>) {
+        for write in writes {
+            if let Some(pending) = self.pending.get_mut(write) {
+                pending.goes_without_lease = true;
+            }
+        }
+    }
+
     /// Ends all, in order; whether each was ever sent. Numbers begin anew, for another session.
     pub(super) fn end_all(&mut self) -> Vec<(WriteId, bool)> {
         let all = std::mem::take(self).pending;
@@ -140,8 +151,10 @@ fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
         | Write::CreateVolume { path, .. }
         | Write::SetVolume { path, .. }
         | Write::RemoveVolume { path } => vec![ObjectSet::Subtree(path.clone())],
+        // Which nodes go with the lease is not known here.
+        Write::GrantLease { .. } | Write::RevokeLease { .. } => return Vec::new(),
     };
-    sets.extend(parent(change.path()));
+    sets.extend(change.path().and_then(parent));
     sets
 }
 
@@ -152,14 +165,26 @@ impl Holder {
             let result = Err(WriteError::NotSent);
             return self.effects.push(Effect::WriteDone { write, result });
         }
-        self.volumes.touch(change.path());
-        let pending = Pending { change, dropped: Vec::new(), sequence: None, ticket: None, sendings: 0 };
+        if let Some(path) = change.path() {
+            self.volumes.touch(path);
+        }
+        let pending = Pending {
+            change,
+            dropped: Vec::new(),
+            sequence: None,
+            ticket: None,
+            sendings: 0,
+            goes_without_lease: false,
+        };
         self.writes.pending.insert(write, pending);
         self.queue.push(Purpose::Write(write));
     }
 
     /// Sends a write, for the first time or again: each time its own copies go first (S2w).
     pub(super) fn send_write(&mut self, write: WriteId, now: Instant) {
+        if !self.has_lease_for(write, now) {
+            return;
+        }
         if !self.writes.number(write) {
             return;
         }
@@ -168,7 +193,7 @@ impl Holder {
             return;
         }
         if pending.dropped.is_empty() {
-            let data = self.copies.get(&Object::data(pending.change.path().clone()));
+            let data = pending.change.path().and_then(|path| self.copies.get(&Object::data(path.clone())));
             let is_known_to_exist = data.is_some_and(|copy| copy.modified.is_some());
             pending.dropped = may_change(&pending.change, is_known_to_exist);
         }
@@ -180,12 +205,27 @@ impl Holder {
         if is_first || !self.planted(Bug::ResendKeepsCopy) {
             self.overtake(&dropped, self.seen.max(floor));
         }
-        let path = change.path().clone();
+        let path = change.path().cloned();
+        let ride = path.as_ref().map_or(Ride::Due, Ride::Along);
         let body = Body::Write { write: change, dropped, seen };
-        let ticket = self.send(Purpose::Write(write), body, Ride::Along(&path), now);
+        let ticket = self.send(Purpose::Write(write), body, ride, now);
         if let Some(pending) = self.writes.pending.get_mut(&write) {
             pending.ticket = Some(ticket);
         }
+    }
+
+    /// Whether the lease is held that the written node is to go with. If not it is asked for, and the write sent later.
+    fn has_lease_for(&mut self, write: WriteId, now: Instant) -> bool {
+        let Some(pending) = self.writes.pending.get(&write) else { return false };
+        let Write::Put { path, attach: Attach::Session, .. } = &pending.change else { return true };
+        let top = self.volumes.nearest(path);
+        let is_sent = pending.sequence.is_some() || pending.goes_without_lease;
+        if is_sent || self.volumes.get(&top).is_some_and(|volume| volume.live(now).is_some()) {
+            return true;
+        }
+        let path = path.clone();
+        self.acquire_for(top, &path, write);
+        false
     }
 
     /// The write took effect.
@@ -193,6 +233,7 @@ impl Holder {
         let Some(pending) = self.end_write(write) else { return };
         let Done { written, stamp, grant, applied } = done;
         self.overtake_older(&pending.dropped, stamp);
+        self.note_carried(&pending.change);
         if let (Write::Put { path, value, .. }, Some(stat), Some(grant)) = (pending.change, written.stat, grant) {
             let object = Object::data(path);
             let arrival = Arrival { grant: &grant, epoch, applied, sent };
@@ -202,6 +243,23 @@ impl Holder {
             }
         }
         self.effects.push(Effect::WriteDone { write, result: Ok(written) });
+    }
+
+    /// A write has taken effect: its node goes with this session's lease from now on, or does not any more.
+    fn note_carried(&mut self, change: &Write) {
+        let Some(path) = change.path() else { return };
+        let top = self.volumes.nearest(path);
+        let volume = self.volumes.learn(&top);
+        match change {
+            Write::Put { attach: Attach::Session, .. } if volume.lease.is_some() => {
+                volume.carries.insert(path.clone());
+            }
+            // The lease was over before this was heard.
+            Write::Put { attach: Attach::Session, .. } => self.tell_carried_gone(vec![path.clone()]),
+            Write::Put { attach: Attach::Keep, .. } => {}
+            Write::Put { .. } | Write::Delete { .. } => volume.carries.retain(|carried| !path.contains(carried)),
+            _ => {}
+        }
     }
 
     /// Drops what is older than the write's own stamp, and refuses it if it comes later.
@@ -251,7 +309,8 @@ impl Holder {
         for (write, one) in pending {
             let purpose = Purpose::Write(*write);
             let flies = one.ticket.is_some_and(|ticket| self.flights.purpose(ticket) == Some(&purpose));
-            let waits = self.queue.iter().any(|other| *other == purpose) || backlog.contains(write);
+            let wants_lease = self.acquisitions.values().any(|acquisition| acquisition.writes.contains(write));
+            let waits = self.queue.iter().any(|other| *other == purpose) || backlog.contains(write) || wants_lease;
             if flies == waits {
                 return Err(format!("{write:?} is to be both on its way and waiting, or neither: {one:?}"));
             }

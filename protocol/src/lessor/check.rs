@@ -1,8 +1,15 @@
 //! What must hold after every step. Run by tests; see the invariants in docs/PROTOCOL.md.
 
-use crate::{command::LeaseKey, state::State};
+use crate::{
+    command::LeaseKey,
+    object::{Object, ObjectSet},
+    state::State,
+};
 
-use super::Lessor;
+use super::{
+    Lessor,
+    writes::{Pending, Turn},
+};
 
 impl Lessor {
     /// Checks the invariants that the lessor can see by itself, against the state that it was last stepped with.
@@ -23,7 +30,7 @@ impl Lessor {
 
     /// No promised end goes beyond the replicated horizon (T6; DHCP failover's maximum client lead time).
     fn promises_stay_within_horizons(&self, state: &State) -> Result<(), String> {
-        for (key, end) in self.ends.iter().filter(|(key, _)| matches!(key, LeaseKey::Volume(..))) {
+        for (key, end) in self.ends.iter().filter(|(key, _)| !matches!(key, LeaseKey::Session(_))) {
             if let Some(lease) = state.lease(key).filter(|lease| lease.incarnation == end.incarnation)
                 && end.end > lease.horizon
             {
@@ -57,18 +64,33 @@ impl Lessor {
 
     /// A write that is not proposed waits for each session that was granted an object it covers (S2), and none that
     /// waits for nothing is left waiting.
-    fn writes_wait_for_every_known_holder(&self, _state: &State) -> Result<(), String> {
-        let now = self.clock.ending();
+    fn writes_wait_for_every_known_holder(&self, state: &State) -> Result<(), String> {
         for (turn, pending) in self.writes.iter() {
             if pending.is_ready() {
                 return Err(format!("write {turn} waits for nothing and is not proposed"));
             }
-            for set in pending.covers.iter().filter(|_| !pending.is_proposed) {
-                for ((object, session), lease) in self.holdings.leases_in(set) {
-                    if !lease.source.is_listed() && lease.over > now && !pending.waits.contains_key(session) {
-                        return Err(format!("write {turn} does not wait for {session}, which holds {object}"));
-                    }
+            if pending.is_proposed {
+                continue;
+            }
+            for set in &pending.covers {
+                self.waits_for_holders(turn, pending, set)?;
+            }
+            for path in pending.carried.iter().flat_map(|lease| state.carried(*lease)) {
+                // What was attached since is found out when the command is applied.
+                if state.node(path).is_some_and(|node| node.modify_revision <= pending.carried_at) {
+                    self.waits_for_holders(turn, pending, &ObjectSet::One(Object::data(path.clone())))?;
+                    self.waits_for_holders(turn, pending, &ObjectSet::One(Object::children(path.clone())))?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    fn waits_for_holders(&self, turn: Turn, pending: &Pending, set: &ObjectSet) -> Result<(), String> {
+        let now = self.clock.ending();
+        for ((object, session), lease) in self.holdings.leases_in(set) {
+            if !lease.source.is_listed() && lease.over > now && !pending.waits.contains_key(session) {
+                return Err(format!("write {turn} does not wait for {session}, which holds {object}"));
             }
         }
         Ok(())

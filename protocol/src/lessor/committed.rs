@@ -1,10 +1,10 @@
 //! What follows from the log: proposals of this lessor that were committed and applied just now.
 
 use crate::{
-    command::{Command, LeaseKey, Outcome, Write, WriteRefusal, Written},
+    command::{LeaseKey, Outcome, Write, WriteRefusal, Written},
     id::{Epoch, Incarnation, SessionId, Stamp},
-    message::{Acquired, Answer, Grant, LastValid, Refusal, Revival},
-    object::{Object, ObjectSet, compact},
+    message::{Acquired, Answer, LastValid, Refusal, Revival},
+    object::{Object, ObjectSet},
     path::Path,
     planted::Bug,
     state::{Lease, State},
@@ -16,7 +16,7 @@ use super::{
     Asker, InFlight, Lessor, Reason, StepContext,
     ends::Ends,
     holdings::Mode,
-    writes::{Pending, Turn},
+    writes::{Asked, Pending, Turn, Work},
 };
 
 /// The most bytes of paths in the list of changes for a returning session; with more, revalidating one by one is cheaper.
@@ -32,6 +32,7 @@ impl Lessor {
             match reason {
                 Reason::Begin => self.begin(&outcome, proposed_at, turn),
                 Reason::Tick => self.is_ticking = false,
+                Reason::Remove(waiting) => self.removed(waiting),
                 Reason::Open(asker) => self.opened(&asker, &outcome, turn),
                 Reason::Close(asker) => self.closed(&asker, turn),
                 Reason::Acquire(asker, valid_at) => self.acquired(&asker, valid_at, &outcome, turn),
@@ -97,6 +98,9 @@ impl Lessor {
             return self.reply_bare(asker, Err(refusal), turn);
         };
         let key = LeaseKey::Volume(session, volume.clone());
+        if self.ends.get(&key).is_some_and(|end| end.incarnation == *incarnation) {
+            return self.acquired_again(asker, &key, volume, turn);
+        }
         let revival = self.revival(volume, *incarnation, valid_at, turn);
         let mode = match (&revival, tracking(volume, turn.state)) {
             (_, Tracking::Covering) => Mode::Covering,
@@ -113,6 +117,22 @@ impl Lessor {
         let stamp = self.channel(session).stamp(epoch);
         match self.promise(&key, volume, turn) {
             Some(promise) => self.reply(asker, Ok(Answer::Acquired(Acquired { promise, stamp, revival })), turn),
+            None => self.reply(asker, Err(Refusal::Retry), turn),
+        }
+    }
+
+    /// A session has the lease that it had, because nodes go with it. Its copies are still counted; those that it has are good again one
+    /// by one. If the end of the lease has been decided, it has to ask once more when that is there.
+    fn acquired_again(&mut self, asker: &Asker, key: &LeaseKey, volume: &Path, turn: &mut StepContext<'_>) {
+        let Some(epoch) = self.epoch else { return };
+        let is_ending = self.ends.get(key).is_some_and(|end| end.is_ending);
+        let stamp = self.channel(asker.session).stamp(epoch);
+        let promise = if is_ending { None } else { self.promise(key, volume, turn) };
+        match promise {
+            Some(promise) => {
+                let acquired = Acquired { promise, stamp, revival: Revival::None };
+                self.reply(asker, Ok(Answer::Acquired(acquired)), turn);
+            }
             None => self.reply(asker, Err(Refusal::Retry), turn),
         }
     }
@@ -137,6 +157,7 @@ impl Lessor {
             Some(mut changed) => {
                 if !self.planted(Bug::OmitWritesUnderWay) {
                     changed.extend(self.writes.covers_within(volume));
+                    changed.extend(self.removed_within(volume, state));
                 }
                 Revival::AllBut { changed, covering: self.next_covering() }
             }
@@ -150,26 +171,30 @@ impl Lessor {
         match outcome {
             Outcome::Expired => match &key {
                 LeaseKey::Session(session) => self.forget_session(*session, turn),
-                LeaseKey::Volume(session, volume) => {
-                    self.ends.remove(&key);
-                    self.holdings.end(volume, *session, turn.state);
-                    self.end_waits_without_lease(*session);
-                }
+                LeaseKey::Volume(..) | LeaseKey::Key(_) => self.forget_lease(&key, turn),
             },
             // A tick on its way moved the horizon. The lease is not renewed any more; its end is proposed again (T5). A new
             // lease that came with the same entry has nothing to do with that.
             //
             // A session was promised nothing: a sign of life, such as a new volume lease, keeps it.
-            Outcome::HorizonMoved { horizon } => {
+            Outcome::HorizonMoved { .. } => {
                 if let LeaseKey::Session(_) = &key {
                     self.ends.insert(key, incarnation, self.clock.ending().after(State::SESSION_TERM));
                 } else if turn.state.lease(&key).is_some_and(is_meant) {
-                    let (horizon, reason) = (*horizon, Reason::Expire(key.clone(), incarnation));
-                    self.propose(Command::Expire { lease: key, incarnation, horizon }, reason);
+                    self.propose_end(key, incarnation, turn.state);
                 }
             }
             // Another incarnation has taken its place.
             _ => {}
+        }
+    }
+
+    /// A lease is gone from the replicated state.
+    pub(super) fn forget_lease(&mut self, key: &LeaseKey, turn: &StepContext<'_>) {
+        self.ends.remove(key);
+        if let LeaseKey::Volume(session, volume) = key {
+            self.holdings.end(volume, *session, turn.state);
+            self.end_waits_without_lease(*session);
         }
     }
 
@@ -202,18 +227,32 @@ impl Lessor {
                 return self.write_refused(waiting, |_, got| Refusal::Window { got, lowest, highest }, turn);
             }
         };
-        let Some((pending, ready)) = self.writes.leave(waiting) else { return };
-        if result.is_ok() && !matches!(pending.write, Write::Put { .. } | Write::Delete { .. }) {
-            self.resettle(pending.write.path(), turn.state);
+        let Some((asked, ready)) = self.leave_asked(waiting) else { return };
+        match (&result, &asked.write) {
+            (Err(_), _) | (Ok(_), Write::Put { .. } | Write::Delete { .. }) => {}
+            (Ok(written), Write::GrantLease { .. }) => self.key_lease_granted(written, turn),
+            (Ok(_), Write::RevokeLease { id }) => self.forget_lease(&LeaseKey::Key(*id), turn),
+            (
+                Ok(_),
+                Write::CreateVolume { path, .. } | Write::SetVolume { path, .. } | Write::RemoveVolume { path },
+            ) => self.resettle(path, turn.state),
         }
-        self.answer_write(pending, &result, turn);
+        self.answer_write(asked, &result, turn);
         self.propose_ready(ready);
+    }
+
+    /// A client's write is over.
+    fn leave_asked(&mut self, waiting: Turn) -> Option<(Asked, Vec<Turn>)> {
+        match self.writes.leave(waiting)? {
+            (Pending { work: Work::Client(asked), .. }, ready) => Some((asked, ready)),
+            _ => None,
+        }
     }
 
     /// The write would have changed objects that no consent covers. It keeps its turn, and gathers those too (S2).
     fn gather_again(&mut self, waiting: Turn, turn: &mut StepContext<'_>) {
-        let Some(pending) = self.writes.get(waiting) else { return };
-        let covers = compact(turn.state.footprint(&pending.write).unwrap_or_default());
+        let Some(asked) = self.writes.get(waiting).and_then(Pending::asked) else { return };
+        let covers = self.covers(asked.session, &asked.write, turn.state);
         let ready = self.writes.cover(waiting, covers);
         self.propose_ready(ready);
         if self.planted(Bug::CoverWithoutGathering) {
@@ -228,39 +267,27 @@ impl Lessor {
         refusal: impl Fn(SessionId, crate::id::Sequence) -> Refusal,
         turn: &mut StepContext<'_>,
     ) {
-        let Some((pending, ready)) = self.writes.leave(waiting) else { return };
-        for asker in &pending.askers {
-            self.reply(asker, Err(refusal(pending.session, pending.sequence)), turn);
+        let Some((asked, ready)) = self.leave_asked(waiting) else { return };
+        for asker in &asked.askers {
+            self.reply(asker, Err(refusal(asked.session, asked.sequence)), turn);
         }
         self.propose_ready(ready);
     }
 
     /// Answers all who asked. The last of them gets a lease on what was written, so that its next read is a hit.
-    fn answer_write(&mut self, pending: Pending, result: &Result<Written, WriteRefusal>, turn: &mut StepContext<'_>) {
-        let Pending { askers, write, session, .. } = pending;
+    fn answer_write(&mut self, asked: Asked, result: &Result<Written, WriteRefusal>, turn: &mut StepContext<'_>) {
+        let Asked { askers, write, .. } = asked;
         let last = askers.len().saturating_sub(1);
         for (place, asker) in askers.iter().enumerate() {
             let answer = match result {
                 Err(refusal) => Err(Refusal::Write(refusal.clone())),
-                Ok(written) => {
-                    let stamp = self.stamp(session);
-                    let grant = if place == last { self.grant_written(session, &write, turn) } else { None };
-                    Ok(Answer::Written { written: written.clone(), stamp, grant, applied: turn.state.revision() })
-                }
+                Ok(written) => Ok(self.written_answer(asker.session, &write, written, place == last, turn)),
             };
             self.reply(asker, answer, turn);
         }
     }
 
-    /// A lease for the writer on what a put has written.
-    fn grant_written(&mut self, session: SessionId, write: &Write, turn: &StepContext<'_>) -> Option<Grant> {
-        match write {
-            Write::Put { path, .. } => self.grant(session, &Object::data(path.clone()), turn),
-            _ => None,
-        }
-    }
-
-    /// Repeats a remembered outcome: without any lease, and with promises computed afresh (S9).
+    /// Repeats a remembered outcome: without any lease on objects, and with promises computed afresh (S9).
     pub(super) fn answer_again(
         &mut self,
         asker: &Asker,
@@ -268,16 +295,36 @@ impl Lessor {
         outcome: Result<Written, WriteRefusal>,
         turn: &mut StepContext<'_>,
     ) {
+        let grants = self.planted(Bug::LeaseWithReplayedAnswer);
         let answer = match outcome {
             Err(refusal) => Err(Refusal::Write(refusal)),
-            Ok(written) => {
-                let stamp = self.stamp(asker.session);
-                let grants = self.planted(Bug::LeaseWithReplayedAnswer);
-                let grant = if grants { self.grant_written(asker.session, write, turn) } else { None };
-                Ok(Answer::Written { written, stamp, grant, applied: turn.state.revision() })
-            }
+            Ok(written) => Ok(self.written_answer(asker.session, write, &written, grants, turn)),
         };
         self.reply(asker, answer, turn);
+    }
+
+    /// The answer to a write that took effect; with a lease for the writer on what a put has written, if it is to have one.
+    fn written_answer(
+        &mut self,
+        session: SessionId,
+        write: &Write,
+        written: &Written,
+        grants: bool,
+        turn: &StepContext<'_>,
+    ) -> Answer {
+        let stamp = self.stamp(session);
+        // What was written may be gone again by the same entry, and by no write that stands in the object's queue: what went with an
+        // ended lease.
+        let is_there = |path: &Path| turn.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
+        let is_careless = self.planted(Bug::GrantOfWhatIsGone) || self.planted(Bug::LeaseWithReplayedAnswer);
+        let grant = match write {
+            Write::Put { path, .. } if grants && (is_there(path) || is_careless) => {
+                self.grant(session, &Object::data(path.clone()), turn)
+            }
+            _ => None,
+        };
+        let kept = written.lease.map(|id| self.keep(id, turn));
+        Answer::Written { written: written.clone(), stamp, grant, applied: turn.state.revision(), kept }
     }
 
     fn stamp(&mut self, session: SessionId) -> Stamp {

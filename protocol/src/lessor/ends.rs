@@ -75,7 +75,8 @@ impl Ends {
     /// The leases of one session.
     pub(super) fn of(&self, session: SessionId) -> impl Iterator<Item = &LeaseKey> {
         let volumes = LeaseKey::Volume(session, Path::root())..;
-        let volumes = self.ends.range(volumes).map(|(key, _)| key).take_while(move |key| key.session() == session);
+        let volumes =
+            self.ends.range(volumes).map(|(key, _)| key).take_while(move |key| key.session() == Some(session));
         self.ends.get_key_value(&LeaseKey::Session(session)).map(|(key, _)| key).into_iter().chain(volumes)
     }
 
@@ -175,7 +176,7 @@ mod tests {
         ends.insert(LeaseKey::Session(session), Incarnation(1), end);
         ends.insert(LeaseKey::Session(other), Incarnation(2), end);
         let mut next = || {
-            let may_end = |key: &LeaseKey| key.session() == other;
+            let may_end = |key: &LeaseKey| key.session() == Some(other);
             ends.next_over(end, |_| Duration::ZERO, may_end, Duration::from_secs(1))
         };
         assert_eq!(next(), Some((LeaseKey::Session(other), Incarnation(2))));

@@ -4,19 +4,21 @@ use std::time::Duration;
 
 use crate::{
     command::{Command, LeaseKey},
-    id::SessionId,
+    id::{Incarnation, SessionId},
     planted::Bug,
     state::State,
+    time::DriftAllowance,
 };
 
 use super::{Lessor, Reason, SWEEP_MAX, StepContext, TICK_BYTES_MAX};
 
 impl Lessor {
-    pub(super) fn look_at_the_clock(&mut self, turn: &StepContext<'_>) {
+    pub(super) fn look_at_the_clock(&mut self, turn: &mut StepContext<'_>) {
         if self.epoch.is_none() {
             return;
         }
         self.propose_expiries(turn);
+        self.remove_orphans(turn);
         self.propose_tick(turn);
     }
 
@@ -27,19 +29,25 @@ impl Lessor {
         let unclamped = self.clock.promising(turn.now).filter(|_| self.planted(Bug::PauseEndsLeases));
         let now = unclamped.unwrap_or(ending);
         let has_margin = !self.planted(Bug::LeaseWithoutMargin);
-        let margin = |key: &LeaseKey| if has_margin { state.margin(key) } else { Duration::ZERO };
+        let drift = self.config.drift;
+        let margin = |key: &LeaseKey| if has_margin { margin(key, state, drift) } else { Duration::ZERO };
         let may_end = |key: &LeaseKey| match key {
             LeaseKey::Session(session) => state.leases_of(*session).all(|(key, _)| matches!(key, LeaseKey::Session(_))),
-            LeaseKey::Volume(..) => true,
+            LeaseKey::Volume(..) | LeaseKey::Key(_) => true,
         };
         while let Some((lease, incarnation)) = self.ends.next_over(now, margin, may_end, state.tick()) {
-            let Some(horizon) = state.lease(&lease).map(|lease| lease.horizon) else { continue };
-            if self.planted(Bug::EndedBeforeApplied) {
-                self.end_waits(lease.session(), |_| true);
+            if let Some(session) = lease.session().filter(|_| self.planted(Bug::EndedBeforeApplied)) {
+                self.end_waits(session, |_| true);
             }
-            let reason = Reason::Expire(lease.clone(), incarnation);
-            self.propose(Command::Expire { lease, incarnation, horizon }, reason);
+            self.propose_end(lease, incarnation, state);
         }
+    }
+
+    /// Proposes the end of a lease: if its horizon is still this when that is applied (T5).
+    pub(super) fn propose_end(&mut self, lease: LeaseKey, incarnation: Incarnation, state: &State) {
+        let Some(horizon) = state.lease(&lease).map(|lease| lease.horizon) else { return };
+        let reason = Reason::Expire(lease.clone(), incarnation);
+        self.propose(Command::Expire { lease, incarnation, horizon }, reason);
     }
 
     /// Moves the horizons of what was renewed, and carries the cluster's time into the log (T6). One tick at a time.
@@ -66,3 +74,15 @@ impl Lessor {
         }
     }
 }
+
+/// What the server waits beyond a lease's end (T3). A key lease has no volume whose settings would say it: whoever keeps it alive
+/// counts its term on a clock of his own, and the margin is what that can be apart over a term and a tick, and a little more.
+pub(super) fn margin(key: &LeaseKey, state: &State, drift: DriftAllowance) -> Duration {
+    match (key, state.lease(key)) {
+        (LeaseKey::Key(_), Some(lease)) => drift.over(lease.term.saturating_add(state.tick())) * 2 + KEY_MARGIN_MIN,
+        _ => state.margin(key),
+    }
+}
+
+/// What the margin of a key lease is beyond what clocks may drift.
+const KEY_MARGIN_MIN: Duration = Duration::from_millis(1);

@@ -224,6 +224,12 @@ impl Holdings {
         holders.into_iter().map(|((session, volume), over)| (session, volume, over)).collect()
     }
 
+    /// The sessions that may hold anything of the volume, each with its lease on it.
+    pub(super) fn coverings_of(&self, volume: &Path) -> impl Iterator<Item = (SessionId, Incarnation)> {
+        let coverings = self.tracks_of(volume).filter(|(_, _, track)| track.is_covering());
+        coverings.map(|(_, session, track)| (session, track.incarnation))
+    }
+
     /// The exact entries of all sessions in a set.
     pub(super) fn leases_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&(Object, SessionId), &ObjectLease)> {
         let (own, below) = match set {

@@ -14,6 +14,7 @@ use crate::{
 
 use super::{
     Asker, Lessor, StepContext,
+    expiry::margin,
     writes::{Pending, Wait},
 };
 
@@ -50,15 +51,15 @@ impl Lessor {
     pub(super) fn wait_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<WaitInfo> {
         let objects = [Object::data(path.clone()), Object::children(path.clone())];
         let about = |pending: &Pending| {
-            pending.write.path() == path
+            pending.asked().and_then(|asked| asked.write.path()) == Some(path)
                 || pending.covers.iter().any(|set| objects.iter().any(|object| set.contains(object)))
         };
         let writes = self.writes.iter().filter(|(_, pending)| about(pending));
         let rows = writes.flat_map(|(_, pending)| {
             let row = move |holder: Option<SessionId>, at_most: Duration| WaitInfo {
-                path: pending.write.path().clone(),
-                writer: pending.session,
-                writer_name: name(pending.session, turn.state),
+                path: pending.asked().and_then(|asked| asked.write.path()).unwrap_or(path).clone(),
+                writer: pending.asked().map_or(SessionId(0), |asked| asked.session),
+                writer_name: writer_name(pending, turn.state),
                 holder,
                 holder_name: holder.map(|holder| name(holder, turn.state)).unwrap_or_default(),
                 since: turn.now.since(pending.since),
@@ -95,11 +96,20 @@ impl Lessor {
     fn remaining(&self, session: SessionId, volume: &Path, over: Option<ClusterTime>, state: &State) -> Duration {
         let key = LeaseKey::Volume(session, volume.clone());
         let now = self.clock.ending();
-        let end = self.ends.get(&key).map_or(now, |end| end.end.after(state.margin(&key)));
+        let margin = margin(&key, state, self.config.drift);
+        let end = self.ends.get(&key).map_or(now, |end| end.end.after(margin));
         over.map_or(end, |over| over.min(end)).since(now)
     }
 }
 
 fn name(session: SessionId, state: &State) -> String {
     state.session(session).map(|session| session.name.clone()).unwrap_or_default()
+}
+
+/// Who writes. A removal is nobody's write.
+fn writer_name(pending: &Pending, state: &State) -> String {
+    match pending.asked() {
+        Some(asked) => name(asked.session, state),
+        None => format!("the removal of what went with {} leases", pending.carried.len()),
+    }
 }

@@ -26,6 +26,8 @@ mod ends;
 mod expiry;
 mod holdings;
 mod inspect;
+mod keeping;
+mod removal;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -120,6 +122,7 @@ pub enum Input {
 }
 
 /// What a lessor wants done, in this order.
+#[expect(clippy::large_enum_variant, reason = "an effect is made, moved once, and taken apart")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Answer a request.
@@ -164,6 +167,7 @@ enum Reason {
     Close(Asker),
     Acquire(Asker, Option<LastValid>),
     Expire(LeaseKey, Incarnation),
+    Remove(Turn),
     Write(Turn),
 }
 
@@ -251,7 +255,7 @@ impl Lessor {
             Input::Committed { number, outcomes } => self.committed(number, outcomes, &mut turn),
             Input::Timeout => self.end_waits_over(),
         }
-        self.look_at_the_clock(&turn);
+        self.look_at_the_clock(&mut turn);
         turn.effects
     }
 
@@ -318,14 +322,14 @@ impl Lessor {
         let writes = std::mem::take(&mut self.writes);
         for (_, pending) in writes.iter() {
             let refusal = if pending.is_proposed { Refusal::Unknown } else { Refusal::Retry };
-            for asker in &pending.askers {
+            for asker in pending.asked().iter().flat_map(|asked| &asked.askers) {
                 self.reply_bare(asker, Err(refusal.clone()), &mut turn);
             }
         }
         let waiting = self.outbox.iter().map(|(_, reason)| reason);
         let proposed = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
         for reason in waiting.chain(proposed) {
-            if let Reason::Open(asker) | Reason::Close(asker) | Reason::Acquire(asker, _) = reason {
+            if let Reason::Open(asker) | Reason::Close(asker) | Reason::Acquire(asker, ..) = reason {
                 self.reply_bare(asker, Err(Refusal::Retry), &mut turn);
             }
         }
@@ -382,7 +386,8 @@ impl Lessor {
         if !self.planted(Bug::RenewBeyondHorizon) {
             span = span.min(lease.horizon.since(promising));
         }
-        let unanswered = self.channels.get(&key.session()).and_then(Channel::unanswered_since);
+        let channel = key.session().and_then(|session| self.channels.get(&session));
+        let unanswered = channel.and_then(Channel::unanswered_since);
         if let Some(since) = unanswered.filter(|_| !self.planted(Bug::PromisePastUnansweredRecall)) {
             span = span.min(since.after(term).since(turn.now));
         }
@@ -403,7 +408,10 @@ impl Lessor {
         let (volume, settings) = turn.state.volume_of(&object.path);
         let end = self.ends.get(&LeaseKey::Volume(session, volume.clone()))?;
         let track = self.holdings.track(volume, session)?;
-        let is_written = self.writes.covers(object) && !self.planted(Bug::GrantDuringWrite);
+        let goes_with = turn.state.node(&object.path).and_then(|node| node.attachment.as_ref());
+        let is_removed = goes_with.is_some_and(|to| self.writes.removes(to.incarnation));
+        let is_removed = is_removed && !self.planted(Bug::GrantDuringRemoval);
+        let is_written = (self.writes.covers(object) || is_removed) && !self.planted(Bug::GrantDuringWrite);
         if end.is_ending || end.incarnation != track.incarnation || is_written {
             return None;
         }

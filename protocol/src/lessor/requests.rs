@@ -56,6 +56,7 @@ impl Lessor {
             Body::Acquire { path, valid_at } => {
                 self.propose(Command::AcquireVolume { session, path }, Reason::Acquire(asker, valid_at));
             }
+            Body::KeepLeases { ids } => self.keep_leases(&asker, &ids, turn),
             Body::Read { object, known } => self.read(WaitingRead { asker, object, known }, turn),
             Body::Write { write, dropped, seen } => {
                 let numbers = (header.sequence, header.unanswered_from);
@@ -253,6 +254,8 @@ impl Lessor {
             Inspect::Holders { path } => Some(Answer::Holders(self.holder_infos(path, turn))),
             Inspect::Waits { path } => Some(Answer::Waits(self.wait_infos(path, turn))),
             Inspect::Volumes { path } => Some(Answer::Volumes(self.volume_infos(path, turn))),
+            Inspect::Lease { id, keys_after } => Some(Answer::Lease(self.lease_info(*id, keys_after.as_ref(), turn))),
+            Inspect::Leases { after } => Some(Answer::Leases(self.lease_infos(*after, turn))),
             Inspect::Cluster => None,
         }
     }

@@ -6,6 +6,7 @@ mod leases;
 mod mistakes;
 mod proposals;
 mod reads;
+mod removals;
 mod volumes;
 mod writes;
 
@@ -43,7 +44,7 @@ fn data(text: &str) -> Object {
 }
 
 fn put(text: &str, value: &'static [u8]) -> Write {
-    Write::Put { path: path(text), value: Bytes::from_static(value), condition: Condition::Any }
+    Write::put(path(text), Bytes::from_static(value))
 }
 
 fn config(attempt: u64) -> Config {

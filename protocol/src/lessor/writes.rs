@@ -1,4 +1,4 @@
-//! Writes that wait: for their turn, for consents, for their commit (S2, S3).
+//! Writes that wait: for their turn, for consents, for their commit (S2, S3). The removal of nodes whose leases have ended is a write too (S8).
 //!
 //! A write enters the queues of all objects it may change at once, and from then on no lease is granted on them. It may
 //! be proposed when all its consents are in and every earlier write that shares an object with it has been proposed:
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     command::Write,
-    id::{Incarnation, Sequence, SessionId, Stamp},
+    id::{Incarnation, Revision, Sequence, SessionId, Stamp},
     object::{Kind, Object, ObjectSet},
     path::Path,
     time::{ClusterTime, Instant},
@@ -22,6 +22,32 @@ pub(super) type Turn = u64;
 /// A write from its arrival to its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pending {
+    pub(super) work: Work,
+    /// The objects that consents are gathered for.
+    pub(super) covers: Vec<ObjectSet>,
+    /// The leases whose nodes it removes: consents are gathered for those that they carried at `carried_at`, too.
+    pub(super) carried: BTreeSet<Incarnation>,
+    pub(super) carried_at: Revision,
+    /// The consents that are missing.
+    pub(super) waits: BTreeMap<SessionId, Wait>,
+    pub(super) is_proposed: bool,
+    pub(super) since: Instant,
+    /// Earlier writes that share an object and are not proposed yet.
+    ahead: BTreeSet<Turn>,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Work {
+    /// What a client has asked for.
+    Client(Asked),
+    /// The removal of nodes whose leases have ended.
+    Removal,
+}
+
+/// A client's write.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Asked {
     pub(super) session: SessionId,
     pub(super) sequence: Sequence,
     pub(super) unanswered_from: Sequence,
@@ -31,14 +57,6 @@ pub(super) struct Pending {
     /// The copies that the writer dropped when it last sent the write, and the highest stamp that it had seen (S2w).
     pub(super) dropped: Vec<ObjectSet>,
     pub(super) seen: Stamp,
-    /// The objects that consents are gathered for.
-    pub(super) covers: Vec<ObjectSet>,
-    /// The consents that are missing.
-    pub(super) waits: BTreeMap<SessionId, Wait>,
-    pub(super) is_proposed: bool,
-    pub(super) since: Instant,
-    /// Earlier writes that share an object and are not proposed yet.
-    ahead: BTreeSet<Turn>,
 }
 
 /// What a write waits for from one session: a consent, or any of the ends that make it needless.
@@ -68,19 +86,19 @@ pub(super) struct Writes {
     waiting: BTreeSet<(SessionId, Turn)>,
     /// For each write, those that have it ahead of them.
     behind: BTreeMap<Turn, BTreeSet<Turn>>,
+    /// The leases whose nodes are being removed, and by which write.
+    carried: BTreeSet<(Incarnation, Turn)>,
+    /// How many writes are removals.
+    removals: usize,
 }
 
 impl Pending {
-    pub(super) fn new(session: SessionId, sequence: Sequence, write: Write, asker: Asker, since: Instant) -> Self {
+    pub(super) fn new(work: Work, covers: Vec<ObjectSet>, since: Instant) -> Self {
         Self {
-            session,
-            sequence,
-            unanswered_from: Sequence(0),
-            write,
-            askers: vec![asker],
-            dropped: Vec::new(),
-            seen: Stamp::default(),
-            covers: Vec::new(),
+            work,
+            covers,
+            carried: BTreeSet::new(),
+            carried_at: Revision(0),
             waits: BTreeMap::new(),
             is_proposed: false,
             since,
@@ -90,6 +108,22 @@ impl Pending {
 
     pub(super) fn is_ready(&self) -> bool {
         !self.is_proposed && self.ahead.is_empty() && self.waits.is_empty()
+    }
+
+    /// The client's write that it is, if it is one.
+    pub(super) fn asked(&self) -> Option<&Asked> {
+        match &self.work {
+            Work::Client(asked) => Some(asked),
+            Work::Removal => None,
+        }
+    }
+
+    fn weight(&self) -> usize {
+        self.asked().map_or(0, |asked| asked.write.weight())
+    }
+
+    fn request(&self) -> Option<(SessionId, Sequence)> {
+        self.asked().map(|asked| (asked.session, asked.sequence))
     }
 }
 
@@ -111,6 +145,14 @@ impl Writes {
         self.pending.get_mut(&turn)
     }
 
+    /// The client's write of this turn, if it is one.
+    pub(super) fn asked_mut(&mut self, turn: Turn) -> Option<&mut Asked> {
+        match &mut self.pending.get_mut(&turn)?.work {
+            Work::Client(asked) => Some(asked),
+            Work::Removal => None,
+        }
+    }
+
     pub(super) fn turn_of(&self, session: SessionId, sequence: Sequence) -> Option<Turn> {
         self.by_request.get(&(session, sequence)).copied()
     }
@@ -123,8 +165,10 @@ impl Writes {
     pub(super) fn enter(&mut self, pending: Pending) -> Turn {
         self.last += 1;
         let turn = self.last;
-        self.bytes += pending.write.weight();
-        self.by_request.insert((pending.session, pending.sequence), turn);
+        self.bytes += pending.weight();
+        self.removals += usize::from(pending.asked().is_none());
+        self.by_request.extend(pending.request().map(|request| (request, turn)));
+        self.carried.extend(pending.carried.iter().map(|lease| (*lease, turn)));
         let covers = pending.covers.clone();
         self.pending.insert(turn, pending);
         self.enter_queues(turn, &covers);
@@ -157,11 +201,17 @@ impl Writes {
         self.leave_queues(turn);
         let ready = self.release_behind(turn);
         let pending = self.pending.remove(&turn)?;
-        self.bytes = self.bytes.saturating_sub(pending.write.weight());
+        self.bytes = self.bytes.saturating_sub(pending.weight());
+        self.removals -= usize::from(pending.asked().is_none());
         for session in pending.waits.keys() {
             self.waiting.remove(&(*session, turn));
         }
-        self.by_request.remove(&(pending.session, pending.sequence));
+        if let Some(request) = pending.request() {
+            self.by_request.remove(&request);
+        }
+        for lease in &pending.carried {
+            self.carried.remove(&(*lease, turn));
+        }
         Some((pending, ready))
     }
 
@@ -195,6 +245,21 @@ impl Writes {
         pending.waits.remove(&session);
         self.waiting.remove(&(session, turn));
         pending.is_ready()
+    }
+
+    /// How many removals are under way.
+    pub(super) fn removals(&self) -> usize {
+        self.removals
+    }
+
+    /// Whether the nodes of the lease are being removed (S3).
+    pub(super) fn removes(&self, lease: Incarnation) -> bool {
+        self.carried.range((lease, 0)..=(lease, Turn::MAX)).next().is_some()
+    }
+
+    /// The leases whose nodes are being removed.
+    pub(super) fn removed(&self) -> impl Iterator<Item = Incarnation> {
+        self.carried.iter().map(|(lease, _)| *lease)
     }
 
     /// Whether a write of the object is under way (S3).
@@ -304,8 +369,11 @@ impl Writes {
                     return Err(format!("write {turn} waits behind {other}, which will not release it"));
                 }
             }
-            if self.by_request.get(&(pending.session, pending.sequence)) != Some(turn) {
+            if pending.request().is_some_and(|request| self.by_request.get(&request) != Some(turn)) {
                 return Err(format!("write {turn} is not found by its request"));
+            }
+            if !pending.carried.iter().all(|lease| self.carried.contains(&(*lease, *turn))) {
+                return Err(format!("write {turn} is not found by the leases whose nodes it removes"));
             }
         }
         let queued = self.objects.values().chain(self.subtrees.values()).flatten();

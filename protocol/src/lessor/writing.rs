@@ -3,20 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    command::{Command, LeaseKey, Write},
+    command::{Attach, Command, LeaseKey, Write, WriteRefusal},
     id::{Incarnation, Sequence, SessionId, Stamp},
     message::Refusal,
     object::{ObjectSet, compact},
     path::Path,
     planted::Bug,
-    state::Answered,
+    state::{Answered, State},
     time::ClusterTime,
     volume::VolumeError,
 };
 
 use super::{
     Asker, Effect, Lessor, Reason, StepContext, WRITES_BYTES_MAX, WRITES_MAX,
-    writes::{Pending, Turn, Wait},
+    removal::lists_of,
+    writes::{Asked, Pending, Turn, Wait, Work},
 };
 
 /// How many requests may want one write's answer: a client has one, and some of its retries.
@@ -24,12 +25,29 @@ const ASKERS_MAX: usize = 8;
 
 /// What is to be recalled from one session for one write.
 #[derive(Default)]
-struct Claim {
-    sets: Vec<ObjectSet>,
+pub(super) struct Claim {
+    pub(super) sets: Vec<ObjectSet>,
     leases: BTreeMap<Path, Incarnation>,
     /// None once a covering is among them: then there is no end to wait for but the volume leases'.
     over: Option<ClusterTime>,
     is_covering: bool,
+}
+
+impl Claim {
+    /// Something is held under this lease: known to be over at a time, or not known.
+    pub(super) fn add(&mut self, volume: Path, incarnation: Incarnation, over: Option<ClusterTime>) {
+        self.leases.insert(volume, incarnation);
+        self.is_covering |= over.is_none();
+        self.over = self.over.max(over);
+    }
+
+    /// Both are to be recalled.
+    pub(super) fn merge(&mut self, other: Self) {
+        self.sets.extend(other.sets);
+        self.leases.extend(other.leases);
+        self.is_covering |= other.is_covering;
+        self.over = self.over.max(other.over);
+    }
 }
 
 impl Lessor {
@@ -49,7 +67,7 @@ impl Lessor {
             return self.reply(&asker, Err(refusal), turn);
         }
         if self.planted(Bug::ConditionBeforeOutcome)
-            && let Err(refusal) = turn.state.footprint(&write)
+            && let Err(refusal) = turn.state.footprint(session, &write)
         {
             return self.reply(&asker, Err(Refusal::Write(refusal)), turn);
         }
@@ -57,12 +75,22 @@ impl Lessor {
             let outcome = outcome.clone();
             return self.answer_again(&asker, &write, outcome, turn);
         }
-        let covers = compact(turn.state.footprint(&write).unwrap_or_default());
-        let mut pending = Pending::new(session, sequence, write, asker, turn.now);
-        pending.unanswered_from = unanswered_from;
-        (pending.dropped, pending.seen, pending.covers) = (dropped, seen, covers);
+        let covers = self.covers(session, &write, turn.state);
+        let carried = revoked(&write).and_then(|lease| turn.state.lease(&lease)).map(|lease| lease.incarnation);
+        let askers = vec![asker];
+        let asked = Asked { session, sequence, unanswered_from, write, askers, dropped, seen };
+        let mut pending = Pending::new(Work::Client(asked), covers, turn.now);
+        pending.carried.extend(carried);
         let entered = self.writes.enter(pending);
         self.gather(entered, turn);
+    }
+
+    /// The objects that consents are to be gathered for, but for the nodes of a lease that is revoked.
+    pub(super) fn covers(&self, writer: SessionId, write: &Write, state: &State) -> Vec<ObjectSet> {
+        match revoked(write) {
+            Some(lease) => state.lease(&lease).map(|lease| lists_of(lease.incarnation, state)).unwrap_or_default(),
+            None => compact(state.footprint(writer, write).unwrap_or_default()),
+        }
     }
 
     /// The request was sent again while the write waits: one write, and one more who wants its answer (S9).
@@ -73,11 +101,11 @@ impl Lessor {
         (dropped, seen): (Vec<ObjectSet>, Stamp),
         turn: &mut StepContext<'_>,
     ) {
-        let Some(pending) = self.writes.get_mut(waiting) else { return };
-        (pending.dropped, pending.seen) = (dropped, seen);
-        pending.askers.push(asker);
-        if pending.askers.len() > ASKERS_MAX {
-            let oldest = pending.askers.remove(0);
+        let Some(asked) = self.writes.asked_mut(waiting) else { return };
+        (asked.dropped, asked.seen) = (dropped, seen);
+        asked.askers.push(asker);
+        if asked.askers.len() > ASKERS_MAX {
+            let oldest = asked.askers.remove(0);
             self.reply_bare(&oldest, Err(Refusal::Retry), turn);
         }
     }
@@ -107,36 +135,59 @@ impl Lessor {
             return Some(Refusal::Busy { what: "bytes of writes".to_owned(), got, most: WRITES_BYTES_MAX });
         }
         let limits = &self.config.limits;
-        if let Err(error) = limits.check_path(write.path()) {
+        if let Some(Err(error)) = write.path().map(|path| limits.check_path(path)) {
             return Some(error.into());
         }
         match write {
-            Write::Put { value, .. } => limits.check_value(value).err().map(Refusal::from),
+            Write::Put { value, attach, .. } => {
+                let ending = self.attaches_to_ending(session, write, *attach, turn.state);
+                limits.check_value(value).err().map(Refusal::from).or(ending)
+            }
+            Write::GrantLease { ttl, .. } => limits.check_ttl(*ttl).err().map(Refusal::from),
             Write::CreateVolume { settings, .. } | Write::SetVolume { settings, .. } => {
                 settings.check_drift(self.config.drift).err().map(|error: VolumeError| error.into())
             }
-            Write::Delete { .. } | Write::RemoveVolume { .. } => None,
+            Write::Delete { .. } | Write::RemoveVolume { .. } | Write::RevokeLease { .. } => None,
         }
+    }
+
+    /// To a lease whose end has been proposed nothing is attached any more (T5).
+    fn attaches_to_ending(&self, writer: SessionId, write: &Write, attach: Attach, state: &State) -> Option<Refusal> {
+        let path = write.path()?;
+        let (lease, refusal) = match attach {
+            Attach::Nothing | Attach::Keep => return None,
+            Attach::Lease(id) => (LeaseKey::Key(id), WriteRefusal::LeaseNotFound { id }),
+            Attach::Session => {
+                let volume = state.volume_of(path).0.clone();
+                let refusal = WriteRefusal::NoVolumeLease { path: path.clone(), volume: volume.clone() };
+                (LeaseKey::Volume(writer, volume), refusal)
+            }
+        };
+        let is_ending = self.ends.get(&lease).is_some_and(|end| end.is_ending);
+        is_ending.then_some(Refusal::Write(refusal))
     }
 
     /// Asks everyone who may hold an object that the write covers for consent (S2), and proposes the write if there is
     /// nothing to wait for.
     pub(super) fn gather(&mut self, waiting: Turn, turn: &mut StepContext<'_>) {
-        let Some(pending) = self.writes.get(waiting) else { return };
-        let (writer, covers) = (pending.session, pending.covers.clone());
-        let (dropped, seen) = (pending.dropped.clone(), pending.seen);
+        let Some(pending) = self.writes.get_mut(waiting) else { return };
+        pending.carried_at = turn.state.revision();
+        let (covers, leases) = (pending.covers.clone(), pending.carried.clone());
+        let writer = pending.asked().map(|asked| (asked.session, asked.dropped.clone(), asked.seen));
         let mut claims: BTreeMap<SessionId, Claim> = BTreeMap::new();
-        for set in covers {
+        let nodes = self.claim_carried(&leases, &mut claims, turn.state);
+        for set in covers.into_iter().chain(nodes) {
             for (holder, volume, over) in self.holdings.holders(&set, self.clock.ending(), turn.state) {
-                if holder == writer && self.is_exempt(writer, &volume, &set, &dropped, seen) {
-                    self.holdings.remove(&set, writer, turn.state);
+                if let Some((writer, dropped, seen)) = &writer
+                    && holder == *writer
+                    && self.is_exempt(holder, &volume, &set, dropped, *seen)
+                {
+                    self.holdings.remove(&set, holder, turn.state);
                     continue;
                 }
                 let Some(track) = self.holdings.track(&volume, holder) else { continue };
                 let claim = claims.entry(holder).or_default();
-                claim.leases.insert(volume, track.incarnation);
-                claim.is_covering |= over.is_none();
-                claim.over = claim.over.max(over);
+                claim.add(volume, track.incarnation, over);
                 if claim.sets.last() != Some(&set) {
                     claim.sets.push(set.clone());
                 }
@@ -211,15 +262,32 @@ impl Lessor {
         let mut ready: BTreeSet<Turn> = ready.into_iter().collect();
         while let Some(next) = ready.pop_first() {
             let Some(pending) = self.writes.get(next).filter(|pending| pending.is_ready()) else { continue };
-            let command = Command::Write {
-                session: pending.session,
-                sequence: pending.sequence,
-                unanswered_from: pending.unanswered_from,
-                write: pending.write.clone(),
-                covers: pending.covers.clone(),
-            };
-            self.propose(command, Reason::Write(next));
+            match &pending.work {
+                Work::Client(asked) => {
+                    let command = Command::Write {
+                        session: asked.session,
+                        sequence: asked.sequence,
+                        unanswered_from: asked.unanswered_from,
+                        write: asked.write.clone(),
+                        covers: pending.covers.clone(),
+                        carried: pending.carried_at,
+                    };
+                    self.propose(command, Reason::Write(next));
+                }
+                Work::Removal => {
+                    let leases = pending.carried.iter().copied().collect();
+                    self.propose(Command::Remove { leases }, Reason::Remove(next));
+                }
+            }
             ready.extend(self.writes.proposed(next));
         }
+    }
+}
+
+/// The key lease that the write revokes.
+pub(super) fn revoked(write: &Write) -> Option<LeaseKey> {
+    match write {
+        Write::RevokeLease { id } => Some(LeaseKey::Key(*id)),
+        _ => None,
     }
 }

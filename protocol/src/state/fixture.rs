@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{Applied, State};
 use crate::{
-    command::{Command, Condition, Outcome, Proposal, Write, WriteRefusal, Written},
-    id::{Sequence, SessionId},
+    command::{Attach, Command, Condition, Outcome, Proposal, Write, WriteRefusal, Written},
+    id::{Revision, Sequence, SessionId},
     object::{Object, ObjectSet, Value},
     path::Path,
     time::{ClusterTime, DriftAllowance},
@@ -52,7 +52,8 @@ pub(super) fn put(at: &str, value: &str) -> Write {
 }
 
 pub(super) fn put_if(at: &str, value: &str, condition: Condition) -> Write {
-    Write::Put { path: path(at), value: Value::copy_from_slice(value.as_bytes()), condition }
+    let attach = Attach::Nothing;
+    Write::Put { path: path(at), value: Value::copy_from_slice(value.as_bytes()), condition, attach }
 }
 
 pub(super) fn delete(at: &str, recursive: bool) -> Write {
@@ -122,7 +123,14 @@ impl Fixture {
     /// A new write of the session that covers everything, and says nothing of what was answered.
     pub(super) fn command(&mut self, session: SessionId, write: Write) -> Command {
         let sequence = self.next_sequence(session);
-        Command::Write { session, sequence, unanswered_from: Sequence(1), write, covers: everything() }
+        Command::Write {
+            session,
+            sequence,
+            unanswered_from: Sequence(1),
+            write,
+            covers: everything(),
+            carried: Revision(u64::MAX),
+        }
     }
 
     pub(super) fn put_command_of(&mut self, session: SessionId, at: &str, value: &str) -> Command {

@@ -94,6 +94,7 @@ mod tests {
                 unanswered_from: Sequence(number),
                 write: put("/a", "x"),
                 covers: everything(),
+                carried: Revision(u64::MAX),
             };
             last = Some(apply(&mut state, write));
         }

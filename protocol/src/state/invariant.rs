@@ -22,6 +22,7 @@ impl State {
         self.check_volumes()?;
         self.check_sessions()?;
         self.check_leases()?;
+        self.check_attached()?;
         self.check_history()
     }
 
@@ -38,12 +39,14 @@ impl State {
     fn check_nodes(&self) -> Result<(), String> {
         expect(self.nodes.contains_key(&Path::root()), || "the root does not exist".to_owned())?;
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        for path in self.nodes.keys().filter(|path| !path.is_root()) {
+        let there = || self.nodes_from(&Path::root());
+        for (path, _) in there().filter(|(path, _)| !path.is_root()) {
             let parent = parent_text(path);
-            expect(self.nodes.contains_key(parent), || format!("node {path} exists, but not the node above it"))?;
+            let above = self.nodes.get(parent).filter(|node| self.is_there(node));
+            expect(above.is_some(), || format!("node {path} exists, but not the node above it"))?;
             *counts.entry(parent).or_default() += 1;
         }
-        for (path, node) in &self.nodes {
+        for (path, node) in there() {
             let children = counts.get(path.as_str()).copied().unwrap_or_default();
             let got = node.child_count;
             expect(got == children, || format!("node {path} counts {got} children: expected {children}"))?;
@@ -73,7 +76,7 @@ impl State {
         expect(self.volumes.contains_key(&Path::root()), || "the root is not a volume".to_owned())?;
         let newest = self.meta.revision.0.saturating_add(1);
         for (top, volume) in &self.volumes {
-            expect(self.nodes.contains_key(top), || format!("volume {top} has no node"))?;
+            expect(self.node(top).is_some(), || format!("volume {top} has no node"))?;
             expect((1..=newest).contains(&volume.generation.0), || {
                 format!("volume {top} has generation {}: expected 1 to {newest}", volume.generation)
             })?;
@@ -105,8 +108,12 @@ impl State {
     fn check_leases(&self) -> Result<(), String> {
         let mut incarnations = BTreeSet::new();
         for (key, lease) in &self.leases {
-            let session = key.session();
-            expect(self.sessions.contains_key(&session), || format!("lease {key:?} is of a session that is gone"))?;
+            let is_open = key.session().is_none_or(|session| self.sessions.contains_key(&session));
+            expect(is_open, || format!("lease {key:?} is of a session that is gone"))?;
+            let attached_at = lease.attached_at;
+            expect(attached_at <= self.meta.revision, || {
+                format!("lease {key:?} had a node attached by change {attached_at}, after the last one")
+            })?;
             if let LeaseKey::Volume(_, top) = key {
                 expect(self.volumes.contains_key(top), || format!("lease {key:?} is on a volume that is gone"))?;
             }

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{RowKey, State};
 use crate::{
-    command::{LeaseKey, Outcome, Renewal},
-    id::{Incarnation, SessionId},
+    command::{LeaseKey, Outcome, Renewal, Written},
+    id::{Incarnation, LeaseId, Revision, SessionId},
     path::Path,
     planted::Bug,
     time::ClusterTime,
@@ -29,8 +29,11 @@ pub struct Lease {
     /// No promise goes beyond this. Never moves backwards.
     pub horizon: ClusterTime,
     /// The greatest skew margin that its volume has had since it was granted: what was promised under a longer term is
-    /// waited for with the margin that went with that (T3). Zero for sessions, whose end makes no copy unsafe.
+    /// waited for with the margin that went with that (T3). Zero for sessions, whose end makes no copy unsafe, and for key leases,
+    /// whose margin follows from their term and the drift that the cluster allows for.
     pub margin: Duration,
+    /// The last change that attached a node to it. 0 if none ever did.
+    pub attached_at: Revision,
 }
 
 impl State {
@@ -53,7 +56,16 @@ impl State {
         let first = LeaseKey::Volume(session, Path::root());
         self.leases
             .range((Bound::Included(first), Bound::Unbounded))
-            .take_while(move |(key, _)| key.session() == session)
+            .take_while(move |(key, _)| key.session() == Some(session))
+    }
+
+    /// The key leases whose names come after `after`, in order.
+    pub fn key_leases_after(&self, after: Option<LeaseId>) -> impl Iterator<Item = (LeaseId, &Lease)> {
+        let from = after.map_or(Bound::Unbounded, |id| Bound::Excluded(LeaseKey::Key(id)));
+        self.leases.range((from, Bound::Unbounded)).filter_map(|(key, lease)| match key {
+            LeaseKey::Key(id) => Some((*id, lease)),
+            LeaseKey::Session(_) | LeaseKey::Volume(..) => None,
+        })
     }
 
     /// What the server waits beyond a lease's end before it counts it as over (T3). Zero for one that is gone.
@@ -78,13 +90,31 @@ impl State {
         let incarnation = self.meta.next_incarnation;
         self.meta.next_incarnation = incarnation.next();
         let margin = match &key {
-            LeaseKey::Session(_) => Duration::ZERO,
+            LeaseKey::Session(_) | LeaseKey::Key(_) => Duration::ZERO,
             LeaseKey::Volume(_, top) => self.volume_of(top).1.settings.skew_margin(),
         };
-        let lease = Lease { incarnation, term, horizon: self.horizon_from_now(term), margin };
+        let lease = Lease { incarnation, term, horizon: self.horizon_from_now(term), margin, attached_at: Revision(0) };
         touched.insert(RowKey::Lease(key.clone()));
         self.leases.insert(key, lease.clone());
         lease
+    }
+
+    /// A new key lease, under a name of its own if none was asked for.
+    pub(super) fn grant_key_lease(
+        &mut self,
+        id: Option<LeaseId>,
+        ttl: Duration,
+        touched: &mut BTreeSet<RowKey>,
+    ) -> Written {
+        // No other lease will have this number. Somebody may have asked for it as a name.
+        let mut free = LeaseId(self.meta.next_incarnation.0);
+        while id.is_none() && self.leases.contains_key(&LeaseKey::Key(free)) {
+            self.meta.next_incarnation = self.meta.next_incarnation.next();
+            free = LeaseId(self.meta.next_incarnation.0);
+        }
+        let id = id.unwrap_or(free);
+        self.grant_lease(LeaseKey::Key(id), ttl, touched);
+        Written { revision: self.meta.revision, lease: Some(id), ..Written::default() }
     }
 
     fn horizon_from_now(&self, term: Duration) -> ClusterTime {
@@ -106,8 +136,27 @@ impl State {
         }
         let (top, volume) = self.volume_of(path);
         let (top, generation, term) = (top.clone(), volume.generation, volume.settings.term());
-        let lease = self.grant_lease(LeaseKey::Volume(id, top.clone()), term, touched);
+        let key = LeaseKey::Volume(id, top.clone());
+        let lease = match self.carries(&key) && !self.mistake.is(Bug::NodesLostWithNewLease) {
+            true => self.extend_lease(&key, term, touched),
+            false => self.end_and_grant(key, term, touched),
+        };
         Outcome::VolumeAcquired { volume: top, incarnation: lease.incarnation, generation, horizon: lease.horizon }
+    }
+
+    /// The session has a lease there that carries nodes: it is that one that it gets, with more time. The path may have been named in a
+    /// volume that has been removed since, by a client that means no harm to the nodes that it has above.
+    fn extend_lease(&mut self, key: &LeaseKey, term: Duration, touched: &mut BTreeSet<RowKey>) -> Lease {
+        let horizon = self.horizon_from_now(term);
+        let lease = self.leases.get_mut(key).expect("it carries nodes");
+        lease.horizon = lease.horizon.max(horizon);
+        touched.insert(RowKey::Lease(key.clone()));
+        lease.clone()
+    }
+
+    fn end_and_grant(&mut self, key: LeaseKey, term: Duration, touched: &mut BTreeSet<RowKey>) -> Lease {
+        self.end_lease(&key, touched);
+        self.grant_lease(key, term, touched)
     }
 
     /// Moves the horizons of renewed leases to the lesser of *now + term + tick* and *last renewal + term + two
@@ -141,6 +190,7 @@ impl State {
         match key {
             LeaseKey::Session(_) => Self::SESSION_TERM,
             LeaseKey::Volume(_, top) => self.volume_of(top).1.settings.term(),
+            LeaseKey::Key(_) => self.lease(key).map_or(Duration::ZERO, |lease| lease.term),
         }
     }
 
@@ -170,9 +220,8 @@ impl State {
             LeaseKey::Session(id) => {
                 self.close_session(*id, touched);
             }
-            LeaseKey::Volume(..) => {
-                self.leases.remove(key);
-                touched.insert(RowKey::Lease(key.clone()));
+            LeaseKey::Volume(..) | LeaseKey::Key(_) => {
+                self.end_lease(key, touched);
             }
         }
         Outcome::Expired
@@ -239,6 +288,7 @@ mod tests {
             term: Duration::from_secs(10),
             horizon: seconds(111),
             margin: VolumeSettings::DEFAULT.skew_margin(),
+            attached_at: Revision(0),
         };
         assert_eq!(fixture.state.lease(&key), Some(&lease));
         assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), seconds(701), "it is a sign of life");
@@ -333,6 +383,7 @@ mod tests {
             term: Duration::from_secs(30),
             horizon: seconds(38),
             margin: Duration::from_secs(1),
+            attached_at: Revision(0),
         };
         assert_eq!(fixture.state.lease(&key), Some(&expected));
         assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), seconds(608), "5 + 600 + 3");

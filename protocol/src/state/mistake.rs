@@ -20,7 +20,7 @@ impl Mistake {
 
     /// What is left of a write's footprint when something is forgotten that it changes.
     pub(super) fn narrow(self, write: &Write, mut sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
-        let top = write.path();
+        let Some(top) = write.path() else { return sets };
         let own = || [Object::data(top.clone()), Object::children(top.clone())].map(ObjectSet::One);
         let is_list_above =
             |set: &ObjectSet| matches!(set, ObjectSet::One(Object { path, kind: Kind::Children }) if path != top);

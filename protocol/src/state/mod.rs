@@ -25,8 +25,10 @@
 //! # Costs
 //!
 //! A put of an existing key costs a few look-ups in ordered maps. Only what removes subtrees, volumes and sessions
-//! costs by the number of things removed, and removing a volume by the number of leases.
+//! costs by the number of things removed, and removing a volume by the number of leases. The removal of what went with a lease
+//! costs a look at each node; they are taken out of memory with later entries, some with each.
 
+mod attached;
 mod history;
 mod invariant;
 mod lease;
@@ -50,8 +52,9 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use self::{history::History, mistake::Mistake};
+use self::{attached::Attached, history::History, mistake::Mistake};
 pub use self::{
+    attached::Attachment,
     lease::Lease,
     node::Node,
     row::{RowError, RowKey},
@@ -75,6 +78,8 @@ pub struct State {
     volumes: BTreeMap<Path, Volume>,
     sessions: BTreeMap<SessionId, Session>,
     leases: BTreeMap<LeaseKey, Lease>,
+    /// Follows from the nodes and the leases.
+    attached: Attached,
     history: History,
     /// Follows from the volumes; kept because every promise asks for it.
     tick: Duration,
@@ -92,6 +97,8 @@ struct Meta {
     next_incarnation: Incarnation,
     /// The last revision that the history has forgotten: it knows all changes after this one.
     history_start: Revision,
+    /// The leases whose nodes are gone, but not all taken out of memory yet.
+    gone: BTreeSet<Incarnation>,
 }
 
 /// What applying one log entry did.
@@ -129,11 +136,13 @@ impl State {
                 next_session: SessionId(1),
                 next_incarnation: Incarnation(1),
                 history_start: origin,
+                gone: BTreeSet::new(),
             },
             nodes: BTreeMap::from([(Path::root(), Node::new(Default::default(), origin))]),
             volumes: BTreeMap::from([(Path::root(), Volume::new(root, origin))]),
             sessions: BTreeMap::new(),
             leases: BTreeMap::new(),
+            attached: Attached::default(),
             history: History::default(),
             tick: Duration::ZERO,
             mistake: Mistake::default(),
@@ -165,6 +174,7 @@ impl State {
             .iter()
             .map(|command| self.execute(index, proposal.epoch, command, &mut touched))
             .collect();
+        self.bury(&mut touched);
         Applied { outcomes, touched }
     }
 
@@ -185,10 +195,11 @@ impl State {
             Command::AcquireVolume { session, path } => self.acquire_volume(*session, path, touched),
             Command::Tick { renewals } => self.move_horizons(renewals, touched),
             Command::Expire { lease, incarnation, horizon } => self.expire(lease, *incarnation, *horizon, touched),
-            Command::Write { session, sequence, unanswered_from, write, covers } => {
+            Command::Remove { leases } => self.remove_orphans(leases, touched),
+            Command::Write { session, sequence, unanswered_from, write, covers, carried } => {
                 let request =
                     session::Request { session: *session, sequence: *sequence, unanswered_from: *unanswered_from };
-                self.write_once(request, write, covers, touched)
+                self.write_once(request, write, (covers, *carried), touched)
             }
         }
     }

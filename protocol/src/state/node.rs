@@ -8,9 +8,9 @@ use std::{collections::BTreeSet, ops::Bound};
 
 use serde::{Deserialize, Serialize};
 
-use super::{RowKey, State, after_all_below, below};
+use super::{Attachment, RowKey, State, after_all_below, below};
 use crate::{
-    id::{Revision, SessionId},
+    id::Revision,
     object::{Children, Content, Data, Kind, Object, Stat, Value},
     path::Path,
     planted::Bug,
@@ -33,8 +33,8 @@ pub struct Node {
     pub children_revision: Revision,
     /// How many children there are.
     pub child_count: u64,
-    /// The session whose volume lease the node goes with, for a node that does.
-    pub owner: Option<SessionId>,
+    /// The lease that the node goes with, for a node that does.
+    pub attachment: Option<Box<Attachment>>,
 }
 
 impl Node {
@@ -48,7 +48,7 @@ impl Node {
             children_version: 0,
             children_revision: revision,
             child_count: 0,
-            owner: None,
+            attachment: None,
         }
     }
 
@@ -59,7 +59,7 @@ impl Node {
             modify_revision: self.modify_revision,
             version: self.version,
             value_len: self.value.len() as u64,
-            owner: self.owner,
+            owner: self.attachment.as_ref().and_then(|to| to.owner()),
         }
     }
 
@@ -69,14 +69,19 @@ impl Node {
         self.version += 1;
     }
 
+    /// So many children have gone with their lease.
+    pub(super) fn children_went(&mut self, count: u64, revision: Revision) {
+        self.child_count -= count;
+        self.children_changed(revision);
+    }
+
     pub(super) fn child_came(&mut self, revision: Revision) {
         self.child_count += 1;
         self.children_changed(revision);
     }
 
     pub(super) fn child_went(&mut self, revision: Revision) {
-        self.child_count -= 1;
-        self.children_changed(revision);
+        self.children_went(1, revision);
     }
 
     fn children_changed(&mut self, revision: Revision) {
@@ -91,9 +96,9 @@ impl State {
         self.nodes.get_key_value(path).map(|(kept, _)| kept)
     }
 
-    /// The node at `path`.
+    /// The node at `path`, if it is there: a node whose lease has ended is not, whether or not it has been removed.
     pub fn node(&self, path: &Path) -> Option<&Node> {
-        self.nodes.get(path)
+        self.nodes.get(path).filter(|node| self.is_there(node))
     }
 
     /// The content of a node's data object.
@@ -118,10 +123,11 @@ impl State {
         let lower = path.below();
         let upper = after_all_below(&lower);
         let mut rest = below(&self.nodes, path);
-        while let Some((at, _)) = rest.next() {
+        while let Some((at, node)) = rest.next() {
             let name = &at.as_str()[lower.len()..];
             match name.find('/') {
-                None => names.push(name.to_owned()),
+                None if self.is_there(node) => names.push(name.to_owned()),
+                None => {}
                 // A run of nodes below a child that has been seen already.
                 Some(end) => {
                     let past = after_all_below(&at.as_str()[..=lower.len() + end]);
@@ -151,37 +157,72 @@ impl State {
 
     /// All nodes from `path` on, in the order of paths, `path` itself first if it exists.
     pub fn nodes_from<'a>(&'a self, path: &Path) -> impl Iterator<Item = (&'a Path, &'a Node)> + use<'a> {
-        self.nodes.range::<Path, _>((Bound::Included(path), Bound::Unbounded))
+        let nodes = self.nodes.range::<Path, _>((Bound::Included(path), Bound::Unbounded));
+        nodes.filter(|(_, node)| self.is_there(node))
     }
 
     /// The nodes strictly below `path`, in the order of paths.
     pub fn nodes_below<'a>(&'a self, path: &Path) -> impl Iterator<Item = (&'a Path, &'a Node)> + use<'a> {
-        below(&self.nodes, path)
+        below(&self.nodes, path).filter(|(_, node)| self.is_there(node))
     }
 
     /// Makes a node that does not exist, and those above it that do not.
-    pub(super) fn make_node(&mut self, path: &Path, value: Value, revision: Revision, touched: &mut BTreeSet<RowKey>) {
-        self.nodes.insert(path.clone(), Node::new(value, revision));
-        touched.insert(RowKey::Node(path.clone()));
+    pub(super) fn make_node(&mut self, path: &Path, node: Node, touched: &mut BTreeSet<RowKey>) {
+        let revision = node.create_revision;
+        self.insert_node(path.clone(), node, touched);
         for ancestor in path.ancestors() {
-            touched.insert(RowKey::Node(ancestor.clone()));
-            if let Some(node) = self.nodes.get_mut(&ancestor) {
+            let is_there = self.node(&ancestor).is_some();
+            if let Some(node) = self.nodes.get_mut(&ancestor).filter(|_| is_there) {
                 node.child_came(revision);
+                touched.insert(RowKey::Node(ancestor));
                 return;
             }
             let mut node = Node::new(Value::new(), revision);
             node.child_came(revision);
-            self.nodes.insert(ancestor, node);
+            self.insert_node(ancestor, node, touched);
         }
+    }
+
+    /// Takes the place of one whose lease has ended, if that has not been removed.
+    fn insert_node(&mut self, path: Path, node: Node, touched: &mut BTreeSet<RowKey>) {
+        self.attached.insert(&path, &node);
+        touched.insert(RowKey::Node(path.clone()));
+        if let Some(gone) = self.nodes.insert(path.clone(), node) {
+            self.attached.remove(&path, &gone);
+        }
+    }
+
+    /// Gives a node a new value, and lets it go with a lease, or with none.
+    pub(super) fn set_node(
+        &mut self,
+        path: &Path,
+        value: Value,
+        attachment: Option<Attachment>,
+        revision: Revision,
+        touched: &mut BTreeSet<RowKey>,
+    ) -> Option<Stat> {
+        let node = self.nodes.get_mut(path)?;
+        node.set_value(value, revision);
+        touched.insert(RowKey::Node(path.clone()));
+        if node.attachment.as_deref() != attachment.as_ref() {
+            self.attached.remove(path, node);
+            node.attachment = attachment.map(Box::new);
+            self.attached.insert(path, node);
+        }
+        Some(node.stat())
     }
 
     /// Removes a node other than the root, and all below it. Returns how many there were.
     pub(super) fn remove_nodes(&mut self, path: &Path, revision: Revision, touched: &mut BTreeSet<RowKey>) -> u64 {
-        let mut removed: Vec<Path> = self.nodes_below(path).map(|(below, _)| below.clone()).collect();
-        removed.push(path.clone());
-        for gone in &removed {
-            self.nodes.remove(gone);
-            touched.insert(RowKey::Node(gone.clone()));
+        let mut gone: Vec<Path> = below(&self.nodes, path).map(|(below, _)| below.clone()).collect();
+        gone.push(path.clone());
+        let mut removed = 0;
+        for path in gone {
+            if let Some(node) = self.nodes.remove(&path) {
+                removed += u64::from(self.is_there(&node));
+                self.attached.remove(&path, &node);
+            }
+            touched.insert(RowKey::Node(path));
         }
         if let Some(parent) = path.parent()
             && let Some(node) = self.nodes.get_mut(&parent)
@@ -189,7 +230,7 @@ impl State {
             node.child_went(revision);
             touched.insert(RowKey::Node(parent));
         }
-        removed.len() as u64
+        removed
     }
 }
 

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{Applied, State, fixture::*};
 use crate::{
-    command::{Command, Condition, LeaseKey, Outcome, Proposal, Renewal, Write},
-    id::{Epoch, Generation, Revision, Sequence, SessionId},
+    command::{Attach, Command, Condition, LeaseKey, Outcome, Proposal, Renewal, Write},
+    id::{Epoch, Generation, LeaseId, Revision, Sequence, SessionId},
     object::{Content, Object, ObjectSet, Value},
     path::Path,
     time::ClusterTime,
@@ -61,8 +61,19 @@ fn random_write(random: &mut Random, state: &State) -> Write {
         _ => Condition::Any,
     };
     let settings = settings(Duration::from_millis(200 + 200 * random.below(60)));
-    match random.below(16) {
-        0..=8 => Write::Put { path, value: Value::from(vec![0; random.below(5) as usize]), condition },
+    let attach = match random.below(8) {
+        0 | 1 => Attach::Lease(LeaseId(random.below(3))),
+        2 | 3 => Attach::Session,
+        4 => Attach::Keep,
+        _ => Attach::Nothing,
+    };
+    match random.below(20) {
+        16 | 17 => {
+            let id = if random.one_in(4) { None } else { Some(LeaseId(random.below(3))) };
+            Write::GrantLease { id, ttl: Duration::from_millis(200 + random.below(9000)) }
+        }
+        18 => Write::RevokeLease { id: LeaseId(random.below(3)) },
+        0..=8 => Write::Put { path, value: Value::from(vec![0; random.below(5) as usize]), condition, attach },
         9..=12 => Write::Delete { path, recursive: random.one_in(2), condition },
         13 => Write::CreateVolume { path, settings },
         14 => Write::SetVolume { path, settings },
@@ -83,10 +94,11 @@ fn random_write_command(random: &mut Random, state: &State) -> Command {
     let covers = match random.below(3) {
         0 => everything(),
         1 => vec![],
-        _ => state.footprint(&write).unwrap_or_default(),
+        _ => state.footprint(session, &write).unwrap_or_default(),
     };
+    let carried = Revision(state.revision().0.saturating_sub(random.below(3)));
     let unanswered_from = Sequence(lowest + random.below(3));
-    Command::Write { session, sequence, unanswered_from, write, covers }
+    Command::Write { session, sequence, unanswered_from, write, covers, carried }
 }
 
 fn random_lease(random: &mut Random, state: &State) -> Option<Renewal> {
@@ -113,11 +125,13 @@ fn random_command(random: &mut Random, state: &State) -> Command {
             let count = random.below(4);
             Command::Tick { renewals: (0..count).filter_map(|_| random_lease(random, state)).collect() }
         }
+        11 => Command::Remove { leases: state.orphaned().collect() },
         9 | 10 => match random_lease(random, state) {
             None => Command::OpenSession { name: String::new() },
             Some(Renewal { lease, incarnation, .. }) => {
                 let horizon = state.lease(&lease).map_or(ClusterTime::ZERO, |lease| lease.horizon);
-                Command::Expire { lease, incarnation, horizon: horizon.after(Duration::from_micros(random.below(2))) }
+                let horizon = horizon.after(Duration::from_micros(random.below(2)));
+                Command::Expire { lease, incarnation, horizon }
             }
         },
         _ => random_write_command(random, state),
@@ -184,10 +198,16 @@ fn the_random_runs_reach_every_outcome() {
         "HasChildren",
         "HoldsVolume",
         "HorizonMoved",
+        "LeaseExists",
+        "LeaseNotFound",
+        "Leased",
+        "NoVolumeLease",
+        "NotALeaf",
         "NotAVolume",
         "NotCovered",
         "NotFound",
         "NotHeld",
+        "Removed",
         "RevisionDiffers",
         "Root",
         "SessionClosed",
@@ -238,13 +258,23 @@ fn a_footprint_is_exactly_what_a_write_changes() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         for step in 0..STEPS {
+            if step % 40 == 0 {
+                fixture.run(Command::AcquireVolume { session, path: random.pick(&paths()) });
+            }
             let before = fixture.state.clone();
             let write = random_write(&mut random, &before);
             let place = format!("seed {seed}, step {step}: {write:?}");
-            let footprint = before.footprint(&write);
+            let footprint = before.footprint(session, &write).map(|sets| [sets, carried(&before, &write)].concat());
             let sequence = fixture.next_sequence(session);
             let covers = footprint.clone().unwrap_or_default();
-            let command = Command::Write { session, sequence, unanswered_from: sequence, write, covers };
+            let command = Command::Write {
+                session,
+                sequence,
+                unanswered_from: sequence,
+                write,
+                covers,
+                carried: Revision(u64::MAX),
+            };
             let outcome = fixture.run(command);
             let changed: BTreeSet<&Object> =
                 objects.iter().filter(|object| seen(&before, object) != seen(&fixture.state, object)).collect();
@@ -253,7 +283,9 @@ fn a_footprint_is_exactly_what_a_write_changes() {
                     assert_eq!((got, changed.len()), (expected, 0), "{place}");
                 }
                 (Outcome::Written(Ok(written)), Ok(sets)) => {
-                    assert_eq!(written.revision, before.revision().next(), "{place}");
+                    let is_change = !sets.is_empty();
+                    let revision = if is_change { before.revision().next() } else { before.revision() };
+                    assert_eq!(written.revision, revision, "{place}");
                     assert_changed(&changed, &sets, &place);
                     assert_revisions_moved(&before, &fixture.state, &changed, &place);
                 }
@@ -261,6 +293,15 @@ fn a_footprint_is_exactly_what_a_write_changes() {
             }
         }
     }
+}
+
+/// What goes with the lease that the write revokes.
+fn carried(state: &State, write: &Write) -> Vec<ObjectSet> {
+    let Write::RevokeLease { id } = write else { return Vec::new() };
+    let Some(lease) = state.lease(&LeaseKey::Key(*id)).map(|lease| lease.incarnation) else { return Vec::new() };
+    let nodes = state.carried(lease).flat_map(|path| [Object::data(path.clone()), Object::children(path.clone())]);
+    let lists = state.lists_carried(lease).into_keys().map(Object::children);
+    nodes.chain(lists).map(ObjectSet::One).collect()
 }
 
 /// Each object that changed is in a set, each set of one object names one that changed, and the top of each subtree did.
@@ -316,7 +357,14 @@ fn what_changed_since_is_enough_to_revive_copies() {
             let write = random_write(&mut random, &fixture.state);
             let sequence = fixture.next_sequence(session);
             let covers = everything();
-            fixture.run(Command::Write { session, sequence, unanswered_from: sequence, write, covers });
+            fixture.run(Command::Write {
+                session,
+                sequence,
+                unanswered_from: sequence,
+                write,
+                covers,
+                carried: Revision(u64::MAX),
+            });
             let then = random.pick(&past);
             let top = random.pick(&paths());
             let changed = fixture.state.changed_since(then.revision(), &top).expect("the history reaches back");

@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{History, Meta, State};
 use crate::{
     command::{LeaseKey, WriteRefusal, Written},
-    id::{Revision, Sequence, SessionId},
+    id::{LeaseId, Revision, Sequence, SessionId},
     object::ObjectSet,
     path::{Path, PathError},
     planted::Bug,
@@ -87,7 +87,8 @@ const TAG_SESSION: u8 = 3;
 const TAG_ANSWER: u8 = 4;
 const TAG_LEASE_SESSION: u8 = 5;
 const TAG_LEASE_VOLUME: u8 = 6;
-const TAG_CHANGE: u8 = 7;
+const TAG_LEASE_KEY: u8 = 7;
+const TAG_CHANGE: u8 = 8;
 
 impl RowKey {
     /// The key as bytes, in the same order.
@@ -100,6 +101,7 @@ impl RowKey {
             Self::Answer(id, sequence) => (TAG_ANSWER, [Some(id.0), Some(sequence.0)], ""),
             Self::Lease(LeaseKey::Session(id)) => (TAG_LEASE_SESSION, [Some(id.0), None], ""),
             Self::Lease(LeaseKey::Volume(id, top)) => (TAG_LEASE_VOLUME, [Some(id.0), None], top.as_str()),
+            Self::Lease(LeaseKey::Key(id)) => (TAG_LEASE_KEY, [Some(id.0), None], ""),
             Self::Change(revision) => (TAG_CHANGE, [Some(revision.0), None], ""),
         };
         let mut bytes = Vec::with_capacity(1 + 16 + path.len());
@@ -126,8 +128,9 @@ impl RowKey {
             TAG_ANSWER => Self::Answer(SessionId(rest.number()?), Sequence(rest.number()?)),
             TAG_LEASE_SESSION => Self::Lease(LeaseKey::Session(SessionId(rest.number()?))),
             TAG_LEASE_VOLUME => Self::Lease(LeaseKey::Volume(SessionId(rest.number()?), rest.path()?)),
+            TAG_LEASE_KEY => Self::Lease(LeaseKey::Key(LeaseId(rest.number()?))),
             TAG_CHANGE => Self::Change(Revision(rest.number()?)),
-            _ => return Err(rest.malformed("a tag from 0 to 7")),
+            _ => return Err(rest.malformed("a tag from 0 to 8")),
         };
         if rest.rest.is_empty() { Ok(key) } else { Err(rest.malformed("nothing more")) }
     }
@@ -253,6 +256,7 @@ impl RowReader {
             }
         }
         let mut state = State {
+            attached: super::Attached::of(&self.nodes, &self.leases, &meta.gone),
             meta,
             nodes: self.nodes,
             volumes: self.volumes,
@@ -322,6 +326,8 @@ mod tests {
             RowKey::Lease(LeaseKey::Session(two)),
             RowKey::Lease(LeaseKey::Volume(one, path("/b"))),
             RowKey::Lease(LeaseKey::Volume(two, path("/a"))),
+            RowKey::Lease(LeaseKey::Key(LeaseId(1))),
+            RowKey::Lease(LeaseKey::Key(LeaseId(256))),
             RowKey::Change(Revision(9)),
             RowKey::Change(Revision(u64::MAX)),
         ];
@@ -338,7 +344,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(expected(&[]), "a tag");
-        assert_eq!(expected(&[8]), "a tag from 0 to 7");
+        assert_eq!(expected(&[9]), "a tag from 0 to 8");
         assert_eq!(expected(&[TAG_META, 0]), "nothing more");
         assert_eq!(expected(&[TAG_SESSION, 0, 0]), "a number of 8 bytes");
         assert_eq!(expected(&[TAG_NODE, 0xff]), "a path in UTF-8");

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{RowKey, State};
 use crate::{
     command::{LeaseKey, Outcome, Write, WriteRefusal, Written},
-    id::{Sequence, SessionId},
+    id::{Revision, Sequence, SessionId},
     object::ObjectSet,
     planted::Bug,
 };
@@ -121,8 +121,7 @@ impl State {
         touched.extend(session.answers.into_keys().map(|sequence| RowKey::Answer(id, sequence)));
         let keys: Vec<LeaseKey> = self.leases_of(id).map(|(key, _)| key.clone()).collect();
         for key in keys {
-            self.leases.remove(&key);
-            touched.insert(RowKey::Lease(key));
+            self.end_lease(&key, touched);
         }
         Outcome::SessionClosed
     }
@@ -135,7 +134,7 @@ impl State {
         &mut self,
         request: Request,
         write: &Write,
-        covers: &[ObjectSet],
+        (covers, carried): (&[ObjectSet], Revision),
         touched: &mut BTreeSet<RowKey>,
     ) -> Outcome {
         let Request { session, sequence, unanswered_from } = request;
@@ -147,10 +146,14 @@ impl State {
             Some(Answered::Never) => {}
         }
         let is_covered = |set: &ObjectSet| covers.iter().any(|cover| cover.includes(set));
-        let result = match self.footprint(write) {
+        let are_covered = match write {
+            Write::RevokeLease { id } => self.covers_carried(&LeaseKey::Key(*id), carried),
+            _ => true,
+        };
+        let result = match self.footprint(session, write) {
             Err(refusal) => Err(refusal),
-            Ok(sets) if sets.iter().all(is_covered) || self.mistake.is(Bug::WriteBeyondConsents) => {
-                Ok(self.write(write, sets, touched))
+            Ok(sets) if (are_covered && sets.iter().all(is_covered)) || self.mistake.is(Bug::WriteBeyondConsents) => {
+                Ok(self.write(session, write, sets, touched))
             }
             Ok(_) => return Outcome::NotCovered,
         };
@@ -190,7 +193,7 @@ mod tests {
 
     fn request(session: SessionId, sequence: u64, unanswered_from: u64, write: Write) -> Command {
         let (sequence, unanswered_from) = (Sequence(sequence), Sequence(unanswered_from));
-        Command::Write { session, sequence, unanswered_from, write, covers: everything() }
+        Command::Write { session, sequence, unanswered_from, write, covers: everything(), carried: Revision(u64::MAX) }
     }
 
     #[test]
@@ -258,6 +261,7 @@ mod tests {
             unanswered_from: Sequence(5),
             write: put("/a/b/c", ""),
             covers,
+            carried: Revision(u64::MAX),
         };
         let needed = [data("/a/b/c"), children("/a/b/c"), data("/a/b"), children("/a/b"), children("/a")];
         for missing in 0..needed.len() {

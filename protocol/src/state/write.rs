@@ -19,10 +19,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{RowKey, State, Volume};
+use super::{Node, RowKey, State, Volume};
 use crate::{
-    command::{Condition, Write, WriteRefusal, Written},
-    id::Revision,
+    command::{Attach, Condition, LeaseKey, Write, WriteRefusal, Written},
+    id::{Revision, SessionId},
     object::{Object, ObjectSet, Stat, Value, compact},
     path::Path,
     planted::Bug,
@@ -32,19 +32,20 @@ use crate::{
 impl State {
     /// Exactly the objects that the write would change if it were applied now.
     ///
-    /// For a subtree, that is each object in it: whether one inside differs afterwards is not looked at.
+    /// For a subtree, that is each object in it: whether one inside differs afterwards is not looked at. What goes with a lease
+    /// that is revoked is not listed: see [`State::carried`] and [`State::lists_carried`].
     ///
     /// # Errors
     ///
     /// [`WriteRefusal`] if the write would be refused.
-    pub fn footprint(&self, write: &Write) -> Result<Vec<ObjectSet>, WriteRefusal> {
-        let sets = self.whole_footprint(write)?;
+    pub fn footprint(&self, writer: SessionId, write: &Write) -> Result<Vec<ObjectSet>, WriteRefusal> {
+        let sets = self.whole_footprint(writer, write)?;
         Ok(self.mistake.narrow(write, sets))
     }
 
-    fn whole_footprint(&self, write: &Write) -> Result<Vec<ObjectSet>, WriteRefusal> {
+    fn whole_footprint(&self, writer: SessionId, write: &Write) -> Result<Vec<ObjectSet>, WriteRefusal> {
         match write {
-            Write::Put { path, condition, .. } => self.put_footprint(path, *condition),
+            Write::Put { path, condition, attach, .. } => self.put_footprint(writer, path, *condition, *attach),
             Write::Delete { path, recursive, condition } => self.delete_footprint(path, *recursive, *condition),
             Write::CreateVolume { path, .. } => self.create_volume_footprint(path),
             Write::SetVolume { path, .. } => {
@@ -56,15 +57,30 @@ impl State {
                     return Err(WriteRefusal::Root { path: path.clone() });
                 }
                 self.expect_volume(path)?;
+                self.expect_volume_carries_nothing(path)?;
                 Ok(vec![ObjectSet::Subtree(path.clone())])
             }
+            Write::GrantLease { id, .. } => match id.filter(|id| self.leases.contains_key(&LeaseKey::Key(*id))) {
+                Some(id) => Err(WriteRefusal::LeaseExists { id }),
+                None => Ok(Vec::new()),
+            },
+            Write::RevokeLease { id } if self.leases.contains_key(&LeaseKey::Key(*id)) => Ok(Vec::new()),
+            Write::RevokeLease { id } => Err(WriteRefusal::LeaseNotFound { id: *id }),
         }
     }
 
-    fn put_footprint(&self, path: &Path, condition: Condition) -> Result<Vec<ObjectSet>, WriteRefusal> {
+    fn put_footprint(
+        &self,
+        writer: SessionId,
+        path: &Path,
+        condition: Condition,
+        attach: Attach,
+    ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         self.check_condition(path, condition)?;
+        self.attachment(writer, path, attach)?;
         let mut sets = vec![ObjectSet::One(Object::data(path.clone()))];
-        if !self.nodes.contains_key(path) {
+        if self.node(path).is_none() {
+            self.expect_parent_stays(path)?;
             sets.push(ObjectSet::One(Object::children(path.clone())));
             self.add_parents_made(path, &mut sets);
         }
@@ -77,7 +93,7 @@ impl State {
         recursive: bool,
         condition: Condition,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
-        let Some(node) = self.nodes.get(path) else {
+        let Some(node) = self.node(path) else {
             return Err(WriteRefusal::NotFound { path: path.clone() });
         };
         let Some(parent) = path.parent() else {
@@ -103,7 +119,12 @@ impl State {
             return Err(WriteRefusal::VolumeExists { path: path.clone() });
         }
         let mut sets = vec![ObjectSet::Subtree(path.clone())];
-        if !self.nodes.contains_key(path) {
+        if let Some(node) = self.node(path) {
+            if node.attachment.is_some() {
+                return Err(WriteRefusal::Leased { path: path.clone() });
+            }
+        } else {
+            self.expect_parent_stays(path)?;
             self.add_parents_made(path, &mut sets);
         }
         Ok(sets)
@@ -112,7 +133,7 @@ impl State {
     /// Adds what changes above a node that is made: the nodes made with it, and the list in which the topmost appears.
     fn add_parents_made(&self, path: &Path, sets: &mut Vec<ObjectSet>) {
         for ancestor in path.ancestors() {
-            let is_made = !self.nodes.contains_key(&ancestor);
+            let is_made = self.node(&ancestor).is_none();
             sets.push(ObjectSet::One(Object::children(ancestor.clone())));
             if !is_made {
                 return;
@@ -122,7 +143,7 @@ impl State {
     }
 
     fn check_condition(&self, path: &Path, condition: Condition) -> Result<(), WriteRefusal> {
-        match (condition, self.nodes.get(path)) {
+        match (condition, self.node(path)) {
             (Condition::Any, _) | (Condition::Absent, None) => Ok(()),
             (Condition::Absent, Some(node)) => {
                 Err(WriteRefusal::Exists { path: path.clone(), create_revision: node.create_revision })
@@ -143,17 +164,45 @@ impl State {
         Err(WriteRefusal::NotAVolume { path: path.clone(), volume: volume.clone() })
     }
 
+    /// The leases on a volume end with it, and nobody who removes a volume means to remove nodes.
+    fn expect_volume_carries_nothing(&self, top: &Path) -> Result<(), WriteRefusal> {
+        let carrying = self.leases().find_map(|(key, _)| match key {
+            LeaseKey::Volume(session, volume) if volume == top && self.carries(key) => Some(*session),
+            _ => None,
+        });
+        carrying.map_or(Ok(()), |session| Err(WriteRefusal::VolumeCarries { path: top.clone(), session }))
+    }
+
     /// Carries out a write that is not refused. `sets` is its footprint.
-    pub(super) fn write(&mut self, write: &Write, sets: Vec<ObjectSet>, touched: &mut BTreeSet<RowKey>) -> Written {
+    pub(super) fn write(
+        &mut self,
+        writer: SessionId,
+        write: &Write,
+        sets: Vec<ObjectSet>,
+        touched: &mut BTreeSet<RowKey>,
+    ) -> Written {
+        match write {
+            Write::GrantLease { id, ttl } => return self.grant_key_lease(*id, *ttl, touched),
+            Write::RevokeLease { id } => {
+                let key = LeaseKey::Key(*id);
+                let incarnation = self.leases.get(&key).map(|lease| lease.incarnation);
+                self.end_lease(&key, touched);
+                let removed = incarnation.map_or(0, |incarnation| self.remove_carried(incarnation, touched));
+                return Written { revision: self.meta.revision, removed, ..Written::default() };
+            }
+            _ => {}
+        }
         let revision = self.meta.revision.next();
         self.meta.revision = revision;
-        let mut written = Written { revision, stat: None, removed: 0 };
+        let mut written = Written { revision, ..Written::default() };
         match write {
-            Write::Put { path, value, .. } => written.stat = Some(self.put(path, value, revision, touched)),
+            Write::Put { path, value, attach, .. } => {
+                written.stat = self.put(writer, path, value, *attach, revision, touched);
+            }
             Write::Delete { path, .. } => written.removed = self.remove_nodes(path, revision, touched),
             Write::CreateVolume { path, settings } => {
-                if !self.nodes.contains_key(path) {
-                    self.make_node(path, Value::new(), revision, touched);
+                if self.node(path).is_none() {
+                    self.make_node(path, Node::new(Value::new(), revision), touched);
                 }
                 self.set_volume(path, Some(*settings), revision, touched);
             }
@@ -165,19 +214,33 @@ impl State {
                 self.set_volume(path, None, revision, touched);
                 self.remove_leases_on(path, touched);
             }
+            // Done above.
+            Write::GrantLease { .. } | Write::RevokeLease { .. } => {}
         }
         self.note_change(compact(sets), touched);
         written
     }
 
-    fn put(&mut self, path: &Path, value: &Value, revision: Revision, touched: &mut BTreeSet<RowKey>) -> Stat {
-        if let Some(node) = self.nodes.get_mut(path) {
-            node.set_value(value.clone(), revision);
-            touched.insert(RowKey::Node(path.clone()));
-            return node.stat();
+    fn put(
+        &mut self,
+        writer: SessionId,
+        path: &Path,
+        value: &Value,
+        attach: Attach,
+        revision: Revision,
+        touched: &mut BTreeSet<RowKey>,
+    ) -> Option<Stat> {
+        let attachment = self.attachment(writer, path, attach).unwrap_or_default();
+        if let Some(to) = &attachment {
+            self.note_attached(&to.lease, revision, touched);
         }
-        self.make_node(path, value.clone(), revision, touched);
-        super::Node::new(value.clone(), revision).stat()
+        if self.node(path).is_some() {
+            return self.set_node(path, value.clone(), attachment, revision, touched);
+        }
+        let node = Node { attachment: attachment.map(Box::new), ..Node::new(value.clone(), revision) };
+        let stat = node.stat();
+        self.make_node(path, node, touched);
+        Some(stat)
     }
 
     fn set_volume(
@@ -211,7 +274,7 @@ mod tests {
     }
 
     fn done(revision: u64, removed: u64) -> Result<Written, WriteRefusal> {
-        Ok(Written { revision: Revision(revision), stat: None, removed })
+        Ok(Written { revision: Revision(revision), removed, ..Written::default() })
     }
 
     fn stat(create: u64, modify: u64, version: u64, value_len: u64) -> Option<Stat> {
@@ -231,12 +294,12 @@ mod tests {
             data("/a"),
             children("/"),
         ];
-        assert_eq!(fixture.state.footprint(&put("/a/b/c", "one")), Ok(sets));
+        assert_eq!(fixture.state.footprint(SessionId(1), &put("/a/b/c", "one")), Ok(sets));
         assert_eq!(fixture.put(session, "/a/b/c", "one").stat, stat(1, 1, 1, 3));
         let made = fixture.state.node(&path("/a/b")).expect("it was made");
-        assert_eq!((made.value.len(), made.owner, made.version), (0, None, 1));
+        assert_eq!((made.value.len(), made.attachment.is_none(), made.version), (0, true, 1));
         assert_eq!((made.child_count, made.children_version, made.children_revision), (1, 1, Revision(1)));
-        assert_eq!(fixture.state.footprint(&put("/a/b/c", "two")), Ok(vec![data("/a/b/c")]));
+        assert_eq!(fixture.state.footprint(SessionId(1), &put("/a/b/c", "two")), Ok(vec![data("/a/b/c")]));
         assert_eq!(fixture.put(session, "/a/b/c", "three").stat, stat(1, 2, 2, 5));
         assert_eq!(fixture.put(session, "/", "root").stat, stat(0, 3, 2, 4));
     }
@@ -264,10 +327,10 @@ mod tests {
         let has_children = WriteRefusal::HasChildren { path: path("/a"), children: 2 };
         assert_eq!(fixture.write(session, delete("/a", false)), Err(has_children));
         let leaf = vec![data("/a/d"), children("/a/d"), children("/a")];
-        assert_eq!(fixture.state.footprint(&delete("/a/d", false)), Ok(leaf.clone()));
-        assert_eq!(fixture.state.footprint(&delete("/a/d", true)), Ok(leaf), "nothing lies below");
+        assert_eq!(fixture.state.footprint(SessionId(1), &delete("/a/d", false)), Ok(leaf.clone()));
+        assert_eq!(fixture.state.footprint(SessionId(1), &delete("/a/d", true)), Ok(leaf), "nothing lies below");
         assert_eq!(fixture.write(session, delete("/a/d", false)), done(4, 1));
-        assert_eq!(fixture.state.footprint(&delete("/a", true)), Ok(vec![subtree("/a"), children("/")]));
+        assert_eq!(fixture.state.footprint(SessionId(1), &delete("/a", true)), Ok(vec![subtree("/a"), children("/")]));
         assert_eq!(fixture.write(session, delete("/a", true)), done(5, 3));
         assert_eq!(fixture.state.children(&Path::root()).expect("the root").names, ["a-b"]);
     }
@@ -278,7 +341,7 @@ mod tests {
         fixture.put(session, "/a/b", "");
         fixture.write(session, create_volume("/a/b/v", 5)).expect("new");
         let delete_if = |at: &str, recursive, condition| Write::Delete { path: path(at), recursive, condition };
-        let refusal = |write| fixture.state.footprint(&write);
+        let refusal = |write| fixture.state.footprint(SessionId(1), &write);
         assert_eq!(refusal(delete("/none", true)), Err(WriteRefusal::NotFound { path: path("/none") }));
         assert_eq!(refusal(delete("/", true)), Err(WriteRefusal::Root { path: path("/") }));
         let differing = Condition::Revision(Revision(9));
@@ -297,11 +360,15 @@ mod tests {
     fn making_a_volume_is_a_write_to_all_it_covers_and_makes_its_node() {
         let (mut fixture, session) = fixture();
         let made = vec![subtree("/a/v"), children("/a"), data("/a"), children("/")];
-        assert_eq!(fixture.state.footprint(&create_volume("/a/v", 5)), Ok(made));
+        assert_eq!(fixture.state.footprint(SessionId(1), &create_volume("/a/v", 5)), Ok(made));
         assert_eq!(fixture.write(session, create_volume("/a/v", 5)), done(1, 0));
         assert!(fixture.state.node(&path("/a/v")).is_some());
         assert_eq!(fixture.state.volume(&path("/a/v")).expect("a volume").generation, Generation(2));
-        assert_eq!(fixture.state.footprint(&create_volume("/a", 5)), Ok(vec![subtree("/a")]), "its node exists");
+        assert_eq!(
+            fixture.state.footprint(SessionId(1), &create_volume("/a", 5)),
+            Ok(vec![subtree("/a")]),
+            "its node exists"
+        );
         let exists = WriteRefusal::VolumeExists { path: path("/a/v") };
         assert_eq!(fixture.write(session, create_volume("/a/v", 5)), Err(exists));
         assert_eq!(fixture.write(session, create_volume("/", 5)), Err(WriteRefusal::VolumeExists { path: path("/") }));
@@ -313,7 +380,7 @@ mod tests {
         fixture.write(session, create_volume("/v", 5)).expect("new");
         fixture.acquire(session, "/v/x");
         let set = |at: &str| Write::SetVolume { path: path(at), settings: VolumeSettings::DEFAULT };
-        assert_eq!(fixture.state.footprint(&set("/v")), Ok(vec![subtree("/v")]));
+        assert_eq!(fixture.state.footprint(SessionId(1), &set("/v")), Ok(vec![subtree("/v")]));
         assert_eq!(fixture.write(session, set("/v")), done(2, 0));
         let volume = fixture.state.volume(&path("/v")).expect("a volume");
         assert_eq!(*volume, Volume { settings: VolumeSettings::DEFAULT, generation: Generation(3) });
@@ -333,11 +400,12 @@ mod tests {
             fixture.acquire(holder, "/");
         }
         let remove = |at: &str| Write::RemoveVolume { path: path(at) };
-        assert_eq!(fixture.state.footprint(&remove("/v")), Ok(vec![subtree("/v")]));
+        assert_eq!(fixture.state.footprint(SessionId(1), &remove("/v")), Ok(vec![subtree("/v")]));
         assert_eq!(fixture.write(session, remove("/v")), done(3, 0));
         assert_eq!(fixture.state.volume_of(&path("/v/x")).0, &Path::root());
         assert!(fixture.state.node(&path("/v/x")).is_some());
-        assert!(fixture.state.leases().all(|(key, _)| *key != LeaseKey::Volume(key.session(), path("/v"))));
+        let on_it = |key: &LeaseKey| matches!(key, LeaseKey::Volume(_, top) if *top == path("/v"));
+        assert!(!fixture.state.leases().any(|(key, _)| on_it(key)));
         assert_eq!(fixture.state.leases().count(), 4, "each session's own and the one on the root");
         let not_a_volume = WriteRefusal::NotAVolume { path: path("/v"), volume: path("/") };
         assert_eq!(fixture.write(session, remove("/v")), Err(not_a_volume));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_protocol::{
     command::{Command, Condition, Proposal, Write},
-    id::{Epoch, Sequence, SessionId},
+    id::{Epoch, Revision, Sequence, SessionId},
     object::ObjectSet,
     path::Path,
     state::State,
@@ -308,7 +308,7 @@ impl Author {
                     // Mostly short, as values are.
                     let length = self.random.random_range(0..=self.value_max) >> self.random.random_range(0..3);
                     let value = vec![self.random.random(); length].into();
-                    Write::Put { path: path.clone(), value, condition: Condition::Any }
+                    Write::put(path.clone(), value)
                 };
                 Command::Write {
                     session: SessionId(1 + index % SESSIONS),
@@ -316,6 +316,7 @@ impl Author {
                     unanswered_from: Sequence(index),
                     write,
                     covers: vec![ObjectSet::Subtree(Path::root())],
+                    carried: Revision(0),
                 }
             }
         };

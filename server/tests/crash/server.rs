@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs::File, io::Write as _, path::Path, process, 
 
 use futures::StreamExt;
 use leasehold_protocol::{
-    command::{Condition, Write},
+    command::Write,
     id::{Epoch, Sequence, Stamp},
     message::{Answer, Body, Consent, Header, Recall, Refusal, Request, Response},
     object::{Content, Object},
@@ -111,7 +111,7 @@ impl Client {
 
     async fn put(&mut self, number: u64, path: &Node, value: String) -> Option<()> {
         (self.header.sequence, self.header.unanswered_from) = (Sequence(number), Sequence(number));
-        let write = Write::Put { path: path.clone(), value: value.into(), condition: Condition::Any };
+        let write = Write::put(path.clone(), value.into());
         let seen = Stamp { epoch: self.header.epoch, sequence: 0 };
         let answer = self.answered(Body::Write { write, dropped: Vec::new(), seen }).await?;
         assert!(matches!(answer, Answer::Written { .. }), "{answer:?}");

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use leasehold_protocol::{
-    command::{Command, Condition, Proposal, Write},
+    command::{Command, Proposal, Write},
     holder::Config,
-    id::{Epoch, Sequence, SessionId},
+    id::{Epoch, Revision, Sequence, SessionId},
     lessor::Input,
     object::ObjectSet,
     path::Path,
@@ -83,11 +83,7 @@ fn first_state(world: &World, bug: Option<Bug>) -> State {
     let mut state = State::new(world.settings);
     plant(&mut state, bug);
     let session = SessionId(1);
-    let put = |(path, value): &(Path, &'static str)| Write::Put {
-        path: path.clone(),
-        value: value.as_bytes().into(),
-        condition: Condition::Any,
-    };
+    let put = |(path, value): &(Path, &'static str)| Write::put(path.clone(), value.as_bytes().into());
     let volume = |path: &Path| Write::CreateVolume { path: path.clone(), settings: settings_of(world) };
     let writes = world.nodes.iter().map(put).chain(world.volumes.iter().map(volume));
     let mut commands = vec![Command::OpenSession { name: "the beginning".to_owned() }];
@@ -97,6 +93,7 @@ fn first_state(world: &World, bug: Option<Bug>) -> State {
         unanswered_from: Sequence(sequence),
         write,
         covers: vec![ObjectSet::Subtree(Path::root())],
+        carried: Revision(0),
     }));
     commands.push(Command::CloseSession { session });
     state.apply(1, &Proposal { epoch: Epoch(0), number: 0, time: ClusterTime::ZERO, commands });

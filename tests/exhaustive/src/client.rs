@@ -338,6 +338,10 @@ impl Run<'_> {
                     self.demand(Err(format!("client {place} is told {told:?} twice")));
                 }
             }
+            // No world has nodes that go with leases.
+            Effect::LeaseKept { .. } | Effect::LeaseOver { .. } | Effect::CarriedGone { .. } => {
+                self.demand(Err(format!("client {place} has leases of nodes, which nobody asked for")));
+            }
             Effect::FindLeader { .. } => {
                 self.look_for_leader(place);
                 inputs.push_back(Input::Disconnected);

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use leasehold_protocol::{
-    command::{Condition, Write},
+    command::{Attach, Condition, Write},
     object::Object,
     path::Path,
     time::{DriftAllowance, Instant},
@@ -237,7 +237,7 @@ impl World {
             for op in member.threads.iter().flatten() {
                 match op {
                     Op::Read(object) | Op::Evict(object) => objects.push(object.clone()),
-                    Op::Write(write) => objects.push(Object::data(write.path().clone())),
+                    Op::Write(write) => objects.extend(write.path().cloned().map(Object::data)),
                     Op::Close | Op::Vanish => {}
                 }
             }
@@ -309,12 +309,13 @@ pub fn list(at: &str) -> Op {
 
 /// Writes a value, whatever is there. No two writes of a world have the same.
 pub fn put(at: &str, value: &'static str) -> Op {
-    Op::Write(Write::Put { path: path(at), value: value.as_bytes().into(), condition: Condition::Any })
+    Op::Write(Write::put(path(at), value.as_bytes().into()))
 }
 
 /// Makes a node that is not there.
 pub fn create(at: &str, value: &'static str) -> Op {
-    Op::Write(Write::Put { path: path(at), value: value.as_bytes().into(), condition: Condition::Absent })
+    let (value, condition) = (value.as_bytes().into(), Condition::Absent);
+    Op::Write(Write::Put { path: path(at), value, condition, attach: Attach::Nothing })
 }
 
 /// Removes a node.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use arbitrary::Unstructured;
 use leasehold_protocol::{
-    command::{Command, Condition, LeaseKey, Proposal, Renewal, Write},
-    id::{CoveringNumber, Epoch, Generation, Incarnation, Revision, Sequence, SessionId, Stamp},
-    message::{Body, Consent, Header, HeldPiece, Inspect, LastValid, Recall, Renew, Request, Return},
+    command::{Attach, Command, Condition, LeaseKey, Proposal, Renewal, Write},
+    id::{CoveringNumber, Epoch, Generation, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp},
+    message::{Body, Consent, Header, HeldPiece, Inspect, Kept, KeysAfter, LastValid, Recall, Renew, Request, Return},
     object::{Kind, Object, ObjectSet},
     path::Path,
     time::ClusterTime,
@@ -158,8 +158,10 @@ impl<'a> Draw<'a> {
             3 => Condition::Revision(Revision(self.number(12))),
             _ => Condition::Any,
         };
-        match self.below(12) {
-            0..=5 => Write::Put { path: self.path(), value: self.bytes(6).into(), condition },
+        match self.below(15) {
+            12 | 13 => Write::GrantLease { id: self.maybe(Self::lease_id), ttl: self.span() },
+            14 => Write::RevokeLease { id: self.lease_id() },
+            0..=5 => Write::Put { path: self.path(), value: self.bytes(6).into(), condition, attach: self.attach() },
             6 | 7 => Write::Delete { path: self.path(), recursive: self.below(2) == 1, condition },
             8 | 9 => Write::CreateVolume { path: self.top(), settings: self.settings() },
             10 => Write::SetVolume { path: self.top(), settings: self.settings() },
@@ -167,10 +169,34 @@ impl<'a> Draw<'a> {
         }
     }
 
+    /// The name of a key lease.
+    pub fn lease_id(&mut self) -> LeaseId {
+        LeaseId(self.number(4))
+    }
+
+    /// What a node is to go with.
+    pub fn attach(&mut self) -> Attach {
+        match self.below(6) {
+            1 => Attach::Keep,
+            2 | 3 => Attach::Lease(self.lease_id()),
+            4 => Attach::Session,
+            _ => Attach::Nothing,
+        }
+    }
+
+    /// More time on a key lease, or not.
+    pub fn kept(&mut self) -> Kept {
+        Kept { id: self.lease_id(), ttl: self.span(), span: self.maybe(Self::span) }
+    }
+
     /// A replicated lease.
     pub fn lease(&mut self) -> LeaseKey {
         let session = self.session();
-        if self.below(3) == 1 { LeaseKey::Session(session) } else { LeaseKey::Volume(session, self.top()) }
+        match self.below(4) {
+            1 => LeaseKey::Session(session),
+            3 => LeaseKey::Key(self.lease_id()),
+            _ => LeaseKey::Volume(session, self.top()),
+        }
     }
 
     /// A command.
@@ -192,12 +218,14 @@ impl<'a> Draw<'a> {
                 incarnation: Incarnation(self.number(12)),
                 horizon: ClusterTime::from_micros(self.number(200).saturating_mul(100_000)),
             },
+            9 => Command::Remove { leases: self.list(3, |draw| Incarnation(draw.number(12))) },
             _ => Command::Write {
                 session: self.session(),
                 sequence: Sequence(self.number(24)),
                 unanswered_from: Sequence(self.number(8)),
                 write: self.write(revision),
                 covers: self.list(3, Self::set),
+                carried: Revision(self.number(12)),
             },
         }
     }
@@ -225,7 +253,8 @@ impl<'a> Draw<'a> {
 
     /// What is asked.
     pub fn body(&mut self, epoch: Epoch, revision: Revision) -> Body {
-        match self.below(20) {
+        match self.below(22) {
+            20 | 21 => Body::KeepLeases { ids: self.list(3, Self::lease_id) },
             0 => Body::Open { name: if self.one_in(8) { "x".repeat(300) } else { self.name() } },
             1 | 2 => Body::Register,
             3 => Body::Close,
@@ -243,7 +272,16 @@ impl<'a> Draw<'a> {
                 Body::Write { write: self.write(revision), dropped: self.list(2, Self::set), seen: self.stamp(epoch) }
             }
             17 | 18 => Body::Held(self.held()),
-            _ => Body::Inspect(match self.below(4) {
+            _ => Body::Inspect(match self.below(7) {
+                4 | 5 => {
+                    let id = self.lease_id();
+                    let keys_after = self.maybe(|draw| match draw.below(2) {
+                        0 => KeysAfter::Nothing,
+                        _ => KeysAfter::Path(draw.path()),
+                    });
+                    Inspect::Lease { id, keys_after }
+                }
+                6 => Inspect::Leases { after: self.maybe(Self::lease_id) },
                 0 => Inspect::Holders { path: self.path() },
                 1 => Inspect::Waits { path: self.path() },
                 2 => Inspect::Volumes { path: self.path() },

@@ -12,10 +12,10 @@ use std::{
 use leasehold_protocol::{
     command::Written,
     holder::{Config, Effect, Holder, Input, ReadId, Ticket, WriteId},
-    id::{CoveringNumber, Epoch, Generation, Incarnation, Revision, SessionId, Stamp},
+    id::{CoveringNumber, Epoch, Generation, Incarnation, LeaseId, Revision, SessionId, Stamp},
     message::{
-        Acquired, Answer, Body, Covering, Grant, Lapse, Promise, ReadAnswer, Recall, Refusal, Renew, Request, Response,
-        Revival,
+        Acquired, Answer, Body, Covering, Grant, Kept, Lapse, Promise, ReadAnswer, Recall, Refusal, Renew, Request,
+        Response, Revival,
     },
     object::{Children, Content, Data, Kind, Object, Stat},
     path::Path,
@@ -128,6 +128,10 @@ impl World {
             28..=30 => self.time_out(),
             _ => match draw.below(4) {
                 0 if !self.is_honest => self.now = self.now.after(draw.span()),
+                2 => {
+                    let id = draw.lease_id();
+                    self.step(if draw.below(3) == 1 { Input::LetGo(id) } else { Input::Keep(id) });
+                }
                 1 if draw.one_in(8) => {
                     self.is_closed = true;
                     self.step(Input::Close);
@@ -171,7 +175,13 @@ impl World {
                 self.end_reads(&reads);
             }
             Effect::WriteDone { write, .. } => assert!(self.writes.remove(&write), "{write:?} ends twice"),
-            Effect::VolumeValid { .. } | Effect::Connection(_) | Effect::FindLeader { .. } | Effect::Closed => {}
+            Effect::VolumeValid { .. }
+            | Effect::LeaseKept { .. }
+            | Effect::LeaseOver { .. }
+            | Effect::CarriedGone { .. }
+            | Effect::Connection(_)
+            | Effect::FindLeader { .. }
+            | Effect::Closed => {}
         }
     }
 
@@ -335,10 +345,16 @@ impl World {
                 Answer::Read(ReadAnswer { content, grant, volume, applied: revision })
             }
             Body::Write { write, .. } => {
-                let written = Written { revision, stat: Some(stat(revision)), removed: 0 };
+                let lease = draw.maybe(Draw::lease_id);
+                let written = Written { revision, stat: Some(stat(revision)), removed: 0, lease };
                 let stamp = self.stamp(draw);
-                let grant = self.grant(write.path(), draw);
-                Answer::Written { written, stamp, grant, applied: revision }
+                let grant = write.path().and_then(|path| self.grant(path, draw));
+                let kept = draw.maybe(Draw::kept);
+                Answer::Written { written, stamp, grant, applied: revision, kept }
+            }
+            Body::KeepLeases { ids } => {
+                let kept = |id: &LeaseId| Kept { id: *id, ..draw.kept() };
+                Answer::Kept(ids.iter().map(kept).collect())
             }
             Body::Close => Answer::Closed,
             Body::KeepAlive | Body::Held(_) | Body::Inspect(_) => Answer::Noted,

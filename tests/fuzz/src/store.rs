@@ -7,7 +7,7 @@ use std::{cell::OnceCell, collections::BTreeMap, fs, path::PathBuf, sync::LazyLo
 
 use leasehold_protocol::{
     command::{Command, Condition, Proposal, Write},
-    id::{Epoch, Sequence, SessionId},
+    id::{Epoch, Revision, Sequence, SessionId},
     object::ObjectSet,
     path::Path,
     state::{RowKey, State},
@@ -180,8 +180,9 @@ fn small_state() -> State {
         unanswered_from: Sequence(1),
         write,
         covers: vec![ObjectSet::Subtree(Path::root())],
+        carried: Revision(0),
     };
-    let put = |text| Write::Put { path: path(text), value: "value".into(), condition: Condition::Any };
+    let put = |text| Write::put(path(text), "value".into());
     let commands = vec![
         Command::OpenSession { name: "one".to_owned() },
         Command::OpenSession { name: "two".to_owned() },

@@ -179,6 +179,9 @@ impl Client {
             | Effect::ServeCached { .. }
             | Effect::ReadFailed { .. }
             | Effect::WriteDone { .. }
+            | Effect::LeaseKept { .. }
+            | Effect::LeaseOver { .. }
+            | Effect::CarriedGone { .. }
             | Effect::Connection(_)
             | Effect::FindLeader { .. }
             | Effect::Closed => {}

@@ -1,8 +1,11 @@
 //! What applications do: read, write, give up, and go away.
 
+use std::time::Duration;
+
 use leasehold_protocol::{
-    command::{Condition, Write, Written},
+    command::{Attach, Condition, Write, Written},
     holder::{Input, WriteError, WriteId},
+    id::LeaseId,
     object::{Content, Object},
     path::Path,
     volume::{Tracking, VolumeSettings},
@@ -27,6 +30,8 @@ impl World {
         }
         if self.rng.chance(20) {
             self.give_up(place);
+        } else if self.rng.chance(self.profile.lease_writes) {
+            self.keep_or_let_go(place);
         } else if self.rng.chance(self.profile.writes) {
             let change = self.change(place);
             self.write(place, change);
@@ -53,6 +58,9 @@ impl World {
         if self.rng.chance(self.profile.volume_writes) {
             return self.change_of_volume();
         }
+        if self.rng.chance(self.profile.lease_writes) {
+            return self.change_of_lease();
+        }
         let object = self.rng.pick(&self.profile.objects).clone();
         // What changes a list of children is a child that comes or goes.
         let path = match object {
@@ -73,7 +81,55 @@ impl World {
             return Write::Delete { path, recursive: self.rng.chance(400), condition };
         }
         let value = format!("{}.{}", client.life, client.numbers).into_bytes();
-        Write::Put { path, value: value.into(), condition }
+        let attach = self.attach(&path);
+        Write::Put { path, value: value.into(), condition, attach }
+    }
+
+    /// What a put attaches its node to. Not one that histories are judged by: the end of a lease is no client's operation.
+    fn attach(&mut self, path: &Path) -> Attach {
+        if invariants::linearizability::KEYS.contains(&path.as_str()) || !self.rng.chance(self.profile.lease_writes * 3)
+        {
+            return Attach::Nothing;
+        }
+        match (self.rng.below(4), self.leases.last()) {
+            (0, _) => Attach::Keep,
+            (1, _) => Attach::Session,
+            (_, Some(_)) => Attach::Lease(*self.rng.pick(&self.leases)),
+            (_, None) => Attach::Nothing,
+        }
+    }
+
+    /// Key leases come and go. Those that are gone are tried too.
+    fn change_of_lease(&mut self) -> Write {
+        if self.leases.is_empty() || self.rng.chance(500) {
+            let ttl = Duration::from_micros(self.rng.between(200 * MS, 3 * self.term()));
+            let id = self.rng.chance(200).then(|| LeaseId(self.rng.below(8)));
+            return Write::GrantLease { id, ttl };
+        }
+        Write::RevokeLease { id: *self.rng.pick(&self.leases) }
+    }
+
+    /// The application wants a key lease kept alive, or not any more.
+    fn keep_or_let_go(&mut self, place: usize) {
+        if self.leases.is_empty() {
+            return;
+        }
+        let id = *self.rng.pick(&self.leases);
+        if self.rng.chance(600) {
+            // What is told of an earlier keeping in this step is told before this one begins.
+            self.step_holder(place, Input::Keep(id));
+            self.clients[place].keeps.insert(id);
+        } else {
+            self.let_go(place, id);
+        }
+    }
+
+    /// The application does not want a key lease kept alive any more.
+    pub(crate) fn let_go(&mut self, place: usize, id: LeaseId) {
+        self.step_holder(place, Input::LetGo(id));
+        let client = &mut self.clients[place];
+        client.keeps.remove(&id);
+        client.kept.remove(&id);
     }
 
     fn change_of_volume(&mut self) -> Write {
@@ -109,6 +165,9 @@ impl World {
             }
             None => Err(format!("{write:?} ended twice: {result:?}")),
         };
+        if let Ok(Written { lease: Some(id), .. }) = result {
+            self.leases.push(*id);
+        }
         if let Ok(written) = result {
             self.oracle.acknowledged(written.revision);
         }
@@ -155,6 +214,8 @@ impl World {
         let client = &mut self.clients[place];
         client.is_open = false;
         client.cache = Default::default();
+        client.keeps.clear();
+        client.kept.clear();
         let life = client.life;
         if let Some(connection) = client.connection.take() {
             self.connections[connection].is_broken = true;

@@ -1,15 +1,17 @@
 //! A client: a holder, a cache, and a connection to the server that it takes for the leader. The shell around the rules.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
 use leasehold_protocol::{
     command::Write,
     holder::{Config, Connection as Told, Effect, Holder, Input, ReadError, ReadId, Ticket, WriteId},
+    id::LeaseId,
     message::{Acquired, Answer, Body, Request, Response, Revival},
     object::{Content, Object},
+    time::Instant,
 };
 
 use crate::{
@@ -56,6 +58,9 @@ pub(crate) struct Client {
     pub(crate) writes: BTreeMap<WriteId, OpenWrite>,
     /// It reaches no server until then.
     pub(crate) isolated_until: u64,
+    /// The key leases that it wants kept alive, and until when it counts on each.
+    pub(crate) keeps: BTreeSet<LeaseId>,
+    pub(crate) kept: BTreeMap<LeaseId, Instant>,
     /// What the last read of each object found.
     pub(crate) last_read: BTreeMap<Object, Content>,
     pub(crate) numbers: u64,
@@ -79,6 +84,8 @@ impl Client {
             reads: BTreeMap::new(),
             writes: BTreeMap::new(),
             isolated_until: 0,
+            keeps: BTreeSet::new(),
+            kept: BTreeMap::new(),
             last_read: BTreeMap::new(),
             numbers: 0,
             timer: 0,
@@ -107,6 +114,8 @@ impl World {
         client.holder = Holder::new(config);
         client.cache = Cache { asks_holder: self.is_planted, ..Cache::default() };
         client.reads.clear();
+        client.keeps.clear();
+        client.kept.clear();
         (client.is_open, client.is_connecting, client.told, client.spins) = (true, false, None, 0);
         self.trace.say(self.now, || format!("client {place} begins"));
         self.look_for_leader(place, None);
@@ -269,6 +278,19 @@ impl World {
                 self.look_for_leader(place, hint);
                 inputs.push_back(Input::Disconnected);
             }
+            // The latest of what it was promised binds, whichever answer brought it.
+            Effect::LeaseKept { id, until, .. } => {
+                let kept = client.kept.entry(id).or_insert(until);
+                *kept = until.max(*kept);
+            }
+            Effect::LeaseOver { id } => {
+                client.kept.remove(&id);
+                self.tally.add("kept key leases that were over");
+                if !self.clients[place].keeps.remove(&id) {
+                    self.demand(Err(format!("client {place} is told that lease {id} is over, which it does not keep")));
+                }
+            }
+            Effect::CarriedGone { .. } => self.tally.add("volume leases over that carried nodes"),
             Effect::Closed => self.closed(place),
         }
     }
@@ -278,6 +300,7 @@ impl World {
             Body::Held(_) => "lists told",
             Body::Write { .. } => "writes sent",
             Body::KeepAlive => "renewals sent",
+            Body::KeepLeases { .. } => "renewals of key leases sent",
             Body::Read { known: Some(_), .. } => "copies to be validated",
             _ => "other requests",
         });

@@ -6,7 +6,7 @@ use leasehold_protocol::{
     message::{Consent, Recall, Request, Response},
 };
 
-use crate::raft::Peer;
+use crate::raft::{Peer, replication::Asked};
 
 /// A machine: it has a clock, and can be paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub(crate) enum Event {
         server: usize,
         boot: u64,
         upto: (u64, u64),
-        answer: Option<(usize, u64)>,
+        answer: Option<Asked>,
     },
     /// Is there a leader?
     Campaign {

@@ -35,7 +35,7 @@ impl World {
         self.tally.add(if was_possible { fault.name() } else { "faults that were not possible" });
     }
 
-    fn term(&self) -> u64 {
+    pub(crate) fn term(&self) -> u64 {
         u64::try_from(self.profile.volume.term().as_micros()).expect("short")
     }
 
@@ -133,7 +133,9 @@ impl World {
             }
             Fault::StallDisk => {
                 let span = self.rng.between(20, 1500) * MS;
-                self.servers[server].stalled_until = self.now + span;
+                // What an earlier one holds up it holds up still (seed 9014).
+                let stalled = &mut self.servers[server].stalled_until;
+                *stalled = (*stalled).max(self.now + span);
             }
             Fault::RestartServer => self.restart_server(server),
             Fault::LoseMajority => {

@@ -10,7 +10,7 @@ use leasehold_protocol::{
     command::{Command, Outcome, Proposal},
     id::{Revision, Sequence, SessionId},
     object::{Content, Object},
-    state::State,
+    state::{Answered, State},
 };
 
 use crate::{
@@ -35,6 +35,8 @@ pub(crate) struct Oracle {
     pub(crate) versions: BTreeMap<Object, Vec<Version>>,
     /// The place of the version that somebody has been told of.
     pub(crate) told: BTreeMap<Object, usize>,
+    /// The place of the version that was there when everything was asked for in the end.
+    pub(crate) asked: BTreeMap<Object, usize>,
     /// The entry that made each change.
     entry_of: BTreeMap<Revision, u64>,
     pub(crate) once: Once,
@@ -46,22 +48,30 @@ impl Oracle {
         let first = |object: &Object| (object.clone(), vec![Version { since: 0, content: truth.content(object) }]);
         let versions = objects.iter().map(first).collect();
         let told = objects.iter().map(|object| (object.clone(), 0)).collect();
-        let (log, entry_of, once, horizons) = Default::default();
-        Self { log, truth, versions, told, entry_of, once, horizons }
+        let (log, asked, entry_of, once, horizons) = Default::default();
+        Self { log, truth, versions, told, asked, entry_of, once, horizons }
     }
 
     /// An entry was committed. The outcomes, and what they break.
     pub(crate) fn commit(&mut self, index: u64, proposal: &Proposal) -> Result<Vec<Outcome>, String> {
         let bounds = prolonging::bounds(&self.truth, proposal);
+        let is_new = |command: &Command| match command {
+            Command::Write { session, sequence, .. } => {
+                matches!(self.truth.answered(*session, *sequence), Some(Answered::Never))
+            }
+            _ => false,
+        };
+        let are_new: Vec<bool> = proposal.commands.iter().map(is_new).collect();
         let outcomes = self.truth.apply(index, proposal).outcomes;
         self.truth.check()?;
         prolonging::check(&bounds, &self.truth)?;
         self.horizons.check(&self.truth)?;
-        for (command, outcome) in proposal.commands.iter().zip(&outcomes) {
+        for ((command, outcome), is_new) in proposal.commands.iter().zip(&outcomes).zip(are_new) {
             if let (Command::Write { session, sequence, .. }, Outcome::Written(Ok(written))) = (command, outcome)
-                && !self.entry_of.contains_key(&written.revision)
+                && is_new
             {
-                self.entry_of.insert(written.revision, index);
+                // What changes no node has the revision of the last change.
+                self.entry_of.entry(written.revision).or_insert(index);
                 self.once.took_effect((*session, *sequence), written.revision)?;
             }
         }
@@ -78,6 +88,12 @@ impl Oracle {
     pub(crate) fn check_replica(&self, place: usize, replica: &State) -> Result<(), String> {
         replicas::check(place, replica, &self.truth)?;
         if replica.applied_index().is_multiple_of(64) { replicas::check_rows(place, replica) } else { Ok(()) }
+    }
+
+    /// Everything is asked for now, for the last time.
+    pub(crate) fn ask_for_all(&mut self) {
+        let last = |(object, versions): (&Object, &Vec<Version>)| (object.clone(), versions.len().saturating_sub(1));
+        self.asked = self.versions.iter().map(last).collect();
     }
 
     /// What a read that begins now has to see at least.

@@ -156,6 +156,8 @@ pub(crate) struct Profile {
     pub(crate) writes: u64,
     /// How many of a thousand writes are about volumes.
     pub(crate) volume_writes: u64,
+    /// How many of a thousand are about key leases; of the puts, three times as many attach their node to a lease.
+    pub(crate) lease_writes: u64,
     pub(crate) objects: Vec<Object>,
 }
 
@@ -208,6 +210,7 @@ impl Profile {
             learn: *rng.pick(&[2 * MS, 50 * MS, 400 * MS]),
             writes: *rng.pick(&[50, 200, 400]),
             volume_writes: if has_inner { *rng.pick(&[0, 30, 150]) } else { 0 },
+            lease_writes: *rng.pick(&[0, 0, 40, 150]),
             objects,
         }
     }

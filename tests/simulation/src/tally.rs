@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use leasehold_protocol::command::{Command, LeaseKey, Outcome, Write};
+
 /// Counts by name.
 #[derive(Debug, Default, Clone)]
 pub struct Tally(pub BTreeMap<&'static str, u64>);
@@ -22,5 +24,36 @@ impl Tally {
         for (name, count) in &other.0 {
             *self.0.entry(name).or_default() += count;
         }
+    }
+}
+
+/// What the tally counts an outcome as.
+pub(crate) fn outcome_name(command: &Command, outcome: &Outcome) -> &'static str {
+    match (outcome, command) {
+        (Outcome::EpochBegun { .. }, _) => "epochs",
+        (Outcome::VolumeAcquired { .. }, _) => "leases acquired",
+        (Outcome::Expired, Command::Expire { lease: LeaseKey::Session(_), .. }) => "sessions that expired",
+        (Outcome::Expired, Command::Expire { lease: LeaseKey::Key(_), .. }) => "key leases that expired",
+        (Outcome::Expired, _) => "leases expired",
+        (Outcome::HorizonMoved { .. }, _) => "expiries put off",
+        (Outcome::NotHeld, _) => "expiries of leases that are gone",
+        (Outcome::Written(Ok(_)), Command::Write { write: Write::CreateVolume { .. }, .. }) => "volumes made",
+        (Outcome::Written(Ok(_)), Command::Write { write: Write::SetVolume { .. }, .. }) => "volumes changed",
+        (Outcome::Written(Ok(_)), Command::Write { write: Write::RemoveVolume { .. }, .. }) => "volumes removed",
+        (Outcome::Written(Ok(_)), Command::Write { write: Write::GrantLease { .. }, .. }) => "key leases granted",
+        (Outcome::Written(Ok(_)), Command::Write { write: Write::RevokeLease { .. }, .. }) => "key leases revoked",
+        (Outcome::Written(Ok(_)), Command::Write { write: Write::Delete { .. }, .. }) => "nodes removed",
+        (Outcome::Written(Ok(_)), _) => "writes done",
+        (Outcome::Written(Err(_)), _) => "writes refused",
+        (Outcome::Removed { nodes: 0 }, _) => "removals that came to nothing",
+        (Outcome::Removed { .. }, _) => "removals of orphans",
+        (Outcome::NotCovered, Command::Write { write: Write::RevokeLease { .. }, .. }) => "revocations not covered",
+        (Outcome::NotCovered, _) => "writes not covered",
+        (Outcome::EpochOver, _) => "commands of an epoch that is over",
+        (Outcome::SessionOpened { .. }, _) => "sessions opened",
+        (Outcome::SessionClosed, _) => "sessions closed",
+        (Outcome::SessionGone, _) => "commands of sessions that are gone",
+        (Outcome::BelowWindow { .. } | Outcome::BeyondWindow { .. }, _) => "writes outside of the window",
+        (Outcome::Ticked, _) => "ticks",
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use leasehold_protocol::{
-    command::{Command, LeaseKey, Outcome, Proposal, Write},
+    command::{Command, Outcome, Proposal, Write},
+    id::LeaseId,
     planted::{Bug, Planted},
     state::State,
 };
@@ -19,7 +20,7 @@ use crate::{
     raft::{Payload, SERVERS, peers::Links},
     rng::Rng,
     server::Server,
-    tally::Tally,
+    tally::{self, Tally},
     trace::Trace,
 };
 
@@ -66,6 +67,8 @@ pub(crate) struct World {
     pub(crate) connections: Vec<Connection>,
     pub(crate) oracle: Oracle,
     pub(crate) told: Told,
+    /// The key leases that were ever granted, as far as clients were told.
+    pub(crate) leases: Vec<LeaseId>,
     /// Faults are over.
     pub(crate) is_healing: bool,
     pub(crate) lives: u64,
@@ -196,6 +199,7 @@ impl World {
             connections: Vec::new(),
             oracle,
             told: Told::default(),
+            leases: Vec::new(),
             is_healing: false,
             lives: 0,
             requests: 0,
@@ -386,7 +390,15 @@ impl World {
     /// Looks at what an entry did.
     fn outcomes(&mut self, proposal: &Proposal, outcomes: &[Outcome]) {
         for (command, outcome) in proposal.commands.iter().zip(outcomes) {
-            self.tally.add(outcome_name(command, outcome));
+            self.tally.add(tally::outcome_name(command, outcome));
+            // Whoever keeps a lease alive is not asked before it is revoked, and one of the same name is another.
+            if let (Command::Write { write: Write::RevokeLease { id }, .. }, Outcome::Written(Ok(_))) =
+                (command, outcome)
+            {
+                for client in &mut self.clients {
+                    client.kept.remove(id);
+                }
+            }
             if let (Command::Expire { lease, .. }, Outcome::Expired) = (command, outcome) {
                 for client in 0..self.clients.len() {
                     let clock = self.clients[client].machine.clock.read(self.now);
@@ -410,6 +422,10 @@ impl World {
         for client in 0..self.clients.len() {
             self.clients[client].isolated_until = 0;
             self.resume(Host::Client(client));
+            // From now on nothing goes by itself but what nobody keeps alive, and that soon.
+            for id in self.clients[client].keeps.clone() {
+                self.let_go(client, id);
+            }
         }
         let terms = u64::try_from(self.profile.term_max().as_micros()).expect("short") * 5;
         self.after(6 * SECOND + terms, Event::Ask);
@@ -419,6 +435,7 @@ impl World {
 
     /// Nothing may be waiting any more. Every client reads everything.
     fn ask(&mut self) {
+        self.oracle.ask_for_all();
         for client in 0..self.clients.len() {
             self.demand(invariants::healing::check_nothing_waits(&self.clients[client]));
             self.clients[client].last_read.clear();
@@ -434,6 +451,7 @@ impl World {
             self.demand(held);
         }
         self.demand(invariants::owners::check_leases(&self.clients, &self.oracle.truth));
+        self.demand(invariants::owners::check_key_leases(&self.clients, &self.oracle.truth));
         for client in 0..self.clients.len() {
             self.forget_writes(client);
         }
@@ -451,30 +469,5 @@ impl World {
         let held = invariants::owners::check_sessions(&self.clients, &self.oracle.truth, may_be_lost);
         self.demand(held);
         self.is_over = true;
-    }
-}
-
-/// What the tally counts an outcome as.
-fn outcome_name(command: &Command, outcome: &Outcome) -> &'static str {
-    match (outcome, command) {
-        (Outcome::EpochBegun { .. }, _) => "epochs",
-        (Outcome::VolumeAcquired { .. }, _) => "leases acquired",
-        (Outcome::Expired, Command::Expire { lease: LeaseKey::Session(_), .. }) => "sessions that expired",
-        (Outcome::Expired, _) => "leases expired",
-        (Outcome::HorizonMoved { .. }, _) => "expiries put off",
-        (Outcome::NotHeld, _) => "expiries of leases that are gone",
-        (Outcome::Written(Ok(_)), Command::Write { write: Write::CreateVolume { .. }, .. }) => "volumes made",
-        (Outcome::Written(Ok(_)), Command::Write { write: Write::SetVolume { .. }, .. }) => "volumes changed",
-        (Outcome::Written(Ok(_)), Command::Write { write: Write::RemoveVolume { .. }, .. }) => "volumes removed",
-        (Outcome::Written(Ok(_)), Command::Write { write: Write::Delete { .. }, .. }) => "nodes removed",
-        (Outcome::Written(Ok(_)), _) => "writes done",
-        (Outcome::Written(Err(_)), _) => "writes refused",
-        (Outcome::NotCovered, _) => "writes not covered",
-        (Outcome::EpochOver, _) => "commands of an epoch that is over",
-        (Outcome::SessionOpened { .. }, _) => "sessions opened",
-        (Outcome::SessionClosed, _) => "sessions closed",
-        (Outcome::SessionGone, _) => "commands of sessions that are gone",
-        (Outcome::BelowWindow { .. } | Outcome::BeyondWindow { .. }, _) => "writes outside of the window",
-        (Outcome::Ticked, _) => "ticks",
     }
 }

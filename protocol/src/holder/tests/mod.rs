@@ -1,5 +1,6 @@
 //! One state, one step, the exact effects. The invariants are checked after each step.
 
+mod keeping;
 mod leases;
 mod mistakes;
 mod random;
@@ -61,7 +62,7 @@ fn value(revision: u64) -> Content {
 }
 
 fn put(text: &str) -> Write {
-    Write::Put { path: path(text), value: "v".into(), condition: Condition::Any }
+    Write::put(path(text), "v".into())
 }
 
 fn promise(volume: &str, incarnation: u64) -> Promise {

@@ -152,10 +152,10 @@ impl World {
             Body::Write { write, .. } => {
                 let Content::Data(Some(found)) = value(self.stamps) else { unreachable!("a value") };
                 let revision = Revision(self.stamps);
-                let written = crate::command::Written { revision, stat: Some(found.stat), removed: 0 };
+                let written = crate::command::Written { revision, stat: Some(found.stat), ..Default::default() };
                 let stamp = self.next_stamp();
-                let grant = granted(self, write.path());
-                Answer::Written { written, stamp, grant, applied: revision }
+                let grant = write.path().and_then(|path| granted(self, path));
+                Answer::Written { written, stamp, grant, applied: revision, kept: None }
             }
             Body::Close => Answer::Closed,
             _ => Answer::Noted,

@@ -26,7 +26,7 @@ fn a_proposal_is_bounded_in_bytes_but_for_the_last_value() {
     let writer = world.session();
     let value = Bytes::from(vec![0; PROPOSAL_BYTES_MAX / 4 * 2]);
     for text in ["/a", "/b", "/c"] {
-        world.write(writer, Write::Put { path: path(text), value: value.clone(), condition: Condition::Any });
+        world.write(writer, Write::put(path(text), value.clone()));
     }
     assert_eq!(world.proposal().commands.len(), 2, "the second goes beyond the bound");
     assert_eq!(world.proposal().commands.len(), 1);

@@ -54,7 +54,7 @@ fn no_lease_is_granted_while_a_write_is_under_way() {
 fn bad_input_changes_nothing_and_says_what_was_expected() {
     let mut world = World::new();
     let writer = world.session();
-    let big = Write::Put { path: path("/a"), value: vec![0; (1 << 20) + 1].into(), condition: Condition::Any };
+    let big = Write::put(path("/a"), vec![0; (1 << 20) + 1].into());
     let refusal = result(&world.write(writer, big)).expect_err("too long");
     assert_eq!(refusal.to_string(), "the value has 1048577 bytes: expected at most 1048576");
     let gone = SessionId(999);
@@ -106,7 +106,7 @@ fn what_is_too_long_for_one_answer_is_refused_with_the_numbers() {
     world.lessor.config.limits.value_max_bytes = 2 * CONTENT_BYTES_MAX;
     let session = world.session();
     let mut read = |len| {
-        let write = Write::Put { path: path("/a"), value: vec![0; len].into(), condition: Condition::Any };
+        let write = Write::put(path("/a"), vec![0; len].into());
         world.write(session, write);
         world.commit();
         world.request(session, Body::Read { object: data("/a"), known: None });

@@ -259,7 +259,7 @@ fn writes_that_wait_are_bounded_by_their_bytes() {
     let mut world = World::new();
     let writer = world.session();
     let value = Bytes::from(vec![0; 1 << 20]);
-    let write = Write::Put { path: path("/a"), value, condition: Condition::Any };
+    let write = Write::put(path("/a"), value);
     let fits = WRITES_BYTES_MAX / (1 << 20);
     for count in 0..fits {
         assert_eq!(world.write(writer, write.clone()), [], "{count}");

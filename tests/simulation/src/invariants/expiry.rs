@@ -8,9 +8,15 @@ use crate::client::Client;
 
 /// The lease has just ended: looks at a client's own reading of it.
 pub(crate) fn check(client: &Client, ended: &LeaseKey, now: Instant) -> Result<(), String> {
-    let LeaseKey::Volume(session, volume) = ended else { return Ok(()) };
-    let left = client.holder.certain_for(volume, now);
-    if client.is_open && client.holder.session() == Some(*session) && !left.is_zero() {
+    let (left, volume) = match ended {
+        LeaseKey::Session(_) => return Ok(()),
+        LeaseKey::Volume(session, _) if client.holder.session() != Some(*session) => return Ok(()),
+        LeaseKey::Volume(_, volume) => (client.holder.certain_for(volume, now), volume.to_string()),
+        LeaseKey::Key(id) => {
+            (client.kept.get(id).map(|until| until.since(now)).unwrap_or_default(), format!("keys, {id}"))
+        }
+    };
+    if client.is_open && !left.is_zero() {
         return Err(format!(
             "the lease of client {} on {volume} has ended: it counts on it for {left:?}",
             client.place

@@ -3,7 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use leasehold_protocol::{command::LeaseKey, id::SessionId, state::State};
+use leasehold_protocol::{
+    command::LeaseKey,
+    id::{LeaseId, SessionId},
+    state::State,
+};
 
 use crate::client::Client;
 
@@ -14,9 +18,23 @@ fn owners<'a>(clients: impl Iterator<Item = &'a Client>) -> BTreeSet<SessionId> 
 /// Volume leases of clients that are gone are gone.
 pub(crate) fn check_leases(clients: &[Client], truth: &State) -> Result<(), String> {
     let owners = owners(clients.iter());
-    let is_left = |key: &&LeaseKey| matches!(key, LeaseKey::Volume(..)) && !owners.contains(&key.session());
+    let is_left = |key: &&LeaseKey| {
+        matches!(key, LeaseKey::Volume(..)) && !key.session().is_some_and(|session| owners.contains(&session))
+    };
     match truth.leases().map(|(key, _)| key).find(is_left) {
         Some(key) => Err(format!("{key:?} is left, and its owner is gone")),
+        None => Ok(()),
+    }
+}
+
+/// Key leases that nobody keeps alive are gone, and everything that went with leases that are gone.
+pub(crate) fn check_key_leases(clients: &[Client], truth: &State) -> Result<(), String> {
+    let is_kept = |id: &LeaseId| clients.iter().any(|client| client.is_open && client.keeps.contains(id));
+    if let Some(lease) = truth.orphaned().next() {
+        return Err(format!("what went with lease {lease} is left, and the lease is gone"));
+    }
+    match truth.key_leases_after(None).find(|(id, _)| !is_kept(id)) {
+        Some((id, _)) => Err(format!("key lease {id} is left, and nobody keeps it alive")),
         None => Ok(()),
     }
 }
@@ -28,7 +46,7 @@ pub(crate) fn check_sessions(
     truth: &State,
     may_be_lost: impl Fn(usize) -> bool,
 ) -> Result<(), String> {
-    let sessions: BTreeSet<SessionId> = truth.leases().map(|(key, _)| key.session()).collect();
+    let sessions: BTreeSet<SessionId> = truth.leases().filter_map(|(key, _)| key.session()).collect();
     let (all, certain) = (owners(clients.iter()), owners(clients.iter().filter(|client| !may_be_lost(client.place))));
     if !sessions.is_subset(&all) || !certain.is_subset(&sessions) {
         return Err(format!("after all time there are sessions {sessions:?}: expected {all:?}"));

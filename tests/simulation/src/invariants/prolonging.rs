@@ -9,15 +9,19 @@ use leasehold_protocol::{
     time::ClusterTime,
 };
 
-/// How far an entry, which is about to be applied, may move the horizons of the volume leases that it renews.
+/// How far an entry, which is about to be applied, may move the horizons of the leases that it renews.
 ///
 /// Not of entries that also give new leases or change volumes: those have reasons of their own to move a horizon.
 pub(crate) fn bounds(truth: &State, proposal: &Proposal) -> BTreeMap<LeaseKey, ClusterTime> {
     let [Command::Tick { renewals }] = &proposal.commands[..] else { return BTreeMap::new() };
     let bound = |key: &LeaseKey, renewed: ClusterTime| {
-        let LeaseKey::Volume(_, top) = key else { return None };
-        let (lease, volume) = (truth.lease(key)?, truth.volume(top)?);
-        Some(renewed.after(volume.settings.term()).after(truth.tick() * 2).max(lease.horizon))
+        let lease = truth.lease(key)?;
+        let term = match key {
+            LeaseKey::Session(_) => return None,
+            LeaseKey::Volume(_, top) => truth.volume(top)?.settings.term(),
+            LeaseKey::Key(_) => lease.term,
+        };
+        Some(renewed.after(term).after(truth.tick() * 2).max(lease.horizon))
     };
     renewals.iter().filter_map(|renewal| Some((renewal.lease.clone(), bound(&renewal.lease, renewal.at)?))).collect()
 }

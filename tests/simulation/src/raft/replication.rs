@@ -5,6 +5,14 @@ use std::sync::Arc;
 use super::{Entry, Payload, Peer, Role, SERVERS, contains, is_majority};
 use crate::{event::Event, world::World};
 
+/// Who is to be told that something is on disk: the leader of a term, which asked with this heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Asked {
+    leader: usize,
+    term: u64,
+    beat: u64,
+}
+
 /// The most entries in one message.
 const ENTRIES_MAX: usize = 64;
 
@@ -27,7 +35,7 @@ impl World {
     }
 
     /// What was appended until now is on disk after a while, in order; then the leader is told.
-    fn sync(&mut self, server: usize, answer: Option<(usize, u64)>) {
+    fn sync(&mut self, server: usize, answer: Option<Asked>) {
         let after = self.rng.wait(self.profile.sync);
         let stored = &mut self.servers[server];
         stored.raft.sync_at = stored.raft.sync_at.max(self.now + after).max(stored.stalled_until);
@@ -36,7 +44,7 @@ impl World {
         self.at(at, Event::Synced { server, boot, upto: (index, term), answer });
     }
 
-    pub(crate) fn synced(&mut self, server: usize, boot: u64, upto: (u64, u64), answer: Option<(usize, u64)>) {
+    pub(crate) fn synced(&mut self, server: usize, boot: u64, upto: (u64, u64), answer: Option<Asked>) {
         if !self.servers[server].is(boot) {
             return;
         }
@@ -47,10 +55,11 @@ impl World {
         }
         raft.synced = raft.synced.max(index);
         match answer {
-            Some((leader, beat)) => {
-                let term = raft.term;
+            // In the term that it was asked in: heartbeats of another are counted anew, and proved by others (seed 6867).
+            Some(Asked { leader, term, beat }) if term == raft.term => {
                 self.send_peer(server, leader, Peer::Appended { term, matched: Ok(index), beat });
             }
+            Some(_) => {}
             None => self.count_copies(server),
         }
     }
@@ -95,7 +104,8 @@ impl World {
         let now = self.now;
         let raft = &mut self.servers[server].raft;
         if term < raft.term {
-            let answer = Peer::Appended { term: raft.term, matched: Err(0), beat };
+            // The heartbeat is another term's: if its leader leads this one by now, it must not take it for one of this (seed 6867).
+            let answer = Peer::Appended { term: raft.term, matched: Err(0), beat: 0 };
             return self.send_peer(server, from, answer);
         }
         raft.role = Role::Follower;
@@ -124,7 +134,7 @@ impl World {
         let is_known = raft.synced >= matched;
         raft.commit = raft.commit.max(commit.min(matched));
         if has_new || !is_known {
-            self.sync(server, Some((from, beat)));
+            self.sync(server, Some(Asked { leader: from, term, beat }));
         } else {
             self.send_peer(server, from, Peer::Appended { term, matched: Ok(matched), beat });
         }

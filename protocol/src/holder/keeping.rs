@@ -1,0 +1,153 @@
+//! Key leases that the application wants kept alive.
+//!
+//! They are renewed together: one request names all that are due soon, however many there are (etcd 12106: a storm of
+//! keep-alives). T2: each counts from before the request was sent, shortened by the drift allowance. The application hears once when one
+//! is over, at the latest when its own clock says so, whatever the connection does (etcd 6922, 7357).
+//!
+//! A key lease is no session's: it is kept on when the session is gone and another has taken its place.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    Effect, Holder,
+    flights::Purpose,
+    session::Link,
+    volumes::{Pace, Ride},
+};
+use crate::{
+    id::LeaseId,
+    message::{Body, KEEP_LEASES_MAX, Kept},
+    time::Instant,
+};
+
+/// One that is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct KeptLease {
+    /// When it ends on this client's clock, and how it is renewed. None before the first answer.
+    held: Option<(Instant, Pace)>,
+}
+
+/// All that are kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Keeping {
+    leases: BTreeMap<LeaseId, KeptLease>,
+}
+
+impl Keeping {
+    pub(super) fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.leases.clear();
+    }
+
+    /// When one is to be renewed.
+    fn due(&self) -> Option<Instant> {
+        self.leases.values().map(|lease| lease.held.as_ref().map_or(Instant::ZERO, |(_, pace)| pace.due)).min()
+    }
+
+    /// When one ends on this clock.
+    fn ends(&self) -> Option<Instant> {
+        self.leases.values().filter_map(|lease| lease.held.as_ref().map(|(until, _)| *until)).min()
+    }
+}
+
+impl Holder {
+    /// The application wants the lease kept alive from now on.
+    pub(super) fn keep(&mut self, id: LeaseId) {
+        if !self.is_closed() {
+            self.keeping.leases.entry(id).or_insert(KeptLease { held: None });
+        }
+    }
+
+    /// The application does not want the lease kept alive any more. It ends by itself.
+    pub(super) fn let_go(&mut self, id: LeaseId) {
+        self.keeping.leases.remove(&id);
+    }
+
+    fn is_asking(&self) -> bool {
+        self.flights.iter().any(|(_, flight)| flight.purpose == Purpose::KeepLeases)
+    }
+
+    /// When something is to be done about a kept lease.
+    pub(super) fn keeping_deadline(&self) -> Option<Instant> {
+        let due = self.keeping.due().filter(|_| self.link == Link::Registered && !self.is_asking());
+        due.into_iter().chain(self.keeping.ends()).min()
+    }
+
+    /// Renews what is due, and with it what will be soon.
+    pub(super) fn keep_due(&mut self, now: Instant) {
+        let is_due = self.keeping.due().is_some_and(|due| due <= now);
+        if !is_due || self.link != Link::Registered || self.is_asking() {
+            return;
+        }
+        let mut ids = Vec::new();
+        for (id, lease) in &mut self.keeping.leases {
+            if ids.len() == KEEP_LEASES_MAX {
+                break;
+            }
+            match &mut lease.held {
+                Some((_, pace)) if pace.rides_from() > now => continue,
+                Some((until, pace)) => pace.asked(*until, now),
+                None => {}
+            }
+            ids.push(*id);
+        }
+        self.send(Purpose::KeepLeases, Body::KeepLeases { ids }, Ride::Due, now);
+    }
+
+    /// The leader has renewed key leases, or says that they are gone.
+    pub(super) fn kept(&mut self, kept: &[Kept], sent: Instant, now: Instant) {
+        // What the application has let go meanwhile is nobody's business any more.
+        for one in kept.iter().filter(|one| self.keeping.leases.contains_key(&one.id)).collect::<Vec<_>>() {
+            self.kept_one(one, sent, now);
+        }
+    }
+
+    /// More time on one key lease, which may have been granted just now; or its end.
+    pub(super) fn kept_one(&mut self, kept: &Kept, sent: Instant, now: Instant) {
+        let Kept { id, ttl, span } = *kept;
+        let Some(span) = span else {
+            if self.keeping.leases.remove(&id).is_some() {
+                self.effects.push(Effect::LeaseOver { id });
+            }
+            return;
+        };
+        let (until, spread) = (self.ends_at(sent, span.min(ttl), now), self.config.spread_permille);
+        let Some(lease) = self.keeping.leases.get_mut(&id) else {
+            return self.effects.push(Effect::LeaseKept { id, ttl, until });
+        };
+        match &mut lease.held {
+            // One that is less is limited by the horizon: it is asked for again.
+            Some((last, _)) if until < *last => return,
+            Some((last, pace)) => {
+                *last = until;
+                pace.renewed(sent, soon(span), ttl, spread, now);
+            }
+            None => lease.held = Some((until, Pace::new(sent, soon(span), ttl, spread, now))),
+        }
+        self.effects.push(Effect::LeaseKept { id, ttl, until });
+    }
+
+    /// Leases whose time has passed on this clock are over.
+    pub(super) fn note_kept(&mut self, now: Instant) {
+        if self.keeping.ends().is_none_or(|end| end > now) {
+            return;
+        }
+        let effects = &mut self.effects;
+        self.keeping.leases.retain(|id, lease| {
+            let is_over = lease.held.as_ref().is_some_and(|(until, _)| *until <= now);
+            if is_over {
+                effects.push(Effect::LeaseOver { id: *id });
+            }
+            !is_over
+        });
+    }
+}
+
+/// A key lease that is over does not come back, as a volume lease does that only its holder took for over. It is renewed earlier: at about
+/// a third of its term, as etcd does it.
+fn soon(span: Duration) -> Duration {
+    span / 2
+}

@@ -1,0 +1,205 @@
+//! Key leases that are kept alive, and nodes that go with the session's own leases.
+
+use super::*;
+use crate::{
+    command::{Attach, Written},
+    id::LeaseId,
+    message::{Kept, Lapse},
+};
+
+const ONE: LeaseId = LeaseId(1);
+const TTL: Duration = Duration::from_secs(12);
+
+fn kept(id: LeaseId, span: Option<Duration>) -> Answer {
+    Answer::Kept(vec![Kept { id, ttl: TTL, span }])
+}
+
+fn until(secs: u64) -> Effect {
+    Effect::LeaseKept { id: ONE, ttl: TTL, until: at(secs) }
+}
+
+fn attached(text: &str) -> Write {
+    Write::Put { path: path(text), value: "v".into(), condition: Condition::Any, attach: Attach::Session }
+}
+
+fn written() -> Answer {
+    let written = Written { revision: Revision(30), ..Written::default() };
+    Answer::Written { written, stamp: stamp(40), grant: None, applied: Revision(30), kept: None }
+}
+
+/// One that keeps the lease, from 100 s on.
+fn keeping() -> Client {
+    let mut client = Client::registered();
+    let effects = client.step(Input::Keep(ONE));
+    let (ticket, request) = client.only(&effects);
+    assert_eq!(request.body, Body::KeepLeases { ids: vec![ONE] });
+    assert_eq!(client.answer(ticket, kept(ONE, Some(TTL))), [until(112)]);
+    client
+}
+
+#[test]
+fn a_kept_lease_counts_from_the_sending_and_is_renewed_in_good_time() {
+    let mut client = keeping();
+    let due = client.holder.next_deadline().expect("it is to be renewed");
+    assert_eq!(due, at(104), "a third of what was granted");
+    client.now = due;
+    let effects = client.timeout(&[]);
+    let ticket = client.only(&effects).0;
+    client.now = at(106);
+    assert_eq!(client.answer(ticket, kept(ONE, Some(TTL))), [until(116)]);
+}
+
+#[test]
+fn a_kept_lease_is_over_when_this_clock_says_so_and_that_is_told_once() {
+    let mut client = keeping();
+    client.step(Input::Disconnected);
+    client.now = at(112).before(Duration::from_micros(1));
+    assert!(!client.timeout(&[]).contains(&Effect::LeaseOver { id: ONE }));
+    client.now = at(112);
+    assert!(client.timeout(&[]).contains(&Effect::LeaseOver { id: ONE }), "though nothing was heard");
+    client.now = at(113);
+    assert!(!client.timeout(&[]).contains(&Effect::LeaseOver { id: ONE }));
+}
+
+#[test]
+fn a_lease_that_is_gone_is_told_to_be_over_and_asked_for_no_more() {
+    let mut client = keeping();
+    client.now = client.holder.next_deadline().expect("it is to be renewed");
+    let effects = client.timeout(&[]);
+    let ticket = client.only(&effects).0;
+    assert_eq!(client.answer(ticket, kept(ONE, None)), [Effect::LeaseOver { id: ONE }]);
+    client.now = at(111);
+    assert!(sent(&client.timeout(&[])).iter().all(|(_, body)| !matches!(body, Body::KeepLeases { .. })));
+}
+
+#[test]
+fn a_shorter_span_takes_back_nothing_that_was_promised() {
+    let mut client = keeping();
+    client.now = client.holder.next_deadline().expect("it is to be renewed");
+    let effects = client.timeout(&[]);
+    let ticket = client.only(&effects).0;
+    assert_eq!(client.answer(ticket, kept(ONE, Some(Duration::from_secs(1)))), []);
+    client.now = at(110);
+    assert!(!client.timeout(&[]).contains(&Effect::LeaseOver { id: ONE }));
+}
+
+#[test]
+fn what_was_let_go_is_heard_of_no_more() {
+    let mut client = keeping();
+    client.now = client.holder.next_deadline().expect("it is to be renewed");
+    let effects = client.timeout(&[]);
+    let ticket = client.only(&effects).0;
+    client.step(Input::LetGo(ONE));
+    assert_eq!(client.answer(ticket, kept(ONE, Some(TTL))), []);
+    client.now = at(120);
+    assert!(!client.timeout(&[]).contains(&Effect::LeaseOver { id: ONE }));
+}
+
+#[test]
+fn a_key_lease_is_kept_on_under_the_next_session() {
+    let mut client = keeping();
+    client.now = client.holder.next_deadline().expect("it is to be renewed");
+    let effects = client.timeout(&[]);
+    let ticket = client.only(&effects).0;
+    let effects = client.refuse(ticket, Refusal::SessionGone { session: SESSION });
+    let open = client.only(&effects).0;
+    let effects = client.answer(open, Answer::Opened { session: SessionId(8), term: SESSION_TERM });
+    let register = client.only(&effects).0;
+    client.now = at(107);
+    let mut effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    effects.extend(client.timeout(&[]));
+    assert!(sent(&effects).iter().any(|(_, body)| *body == Body::KeepLeases { ids: vec![ONE] }), "{effects:?}");
+}
+
+#[test]
+fn all_leases_that_are_due_soon_are_renewed_with_one_request() {
+    let mut client = Client::registered();
+    let ids: Vec<LeaseId> = (1..=100).map(LeaseId).collect();
+    for id in &ids {
+        client.step(Input::Keep(*id));
+    }
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    let (_, request) = client.only(&effects);
+    assert_eq!(request.body, Body::KeepLeases { ids });
+}
+
+#[test]
+fn a_write_waits_for_the_lease_that_its_node_is_to_go_with() {
+    let mut client = Client::registered();
+    let effects = client.write(1, attached("/a"));
+    let (acquire, request) = client.only(&effects);
+    assert!(matches!(request.body, Body::Acquire { .. }));
+    let effects = client.answer(acquire, acquired("/", 1, 1));
+    let (_, request) = client.only(&effects);
+    assert!(matches!(request.body, Body::Write { .. }));
+}
+
+#[test]
+fn a_volume_that_carries_a_node_is_renewed_though_nobody_reads_there() {
+    let mut client = Client::leased();
+    let effects = client.write(1, attached("/a"));
+    let ticket = client.only(&effects).0;
+    client.answer_renewing(ticket, written());
+    for _ in 0..4 {
+        client.now = client.holder.next_deadline().expect("there is something to renew");
+        let effects = client.timeout(&[]);
+        for (ticket, request) in requests(&effects) {
+            assert_eq!(request.header.renew.len(), 1, "the volume's lease rides along");
+            client.answer_renewing(ticket, Answer::Noted);
+        }
+    }
+    assert!(client.now > at(112) && !client.holder.certain_for(&Path::root(), client.now).is_zero());
+}
+
+#[test]
+fn what_went_with_a_lease_that_the_server_ended_is_told_to_be_gone() {
+    let mut client = Client::leased();
+    let effects = client.write(1, attached("/a"));
+    let ticket = client.only(&effects).0;
+    client.answer_renewing(ticket, written());
+    client.now = client.holder.next_deadline().expect("there is something to renew");
+    let effects = client.timeout(&[]);
+    let ticket = client.only(&effects).0;
+    let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(1) }];
+    let response = Response { epoch: EPOCH, promises: vec![], lapses, result: Ok(Answer::Noted) };
+    let effects = client.respond(ticket, response);
+    assert!(effects.contains(&Effect::CarriedGone { nodes: vec![path("/a")] }), "{effects:?}");
+}
+
+#[test]
+fn a_lease_that_carries_nodes_is_renewed_before_it_is_given_up() {
+    let mut client = Client::leased();
+    let effects = client.write(1, attached("/a"));
+    let ticket = client.only(&effects).0;
+    client.answer_renewing(ticket, written());
+    client.now = at(130);
+    client.timeout(&[]);
+    let effects = client.read(2, "/b");
+    let bodies: Vec<Body> = sent(&effects).into_iter().map(|(_, body)| body).collect();
+    assert!(!bodies.iter().any(|body| matches!(body, Body::Acquire { .. })), "it would end the lease: {bodies:?}");
+}
+
+#[test]
+fn a_volume_that_is_not_there_is_believed_in_no_more_though_the_lease_above_stays_the_same() {
+    let mut client = Client::leased();
+    let effects = client.read(2, "/v/a");
+    let read = client.only(&effects).0;
+    let answer = ReadAnswer { content: Some(value(10)), grant: None, volume: path("/v"), applied: Revision(20) };
+    let effects = client.answer_renewing(read, Answer::Read(answer));
+    let acquire = match &requests(&effects)[..] {
+        [(ticket, request)] if matches!(request.body, Body::Acquire { .. }) => *ticket,
+        _ => {
+            let effects = client.write(1, attached("/v/b"));
+            let (ticket, request) = client.only(&effects);
+            assert!(matches!(request.body, Body::Acquire { .. }), "it believes in /v: {request:?}");
+            ticket
+        }
+    };
+    client.write(3, attached("/v/b"));
+    let effects = client.answer_renewing(acquire, acquired("/", 1, 9));
+    let bodies = sent(&effects);
+    assert!(bodies.iter().any(|(_, body)| matches!(body, Body::Write { .. })), "under the lease above: {bodies:?}");
+}

@@ -1,0 +1,91 @@
+//! Key leases: granted and revoked through the log like any write, kept alive in the leader's memory (T6).
+
+use std::time::Duration;
+
+use crate::{
+    command::{LeaseKey, Written},
+    id::LeaseId,
+    limits::LimitError,
+    message::{Answer, KEEP_LEASES_MAX, Kept, KeysAfter, LeaseInfo},
+    planted::Bug,
+    state::Lease,
+};
+
+use super::{Asker, Lessor, StepContext, inspect::ROWS_MAX};
+
+/// The most bytes of paths in one answer.
+const KEYS_BYTES_MAX: usize = 1 << 20;
+
+impl Lessor {
+    /// A key lease is granted: its entry is committed. It has been promised nothing yet.
+    pub(super) fn key_lease_granted(&mut self, written: &Written, turn: &StepContext<'_>) {
+        let Some(key) = written.lease.map(LeaseKey::Key) else { return };
+        if let Some(lease) = turn.state.lease(&key) {
+            // Its entry may have been so long in coming that it has nothing left to promise.
+            self.ends.insert(key, lease.incarnation, self.clock.ending().min(lease.horizon));
+        }
+    }
+
+    pub(super) fn keep_leases(&mut self, asker: &Asker, ids: &[LeaseId], turn: &mut StepContext<'_>) {
+        if ids.len() > KEEP_LEASES_MAX {
+            let error = LimitError::Leases { got: ids.len(), expected: KEEP_LEASES_MAX };
+            return self.reply(asker, Err(error.into()), turn);
+        }
+        let kept = ids.iter().map(|id| self.keep(*id, turn)).collect();
+        self.reply(asker, Ok(Answer::Kept(kept)), turn);
+    }
+
+    /// Renews a key lease in memory: for its term, but no further than its horizon by the promising clock (T6). One whose end has
+    /// been decided is not renewed any more (T5).
+    pub(super) fn keep(&mut self, id: LeaseId, turn: &StepContext<'_>) -> Kept {
+        let key = LeaseKey::Key(id);
+        let ttl = turn.state.lease(&key).map(|lease| lease.term).unwrap_or_default();
+        let is_live = self.ends.get(&key).is_some_and(|end| !end.is_ending || self.planted(Bug::EndingLeaseRenewed));
+        let lease = turn.state.lease(&key).filter(|_| is_live);
+        let span = lease.and_then(|lease| {
+            let promising = self.clock.promising(turn.now)?;
+            Some(lease.term.min(lease.horizon.since(promising)))
+        });
+        if let Some(span) = span {
+            let ending = self.clock.ending();
+            self.ends.renew(&key, ending, span);
+        }
+        Kept { id, ttl, span }
+    }
+
+    /// A key lease, and some of its nodes.
+    pub(super) fn lease_info(
+        &self,
+        id: LeaseId,
+        keys_after: Option<&KeysAfter>,
+        turn: &StepContext<'_>,
+    ) -> Option<LeaseInfo> {
+        let lease = turn.state.lease(&LeaseKey::Key(id))?;
+        let mut info = self.info(id, lease);
+        let mut bytes = 0;
+        let mut fits = |path: &&crate::path::Path| {
+            bytes += path.as_str().len();
+            bytes <= KEYS_BYTES_MAX
+        };
+        info.keys = match keys_after {
+            None => Vec::new(),
+            Some(KeysAfter::Nothing) => turn.state.carried(lease.incarnation).take_while(&mut fits).cloned().collect(),
+            Some(KeysAfter::Path(last)) => {
+                let rest = turn.state.carried_from(lease.incarnation, last.clone()).filter(|path| *path != last);
+                rest.take_while(&mut fits).cloned().collect()
+            }
+        };
+        Some(info)
+    }
+
+    /// Some key leases, in order.
+    pub(super) fn lease_infos(&self, after: Option<LeaseId>, turn: &StepContext<'_>) -> Vec<LeaseInfo> {
+        turn.state.key_leases_after(after).map(|(id, lease)| self.info(id, lease)).take(ROWS_MAX).collect()
+    }
+
+    fn info(&self, id: LeaseId, lease: &Lease) -> LeaseInfo {
+        let end = self.ends.get(&LeaseKey::Key(id)).filter(|end| end.incarnation == lease.incarnation);
+        let remaining = end.map_or(Duration::ZERO, |end| end.end.since(self.clock.ending()));
+        LeaseInfo { id, ttl: lease.term, remaining, keys: Vec::new() }
+    }
+}

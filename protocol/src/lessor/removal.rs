@@ -1,0 +1,134 @@
+//! The removal of what went with leases that have ended: a write to each of those nodes, and to the lists that they are in (S8).
+//!
+//! The end of the lease itself waited for nobody (T5). Now everyone is asked for consent who may hold a copy of what goes (S2), and
+//! meanwhile nothing of it is leased (S3). A leader that finds orphans in the state removes them, whoever ended their leases.
+//!
+//! Orphans of several leases share one round of consents: a million leases that end in one second must be gone in seconds (etcd 12105),
+//! and a holder is asked once for all. A lease with very many nodes is recalled as the subtree that they lie in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    id::{Incarnation, SessionId},
+    object::{Object, ObjectSet},
+    path::Path,
+    planted::Bug,
+    state::State,
+};
+
+use super::{
+    Lessor, StepContext,
+    writes::{Pending, Turn, Work},
+    writing::Claim,
+};
+
+/// The most leases that share a round of consents.
+const LEASES_PER_ROUND: usize = 512;
+/// The most rounds under way.
+const ROUNDS_MAX: usize = 8;
+/// A lease with more nodes is recalled as a whole.
+const NODES_ONE_BY_ONE: usize = 16;
+/// With more lists, or more copies at one holder, all that lies in the subtree that they share is recalled.
+const SETS_ONE_BY_ONE: usize = 512;
+
+impl Lessor {
+    /// Begins to gather consents for the removal of orphans.
+    pub(super) fn remove_orphans(&mut self, turn: &mut StepContext<'_>) {
+        while self.writes.removals() < ROUNDS_MAX {
+            let new = turn.state.orphaned().filter(|lease| !self.writes.removes(*lease));
+            let leases: BTreeSet<Incarnation> = new.take(LEASES_PER_ROUND).collect();
+            if leases.is_empty() {
+                return;
+            }
+            let lists = leases.iter().flat_map(|lease| lists_of(*lease, turn.state));
+            let spares = self.planted(Bug::RemovalSparesLists);
+            let lists: BTreeSet<ObjectSet> = lists.filter(|_| !spares).collect();
+            let mut pending = Pending::new(Work::Removal, lists.into_iter().collect(), turn.now);
+            pending.carried = leases;
+            let entered = self.writes.enter(pending);
+            self.gather(entered, turn);
+        }
+    }
+
+    /// The removal was committed, or came to nothing.
+    pub(super) fn removed(&mut self, waiting: Turn) {
+        if let Some((_, ready)) = self.writes.leave(waiting) {
+            self.propose_ready(ready);
+        }
+    }
+
+    /// Who may hold copies of what goes with the leases. Of leases with few nodes those are returned, to be looked at one by one; of one
+    /// with very many, the claims are made here.
+    pub(super) fn claim_carried(
+        &self,
+        leases: &BTreeSet<Incarnation>,
+        claims: &mut BTreeMap<SessionId, Claim>,
+        state: &State,
+    ) -> Vec<ObjectSet> {
+        let mut sets = Vec::new();
+        if self.planted(Bug::RemovalSparesNodes) {
+            return sets;
+        }
+        for lease in leases {
+            let nodes: Vec<&Path> = state.carried(*lease).take(NODES_ONE_BY_ONE + 1).collect();
+            if nodes.len() > NODES_ONE_BY_ONE {
+                self.claim_all_carried(*lease, claims, state);
+                continue;
+            }
+            let objects = |path: &Path| [Object::data(path.clone()), Object::children(path.clone())];
+            sets.extend(nodes.into_iter().flat_map(objects).map(ObjectSet::One));
+        }
+        sets
+    }
+
+    /// Who may hold copies of what goes with a lease that carries very much: a walk along the copies instead of along the nodes.
+    fn claim_all_carried(&self, lease: Incarnation, claims: &mut BTreeMap<SessionId, Claim>, state: &State) {
+        let now = self.clock.ending();
+        let lists = state.lists_carried(lease);
+        let all = ObjectSet::Subtree(Path::common(lists.keys()));
+        let goes = |path: &Path| {
+            let node = state.node(path).and_then(|node| node.attachment.as_ref());
+            node.is_some_and(|to| to.incarnation == lease)
+        };
+        let mut own: BTreeMap<SessionId, Claim> = BTreeMap::new();
+        let copies = self.holdings.leases_in(&all).filter(|((object, _), held)| held.over > now && goes(&object.path));
+        for ((object, holder), held) in copies {
+            let volume = state.volume_of(&object.path).0;
+            let Some(track) = self.holdings.track(volume, *holder) else { continue };
+            let claim = own.entry(*holder).or_default();
+            claim.add(volume.clone(), track.incarnation, Some(held.over));
+            claim.sets.push(ObjectSet::One(object.clone()));
+        }
+        let volumes: BTreeSet<&Path> = lists.keys().map(|list| state.volume_of(list).0).collect();
+        for volume in volumes {
+            for (holder, incarnation) in self.holdings.coverings_of(volume) {
+                let claim = own.entry(holder).or_default();
+                claim.add(volume.clone(), incarnation, None);
+                claim.sets = vec![all.clone()];
+            }
+        }
+        for (holder, mut claim) in own {
+            if claim.sets.len() > SETS_ONE_BY_ONE {
+                claim.sets = vec![all.clone()];
+            }
+            claims.entry(holder).or_default().merge(claim);
+        }
+    }
+
+    /// What is being removed in the volume: what a returning session may not revive (section 5).
+    pub(super) fn removed_within(&self, top: &Path, state: &State) -> Vec<ObjectSet> {
+        let within = ObjectSet::Subtree(top.clone());
+        let lists = self.writes.removed().map(|lease| state.lists_carried(lease));
+        let sets = lists.filter(|lists| !lists.is_empty()).map(|lists| ObjectSet::Subtree(Path::common(lists.keys())));
+        sets.filter(|set| set.overlaps(&within)).collect()
+    }
+}
+
+/// The lists of children that the removal changes; of very many, the subtree that they lie in.
+pub(super) fn lists_of(lease: Incarnation, state: &State) -> Vec<ObjectSet> {
+    let lists = state.lists_carried(lease);
+    if lists.len() > SETS_ONE_BY_ONE {
+        return vec![ObjectSet::Subtree(Path::common(lists.keys()))];
+    }
+    lists.into_keys().map(|list| ObjectSet::One(Object::children(list))).collect()
+}

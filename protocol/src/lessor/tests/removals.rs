@@ -1,0 +1,238 @@
+//! Key leases, and what goes with leases: first the lease, which waits for nobody, then the nodes, with everybody's consent (T5, S8).
+
+use super::*;
+use crate::{
+    command::{Attach, Written},
+    id::LeaseId,
+    message::Kept,
+};
+
+const ONE: LeaseId = LeaseId(9);
+const TTL: Duration = Duration::from_secs(4);
+
+fn attached(text: &str, attach: Attach) -> Write {
+    Write::Put { path: path(text), value: Bytes::from_static(b"v"), condition: Condition::Any, attach }
+}
+
+impl World {
+    /// A key lease with these nodes, of a session that has no copies.
+    fn lease(&mut self, nodes: &[&str]) -> SessionId {
+        let session = self.session();
+        self.write(session, Write::GrantLease { id: Some(ONE), ttl: TTL });
+        let Answer::Written { written: Written { lease, .. }, kept, .. } = answer(&self.commit()) else {
+            panic!("granted")
+        };
+        assert_eq!((lease, kept), (Some(ONE), Some(Kept { id: ONE, ttl: TTL, span: Some(TTL) })));
+        for node in nodes {
+            self.write(session, attached(node, Attach::Lease(ONE)));
+            self.commit();
+        }
+        session
+    }
+
+    fn keep(&mut self, session: SessionId) -> Option<Duration> {
+        match answer(&self.request(session, Body::KeepLeases { ids: vec![ONE] })) {
+            Answer::Kept(kept) => kept[0].span,
+            other => panic!("kept: {other:?}"),
+        }
+    }
+
+    fn has(&self, text: &str) -> bool {
+        self.state.node(&path(text)).is_some()
+    }
+
+    fn has_lease(&self) -> bool {
+        self.state.lease(&LeaseKey::Key(ONE)).is_some()
+    }
+
+    /// Until the lease and its margin are over.
+    fn outlive_the_lease(&mut self) -> Vec<Effect> {
+        self.pass(TTL + Duration::from_millis(100))
+    }
+}
+
+#[test]
+fn a_key_lease_ends_after_its_term_and_margin_and_its_nodes_with_it() {
+    let mut world = World::new();
+    let session = world.lease(&["/a"]);
+    world.pass(TTL / 2);
+    assert_eq!(world.keep(session).map(|span| span > TTL / 2), Some(true), "kept alive");
+    world.pass(TTL / 2);
+    assert!(world.has_lease());
+    world.outlive_the_lease();
+    assert!(!world.has_lease() && !world.has("/a"));
+    assert_eq!(world.keep(session), None, "gone, never a new one");
+}
+
+#[test]
+fn a_lease_whose_end_is_proposed_is_not_kept_and_gets_no_more_nodes() {
+    let mut world = World::new();
+    let session = world.lease(&[]);
+    while !world.lessor.has_proposal() || world.lessor.in_flight.values().any(|one| !one.reasons.is_empty()) {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+        let is_end = |(command, _): &(Command, Reason)| matches!(command, Command::Expire { .. });
+        if world.lessor.outbox.iter().any(is_end) {
+            break;
+        }
+        world.commit();
+    }
+    assert!(world.has_lease(), "its end is proposed and not applied");
+    assert_eq!(world.keep(session), None);
+    let refused = result(&world.write(session, attached("/a", Attach::Lease(ONE))));
+    assert_eq!(refused, Err(WriteRefusal::LeaseNotFound { id: ONE }.into()));
+}
+
+#[test]
+fn what_went_with_a_lease_is_removed_when_its_holders_have_consented() {
+    let mut world = World::new();
+    let session = world.lease(&["/a"]);
+    let (holder, _) = world.holder(&data("/a"));
+    let mut recalls = Vec::new();
+    while recalls.is_empty() {
+        world.now = world.now.after(clock::STEP_EVERY);
+        let mut effects = world.step(Input::Timeout);
+        effects.extend(world.commit());
+        world.renew(holder, world.state.lease(&LeaseKey::Volume(holder, Path::root())).expect("held").incarnation).ok();
+        recalls = super::recalls(&effects);
+    }
+    assert!(!world.has_lease(), "the lease waits for nobody");
+    assert!(world.has("/a"), "the copy may be in use");
+    assert!(recalls[0].sets.contains(&ObjectSet::One(data("/a"))));
+    world.acquire(session, None);
+    let read = world.read(session, data("/a"));
+    assert!(matches!(read.content, Some(Content::Data(Some(_)))), "until it is removed it is there");
+    assert_eq!(read.grant, None, "and nothing of it is leased meanwhile");
+    assert_eq!(world.read(session, Object::children(Path::root())).grant, None, "nor the list that it is in");
+    world.step(Input::Consent(Consent { session: holder, stamp: recalls[0].stamp }));
+    world.commit();
+    assert!(!world.has("/a"));
+}
+
+#[test]
+fn a_dead_holder_delays_the_removal_by_its_volume_term_and_the_margin_at_most() {
+    let mut world = World::new();
+    world.lease(&["/a"]);
+    world.holder(&data("/a"));
+    world.outlive_the_lease();
+    assert!(!world.has_lease() && world.has("/a"));
+    world.pass(TERM + VolumeSettings::DEFAULT.skew_margin() + 2 * clock::STEP_EVERY - TTL);
+    assert!(!world.has("/a"));
+}
+
+#[test]
+fn two_dead_holders_of_each_others_nodes_do_not_wait_for_each_other() {
+    let mut world = World::new();
+    let sessions = ["/a", "/b"].map(|node| {
+        let session = world.session();
+        world.acquire(session, None);
+        world.write(session, attached(node, Attach::Session));
+        world.commit();
+        session
+    });
+    for (session, node) in sessions.into_iter().zip(["/b", "/a"]) {
+        world.read(session, data(node)).grant.expect("nothing stands against it");
+    }
+    world.pass(TERM + VolumeSettings::DEFAULT.skew_margin() + 4 * clock::STEP_EVERY);
+    assert!(!world.has("/a") && !world.has("/b"));
+}
+
+#[test]
+fn a_write_does_not_wait_for_the_consents_that_a_removal_waits_for() {
+    let mut world = World::new();
+    let (first, writer) = (world.session(), world.session());
+    world.acquire(first, None);
+    world.write(first, attached("/a", Attach::Session));
+    world.commit();
+    world.read(first, data("/x")).grant.expect("nothing stands against it");
+    world.pass(TERM - Duration::from_secs(1));
+    let (second, _) = world.holder(&data("/a"));
+    world.write(writer, put("/x", b"1"));
+    let effects = world.pass(Duration::from_secs(1) + VolumeSettings::DEFAULT.skew_margin() + 4 * clock::STEP_EVERY);
+    assert!(replies(&effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. }))), "{effects:?}");
+    assert!(world.has("/a"), "the removal waits for session {second}");
+}
+
+#[test]
+fn a_revocation_waits_for_consents_and_takes_all_along() {
+    let mut world = World::new();
+    let session = world.lease(&["/a", "/b"]);
+    let (holder, _) = world.holder(&data("/b"));
+    let effects = world.write(session, Write::RevokeLease { id: ONE });
+    let [recall] = recalls(&effects).try_into().expect("one holder");
+    let recall: Recall = recall;
+    world.commit();
+    assert!(world.has_lease() && world.has("/a"));
+    world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+    let Answer::Written { written, .. } = answer(&world.commit()) else { panic!("revoked") };
+    assert_eq!(written.removed, 2);
+    assert!(!world.has_lease() && !world.has("/a") && !world.has("/b"));
+}
+
+#[test]
+fn a_new_leader_removes_what_the_old_one_left() {
+    let mut world = World::new();
+    world.lease(&["/a"]);
+    let (holder, _) = world.holder(&data("/a"));
+    world.outlive_the_lease();
+    assert!(world.has("/a"));
+    world.fail_over();
+    let effects = world.request(holder, Body::Register);
+    let stamps: Vec<Stamp> = recalls(&effects).iter().map(|recall| recall.stamp).collect();
+    assert!(!stamps.is_empty(), "it asks by itself");
+    for stamp in stamps {
+        world.step(Input::Consent(Consent { session: holder, stamp }));
+    }
+    world.commit();
+    assert!(!world.has("/a"));
+}
+
+#[test]
+fn a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease() {
+    let mut world = World::new();
+    let session = world.lease(&["/a"]);
+    world.acquire(session, None);
+    while world.has_lease() {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+        // The put is there before the removal, and goes into the same entry.
+        let is_end = world.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. }));
+        match world.lessor.take_proposal(world.now) {
+            Some(proposal) if is_end => {
+                world.write(session, attached("/a", Attach::Keep));
+                world.apply(&proposal);
+            }
+            Some(proposal) => drop(world.apply(&proposal)),
+            None => {}
+        }
+    }
+    let proposal = world.lessor.take_proposal(world.now).expect("the put and the removal");
+    assert!(matches!(proposal.commands[..], [Command::Write { .. }, Command::Remove { .. }]), "{proposal:?}");
+    let Answer::Written { grant, .. } = answer(&world.apply(&proposal)) else { panic!("written") };
+    assert_eq!((grant, world.has("/a")), (None, false));
+}
+
+#[test]
+fn a_session_whose_lease_carries_nodes_gets_that_lease_again() {
+    let mut world = World::new();
+    let session = world.session();
+    let first = world.acquire(session, None).promise.incarnation;
+    world.write(session, attached("/a", Attach::Session));
+    world.commit();
+    world.pass(TERM / 2);
+    let again = world.acquire(session, None);
+    assert_eq!((again.promise.incarnation, again.revival), (first, Revival::None));
+    assert!(world.has("/a"));
+}
+
+#[test]
+fn too_many_leases_in_one_request_are_refused() {
+    let mut world = World::new();
+    let session = world.session();
+    let most = crate::message::KEEP_LEASES_MAX;
+    let refused = result(&world.request(session, Body::KeepLeases { ids: vec![ONE; most + 1] }));
+    let error = crate::limits::LimitError::Leases { got: most + 1, expected: most };
+    assert_eq!(refused, Err(error.into()));
+    let refused = result(&world.write(session, Write::GrantLease { id: None, ttl: MILLI }));
+    assert!(matches!(refused, Err(Refusal::Limit(crate::limits::LimitError::Ttl { got: MILLI, .. }))));
+}

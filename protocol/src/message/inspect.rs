@@ -1,0 +1,145 @@
+//! What people may look at. Nothing depends on it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::{Epoch, Generation, LeaseId, Revision, SessionId},
+    object::Object,
+    path::Path,
+    volume::VolumeSettings,
+};
+
+/// What can be looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Inspect {
+    /// Which sessions hold leases on the objects at `path`, with what remains. From the leader.
+    Holders {
+        /// The node.
+        path: Path,
+    },
+    /// What writes of `path` wait for right now. From the leader.
+    Waits {
+        /// The node.
+        path: Path,
+    },
+    /// The volumes at and below `path`. From the leader.
+    Volumes {
+        /// The top.
+        path: Path,
+    },
+    /// A key lease, with what remains of it and some of its nodes. From the leader.
+    Lease {
+        /// The lease.
+        id: LeaseId,
+        /// Whether nodes are wanted: those that come after this path, or from the first on.
+        keys_after: Option<KeysAfter>,
+    },
+    /// The key leases whose names come after one, in order. From the leader.
+    Leases {
+        /// The last that is known already.
+        after: Option<LeaseId>,
+    },
+    /// The members, the leader, indexes. From any server.
+    Cluster,
+}
+
+/// From where on nodes of a lease are listed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum KeysAfter {
+    /// From the first on.
+    Nothing,
+    /// From the one after this.
+    Path(Path),
+}
+
+/// A key lease, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LeaseInfo {
+    /// The lease.
+    pub id: LeaseId,
+    /// Its term.
+    pub ttl: Duration,
+    /// What remains of it; zero once it is over, until the log has its end.
+    pub remaining: Duration,
+    /// Some of the nodes that go with it, in the order of paths. If there are none though they were asked for, there are no more.
+    pub keys: Vec<Path>,
+}
+
+/// One session's lease or hold on a node, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HolderInfo {
+    /// The session.
+    pub session: SessionId,
+    /// What it calls itself.
+    pub name: String,
+    /// The object that it holds, or may hold.
+    pub object: Object,
+    /// Whether the server assumes it rather than knows it.
+    pub is_covering: bool,
+    /// What remains of its volume lease, with the margin.
+    pub remaining: Duration,
+}
+
+/// What a write waits for, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct WaitInfo {
+    /// The node that is written.
+    pub path: Path,
+    /// Who writes.
+    pub writer: SessionId,
+    /// The writer's name.
+    pub writer_name: String,
+    /// The session whose consent is missing; none while the write waits for others in its queue or for its commit.
+    pub holder: Option<SessionId>,
+    /// The holder's name.
+    pub holder_name: String,
+    /// How long the write has been waiting.
+    pub since: Duration,
+    /// At most how much longer it will wait for this holder.
+    pub at_most: Duration,
+}
+
+/// A volume, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct VolumeInfo {
+    /// The top.
+    pub path: Path,
+    /// What it promises.
+    pub settings: VolumeSettings,
+    /// How often it has changed.
+    pub generation: Generation,
+    /// How many sessions have a lease on it.
+    pub leases: u64,
+}
+
+/// The cluster as one server sees it, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ClusterInfo {
+    /// The server that answers.
+    pub replica: u64,
+    /// The leader, if known.
+    pub leader: Option<u64>,
+    /// The last epoch that the server has applied.
+    pub epoch: Epoch,
+    /// The last revision that the server has applied.
+    pub revision: Revision,
+    /// All members.
+    pub members: Vec<MemberInfo>,
+}
+
+/// A member of the cluster, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MemberInfo {
+    /// Its id.
+    pub replica: u64,
+    /// Where it listens.
+    pub address: String,
+    /// Whether its vote counts.
+    pub is_voter: bool,
+    /// The last log index that is known to be on its disk. Only the leader knows all.
+    pub matched: Option<u64>,
+    /// The last log index applied; known of the server that answers.
+    pub applied: Option<u64>,
+}

@@ -1,0 +1,304 @@
+//! Nodes that go with a lease, and what becomes of them when it ends.
+//!
+//! A node goes with one lease at most, a lease carries any number of nodes (etcd's keys, ZooKeeper's ephemeral nodes). A node
+//! that goes with a lease is a leaf and no volume, as in ZooKeeper: its end then takes nothing else along.
+//!
+//! # First the lease, then the nodes
+//!
+//! A lease ends with one command, which waits for nobody (T5): writes wait for the end of leases, and it must not wait for others in
+//! turn. What went with it is an *orphan* from then on: it is still there, and nothing can be attached to that lease any more. When
+//! everyone has consented who may hold copies of the orphans, or of the lists that they are in, a second command removes them (S8).
+//!
+//! # Gone at once, taken out in pieces
+//!
+//! That command makes all of them go with one change, however many they are: a node is [there](State::node) only if its lease is not
+//! among those whose nodes are gone. What is left is to give back the memory, and that is done in pieces of [`BURIED_PER_ENTRY`] with the
+//! entries that follow, so that the end of a lease with 100,000 keys holds nobody up (the complaint of etcd 15993). The lists of
+//! children are put right at once: there are few of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Lease, Node, RowKey, State};
+use crate::{
+    command::{Attach, LeaseKey, Outcome, WriteRefusal},
+    id::{Incarnation, Revision, SessionId},
+    object::{Object, ObjectSet, Owner, SETS_MAX},
+    path::Path,
+    planted::Bug,
+};
+
+/// The most nodes that one entry takes out of memory.
+pub(super) const BURIED_PER_ENTRY: usize = 1024;
+
+/// The lease that a node goes with.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Attachment {
+    /// The lease.
+    pub lease: LeaseKey,
+    /// Which of its incarnations: one that comes later carries nothing of it.
+    pub incarnation: Incarnation,
+}
+
+impl Attachment {
+    /// The lease as users know it.
+    pub fn owner(&self) -> Option<Owner> {
+        match &self.lease {
+            LeaseKey::Key(id) => Some(Owner::Lease(*id)),
+            LeaseKey::Volume(session, _) => Some(Owner::Session(*session)),
+            LeaseKey::Session(_) => None,
+        }
+    }
+}
+
+/// Which nodes go with which lease. Follows from the nodes and the leases; kept because an end must not look at all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Attached {
+    nodes: BTreeSet<(Incarnation, Path)>,
+    /// The leases that have ended and whose nodes are still there.
+    orphaned: BTreeSet<Incarnation>,
+}
+
+impl Attached {
+    /// As the nodes and the leases say; nodes of `gone` leases are there no more.
+    pub(super) fn of(
+        nodes: &BTreeMap<Path, Node>,
+        leases: &BTreeMap<LeaseKey, Lease>,
+        gone: &BTreeSet<Incarnation>,
+    ) -> Self {
+        let mut attached = Self::default();
+        for (path, node) in nodes {
+            let Some(to) = &node.attachment else { continue };
+            attached.nodes.insert((to.incarnation, path.clone()));
+            let has_lease = leases.get(&to.lease).is_some_and(|lease| lease.incarnation == to.incarnation);
+            if !has_lease && !gone.contains(&to.incarnation) {
+                attached.orphaned.insert(to.incarnation);
+            }
+        }
+        attached
+    }
+
+    pub(super) fn insert(&mut self, path: &Path, node: &Node) {
+        if let Some(to) = &node.attachment {
+            self.nodes.insert((to.incarnation, path.clone()));
+        }
+    }
+
+    pub(super) fn remove(&mut self, path: &Path, node: &Node) {
+        let Some(to) = &node.attachment else { return };
+        self.nodes.remove(&(to.incarnation, path.clone()));
+        if self.orphaned.contains(&to.incarnation) && self.of_lease(to.incarnation).next().is_none() {
+            self.orphaned.remove(&to.incarnation);
+        }
+    }
+
+    fn of_lease(&self, incarnation: Incarnation) -> impl Iterator<Item = &Path> + use<'_> {
+        self.from(incarnation, Path::root())
+    }
+
+    fn from(&self, incarnation: Incarnation, path: Path) -> impl Iterator<Item = &Path> + use<'_> {
+        let of_lease = (incarnation, path)..(incarnation.next(), Path::root());
+        self.nodes.range(of_lease).map(|(_, path)| path)
+    }
+}
+
+impl State {
+    /// Whether a node that is in memory is there: it is not gone with its lease.
+    pub(super) fn is_there(&self, node: &Node) -> bool {
+        self.meta.gone.is_empty() || node.attachment.as_ref().is_none_or(|to| !self.meta.gone.contains(&to.incarnation))
+    }
+
+    /// The nodes that go with the lease of this incarnation, or went with it and are still there, in the order of paths.
+    pub fn carried(&self, incarnation: Incarnation) -> impl Iterator<Item = &Path> + use<'_> {
+        self.carried_from(incarnation, Path::root())
+    }
+
+    /// Those of the nodes that lie at `path` or after it.
+    pub fn carried_from(&self, incarnation: Incarnation, path: Path) -> impl Iterator<Item = &Path> + use<'_> {
+        let is_gone = self.meta.gone.contains(&incarnation);
+        self.attached.from(incarnation, path).filter(move |_| !is_gone)
+    }
+
+    /// Whether a node goes with the lease.
+    pub fn carries(&self, lease: &LeaseKey) -> bool {
+        self.leases.get(lease).is_some_and(|lease| self.carried(lease.incarnation).next().is_some())
+    }
+
+    /// The leases that have ended and whose nodes are still there.
+    pub fn orphaned(&self) -> impl Iterator<Item = Incarnation> + use<'_> {
+        self.attached.orphaned.iter().copied()
+    }
+
+    /// What a put attaches the node to.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteRefusal`] if there is no such lease, or the node cannot go with one.
+    pub(super) fn attachment(
+        &self,
+        session: SessionId,
+        path: &Path,
+        attach: Attach,
+    ) -> Result<Option<Attachment>, WriteRefusal> {
+        let lease = match attach {
+            Attach::Nothing => return Ok(None),
+            Attach::Keep => return Ok(self.node(path).and_then(|node| node.attachment.as_deref().cloned())),
+            Attach::Lease(id) => LeaseKey::Key(id),
+            Attach::Session => LeaseKey::Volume(session, self.volume_of(path).0.clone()),
+        };
+        let Some(incarnation) = self.leases.get(&lease).map(|lease| lease.incarnation) else {
+            return Err(match attach {
+                Attach::Lease(id) => WriteRefusal::LeaseNotFound { id },
+                _ => WriteRefusal::NoVolumeLease { path: path.clone(), volume: self.volume_of(path).0.clone() },
+            });
+        };
+        let has_children = self.node(path).is_some_and(|node| node.child_count > 0);
+        if has_children || path.is_root() || self.volumes.contains_key(path) {
+            return Err(WriteRefusal::NotALeaf { path: path.clone() });
+        }
+        Ok(Some(Attachment { lease, incarnation }))
+    }
+
+    /// The node that is there and nearest above the path stays, whatever lease ends.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteRefusal::Leased`] if it goes with a lease: such a node gets no children.
+    pub(super) fn expect_parent_stays(&self, path: &Path) -> Result<(), WriteRefusal> {
+        let nearest = path.ancestors().find_map(|above| self.node(&above).map(|node| (above, node)));
+        match nearest {
+            Some((above, node)) if node.attachment.is_some() => Err(WriteRefusal::Leased { path: above }),
+            _ => Ok(()),
+        }
+    }
+
+    /// A change has attached a node to the lease.
+    pub(super) fn note_attached(&mut self, lease: &LeaseKey, revision: Revision, touched: &mut BTreeSet<RowKey>) {
+        if let Some(lease) = self.leases.get_mut(lease) {
+            lease.attached_at = revision;
+        }
+        touched.insert(RowKey::Lease(lease.clone()));
+    }
+
+    /// Whether consents that were gathered for what was attached up to `carried` cover everything that the lease carries.
+    pub(super) fn covers_carried(&self, lease: &LeaseKey, carried: Revision) -> bool {
+        let is_known = self.leases.get(lease).is_none_or(|lease| lease.attached_at <= carried);
+        is_known || !self.carries(lease) || self.mistake.is(Bug::AttachedUnasked)
+    }
+
+    /// The lists of children that the nodes of a lease are in, and how many of them are in each.
+    pub fn lists_carried(&self, incarnation: Incarnation) -> BTreeMap<Path, u64> {
+        let mut lists: BTreeMap<Path, u64> = BTreeMap::new();
+        let mut last: Option<(Path, u64)> = None;
+        for path in self.carried(incarnation) {
+            match &mut last {
+                Some((parent, count)) if parent.is_parent_of(path) => *count += 1,
+                _ => {
+                    let next = path.parent().map(|parent| (parent, 1));
+                    if let Some((parent, count)) = std::mem::replace(&mut last, next) {
+                        *lists.entry(parent).or_default() += count;
+                    }
+                }
+            }
+        }
+        if let Some((parent, count)) = last {
+            *lists.entry(parent).or_default() += count;
+        }
+        lists
+    }
+
+    /// Ends the lease. What goes with it is orphaned.
+    pub(super) fn end_lease(&mut self, key: &LeaseKey, touched: &mut BTreeSet<RowKey>) {
+        if let Some(lease) = self.leases.remove(key) {
+            touched.insert(RowKey::Lease(key.clone()));
+            if self.carried(lease.incarnation).next().is_some() {
+                self.attached.orphaned.insert(lease.incarnation);
+            }
+        }
+    }
+
+    /// Removes what went with these leases, which have ended: each with a change of its own.
+    pub(super) fn remove_orphans(&mut self, leases: &[Incarnation], touched: &mut BTreeSet<RowKey>) -> Outcome {
+        let mut nodes = 0;
+        for incarnation in leases {
+            if self.attached.orphaned.contains(incarnation) {
+                nodes += self.remove_carried(*incarnation, touched);
+            }
+        }
+        Outcome::Removed { nodes }
+    }
+
+    /// Removes the nodes of a lease that has ended, with one change. Returns how many there were.
+    pub(super) fn remove_carried(&mut self, incarnation: Incarnation, touched: &mut BTreeSet<RowKey>) -> u64 {
+        let lists = self.lists_carried(incarnation);
+        self.attached.orphaned.remove(&incarnation);
+        if lists.is_empty() {
+            return 0;
+        }
+        let sets = self.sets_carried(incarnation, &lists);
+        let revision = self.meta.revision.next();
+        self.meta.revision = revision;
+        for (parent, gone) in &lists {
+            if let Some(node) = self.nodes.get_mut(parent) {
+                node.children_went(*gone, revision);
+                touched.insert(RowKey::Node(parent.clone()));
+            }
+        }
+        self.meta.gone.insert(incarnation);
+        self.note_change(sets, touched);
+        lists.values().sum()
+    }
+
+    /// What the removal changes; of many nodes, the subtree that they all lie in.
+    fn sets_carried(&self, incarnation: Incarnation, lists: &BTreeMap<Path, u64>) -> Vec<ObjectSet> {
+        let count = self.carried(incarnation).take(SETS_MAX).count() * 2 + lists.len();
+        if count > SETS_MAX {
+            return vec![ObjectSet::Subtree(Path::common(lists.keys()))];
+        }
+        let own =
+            self.carried(incarnation).flat_map(|path| [Object::data(path.clone()), Object::children(path.clone())]);
+        own.chain(lists.keys().cloned().map(Object::children)).map(ObjectSet::One).collect()
+    }
+
+    /// Takes some of the nodes that are gone out of memory.
+    pub(super) fn bury(&mut self, touched: &mut BTreeSet<RowKey>) {
+        let Some(incarnation) = self.meta.gone.first().copied() else { return };
+        let gone: Vec<Path> = self.attached.of_lease(incarnation).take(BURIED_PER_ENTRY).cloned().collect();
+        for path in &gone {
+            self.nodes.remove(path);
+            touched.insert(RowKey::Node(path.clone()));
+            self.attached.nodes.remove(&(incarnation, path.clone()));
+        }
+        if gone.len() < BURIED_PER_ENTRY {
+            self.meta.gone.remove(&incarnation);
+        }
+    }
+
+    /// Checks that the nodes and the leases that they go with fit together.
+    pub(super) fn check_attached(&self) -> Result<(), String> {
+        if self.attached != Attached::of(&self.nodes, &self.leases, &self.meta.gone) {
+            return Err("the table of nodes that go with leases is not what the nodes say".to_owned());
+        }
+        for (path, node) in &self.nodes {
+            let Some(to) = &node.attachment else { continue };
+            if node.child_count > 0 || path.is_root() || self.volumes.contains_key(path) {
+                return Err(format!("node {path} goes with {:?} and is no leaf, or a volume", to.lease));
+            }
+            let lease = self.leases.get(&to.lease).filter(|lease| lease.incarnation == to.incarnation);
+            if let Some(lease) = lease.filter(|lease| lease.attached_at < node.create_revision) {
+                return Err(format!(
+                    "node {path} was attached to {:?} at {} or later: expected at most {}",
+                    to.lease, node.create_revision, lease.attached_at
+                ));
+            }
+            if to.owner().is_none() || to.incarnation >= self.meta.next_incarnation {
+                return Err(format!("node {path} goes with {:?}, which carries no nodes", to.lease));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+//! What goes with a lease goes with it: at once, wholly, and nothing else.
+
+use std::time::Duration;
+
+use super::{super::fixture::*, *};
+use crate::{
+    command::{Command, Condition, Outcome, Write, Written},
+    id::{LeaseId, Sequence},
+    object::Value,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const ONE: LeaseId = LeaseId(100);
+const TWO: LeaseId = LeaseId(200);
+
+fn attach(at: &str, attach: Attach) -> Write {
+    Write::Put { path: path(at), value: Value::from_static(b"v"), condition: Condition::Any, attach }
+}
+
+fn to(at: &str, id: LeaseId) -> Write {
+    attach(at, Attach::Lease(id))
+}
+
+fn grant(id: LeaseId) -> Write {
+    Write::GrantLease { id: Some(id), ttl: MINUTE }
+}
+
+fn revoke(id: LeaseId) -> Write {
+    Write::RevokeLease { id }
+}
+
+/// A state with the two leases.
+fn fixture() -> (Fixture, SessionId) {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    fixture.write(session, grant(ONE)).expect("new");
+    fixture.write(session, grant(TWO)).expect("new");
+    (fixture, session)
+}
+
+fn exists(fixture: &Fixture, at: &str) -> bool {
+    fixture.state.node(&path(at)).is_some()
+}
+
+fn owner(fixture: &Fixture, at: &str) -> Option<Owner> {
+    fixture.state.data(&path(at)).expect("it exists").stat.owner
+}
+
+fn names(fixture: &Fixture, at: &str) -> Vec<String> {
+    fixture.state.children(&path(at)).expect("it exists").names
+}
+
+/// Ends the lease in the log. Which of its incarnations it was.
+fn expire(fixture: &mut Fixture, lease: &LeaseKey) -> Incarnation {
+    let Lease { incarnation, horizon, .. } = *fixture.state.lease(lease).expect("a lease");
+    assert_eq!(fixture.run(Command::Expire { lease: lease.clone(), incarnation, horizon }), Outcome::Expired);
+    incarnation
+}
+
+fn remove(fixture: &mut Fixture, lease: Incarnation) -> Outcome {
+    fixture.run(Command::Remove { leases: vec![lease] })
+}
+
+#[test]
+fn a_grant_changes_no_node_and_its_name_is_its_own() {
+    let (mut fixture, session) = fixture();
+    assert_eq!(fixture.state.revision(), Revision(0));
+    assert_eq!(fixture.write(session, grant(ONE)), Err(WriteRefusal::LeaseExists { id: ONE }));
+    let given = fixture.write(session, Write::GrantLease { id: None, ttl: MINUTE }).expect("a new one");
+    let id = given.lease.expect("a name");
+    assert_eq!(given, Written { lease: Some(id), ..Written::default() });
+    assert_eq!(fixture.state.lease(&LeaseKey::Key(id)).expect("it is there").term, MINUTE);
+    // A name that somebody asked for is not given a second time.
+    let next = LeaseId(id.0 + 1);
+    fixture.write(session, grant(LeaseId(next.0 + 1))).expect("free");
+    let given = fixture.write(session, Write::GrantLease { id: None, ttl: MINUTE }).expect("a new one");
+    assert!(given.lease.expect("a name") > next, "{given:?}");
+}
+
+#[test]
+fn a_node_cannot_go_with_a_lease_that_does_not_exist() {
+    let (mut fixture, session) = fixture();
+    let none = LeaseId(7);
+    assert_eq!(fixture.write(session, to("/a", none)), Err(WriteRefusal::LeaseNotFound { id: none }));
+    assert!(!exists(&fixture, "/a"));
+    let refused = fixture.write(session, attach("/a", Attach::Session));
+    assert_eq!(refused, Err(WriteRefusal::NoVolumeLease { path: path("/a"), volume: path("/") }));
+    assert_eq!(fixture.write(session, revoke(none)), Err(WriteRefusal::LeaseNotFound { id: none }));
+}
+
+#[test]
+fn a_node_goes_with_one_lease_the_last_it_was_put_with() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a", ONE)).expect("attached");
+    assert_eq!(owner(&fixture, "/a"), Some(Owner::Lease(ONE)));
+    fixture.write(session, attach("/a", Attach::Keep)).expect("kept");
+    assert_eq!(owner(&fixture, "/a"), Some(Owner::Lease(ONE)));
+    fixture.write(session, to("/a", TWO)).expect("attached anew");
+    fixture.write(session, revoke(ONE)).expect("it exists");
+    assert!(exists(&fixture, "/a"), "it goes with the other");
+    fixture.write(session, revoke(TWO)).expect("it exists");
+    assert!(!exists(&fixture, "/a"));
+}
+
+#[test]
+fn a_put_without_a_lease_lets_the_node_stay() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a", ONE)).expect("attached");
+    fixture.put(session, "/a", "stays");
+    assert_eq!(owner(&fixture, "/a"), None);
+    let revoked = fixture.write(session, revoke(ONE)).expect("it exists");
+    assert_eq!((revoked.removed, revoked.revision), (0, Revision(2)), "nothing changed");
+    assert!(exists(&fixture, "/a"));
+}
+
+#[test]
+fn all_that_a_lease_carries_is_gone_with_one_change() {
+    let (mut fixture, session) = fixture();
+    for at in ["/a/x", "/a/y", "/b/z"] {
+        fixture.write(session, to(at, ONE)).expect("attached");
+    }
+    fixture.put(session, "/a/stays", "");
+    let revoked = fixture.write(session, revoke(ONE)).expect("it exists");
+    assert_eq!((revoked.revision, revoked.removed), (Revision(5), 3));
+    assert_eq!((names(&fixture, "/a"), names(&fixture, "/b")), (vec!["stays".to_owned()], vec![]));
+    let list = fixture.state.children(&path("/a")).expect("it exists");
+    assert_eq!((list.version, list.modify_revision), (4, Revision(5)), "a change for all that went");
+    let changed = fixture.state.changed_since(Revision(4), &path("/")).expect("it is known");
+    for set in [data("/a/x"), children("/a/x"), data("/a/y"), data("/b/z"), children("/a"), children("/b")] {
+        assert!(changed.contains(&set), "{set:?} in {changed:?}");
+    }
+}
+
+#[test]
+fn the_change_of_a_lease_with_many_nodes_names_the_subtree_that_they_lie_in() {
+    let (mut fixture, session) = fixture();
+    for number in 0..20 {
+        fixture.write(session, to(&format!("/a/b/{number}"), ONE)).expect("attached");
+    }
+    fixture.write(session, revoke(ONE)).expect("it exists");
+    assert_eq!(fixture.state.changed_since(Revision(20), &path("/")), Some(vec![subtree("/a/b")]));
+}
+
+#[test]
+fn nothing_lies_below_a_node_that_goes_with_a_lease() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a", ONE)).expect("attached");
+    let leased = Err(WriteRefusal::Leased { path: path("/a") });
+    assert_eq!(fixture.write(session, put("/a/b", "")), leased);
+    assert_eq!(fixture.write(session, put("/a/b/c", "")), leased);
+    assert_eq!(fixture.write(session, create_volume("/a", 5)), leased);
+    assert_eq!(fixture.write(session, create_volume("/a/b", 5)), leased);
+    fixture.put(session, "/p/child", "");
+    fixture.write(session, create_volume("/v", 5)).expect("new");
+    for at in ["/", "/p", "/v"] {
+        assert_eq!(fixture.write(session, to(at, ONE)), Err(WriteRefusal::NotALeaf { path: path(at) }));
+    }
+}
+
+#[test]
+fn what_is_gone_and_not_yet_removed_is_in_nobodys_way() {
+    let (mut fixture, session) = fixture();
+    let many = BURIED_PER_ENTRY + 10;
+    for number in 0..many {
+        let mut command = fixture.command(session, to(&format!("/a/{number:05}"), ONE));
+        if let Command::Write { sequence, unanswered_from, .. } = &mut command {
+            *unanswered_from = *sequence;
+        }
+        let epoch = fixture.state.epoch();
+        let proposal = crate::command::Proposal { epoch, number: 1, time: fixture.time, commands: vec![command] };
+        // Without the checks after each step, which look at everything.
+        for key in fixture.state.apply(fixture.state.applied_index() + 1, &proposal).touched {
+            match fixture.state.row(&key) {
+                Some(value) => fixture.rows.insert(key.encode(), value),
+                None => fixture.rows.remove(&key.encode()),
+            };
+        }
+    }
+    let last = format!("/a/{:05}", many - 1);
+    let revoked = fixture.write(session, revoke(ONE)).expect("it exists");
+    assert_eq!(revoked.removed, many as u64);
+    assert!(fixture.state.nodes.contains_key(&path(&last)), "it is not removed yet");
+    assert_eq!((exists(&fixture, &last), names(&fixture, "/a")), (false, vec![]));
+    assert_eq!(fixture.state.nodes_below(&path("/a")).count(), 0);
+    let rows: Vec<_> = fixture.state.rows().collect();
+    assert_eq!(State::from_rows(rows), Ok(fixture.state.clone()), "a snapshot keeps it gone");
+    let made = fixture.put(session, &last, "again");
+    assert_eq!(made.stat.expect("a put").create_revision, made.revision, "as if it had never been there");
+    fixture.run(Command::Tick { renewals: vec![] });
+    assert_eq!(fixture.state.nodes.len(), 3, "/, /a and what was made anew");
+    assert_eq!(names(&fixture, "/a"), [last.rsplit('/').next().expect("a name")]);
+}
+
+#[test]
+fn a_parent_whose_gone_children_are_in_memory_can_be_removed_and_made_again() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a/x", ONE)).expect("attached");
+    let lease = expire(&mut fixture, &LeaseKey::Key(ONE));
+    let remove = Command::Remove { leases: vec![lease] };
+    let (delete, put) = (fixture.command(session, delete("/a", false)), fixture.put_command_of(session, "/a/x/y", ""));
+    let commands = vec![remove, delete, put];
+    let proposal = crate::command::Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands };
+    let outcomes = fixture.apply(&proposal).outcomes;
+    assert_eq!(outcomes[0], Outcome::Removed { nodes: 1 });
+    assert!(matches!(outcomes[1], Outcome::Written(Ok(Written { removed: 1, .. }))), "{outcomes:?}");
+    assert!(matches!(outcomes[2], Outcome::Written(Ok(_))), "{outcomes:?}");
+    assert_eq!((names(&fixture, "/a"), names(&fixture, "/a/x")), (vec!["x".to_owned()], vec!["y".to_owned()]));
+}
+
+#[test]
+fn what_went_with_a_lease_is_there_until_consents_are_in() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a/x", ONE)).expect("attached");
+    fixture.write(session, to("/a/y", ONE)).expect("attached");
+    let lease = expire(&mut fixture, &LeaseKey::Key(ONE));
+    assert!(exists(&fixture, "/a/x"), "its copies may be in use");
+    assert_eq!(fixture.state.orphaned().collect::<Vec<_>>(), [lease]);
+    assert_eq!(
+        fixture.write(session, to("/b", ONE)),
+        Err(WriteRefusal::LeaseNotFound { id: ONE }),
+        "nothing comes after"
+    );
+    fixture.put(session, "/a/y", "stays");
+    assert_eq!(remove(&mut fixture, lease), Outcome::Removed { nodes: 1 });
+    assert_eq!(names(&fixture, "/a"), ["y"], "it was put without a lease in time");
+    assert_eq!(remove(&mut fixture, lease), Outcome::Removed { nodes: 0 });
+    assert_eq!(fixture.state.orphaned().count(), 0);
+}
+
+#[test]
+fn orphans_that_are_removed_by_hand_are_orphans_no_more() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a/x", ONE)).expect("attached");
+    expire(&mut fixture, &LeaseKey::Key(ONE));
+    fixture.write(session, delete("/a", true)).expect("it is there");
+    assert_eq!(fixture.state.orphaned().count(), 0);
+}
+
+#[test]
+fn nothing_that_a_lease_still_carries_is_removed() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a", ONE)).expect("attached");
+    let lease = fixture.state.lease(&LeaseKey::Key(ONE)).expect("a lease").incarnation;
+    assert_eq!(remove(&mut fixture, lease), Outcome::Removed { nodes: 0 });
+    assert!(exists(&fixture, "/a"));
+}
+
+#[test]
+fn a_revocation_takes_nothing_along_that_was_attached_after_consents_were_gathered() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a", ONE)).expect("attached");
+    let gathered = fixture.state.revision();
+    fixture.write(session, to("/b", ONE)).expect("attached");
+    let sequence = fixture.next_sequence(session);
+    let revoke = |carried| Command::Write {
+        session,
+        sequence,
+        unanswered_from: Sequence(1),
+        write: revoke(ONE),
+        covers: everything(),
+        carried,
+    };
+    assert_eq!(fixture.run(revoke(gathered)), Outcome::NotCovered);
+    assert!(exists(&fixture, "/a") && exists(&fixture, "/b"));
+    let now = fixture.state.revision();
+    assert!(matches!(fixture.run(revoke(now)), Outcome::Written(Ok(Written { removed: 2, .. }))));
+}
+
+#[test]
+fn what_goes_with_a_session_is_orphaned_when_it_closes() {
+    let (mut fixture, session) = fixture();
+    fixture.acquire(session, "/");
+    let lease = fixture.state.lease(&LeaseKey::Volume(session, path("/"))).expect("acquired").incarnation;
+    fixture.write(session, attach("/s/one", Attach::Session)).expect("attached");
+    assert_eq!(owner(&fixture, "/s/one"), Some(Owner::Session(session)));
+    assert_eq!(fixture.run(Command::CloseSession { session }), Outcome::SessionClosed);
+    assert_eq!(fixture.state.orphaned().collect::<Vec<_>>(), [lease]);
+    assert_eq!(remove(&mut fixture, lease), Outcome::Removed { nodes: 1 });
+    assert_eq!(names(&fixture, "/s"), [""; 0]);
+}
+
+#[test]
+fn a_lease_that_carries_nodes_is_not_replaced_but_gets_more_time() {
+    let (mut fixture, session) = fixture();
+    fixture.acquire(session, "/");
+    fixture.write(session, attach("/a", Attach::Session)).expect("attached");
+    let key = LeaseKey::Volume(session, path("/"));
+    let before = fixture.state.lease(&key).expect("acquired").clone();
+    fixture.time = seconds(5);
+    let again = fixture.acquire(session, "/x");
+    let expected = |incarnation: Incarnation| matches!(again, Outcome::VolumeAcquired { incarnation: got, .. } if got == incarnation);
+    assert!(expected(before.incarnation), "{again:?}");
+    assert!(fixture.state.lease(&key).expect("it stays").horizon > before.horizon);
+    fixture.write(session, delete("/a", false)).expect("a leaf");
+    let again = fixture.acquire(session, "/x");
+    assert!(
+        matches!(again, Outcome::VolumeAcquired { incarnation, .. } if incarnation > before.incarnation),
+        "{again:?}"
+    );
+}
+
+#[test]
+fn a_lease_of_the_same_name_carries_nothing_of_the_last() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a", ONE)).expect("attached");
+    fixture.write(session, revoke(ONE)).expect("it exists");
+    fixture.write(session, grant(ONE)).expect("the name is free again");
+    assert!(!fixture.state.carries(&LeaseKey::Key(ONE)));
+    assert!(!exists(&fixture, "/a"));
+}
+
+#[test]
+fn a_volume_is_not_removed_from_under_nodes_that_go_with_a_lease_on_it() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, create_volume("/v", 5)).expect("new");
+    fixture.acquire(session, "/v");
+    fixture.write(session, attach("/v/a", Attach::Session)).expect("attached");
+    let remove = Write::RemoveVolume { path: path("/v") };
+    let carries = WriteRefusal::VolumeCarries { path: path("/v"), session };
+    assert_eq!(fixture.write(session, remove.clone()), Err(carries));
+    fixture.write(session, delete("/v/a", false)).expect("a leaf");
+    fixture.write(session, remove).expect("nothing goes with it");
+}
