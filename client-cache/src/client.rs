@@ -98,7 +98,11 @@ impl Client {
         }
     }
 
-    fn driver(&self) -> &Driver {
+    pub(crate) fn shared_driver(&self) -> Arc<Driver> {
+        Arc::clone(&self.handle.driver)
+    }
+
+    pub(crate) fn driver(&self) -> &Driver {
         &self.handle.driver
     }
 
@@ -188,7 +192,7 @@ impl Client {
         self.put_with(path, value, PutOptions::default()).await
     }
 
-    /// [`Client::put`], with a condition or a timeout.
+    /// [`Client::put`], with a condition, a lease that the node goes with, or a timeout.
     ///
     /// # Errors
     ///
@@ -199,7 +203,12 @@ impl Client {
         value: impl Into<Value>,
         options: PutOptions,
     ) -> Result<Written, WriteError> {
-        let change = Write::Put { path: path.clone(), value: value.into(), condition: options.condition };
+        let change = Write::Put {
+            path: path.clone(),
+            value: value.into(),
+            condition: options.condition,
+            attach: options.attach,
+        };
         self.write(change, options.timeout).await
     }
 
@@ -299,7 +308,7 @@ impl Client {
         }
     }
 
-    async fn inspect(&self, inspect: Inspect) -> Result<Answer, InspectError> {
+    pub(crate) async fn inspect(&self, inspect: Inspect) -> Result<Answer, InspectError> {
         self.driver().inspect(inspect, self.timeout(None)).await
     }
 

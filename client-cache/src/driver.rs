@@ -4,6 +4,9 @@
 //! checking the epoch, installing and registering are one step each (S4). It is never held across an await. Readers of
 //! cached copies do not take it.
 
+mod house;
+mod keeping;
+
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
@@ -13,7 +16,7 @@ use std::{
 use leasehold_protocol::{
     command::{Write, Written},
     holder::{self, Config, Effect, Holder, Input, ReadId, Ticket, WriteId},
-    id::{SessionId, Stamp},
+    id::{LeaseId, SessionId, Stamp},
     message::{Body, Consent, Recall, Request, Response},
     object::{Content, Object},
     path::Path,
@@ -27,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cache::Cache,
     clock,
+    key_lease::{Held, Keeper},
     leases::Leases,
     options::Options,
     shared_content::SharedContent,
@@ -34,22 +38,8 @@ use crate::{
     status::{ConnectionState, Status},
 };
 
-/// The timer looks at the clock at least this often: it sleeps by a clock that stands still while the machine is suspended,
-/// and after that its deadlines may be long past.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// The cache's housekeeping is done this often at most, and at least once in [`LOOK_EVERY`].
-const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(250);
-
-/// Objects that the policy is told to forget, or copies that are evicted, under one hold of the lock: some hundred
-/// microseconds.
-const HOUSEKEEPING_BATCH: usize = 64;
-
 /// Copies taken out of the cache with each one put in, at most: more than one, so that the cache shrinks to its bound.
 const EVICTIONS_PER_INSTALLATION: usize = 4;
-
-/// The timer sleeps at least this long: what it can measure.
-const SLEEP_MIN: Duration = Duration::from_millis(1);
 
 /// What a waiting read gets.
 #[derive(Debug)]
@@ -90,6 +80,10 @@ struct Core {
     leases: Leases,
     reads: HashMap<ReadId, oneshot::Sender<Fetched>>,
     writes: HashMap<WriteId, oneshot::Sender<WriteResult>>,
+    /// The key leases that are kept alive.
+    keepers: HashMap<LeaseId, Keeper>,
+    /// Who wants to know when the lease is over that a node goes with.
+    carried: HashMap<u64, (Path, CancellationToken)>,
     last_id: u64,
     orders: Option<mpsc::UnboundedSender<Order>>,
     /// Dropped from the cache; the policy has yet to be told. At most as many as there were copies.
@@ -141,6 +135,8 @@ impl Driver {
             leases: Leases::default(),
             reads: HashMap::new(),
             writes: HashMap::new(),
+            keepers: HashMap::new(),
+            carried: HashMap::new(),
             last_id: 0,
             orders: None,
             forgotten: VecDeque::new(),
@@ -307,9 +303,23 @@ impl Driver {
                     let _ = waiter.send(result);
                 }
             }
-            Effect::Connection(connection) => self.status.changed(connection.into()),
+            Effect::LeaseKept { id, until, .. } => {
+                if let Some(keeper) = core.keepers.get(&id) {
+                    keeper.held.send_replace(Held::Until(until));
+                }
+            }
+            Effect::LeaseOver { id } => core.end_lease(id),
+            Effect::CarriedGone { nodes } => core.end_carried(|path| nodes.contains(path)),
+            Effect::Connection(connection) => {
+                if let holder::Connection::Expired { .. } = connection {
+                    core.end_carried(|_| true);
+                }
+                self.status.changed(connection.into());
+            }
             Effect::FindLeader { hint } => core.order(Order::Leave(hint)),
             Effect::Closed => {
+                core.keepers.drain().for_each(|(_, keeper)| keeper.end());
+                core.end_carried(|_| true);
                 self.status.changed(ConnectionState::Closed);
                 self.over.cancel();
             }
@@ -336,65 +346,6 @@ impl Driver {
         if core.holder.next_deadline().is_some_and(|deadline| deadline < core.timer_at) {
             self.timer.notify_one();
         }
-    }
-
-    /// The timer: tells the rules the time when they want to know it, and keeps the cache's house.
-    pub(crate) async fn keep_time(self: Arc<Self>) {
-        let mut kept = clock::now();
-        loop {
-            let wait = self.set_timer();
-            tokio::select! {
-                () = self.over.cancelled() => return,
-                () = self.timer.notified() => {}
-                () = tokio::time::sleep(wait) => {}
-            }
-            self.tell_time();
-            let now = clock::now();
-            if now.since(kept) >= HOUSEKEEPING_EVERY {
-                kept = now;
-                self.keep_house();
-            }
-        }
-    }
-
-    fn set_timer(&self) -> Duration {
-        let mut core = self.core.lock();
-        let now = clock::now();
-        let latest = now.after(LOOK_EVERY);
-        core.timer_at = core.holder.next_deadline().map_or(latest, |deadline| deadline.min(latest));
-        core.timer_at.since(now).max(SLEEP_MIN)
-    }
-
-    fn tell_time(&self) {
-        let mut core = self.core.lock();
-        if core.holder.next_deadline().is_some_and(|deadline| deadline <= clock::now()) {
-            let used = core.leases.take_used();
-            self.step(&mut core, Input::Timeout { used });
-        }
-    }
-
-    /// Gives back what there is no room for.
-    fn keep_house(&self) {
-        loop {
-            let mut core = self.core.lock();
-            let count = core.forgotten.len().min(HOUSEKEEPING_BATCH);
-            core.forgotten.drain(..count).for_each(|object| self.cache.forget(&object));
-            if count < HOUSEKEEPING_BATCH {
-                break;
-            }
-        }
-        self.cache.keep_house();
-        while self.evict_batch() {}
-    }
-
-    /// True if there may be more to evict.
-    fn evict_batch(&self) -> bool {
-        let mut core = self.core.lock();
-        for _ in 0..HOUSEKEEPING_BATCH {
-            let Some((object, stamp)) = self.cache.evict_next() else { return false };
-            self.step(&mut core, Input::Evicted { object, stamp });
-        }
-        true
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use leasehold_protocol::{limits::LimitError, message::Refusal};
+use leasehold_protocol::{id::LeaseId, limits::LimitError, message::Refusal};
 
 /// Why there was nobody to ask.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -120,6 +120,34 @@ impl WriteError {
     pub fn may_still_happen(&self) -> bool {
         matches!(self, Self::TimedOut { .. } | Self::OutcomeUnknown)
     }
+}
+
+/// Why a key lease is not kept alive.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    /// There is no such lease (any more).
+    #[error("lease {id:x} does not exist")]
+    Gone {
+        /// The lease.
+        id: LeaseId,
+    },
+    /// Nobody who could answer was found in time.
+    #[error("the lease was not renewed within {after:?}: {source}")]
+    Unavailable {
+        /// How long it was tried.
+        after: Duration,
+        /// What was found instead.
+        source: Unavailable,
+    },
+    /// A leader was asked and did not answer in time.
+    #[error("the lease was not renewed within {after:?}")]
+    TimedOut {
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The client is closed.
+    #[error("the client is closed")]
+    Closed,
 }
 
 /// Why something could not be looked at.

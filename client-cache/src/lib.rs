@@ -28,6 +28,7 @@ mod connection;
 mod driver;
 mod error;
 mod inspect;
+mod key_lease;
 mod leases;
 mod options;
 mod policy;
@@ -41,8 +42,9 @@ mod write;
 
 pub use cache::ENTRY_OVERHEAD_BYTES;
 pub use client::Client;
-pub use error::{ConnectError, InspectError, ReadError, Unavailable, WriteError};
+pub use error::{ConnectError, InspectError, LeaseError, ReadError, Unavailable, WriteError};
 pub use inspect::cluster;
+pub use key_lease::{KeyLease, LeaseOptions, RegisterCondition, RegisterOptions, Registration};
 pub use options::Options;
 pub use read::{Entry, Listing, NodeStat, Read, ReadOptions, Source};
 pub use shared_content::SharedContent;
@@ -51,14 +53,16 @@ pub use status::{ConnectionState, Events, EventsError};
 pub use write::{DeleteOptions, PutOptions};
 
 pub use leasehold_protocol::{
-    command::{Condition, Write, WriteRefusal, Written},
-    id::{Revision, SessionId},
-    message::{ClusterInfo, HolderInfo, MemberInfo, Refusal, VolumeInfo, WaitInfo},
-    object::{Children, Content, Data, Kind, Stat, Value},
+    command::{Attach, Condition, Write, WriteRefusal, Written},
+    id::{LeaseId, Revision, SessionId},
+    message::{ClusterInfo, HolderInfo, LeaseInfo, MemberInfo, Refusal, VolumeInfo, WaitInfo},
+    object::{Children, Content, Data, Kind, Owner, Stat, Value},
     path::{Path, PathError},
     time::{DriftAllowance, DriftError},
     volume::{Tracking, VolumeError, VolumeSettings},
 };
+
+pub use tokio_util::sync::CancellationToken;
 
 /// The README's program is compiled with the tests.
 #[cfg(doctest)]

@@ -4,8 +4,8 @@ use std::{ops::Deref, time::Duration};
 
 use leasehold_protocol::{
     holder::{self, ReadId},
-    id::{Revision, SessionId},
-    object::{Children, Content, Data, Kind, Object},
+    id::Revision,
+    object::{Children, Content, Data, Kind, Object, Owner},
     path::Path,
     time::Instant,
 };
@@ -81,8 +81,8 @@ pub struct NodeStat {
     pub version: u64,
     /// The value's length in bytes.
     pub value_len: u64,
-    /// The session whose volume lease the node goes with, for a node that does.
-    pub owner: Option<SessionId>,
+    /// The lease that the node goes with, for a node that does.
+    pub owner: Option<Owner>,
     /// How many times a child came or went since the node was made.
     pub children_version: u64,
     /// The last change of the list of children.
@@ -145,8 +145,8 @@ pub struct Read {
     /// until its leases end on this client's clock, or until a recall, which can come at any time. None if it came without
     /// leases that hold.
     pub valid_for: Option<Duration>,
-    /// The session whose volume lease the node goes with, for a node that does.
-    pub lease: Option<SessionId>,
+    /// The lease that the node goes with, for a node that does.
+    pub lease: Option<Owner>,
 }
 
 impl Read {

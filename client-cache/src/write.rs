@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_protocol::{
-    command::{Condition, Write, Written},
+    command::{Attach, Condition, Write, Written},
     holder::{self, WriteId},
     limits::LimitError,
     limits::Limits,
@@ -16,6 +16,8 @@ use crate::{driver::Driver, error::WriteError};
 pub struct PutOptions {
     /// What must hold for the write to take effect.
     pub condition: Condition,
+    /// The lease that the node goes with from then on; none unless told otherwise, even if it had one.
+    pub attach: Attach,
     /// How long it may take; as long as the client's operations do unless told otherwise.
     pub timeout: Option<Duration>,
 }

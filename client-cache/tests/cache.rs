@@ -1,6 +1,9 @@
-//! What users see of the cache: reads from memory, recalls, sharing, eviction, and what closing gives back.
+//! What users see of the cache: reads from memory, recalls, sharing, eviction, what closing gives back; and of what goes with
+//! leases.
 
 mod common;
+#[path = "leases/mod.rs"]
+mod leases;
 
 use std::time::Duration;
 

@@ -310,6 +310,7 @@ fn kind(body: &Body) -> &'static str {
         Body::Read { .. } => "Read",
         Body::Write { .. } => "Write",
         Body::Held(_) => "Held",
+        Body::KeepLeases { .. } => "KeepLeases",
         Body::Inspect(_) => "Inspect",
     }
 }

@@ -1,0 +1,327 @@
+//! Key leases: granted, kept alive, looked at, revoked; and nodes that show by a lease that somebody lives.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold_protocol::{
+    command::{Attach, Condition, Write, Written},
+    id::{LeaseId, Revision},
+    message::{Answer, Inspect, KeysAfter, LeaseInfo},
+    object::Value,
+    path::Path,
+    time::Instant,
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    client::Client,
+    clock,
+    driver::Driver,
+    error::{InspectError, LeaseError, WriteError},
+    write::{DeleteOptions, PutOptions},
+};
+
+/// How to ask for a key lease.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeaseOptions {
+    /// Its name; a new one unless told otherwise.
+    pub id: Option<LeaseId>,
+    /// How long the grant may take; as long as the client's operations do unless told otherwise.
+    pub timeout: Option<Duration>,
+}
+
+/// What is known of a key lease that is kept alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// It has been asked for.
+    Asked,
+    /// It is certain until then.
+    Until(Instant),
+    /// It is over, or can no longer be relied on.
+    Over,
+}
+
+/// What all handles of one key lease share.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    pub(crate) held: watch::Sender<Held>,
+    pub(crate) over: CancellationToken,
+    pub(crate) handles: usize,
+    /// Which keeping of the lease this is: one that has ended is not the next one's.
+    pub(crate) number: u64,
+}
+
+impl Keeper {
+    pub(crate) fn new(number: u64) -> Self {
+        Self { held: watch::Sender::new(Held::Asked), over: CancellationToken::new(), handles: 0, number }
+    }
+
+    pub(crate) fn end(self) {
+        self.held.send_replace(Held::Over);
+        self.over.cancel();
+    }
+}
+
+/// A key lease that this client keeps alive, until the last handle of it is dropped or the client closed. Then it ends by itself after
+/// its term; [`KeyLease::revoke`] ends it at once.
+///
+/// It can be lost: if no server is heard of in time, or if somebody revokes it. [`KeyLease::over`] is cancelled then, by this client's
+/// own clock at the latest and before any server counts the lease as over: whoever acts on the strength of the lease stops in time by
+/// listening to that. What is in the middle of an act then can be kept from doing harm only by whoever it acts on.
+#[derive(Debug)]
+pub struct KeyLease {
+    driver: Arc<Driver>,
+    id: LeaseId,
+    number: u64,
+    held: watch::Receiver<Held>,
+    over: CancellationToken,
+}
+
+impl KeyLease {
+    /// Its name.
+    pub fn id(&self) -> LeaseId {
+        self.id
+    }
+
+    /// How long it is certain to last if nothing more is heard: zero when it is over.
+    pub fn certain_for(&self) -> Duration {
+        match *self.held.borrow() {
+            Held::Until(until) => until.since(clock::now()),
+            Held::Asked | Held::Over => Duration::ZERO,
+        }
+    }
+
+    /// Waits until more is known of how long the lease is certain to last, and says how long that is; none when it is over.
+    /// Nothing is lost if the future is dropped.
+    pub async fn renewed(&mut self) -> Option<Duration> {
+        if self.held.changed().await.is_ok()
+            && let Held::Until(until) = *self.held.borrow_and_update()
+        {
+            return Some(until.since(clock::now()));
+        }
+        // Whoever hears of the end here finds it there too.
+        self.over.cancelled().await;
+        None
+    }
+
+    /// Cancelled when the lease is over, or can no longer be relied on; never before, and once for all.
+    pub fn over(&self) -> CancellationToken {
+        self.over.clone()
+    }
+
+    /// Ends the lease, and with it all nodes that go with it, at once.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; refused if the lease is gone already.
+    pub async fn revoke(self) -> Result<Written, WriteError> {
+        let timeout = self.driver.options.timeout;
+        self.driver.carry(Write::RevokeLease { id: self.id }, timeout).await
+    }
+}
+
+impl Drop for KeyLease {
+    fn drop(&mut self) {
+        self.driver.let_go(self.id, self.number);
+    }
+}
+
+/// How to register.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RegisterOptions {
+    /// What must hold of the node; by default that it does not exist, so that nobody else is registered there.
+    pub condition: RegisterCondition,
+    /// How long it may take; as long as the client's operations do unless told otherwise.
+    pub timeout: Option<Duration>,
+}
+
+/// What must hold of a node for a registration.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RegisterCondition {
+    /// It does not exist.
+    #[default]
+    Absent,
+    /// Nothing: whoever is registered there is replaced.
+    Any,
+}
+
+/// A node that goes with this session's lease on its volume: it is there for as long as the client lives and is heard of (a service's
+/// liveness by heartbeat; ZooKeeper's ephemeral node).
+///
+/// Dropping it leaves the node where it is until the client closes or dies; [`Registration::leave`] removes it.
+#[derive(Debug)]
+pub struct Registration {
+    client: Client,
+    path: Path,
+    revision: Revision,
+    carried: Carried,
+}
+
+/// Knows when the lease is over that a node goes with.
+#[derive(Debug)]
+struct Carried {
+    driver: Arc<Driver>,
+    number: u64,
+    over: CancellationToken,
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        self.driver.forget_carried(self.number);
+    }
+}
+
+impl Registration {
+    /// The node.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Which registration this is: it grows from one to the next, whoever registers (Kafka's registration epoch).
+    pub fn epoch(&self) -> Revision {
+        self.revision
+    }
+
+    /// How long the lease that the node goes with is certain to last if nothing more is heard.
+    pub fn certain_for(&self) -> Duration {
+        if self.carried.over.is_cancelled() { Duration::ZERO } else { self.client.certain_for(&self.path) }
+    }
+
+    /// Cancelled when the lease is over that the node went with. (A node that somebody removes or replaces is another matter: that can be
+    /// read.)
+    pub fn over(&self) -> CancellationToken {
+        self.carried.over.clone()
+    }
+
+    /// Removes the node, unless it is another's by now.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; refused if it is gone or another's.
+    pub async fn leave(self) -> Result<Written, WriteError> {
+        let options = DeleteOptions { condition: Condition::Revision(self.revision), ..DeleteOptions::default() };
+        self.client.delete(&self.path, options).await
+    }
+}
+
+impl Client {
+    /// Grants a key lease, as etcd does: nodes can be [attached](PutOptions::attach) to it, and go when it ends. It ends after its
+    /// term unless it is [kept alive](Client::keep_lease), by anybody.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; refused if the name is taken or the term is out of bounds (200 ms to 366 days).
+    pub async fn grant_lease(&self, ttl: Duration, options: LeaseOptions) -> Result<LeaseId, WriteError> {
+        let written = self.write(Write::GrantLease { id: options.id, ttl }, options.timeout).await?;
+        written.lease.ok_or(WriteError::OutcomeUnknown)
+    }
+
+    /// Keeps a key lease alive from now on, for as long as the handle lives. All leases that one client keeps are renewed together.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseError`] if the lease is gone, or was not confirmed in time.
+    pub async fn keep_lease(&self, id: LeaseId) -> Result<KeyLease, LeaseError> {
+        let after = self.driver().options.timeout;
+        let (number, mut held, over) = self.driver().keep(id);
+        let mut lease = KeyLease { driver: self.shared_driver(), id, number, held: held.clone(), over };
+        let answered = tokio::time::timeout(after, held.wait_for(|held| *held != Held::Asked)).await;
+        let is_closed = self.driver().over.is_cancelled();
+        match answered.map(|held| held.map(|held| *held)) {
+            Ok(Ok(Held::Until(_))) => {
+                lease.held.mark_unchanged();
+                Ok(lease)
+            }
+            _ if is_closed => Err(LeaseError::Closed),
+            Ok(_) => Err(LeaseError::Gone { id }),
+            Err(_) => Err(match self.driver().status.unavailable() {
+                Some(source) => LeaseError::Unavailable { after, source },
+                None => LeaseError::TimedOut { after },
+            }),
+        }
+    }
+
+    /// Ends a key lease and removes all nodes that go with it, at once.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; refused if there is no such lease.
+    pub async fn revoke_lease(&self, id: LeaseId) -> Result<Written, WriteError> {
+        self.write(Write::RevokeLease { id }, None).await
+    }
+
+    /// A key lease, with what remains of it by the leader's clock; none if there is none. Without its nodes: see
+    /// [`Client::lease_with_keys`].
+    ///
+    /// # Errors
+    ///
+    /// [`InspectError`].
+    pub async fn lease(&self, id: LeaseId) -> Result<Option<LeaseInfo>, InspectError> {
+        self.lease_page(id, None).await
+    }
+
+    /// A key lease with all nodes that go with it, in the order of paths. They are fetched in several pieces if they are many, each
+    /// as of its own moment.
+    ///
+    /// # Errors
+    ///
+    /// [`InspectError`].
+    pub async fn lease_with_keys(&self, id: LeaseId) -> Result<Option<LeaseInfo>, InspectError> {
+        let Some(mut whole) = self.lease_page(id, Some(KeysAfter::Nothing)).await? else { return Ok(None) };
+        while let Some(last) = whole.keys.last() {
+            match self.lease_page(id, Some(KeysAfter::Path(last.clone()))).await? {
+                Some(page) if !page.keys.is_empty() => whole.keys.extend(page.keys),
+                _ => break,
+            }
+        }
+        Ok(Some(whole))
+    }
+
+    async fn lease_page(&self, id: LeaseId, keys_after: Option<KeysAfter>) -> Result<Option<LeaseInfo>, InspectError> {
+        match self.inspect(Inspect::Lease { id, keys_after }).await? {
+            Answer::Lease(lease) => Ok(lease),
+            _ => Err(InspectError::OtherAnswer),
+        }
+    }
+
+    /// All key leases, in the order of their names, without their nodes. They are fetched in several pieces if they are many.
+    ///
+    /// # Errors
+    ///
+    /// [`InspectError`].
+    pub async fn leases(&self) -> Result<Vec<LeaseInfo>, InspectError> {
+        let mut all: Vec<LeaseInfo> = Vec::new();
+        loop {
+            let after = all.last().map(|lease| lease.id);
+            match self.inspect(Inspect::Leases { after }).await? {
+                Answer::Leases(page) if page.is_empty() => return Ok(all),
+                Answer::Leases(page) => all.extend(page),
+                _ => return Err(InspectError::OtherAnswer),
+            }
+        }
+    }
+
+    /// Puts a node that goes with this session's lease on its volume, which is kept alive from then on.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; refused if somebody is registered there and the options do not allow for it, or if the node has children or is a
+    /// volume.
+    pub async fn register(
+        &self,
+        path: &Path,
+        value: impl Into<Value>,
+        options: RegisterOptions,
+    ) -> Result<Registration, WriteError> {
+        let condition = match options.condition {
+            RegisterCondition::Absent => Condition::Absent,
+            RegisterCondition::Any => Condition::Any,
+        };
+        let options = PutOptions { condition, attach: Attach::Session, timeout: options.timeout };
+        // Before the node is there: whatever ends the lease from then on ends the registration.
+        let (number, over) = self.driver().watch_carried(path);
+        let carried = Carried { driver: self.shared_driver(), number, over };
+        let written = self.put_with(path, value, options).await?;
+        Ok(Registration { client: self.clone(), path: path.clone(), revision: written.revision, carried })
+    }
+}

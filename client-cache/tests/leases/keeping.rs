@@ -1,0 +1,211 @@
+//! A lease that is kept alive, let go, revoked, or lost.
+
+use std::{
+    slice,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use leasehold_client_cache::{LeaseError, LeaseId, LeaseInfo, LeaseOptions, Refusal, WriteError, WriteRefusal};
+
+use super::{SLACK, gone, with};
+use crate::common::{Server, path, within};
+
+const TTL: Duration = Duration::from_secs(1);
+const VOLUME_TERM: Duration = Duration::from_secs(10);
+
+fn named(id: u64) -> LeaseOptions {
+    LeaseOptions { id: Some(LeaseId(id)), ..LeaseOptions::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_kept_for_as_long_as_its_handle_lives_and_then_ends_by_itself() {
+    let server = Server::start(VOLUME_TERM).await;
+    let (client, watcher) = (server.client().await, server.client().await);
+    let began = Instant::now();
+    let id = client.grant_lease(TTL, LeaseOptions::default()).await.unwrap();
+    let mut lease = client.keep_lease(id).await.unwrap();
+    client.put_with(&path("/a"), "alive", with(id)).await.unwrap();
+    let mut renewals = 0;
+    while began.elapsed() < 3 * TTL {
+        let certain = within(lease.renewed()).await.expect("it is kept");
+        assert!(certain <= TTL, "{certain:?}");
+        renewals += 1;
+    }
+    assert!(renewals >= 3, "{renewals} renewals in three terms");
+    assert!(watcher.lease(id).await.unwrap().is_some() && !lease.over().is_cancelled());
+
+    // What the client is certain of counts from before the last renewal was sent.
+    let certain = lease.certain_for();
+    let let_go = Instant::now();
+    drop(lease);
+    assert!(certain > Duration::ZERO && certain <= TTL);
+    let gone = gone(&watcher, &path("/a")).await;
+    assert!(gone - let_go >= certain, "gone {:?} later: certain were {certain:?}", gone - let_go);
+    assert!(gone - let_go <= TTL + SLACK, "gone {:?} later", gone - let_go);
+    assert_eq!(watcher.lease(id).await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_nobody_keeps_lasts_for_its_term_from_the_grant() {
+    let server = Server::start(VOLUME_TERM).await;
+    let (client, watcher) = (server.client().await, server.client().await);
+    let before = Instant::now();
+    let id = client.grant_lease(TTL, LeaseOptions::default()).await.unwrap();
+    let granted = Instant::now();
+    client.put_with(&path("/a"), "for a while", with(id)).await.unwrap();
+    let gone = gone(&watcher, &path("/a")).await;
+    assert!(gone - before >= TTL, "gone {:?} after it was asked for", gone - before);
+    assert!(gone - granted <= TTL + SLACK, "gone {:?} after it was granted", gone - granted);
+    assert_eq!(watcher.lease(id).await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_over_by_the_clients_own_clock_while_no_server_could_have_ended_it() {
+    let mut server = Server::start(VOLUME_TERM).await;
+    let (client, watcher) = (server.client().await, server.client().await);
+    let id = client.grant_lease(TTL, LeaseOptions::default()).await.unwrap();
+    let lease = client.keep_lease(id).await.unwrap();
+    client.put_with(&path("/a"), "alive", with(id)).await.unwrap();
+    server.stop().await;
+    let over = lease.over();
+    let stopped = Instant::now();
+    let certain = lease.certain_for();
+    let was_over = over.is_cancelled();
+    within(over.cancelled()).await;
+    let told = Instant::now();
+    assert_eq!(lease.certain_for(), Duration::ZERO);
+    assert!(!was_over && certain > Duration::ZERO, "it is not over because of the servers");
+    assert!(told - stopped <= certain + SLACK, "told {:?} later: certain were {certain:?}", told - stopped);
+
+    // Nobody who leads has ended it: the next one gives it the time that it had left, and its term is not over yet.
+    server.lead();
+    let info = watcher.lease(id).await.unwrap().expect("no lease ends because of an outage");
+    assert!(info.ttl == TTL && info.remaining <= TTL + SLACK, "{info:?}");
+    // Who has been told so does not get it back by itself; who asks again does.
+    assert!(lease.over().is_cancelled() && lease.certain_for() == Duration::ZERO);
+    let again = client.keep_lease(id).await.unwrap();
+    assert!(!again.over().is_cancelled() && again.certain_for() > Duration::ZERO);
+    assert_eq!(&watcher.get(&path("/a")).await.unwrap().unwrap().value[..], b"alive");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_keeps_a_lease_hears_once_that_another_has_revoked_it() {
+    let server = Server::start(VOLUME_TERM).await;
+    let (client, other) = (server.client().await, server.client().await);
+    let id = client.grant_lease(TTL, named(7)).await.unwrap();
+    assert_eq!(id, LeaseId(7));
+    let (mut lease, second) = (client.keep_lease(id).await.unwrap(), client.keep_lease(id).await.unwrap());
+    client.put_with(&path("/a"), "alive", with(id)).await.unwrap();
+    let written = other.revoke_lease(id).await.unwrap();
+    assert_eq!((written.removed, other.get(&path("/a")).await.unwrap()), (1, None));
+    within(async { while lease.renewed().await.is_some() {} }).await;
+    assert!(lease.over().is_cancelled() && second.over().is_cancelled());
+    assert_eq!(within(lease.renewed()).await, None);
+
+    // The name is free: another lease of it is another lease.
+    client.grant_lease(TTL, named(7)).await.unwrap();
+    assert!(lease.over().is_cancelled());
+    assert_eq!(other.get(&path("/a")).await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_handles_keeps_the_lease() {
+    let server = Server::start(VOLUME_TERM).await;
+    let client = server.client().await;
+    let id = client.grant_lease(TTL, LeaseOptions::default()).await.unwrap();
+    let (one, mut other) = (client.keep_lease(id).await.unwrap(), client.keep_lease(id).await.unwrap());
+    drop(one);
+    let began = Instant::now();
+    while began.elapsed() < 2 * TTL {
+        assert!(within(other.renewed()).await.is_some());
+    }
+    assert!(client.lease(id).await.unwrap().is_some());
+    let written = within(other.revoke()).await.unwrap();
+    assert_eq!((written.removed, client.lease(id).await.unwrap()), (0, None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_refused_says_why_and_leaves_nothing() {
+    let server = Server::start(VOLUME_TERM).await;
+    let client = server.client().await;
+    let (unknown, node) = (LeaseId(99), path("/a"));
+    let refused = |error: WriteError| match error {
+        WriteError::Refused(Refusal::Write(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    };
+    let put = client.put_with(&node, "1", with(unknown)).await.unwrap_err();
+    assert_eq!(refused(put), WriteRefusal::LeaseNotFound { id: unknown });
+    assert_eq!(client.get(&node).await.unwrap(), None, "a put with an unknown lease leaves no key");
+    assert_eq!(client.lease(unknown).await.unwrap(), None);
+    assert_eq!(client.keep_lease(unknown).await.unwrap_err(), LeaseError::Gone { id: unknown });
+    let revoked = client.revoke_lease(unknown).await.unwrap_err();
+    assert_eq!(refused(revoked), WriteRefusal::LeaseNotFound { id: unknown });
+
+    client.grant_lease(VOLUME_TERM, named(99)).await.unwrap();
+    let taken = client.grant_lease(TTL, named(99)).await.unwrap_err();
+    assert_eq!(refused(taken), WriteRefusal::LeaseExists { id: unknown });
+    assert_eq!(client.lease(unknown).await.unwrap().unwrap().ttl, VOLUME_TERM, "it is as it was");
+    for ttl in [Duration::ZERO, Duration::from_millis(199), Duration::from_secs(367 * 24 * 3600)] {
+        let error = client.grant_lease(ttl, LeaseOptions::default()).await.unwrap_err();
+        assert!(matches!(&error, WriteError::Refused(Refusal::Limit(_))) && !error.may_still_happen(), "{error:?}");
+    }
+    assert_eq!(client.leases().await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_goes_with_the_lease_that_it_was_last_put_with_whoever_leads() {
+    let mut server = Server::start(VOLUME_TERM).await;
+    let client = server.client().await;
+    let long = Duration::from_secs(3600);
+    let one = client.grant_lease(long, LeaseOptions::default()).await.unwrap();
+    let other = client.grant_lease(long, LeaseOptions::default()).await.unwrap();
+    let [moved, freed, taken] = ["/moved", "/freed", "/taken"].map(path);
+    client.put_with(&moved, "1", with(one)).await.unwrap();
+    client.put_with(&moved, "2", with(other)).await.unwrap();
+    client.put_with(&freed, "1", with(one)).await.unwrap();
+    client.put(&freed, "2").await.unwrap();
+    client.put(&taken, "1").await.unwrap();
+    client.put_with(&taken, "2", with(one)).await.unwrap();
+    server.stop().await;
+    server.lead();
+    let keys = |info: Option<LeaseInfo>| info.unwrap().keys;
+    assert_eq!(keys(client.lease_with_keys(one).await.unwrap()), slice::from_ref(&taken));
+    assert_eq!(keys(client.lease_with_keys(other).await.unwrap()), slice::from_ref(&moved));
+    client.revoke_lease(one).await.unwrap();
+    assert_eq!(client.get(&taken).await.unwrap(), None);
+    assert!(client.get(&moved).await.unwrap().is_some() && client.get(&freed).await.unwrap().is_some());
+    client.revoke_lease(other).await.unwrap();
+    assert!(client.get(&moved).await.unwrap().is_none() && client.get(&freed).await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_leases_of_a_client_are_renewed_together() {
+    const LEASES: usize = 300;
+    let server = Server::start(VOLUME_TERM).await;
+    let client = server.client().await;
+    let mut leases = Vec::new();
+    for _ in 0..LEASES {
+        let id = client.grant_lease(2 * TTL, LeaseOptions::default()).await.unwrap();
+        leases.push(client.keep_lease(id).await.unwrap());
+    }
+    let is_lost = Arc::new(AtomicBool::new(false));
+    for lease in &leases {
+        let (over, is_lost) = (lease.over(), Arc::clone(&is_lost));
+        tokio::spawn(async move {
+            over.cancelled().await;
+            is_lost.store(true, SeqCst);
+        });
+    }
+    let (before, began) = (server.asked("KeepLeases"), Instant::now());
+    while began.elapsed() < 4 * TTL {
+        assert!(within(leases[0].renewed()).await.is_some());
+    }
+    assert!(!is_lost.load(SeqCst));
+    let (asked, terms) =
+        (server.asked("KeepLeases") - before, began.elapsed().as_secs_f64() / (2.0 * TTL.as_secs_f64()));
+    assert!((asked as f64) < terms * LEASES as f64 / 4.0, "{asked} messages for {LEASES} leases in {terms} terms");
+}

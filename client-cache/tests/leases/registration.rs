@@ -1,0 +1,109 @@
+//! Nodes that go with their client.
+
+use std::time::{Duration, Instant};
+
+use leasehold_client_cache::{
+    Condition, Owner, PutOptions, Refusal, RegisterCondition, RegisterOptions, WriteError, WriteRefusal,
+};
+
+use super::{SLACK, asked_until, gone};
+use crate::common::{Server, path, within};
+
+const TERM: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_is_registered_until_it_leaves() {
+    let server = Server::start(TERM).await;
+    let (service, watcher) = (server.client().await, server.client().await);
+    let node = path("/services/web");
+    let began = Instant::now();
+    let registration = service.register(&node, "here", RegisterOptions::default()).await.unwrap();
+    assert_eq!(registration.path(), &node);
+    let entry = watcher.get(&node).await.unwrap().unwrap();
+    assert_eq!((&entry.value[..], entry.stat.modify_revision), (&b"here"[..], registration.epoch()));
+    let stat = watcher.stat(&node).await.unwrap().unwrap();
+    assert_eq!(stat.owner, service.session().map(Owner::Session));
+    // Nothing else is asked of it for three terms: the lease is renewed because it carries a node.
+    asked_until(|| async { began.elapsed() > 3 * TERM }).await;
+    assert!(watcher.get(&node).await.unwrap().is_some());
+    let certain = registration.certain_for();
+    assert!(certain > Duration::ZERO && certain <= TERM && !registration.over().is_cancelled());
+    let written = registration.leave().await.unwrap();
+    assert_eq!((written.removed, watcher.get(&node).await.unwrap()), (1, None));
+    assert_eq!(watcher.children(&path("/services")).await.unwrap().unwrap().names, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_the_session_ends_what_it_registered_at_once() {
+    let server = Server::start(20 * TERM).await;
+    let (service, watcher) = (server.client().await, server.client().await);
+    let node = path("/services/web");
+    let registration = service.register(&node, "here", RegisterOptions::default()).await.unwrap();
+    let over = registration.over();
+    assert!(watcher.get(&node).await.unwrap().is_some());
+    service.close().await;
+    assert!(over.is_cancelled());
+    assert_eq!(registration.certain_for(), Duration::ZERO);
+    let closed = Instant::now();
+    gone(&watcher, &node).await;
+    assert!(closed.elapsed() < 10 * TERM, "long before its term: {:?}", closed.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_is_dropped_without_leaving_is_gone_after_its_term() {
+    let server = Server::start(TERM).await;
+    let (service, watcher) = (server.client().await, server.client().await);
+    let node = path("/services/web");
+    let registration = service.register(&node, "here", RegisterOptions::default()).await.unwrap();
+    let certain = registration.certain_for();
+    let dropped = Instant::now();
+    drop((registration, service));
+    let gone = gone(&watcher, &node).await;
+    assert!(certain > Duration::ZERO);
+    assert!(gone - dropped >= certain, "gone {:?} later: certain were {certain:?}", gone - dropped);
+    assert!(gone - dropped <= TERM + SLACK, "gone {:?} later", gone - dropped);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_of_the_server_ends_no_registration() {
+    let mut server = Server::start(TERM).await;
+    let (service, watcher) = (server.client().await, server.client().await);
+    let node = path("/services/web");
+    let registration = service.register(&node, "here", RegisterOptions::default()).await.unwrap();
+    server.stop().await;
+    asked_until(|| async { registration.certain_for() == Duration::ZERO }).await;
+    assert!(!registration.over().is_cancelled(), "without a server, no lease ends");
+    server.lead();
+    asked_until(|| async { registration.certain_for() > Duration::ZERO }).await;
+    let entry = watcher.get(&node).await.unwrap().unwrap();
+    assert_eq!(entry.stat.modify_revision, registration.epoch());
+    assert!(!registration.over().is_cancelled());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whose_place_is_taken_does_not_remove_his_successor() {
+    let server = Server::start(TERM).await;
+    let (first, second) = (server.client().await, server.client().await);
+    let node = path("/services/web");
+    let registration = first.register(&node, "first", RegisterOptions::default()).await.unwrap();
+    let taken = second.register(&node, "second", RegisterOptions::default()).await.unwrap_err();
+    assert!(matches!(&taken, WriteError::Refused(Refusal::Write(WriteRefusal::Exists { .. }))), "{taken:?}");
+    let options = RegisterOptions { condition: RegisterCondition::Any, ..RegisterOptions::default() };
+    let successor = second.register(&node, "second", options).await.unwrap();
+    assert!(successor.epoch() > registration.epoch(), "it only grows");
+    let error = registration.leave().await.unwrap_err();
+    let is_another = matches!(&error, WriteError::Refused(Refusal::Write(WriteRefusal::RevisionDiffers { .. })));
+    assert!(is_another, "{error:?}");
+    assert_eq!(&first.get(&node).await.unwrap().unwrap().value[..], b"second");
+    first.close().await;
+    assert_eq!(&second.get(&node).await.unwrap().unwrap().value[..], b"second", "it went with another");
+    within(successor.leave()).await.unwrap();
+
+    // What somebody else put there stays.
+    let registration = second.register(&node, "second", RegisterOptions::default()).await.unwrap();
+    let options = PutOptions { condition: Condition::Revision(registration.epoch()), ..PutOptions::default() };
+    let watcher = server.client().await;
+    watcher.put_with(&node, "for good", options).await.unwrap();
+    second.close().await;
+    assert_eq!(&watcher.get(&node).await.unwrap().unwrap().value[..], b"for good");
+}
