@@ -7,11 +7,14 @@ use leasehold_protocol::path::{Path, PathError};
 
 use crate::{
     bench,
-    commands::{self, Request},
+    commands::{
+        self, Request,
+        kept::{self, Stop},
+    },
     context::Context,
     demo, duration,
     exit::{Failure, Status},
-    output::Output,
+    output::{Answer, Output},
     serve, shell,
 };
 
@@ -111,9 +114,11 @@ impl Command {
             Self::Shell => shell::run(global, output).await.map_err(|failure| failure.of("shell")),
             Self::Request(request) => {
                 let context = Context::new(global, output, request.name());
-                let result = commands::run(request, &context).await;
+                let result = carry_out(request, &context).await;
                 context.close().await;
-                output.answer(&*result?);
+                if let Some(answer) = result? {
+                    output.answer(&*answer);
+                }
                 Ok(Status::Done)
             }
             Self::Completions { shell } => {
@@ -122,6 +127,17 @@ impl Command {
             }
         }
     }
+}
+
+/// Carries a request out, and what goes on after it. Gives the answer, if it is yet to be said.
+async fn carry_out(request: Request, context: &Context) -> Result<Option<Box<dyn Answer>>, Failure> {
+    let answer = commands::run(request, context).await?;
+    let Some(kept) = context.take_kept() else { return Ok(Some(answer)) };
+    // Whoever has read the answer may tell this to stop at once.
+    let stop = Stop::listen()?;
+    context.output.answer(&*answer);
+    kept::follow(kept, context.client().await?, stop.told(), Some(context.output)).await?;
+    Ok(None)
 }
 
 fn failed(output: Output, failure: &Failure) -> Status {

@@ -1,11 +1,14 @@
 //! What a command runs in: one session, opened when the first command needs it, and where its output goes.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use leasehold_client_cache::{Client, ConnectError, Options};
 use tokio::sync::OnceCell;
 
-use crate::{cli::Global, exit::Failure, output::Output};
+use crate::{cli::Global, commands::kept::Kept, exit::Failure, output::Output};
 
 /// How long giving the leases back may take at the end. Otherwise they end by themselves.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -16,6 +19,7 @@ pub(crate) struct Context {
     global: Global,
     name: String,
     client: OnceCell<Client>,
+    kept: Mutex<Option<Kept>>,
     /// Where answers go, and whether somebody watches.
     pub(crate) output: Output,
 }
@@ -25,7 +29,7 @@ impl Context {
     pub(crate) fn new(global: &Global, output: Output, command: &str) -> Self {
         let host = nix::unistd::gethostname().unwrap_or_default();
         let name = format!("{command}@{}:{}", host.to_string_lossy(), std::process::id());
-        Self { global: global.clone(), name, client: OnceCell::new(), output }
+        Self { global: global.clone(), name, client: OnceCell::new(), kept: Mutex::default(), output }
     }
 
     /// The session's client.
@@ -36,6 +40,16 @@ impl Context {
     /// The session's client, if any command has needed one.
     pub(crate) fn connected(&self) -> Option<&Client> {
         self.client.get()
+    }
+
+    /// What the command began is to go on after its answer.
+    pub(crate) fn keep(&self, kept: Kept) {
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+    }
+
+    /// What the last command began that goes on.
+    pub(crate) fn take_kept(&self) -> Option<Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     async fn connect(&self) -> Result<Client, Failure> {

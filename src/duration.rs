@@ -21,6 +21,20 @@ pub(crate) fn parse(text: &str) -> Result<Duration, DurationError> {
     Ok(Duration::from_millis(millis))
 }
 
+/// A text that is neither seconds nor a duration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{got:?} is not a term: expected a whole number of seconds, or of another unit, as in 60, 500ms, 2m or 1h")]
+pub(crate) struct SecondsError {
+    got: String,
+}
+
+/// Reads a duration that is in seconds if it has no unit, as etcd's terms are.
+pub(crate) fn seconds(text: &str) -> Result<Duration, SecondsError> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let read = if is_number { parse(&format!("{text}s")) } else { parse(text) };
+    read.map_err(|DurationError { got: _ }| SecondsError { got: text.to_owned() })
+}
+
 /// Writes a duration exactly, so that [`parse`] gives it back if it is one of whole milliseconds.
 pub(crate) fn exact(span: Duration) -> String {
     if !span.subsec_nanos().is_multiple_of(1_000_000) {
@@ -57,6 +71,16 @@ mod tests {
             assert_eq!(exact(parse(text).expect(text)), text);
         }
         assert_eq!(parse("120m"), parse("2h"));
+    }
+
+    #[test]
+    fn a_term_is_in_seconds_unless_it_says_otherwise() {
+        assert_eq!(seconds("60"), Ok(Duration::from_secs(60)));
+        assert_eq!(seconds("500ms"), Ok(Duration::from_millis(500)));
+        for text in ["", "-1", "1.5", "60x", "s", "99999999999999999999"] {
+            let error = seconds(text).expect_err(text).to_string();
+            assert!(error.contains(&format!("{text:?} is not a term")) && error.contains("as in 60"), "{error}");
+        }
     }
 
     #[test]

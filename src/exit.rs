@@ -100,6 +100,12 @@ fn kind_of(refusal: &WriteRefusal) -> &'static str {
         WriteRefusal::NotAVolume { .. } => "not_a_volume",
         WriteRefusal::VolumeExists { .. } => "volume_exists",
         WriteRefusal::HoldsVolume { .. } => "holds_volume",
+        WriteRefusal::LeaseNotFound { .. } => "lease_not_found",
+        WriteRefusal::LeaseExists { .. } => "lease_exists",
+        WriteRefusal::NoVolumeLease { .. } => "no_volume_lease",
+        WriteRefusal::Leased { .. } => "leased",
+        WriteRefusal::NotALeaf { .. } => "not_a_leaf",
+        WriteRefusal::VolumeCarries { .. } => "volume_carries",
     }
 }
 

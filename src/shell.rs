@@ -23,7 +23,7 @@ use tokio::{
 
 use crate::{
     cli::{self, Global},
-    commands::{self, Request},
+    commands::{self, Request, kept::GoingOn},
     context::Context,
     duration,
     exit::{Failure, Status},
@@ -75,23 +75,34 @@ pub(crate) async fn run(global: &Global, output: Output) -> Result<Status, Failu
     let context = Context::new(global, output, "shell");
     context.client().await?;
     let mut lines = read_lines()?;
+    let mut going_on = GoingOn::default();
     // Told to stop: leases are given back rather than left to end.
     let status = tokio::select! {
-        status = serve(&context, &mut lines) => status,
+        status = serve(&context, &mut lines, &mut going_on) => status,
         _ = terminate.recv() => Ok(Status::Done),
         _ = interrupt.recv() => Ok(Status::Done),
     };
+    going_on.end().await;
     context.close().await;
     status
 }
 
-async fn serve(context: &Context, lines: &mut mpsc::Receiver<Typed>) -> Result<Status, Failure> {
+async fn serve(
+    context: &Context,
+    lines: &mut mpsc::Receiver<Typed>,
+    going_on: &mut GoingOn,
+) -> Result<Status, Failure> {
     let mut status = Status::Done;
     while let Some(typed) = lines.recv().await {
         let line = typed.line.map_err(|error| Failure::io("cannot read standard input", &error))?;
         match run_line(context, &line).await {
             Outcome::Nothing => {}
-            Outcome::Answer(answer) => context.output.answer(&*answer),
+            Outcome::Answer(answer) => {
+                context.output.answer(&*answer);
+                if let Some(kept) = context.take_kept() {
+                    going_on.add(kept, context.client().await?);
+                }
+            }
             Outcome::Failed(failure) => {
                 context.output.failure(&failure);
                 status = failure.status;

@@ -2,7 +2,10 @@
 
 pub(crate) mod cluster;
 pub(crate) mod inspect;
+pub(crate) mod kept;
+pub(crate) mod lease;
 pub(crate) mod node;
+pub(crate) mod register;
 pub(crate) mod tree;
 pub(crate) mod volume;
 
@@ -33,6 +36,11 @@ pub(crate) enum Request {
     /// Volumes: subtrees that share leases, and what these promise
     #[command(subcommand)]
     Volume(volume::Volume),
+    /// Key leases: nodes that are put with one go when it ends
+    #[command(subcommand)]
+    Lease(lease::Lease),
+    /// Keep a service registered while this runs: its node goes when this is stopped, or is not heard of for a term
+    Register(register::Register),
     /// Show which sessions hold leases on a node, and for how long
     Holders(inspect::Holders),
     /// Show what writes of a node wait for right now
@@ -55,6 +63,8 @@ pub(crate) async fn run(request: Request, context: &Context) -> Result<Box<dyn A
         Request::Import(import) => boxed(import.run(context).await),
         Request::Export(export) => boxed(export.run(context).await),
         Request::Volume(volume) => volume.run(context).await,
+        Request::Lease(lease) => lease.run(context).await,
+        Request::Register(register) => boxed(register.run(context).await),
         Request::Holders(holders) => boxed(holders.run(context).await),
         Request::Why(why) => boxed(why.run(context).await),
         Request::Cluster(cluster::Cluster::Status) => boxed(cluster::status(context).await),
@@ -79,6 +89,8 @@ impl Request {
             Self::Import(_) => "import",
             Self::Export(_) => "export",
             Self::Volume(_) => "volume",
+            Self::Lease(_) => "lease",
+            Self::Register(_) => "register",
             Self::Holders(_) => "holders",
             Self::Why(_) => "why",
             Self::Cluster(_) => "cluster",
@@ -100,11 +112,13 @@ impl Request {
             | Self::Ls(node::Ls { path })
             | Self::Tree(tree::Tree { path })
             | Self::Rm(node::Rm { path, .. })
+            | Self::Register(register::Register { path, .. })
             | Self::Holders(inspect::Holders { path })
             | Self::Why(inspect::Why { path }) => format!("{name} {path}"),
             Self::Import(import) => format!("{name} {} {}", import.directory.display(), import.path),
             Self::Export(export) => format!("{name} {} {}", export.path, export.directory.display()),
             Self::Volume(volume) => format!("{name} {} {}", volume.name(), volume.path()),
+            Self::Lease(lease) => format!("{name} {}", lease.asked()),
             Self::Cluster(cluster::Cluster::Status) => format!("{name} status"),
         }
     }

@@ -10,10 +10,12 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use clap::Args;
-use leasehold_client_cache::{Condition, Content, DeleteOptions, Path, PutOptions, Revision, Source};
+use leasehold_client_cache::{
+    Attach, Condition, Content, DeleteOptions, LeaseId, Owner, Path, PutOptions, Revision, Source,
+};
 use serde::Serialize;
 
-use super::{read_failure, write_failure};
+use super::{lease, read_failure, write_failure};
 use crate::{
     cli,
     context::Context,
@@ -37,6 +39,9 @@ pub(crate) struct Put {
     /// Only if the value was last changed at this revision
     #[arg(long, value_name = "N")]
     if_revision: Option<u64>,
+    /// With this lease, in hexadecimal: the node goes when the lease ends. Without, it stays, even if it went with one
+    #[arg(long, value_name = "ID", value_parser = lease::id)]
+    lease: Option<LeaseId>,
 }
 
 /// A put that took effect.
@@ -66,7 +71,8 @@ impl Put {
             None if self.create => Condition::Absent,
             None => Condition::Any,
         };
-        let options = PutOptions { condition, ..PutOptions::default() };
+        let attach = self.lease.map_or(Attach::Nothing, Attach::Lease);
+        let options = PutOptions { condition, attach, ..PutOptions::default() };
         let client = context.client().await?;
         let written = client.put_with(&self.path, Bytes::from(value), options).await;
         let written = written.map_err(|error| write_failure(&error))?;
@@ -108,7 +114,10 @@ pub(crate) struct GetAnswer {
     revision: u64,
     create_revision: u64,
     version: u64,
-    lease: Option<u64>,
+    /// The key lease that the node goes with, in hexadecimal.
+    lease: Option<String>,
+    /// The session whose volume lease it goes with.
+    session: Option<u64>,
     source: &'static str,
     valid_ms: u64,
     #[serde(skip)]
@@ -153,7 +162,8 @@ impl Get {
             revision: data.stat.modify_revision.0,
             create_revision: data.stat.create_revision.0,
             version: data.stat.version,
-            lease: read.lease.map(|session| session.0),
+            lease: read.lease.and_then(key_lease),
+            session: read.lease.and_then(session),
             source: source_name(read.source),
             valid_ms: duration::millis(valid_for),
             bytes: data.value.clone(),
@@ -167,6 +177,22 @@ fn source_name(source: Source) -> &'static str {
     match source {
         Source::Memory => "memory",
         Source::Server => "server",
+    }
+}
+
+/// The key lease that a node goes with, as users write it.
+fn key_lease(owner: Owner) -> Option<String> {
+    match owner {
+        Owner::Lease(id) => Some(lease::hex(id)),
+        Owner::Session(_) => None,
+    }
+}
+
+/// The session that a node goes with.
+fn session(owner: Owner) -> Option<u64> {
+    match owner {
+        Owner::Lease(_) => None,
+        Owner::Session(session) => Some(session.0),
     }
 }
 
@@ -189,12 +215,17 @@ pub(crate) struct StatAnswer {
     children: u64,
     children_version: u64,
     children_revision: u64,
-    lease: Option<u64>,
+    /// The key lease that the node goes with, in hexadecimal.
+    lease: Option<String>,
+    /// The session whose volume lease it goes with.
+    session: Option<u64>,
 }
 
 impl Text for StatAnswer {
     fn text(&self, out: &mut Vec<u8>) {
-        let lease = self.lease.map_or_else(|| "none".to_owned(), |lease| lease.to_string());
+        let none = || "none".to_owned();
+        let session = self.session.map(|session| format!("that of session {session}"));
+        let lease = self.lease.clone().or(session).unwrap_or_else(none);
         let lines = [
             ("path", visible(self.path.as_str())),
             ("create_revision", self.create_revision.to_string()),
@@ -226,7 +257,8 @@ impl Stat {
             children: stat.child_count,
             children_version: stat.children_version,
             children_revision: stat.children_revision.0,
-            lease: stat.owner.map(|session| session.0),
+            lease: stat.owner.and_then(key_lease),
+            session: stat.owner.and_then(session),
         })
     }
 }

@@ -6,7 +6,7 @@ use crate::common::{Cli, Cluster, free_address};
 fn what_cannot_be_meant_is_wrong_usage() {
     // None of it gets as far as a server.
     let cli = Cli::of(free_address());
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 24] = [
         (&["get", "/a//b"], "empty component at byte 3"),
         (&["get", "/a/"], "empty component"),
         (&["get", "/a/../b"], "\"..\""),
@@ -19,6 +19,16 @@ fn what_cannot_be_meant_is_wrong_usage() {
         (&["get", "/a", "--endpoints", "nowhere"], "HOST:PORT"),
         (&["volume", "create", "/v", "--term", "soon"], "500ms"),
         (&["volume", "create", "/v", "--tracking", "all"], "objects"),
+        (&["lease"], "grant, keep-alive, timetolive, revoke, list"),
+        (&["lease", "grant"], "TTL"),
+        (&["lease", "grant", "soon"], "a whole number of seconds"),
+        (&["lease", "grant", "-1"], "a whole number of seconds"),
+        (&["lease", "grant", "60", "--id", "xyz"], "hexadecimal digits"),
+        (&["lease", "revoke", "0"], "hexadecimal digits"),
+        (&["lease", "timetolive", "0x7b"], "hexadecimal digits"),
+        (&["lease", "keep-alive", "1694d81417acd4754"], "1 to 16 hexadecimal digits"),
+        (&["put", "/a", "1", "--lease", ""], "hexadecimal digits"),
+        (&["register", "/a"], "VALUE"),
         (&["serve", "--id", "0"], "expected a number from 1 on"),
         (&["serve", "--cluster", "1=a:1,2"], "N=HOST:PORT"),
     ];

@@ -4,7 +4,10 @@
 mod common;
 
 mod bad_input;
+mod leases;
 mod nodes;
+mod registration;
+mod running;
 mod serving;
 mod shell;
 mod transfer;

@@ -20,7 +20,7 @@ fn what_is_put_is_read_listed_and_removed() {
     assert!(valid > 0 && valid <= 10_000, "{got}");
     let expected = json!({
         "path": "/services/web", "value": "down", "encoding": "utf8", "revision": again["revision"],
-        "create_revision": revision, "version": 2, "lease": null, "source": "server", "valid_ms": valid,
+        "create_revision": revision, "version": 2, "lease": null, "session": null, "source": "server", "valid_ms": valid,
     });
     assert_eq!(got, expected);
 

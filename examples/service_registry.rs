@@ -1,0 +1,90 @@
+//! Who is alive: services register themselves, and who has crashed is missed.
+//!
+//! `cargo run --example service_registry` starts a server in this process, with its data in a temporary folder, and a client for
+//! each service. A service's node goes with its client's lease: it is there for as long as the client is heard of. One service
+//! leaves; another is dropped without leaving, as in a crash, and disappears when its lease has ended. A third client looks at the
+//! list all the time: it reads from its own memory, until a service comes or goes.
+
+use std::time::{Duration, Instant};
+
+use leasehold_client_cache::{Client, DriftAllowance, Options, Path, RegisterOptions, VolumeError, VolumeSettings};
+use leasehold_server::{Config, Server};
+
+/// How long a service outlives a crash; all other settings are as usual.
+const TERM: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let server = Server::start(config).await?;
+    let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
+    let [web, database, watcher] = [connect("web").await?, connect("database").await?, connect("watcher").await?];
+
+    // A volume of its own, so that a crash is noticed soon.
+    let services: Path = "/services".parse()?;
+    watcher.create_volume(&services, settings()?).await?;
+
+    let web_node = services.child("web")?;
+    let web_registration = web.register(&web_node, "10.0.0.1:80", RegisterOptions::default()).await?;
+    let database_node = services.child("database")?;
+    let database_registration = database.register(&database_node, "10.0.0.2:5432", RegisterOptions::default()).await?;
+    println!("registered: {}", list(&watcher, &services).await?.join(", "));
+
+    // Longer than a term: who is alive stays. Whoever acts as the service can ask for how long that is certain.
+    let began = Instant::now();
+    wait(|| async { Ok(began.elapsed() > TERM + TERM / 2) }).await?;
+    println!("{:.1} s later: {}", began.elapsed().as_secs_f64(), list(&watcher, &services).await?.join(", "));
+    println!("the web service is certain of {} ms more", web_registration.certain_for().as_millis());
+
+    web_registration.leave().await?;
+    println!("the web service has left: {}", list(&watcher, &services).await?.join(", "));
+
+    // As a crash would: nobody tells the server.
+    let dropped = Instant::now();
+    drop((database_registration, database));
+    println!("the database is gone without a word: {}", list(&watcher, &services).await?.join(", "));
+    wait(|| async { Ok(list(&watcher, &services).await?.is_empty()) }).await?;
+    println!("{:.1} s later its lease has ended: nobody is registered", dropped.elapsed().as_secs_f64());
+    println!(
+        "the watcher had {} answers from memory, {} from the server",
+        watcher.stats().hits,
+        watcher.stats().misses
+    );
+
+    web.close().await;
+    watcher.close().await;
+    server.stop().await?;
+    Ok(())
+}
+
+fn settings() -> Result<VolumeSettings, VolumeError> {
+    let usual = VolumeSettings::DEFAULT;
+    let (object_term, margin, tracking) = (usual.object_term(), usual.skew_margin(), usual.tracking());
+    VolumeSettings::new(TERM, object_term, margin, tracking, DriftAllowance::DEFAULT)
+}
+
+/// The services that are there, and where.
+async fn list(client: &Client, services: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+    let mut found = Vec::new();
+    for name in &client.children(services).await?.ok_or("the volume was made")?.names {
+        // One that goes away between the two reads is left out.
+        if let Some(entry) = client.get(&services.child(name)?).await? {
+            found.push(format!("{name} at {}", String::from_utf8_lossy(&entry.value)));
+        }
+    }
+    Ok(found)
+}
+
+/// Looks until it is so.
+async fn wait<F>(mut is_so: impl FnMut() -> F) -> Result<(), Box<dyn std::error::Error>>
+where
+    F: Future<Output = Result<bool, Box<dyn std::error::Error>>>,
+{
+    let mut looks = tokio::time::interval(LOOK_EVERY);
+    while !is_so().await? {
+        looks.tick().await;
+    }
+    Ok(())
+}

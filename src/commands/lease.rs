@@ -1,0 +1,343 @@
+//! Key leases: granted, kept alive, looked at, revoked. Commands, names and lines are those of etcdctl.
+
+use std::{num::NonZeroU64, time::Duration};
+
+use clap::{Args, Subcommand};
+use leasehold_client_cache::{Client, LeaseError, LeaseId, LeaseInfo, LeaseOptions, Path};
+use serde::Serialize;
+
+use super::{boxed, inspect_failure, kept::Kept, write_failure};
+use crate::{
+    context::Context,
+    duration,
+    exit::Failure,
+    output::{Answer, Text, visible},
+};
+
+/// `lease …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Lease {
+    /// Grant a lease: nodes that are put with it go when it ends
+    Grant(Grant),
+    /// Keep a lease alive until this is stopped (in the shell: until the shell ends)
+    KeepAlive(KeepAlive),
+    /// Show what remains of a lease
+    Timetolive(TimeToLive),
+    /// End a lease; its nodes go at once
+    Revoke(One),
+    /// List all leases
+    List,
+}
+
+/// `lease grant TTL`
+#[derive(Debug, Args)]
+pub(crate) struct Grant {
+    /// How long it lasts from its grant, and from each renewal: seconds, or 500ms, 10s, 2m, 1h
+    #[arg(value_parser = duration::seconds, allow_negative_numbers = true)]
+    ttl: Duration,
+    /// Its id, in hexadecimal [default: one that no lease has had]
+    #[arg(long, value_name = "ID", value_parser = id)]
+    id: Option<LeaseId>,
+}
+
+/// `lease keep-alive ID`
+#[derive(Debug, Args)]
+pub(crate) struct KeepAlive {
+    /// The lease, in hexadecimal
+    #[arg(value_parser = id)]
+    id: LeaseId,
+    /// Renew it once, and end
+    #[arg(long)]
+    once: bool,
+}
+
+/// `lease timetolive ID`
+#[derive(Debug, Args)]
+pub(crate) struct TimeToLive {
+    /// The lease, in hexadecimal
+    #[arg(value_parser = id)]
+    id: LeaseId,
+    /// The nodes that go with it too
+    #[arg(long)]
+    keys: bool,
+}
+
+/// A lease.
+#[derive(Debug, Args)]
+pub(crate) struct One {
+    /// The lease, in hexadecimal
+    #[arg(value_parser = id)]
+    id: LeaseId,
+}
+
+/// A text that names no lease.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{got:?} is no lease id: expected 1 to 16 hexadecimal digits, not all 0, as in 694d81417acd4754")]
+pub(crate) struct IdError {
+    got: String,
+}
+
+/// Reads a lease's id, as etcdctl takes it.
+pub(crate) fn id(text: &str) -> Result<LeaseId, IdError> {
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = u64::from_str_radix(text, 16).ok().filter(|_| is_digits).and_then(NonZeroU64::new);
+    number.map(|number| LeaseId(number.get())).ok_or_else(|| IdError { got: text.to_owned() })
+}
+
+/// Writes a lease's id, as etcdctl prints it.
+pub(crate) fn hex(id: LeaseId) -> String {
+    format!("{id:016x}")
+}
+
+/// Whole seconds as etcdctl prints them; terms that have no whole seconds exactly.
+fn seconds(span: Duration) -> String {
+    if span.subsec_nanos() == 0 { format!("{}", span.as_secs()) } else { format!("{}ms", span.as_millis()) }
+}
+
+/// The same, always with the unit.
+fn with_unit(span: Duration) -> String {
+    if span.subsec_nanos() == 0 { format!("{}s", span.as_secs()) } else { seconds(span) }
+}
+
+/// A lease that was granted.
+#[derive(Debug, Serialize)]
+struct GrantAnswer {
+    id: String,
+    ttl_ms: u64,
+    #[serde(skip)]
+    ttl: Duration,
+}
+
+impl Text for GrantAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("lease {} granted with TTL({})\n", self.id, with_unit(self.ttl)).as_bytes());
+    }
+}
+
+/// A renewal.
+#[derive(Debug, Serialize)]
+pub(crate) struct RenewalAnswer {
+    id: String,
+    ttl_ms: u64,
+    remaining_ms: u64,
+    #[serde(skip)]
+    ttl: Duration,
+}
+
+impl RenewalAnswer {
+    pub(crate) fn new(id: LeaseId, ttl: Duration, remaining: Duration) -> Self {
+        Self { id: hex(id), ttl_ms: duration::millis(ttl), remaining_ms: duration::millis(remaining), ttl }
+    }
+}
+
+impl Text for RenewalAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("lease {} keepalived with TTL({})\n", self.id, seconds(self.ttl)).as_bytes());
+    }
+}
+
+/// What is known of a lease.
+#[derive(Debug, Serialize)]
+struct LeaseAnswer {
+    id: String,
+    ttl_ms: u64,
+    remaining_ms: u64,
+    /// None unless they were asked for.
+    keys: Option<Vec<Path>>,
+    #[serde(skip)]
+    ttl: Duration,
+    #[serde(skip)]
+    remaining: Duration,
+}
+
+impl LeaseAnswer {
+    fn new(info: LeaseInfo, with_keys: bool) -> Self {
+        Self {
+            id: hex(info.id),
+            ttl_ms: duration::millis(info.ttl),
+            remaining_ms: duration::millis(info.remaining),
+            keys: with_keys.then_some(info.keys),
+            ttl: info.ttl,
+            remaining: info.remaining,
+        }
+    }
+
+    /// Cut to whole seconds, as etcd does, where the term is one of whole seconds.
+    fn remaining(&self) -> String {
+        match self.ttl.subsec_nanos() {
+            0 => format!("{}s", self.remaining.as_secs()),
+            _ => format!("{}ms", self.remaining.as_millis()),
+        }
+    }
+}
+
+impl Text for LeaseAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        let (ttl, remaining) = (with_unit(self.ttl), self.remaining());
+        let mut line = format!("lease {} granted with TTL({ttl}), remaining({remaining})", self.id);
+        if let Some(keys) = &self.keys {
+            let keys: Vec<String> = keys.iter().map(|path| visible(path.as_str())).collect();
+            line.push_str(&format!(", attached keys([{}])", keys.join(" ")));
+        }
+        line.push('\n');
+        out.extend_from_slice(line.as_bytes());
+    }
+}
+
+/// A lease that was ended.
+#[derive(Debug, Serialize)]
+struct RevokeAnswer {
+    id: String,
+    revision: u64,
+    removed: u64,
+}
+
+impl Text for RevokeAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("lease {} revoked\n", self.id).as_bytes());
+    }
+}
+
+/// All leases.
+#[derive(Debug, Serialize)]
+struct ListAnswer {
+    leases: Vec<ListedLease>,
+}
+
+/// One of them.
+#[derive(Debug, Serialize)]
+struct ListedLease {
+    id: String,
+    ttl_ms: u64,
+    remaining_ms: u64,
+}
+
+impl Text for ListAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("found {} leases\n", self.leases.len()).as_bytes());
+        for lease in &self.leases {
+            out.extend_from_slice(format!("{}\n", lease.id).as_bytes());
+        }
+    }
+}
+
+impl Lease {
+    /// The command as errors begin.
+    pub(crate) fn asked(&self) -> String {
+        match self {
+            Self::Grant(grant) => format!("grant {}", duration::exact(grant.ttl)),
+            Self::KeepAlive(KeepAlive { id, .. }) => format!("keep-alive {}", hex(*id)),
+            Self::Timetolive(TimeToLive { id, .. }) => format!("timetolive {}", hex(*id)),
+            Self::Revoke(One { id }) => format!("revoke {}", hex(*id)),
+            Self::List => "list".to_owned(),
+        }
+    }
+
+    pub(crate) async fn run(self, context: &Context) -> Result<Box<dyn Answer>, Failure> {
+        let client = context.client().await?;
+        match self {
+            Self::Grant(Grant { ttl, id }) => boxed(grant(client, ttl, id).await),
+            Self::KeepAlive(KeepAlive { id, once }) => boxed(keep_alive(context, id, once).await),
+            Self::Timetolive(TimeToLive { id, keys }) => {
+                let info = if keys { client.lease_with_keys(id).await } else { client.lease(id).await };
+                let info = info.map_err(|error| inspect_failure(&error))?;
+                boxed(info.map(|info| LeaseAnswer::new(info, keys)).ok_or_else(|| expired(id)))
+            }
+            Self::Revoke(One { id }) => {
+                let written = client.revoke_lease(id).await.map_err(|error| write_failure(&error))?;
+                boxed(Ok(RevokeAnswer { id: hex(id), revision: written.revision.0, removed: written.removed }))
+            }
+            Self::List => {
+                let leases = client.leases().await.map_err(|error| inspect_failure(&error))?;
+                let leases = leases.into_iter().map(|info| ListedLease {
+                    id: hex(info.id),
+                    ttl_ms: duration::millis(info.ttl),
+                    remaining_ms: duration::millis(info.remaining),
+                });
+                boxed(Ok(ListAnswer { leases: leases.collect() }))
+            }
+        }
+    }
+}
+
+async fn grant(client: &Client, ttl: Duration, id: Option<LeaseId>) -> Result<GrantAnswer, Failure> {
+    let options = LeaseOptions { id, ..LeaseOptions::default() };
+    let id = client.grant_lease(ttl, options).await.map_err(|error| write_failure(&error))?;
+    Ok(GrantAnswer { id: hex(id), ttl_ms: duration::millis(ttl), ttl })
+}
+
+async fn keep_alive(context: &Context, id: LeaseId, once: bool) -> Result<RenewalAnswer, Failure> {
+    let client = context.client().await?;
+    let info = client.lease(id).await.map_err(|error| inspect_failure(&error))?.ok_or_else(|| expired(id))?;
+    let lease = client.keep_lease(id).await.map_err(|error| lease_failure(&error))?;
+    let renewal = RenewalAnswer::new(id, info.ttl, lease.certain_for());
+    if !once {
+        context.keep(Kept::Lease { lease, ttl: info.ttl });
+    }
+    Ok(renewal)
+}
+
+/// There is no such lease (any more), in etcdctl's words.
+fn expired(id: LeaseId) -> Failure {
+    Failure::refused("lease_not_found", format!("lease {} already expired", hex(id)))
+}
+
+/// A lease that is not kept alive.
+pub(crate) fn lease_failure(error: &LeaseError) -> Failure {
+    match error {
+        LeaseError::Gone { id } => expired(*id),
+        LeaseError::Unavailable { .. } | LeaseError::TimedOut { .. } => Failure::unavailable(error),
+        LeaseError::Closed => Failure::refused("session_gone", error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(answer: &dyn Text) -> String {
+        let mut out = Vec::new();
+        answer.text(&mut out);
+        String::from_utf8(out).expect("UTF-8")
+    }
+
+    #[test]
+    fn ids_are_hexadecimal_as_etcdctl_prints_and_takes_them() {
+        for (taken, printed) in [("694d81417acd4754", "694d81417acd4754"), ("7B", "000000000000007b")] {
+            assert_eq!(hex(id(taken).expect(taken)), printed);
+        }
+        for wrong in ["", "0", "0000000000000000", "xyz", "+1", "-1", "0x7b", "1694d81417acd4754"] {
+            let error = id(wrong).expect_err(wrong).to_string();
+            assert!(error.contains("hexadecimal digits"), "{error}");
+        }
+    }
+
+    #[test]
+    fn lines_are_those_of_etcdctl() {
+        let id = LeaseId(0x694d_8141_7acd_4754);
+        let (ttl, remaining) = (Duration::from_secs(60), Duration::from_millis(58_900));
+        let granted = GrantAnswer { id: hex(id), ttl_ms: 60_000, ttl };
+        assert_eq!(text(&granted), "lease 694d81417acd4754 granted with TTL(60s)\n");
+        let renewed = RenewalAnswer::new(id, ttl, remaining);
+        assert_eq!(text(&renewed), "lease 694d81417acd4754 keepalived with TTL(60)\n");
+        let keys = ["/a", "/b"].map(|key| Path::parse(key).expect("a valid path")).to_vec();
+        let info = LeaseInfo { id, ttl, remaining, keys };
+        let line = "lease 694d81417acd4754 granted with TTL(60s), remaining(58s)";
+        assert_eq!(text(&LeaseAnswer::new(info.clone(), false)), format!("{line}\n"));
+        assert_eq!(text(&LeaseAnswer::new(info, true)), format!("{line}, attached keys([/a /b])\n"));
+        let revoked = RevokeAnswer { id: hex(id), revision: 7, removed: 1 };
+        assert_eq!(text(&revoked), "lease 694d81417acd4754 revoked\n");
+        let listed = ListedLease { id: hex(id), ttl_ms: 60_000, remaining_ms: 58_900 };
+        assert_eq!(text(&ListAnswer { leases: vec![listed] }), "found 1 leases\n694d81417acd4754\n");
+    }
+
+    #[test]
+    fn a_term_below_a_second_is_not_cut_to_nothing() {
+        let (id, ttl) = (LeaseId(1), Duration::from_millis(1_500));
+        let info = LeaseInfo { id, ttl, remaining: Duration::from_millis(900), keys: Vec::new() };
+        let line = "lease 0000000000000001 granted with TTL(1500ms), remaining(900ms)\n";
+        assert_eq!(text(&LeaseAnswer::new(info, false)), line);
+        let renewed = RenewalAnswer::new(id, ttl, ttl);
+        assert_eq!(text(&renewed), "lease 0000000000000001 keepalived with TTL(1500ms)\n");
+    }
+}

@@ -1,0 +1,128 @@
+//! `register`: a service is registered for as long as it lives.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::{
+    common::{Cli, Cluster, eventually},
+    running::Running,
+};
+
+const TERM: Duration = Duration::from_secs(1);
+/// The margin and two ticks; then what a loaded machine takes for a few processes.
+const SLACK: Duration = Duration::from_secs(5);
+
+/// A volume in which services are missed soon.
+fn cluster() -> Cluster {
+    let cluster = Cluster::start(1);
+    cluster.cli().done(["volume", "create", "/services", "--term", "1s"]);
+    cluster
+}
+
+fn register(cli: &Cli, arguments: &[&str]) -> Running {
+    let running = Running::start(cli, [&["--json", "register"], arguments].concat());
+    let said = running.json();
+    assert_eq!(said["path"], arguments[0]);
+    assert!(said["certain_ms"].as_u64().is_some_and(|certain| certain <= 2_000), "{said}");
+    running
+}
+
+fn is_registered(cli: &Cli, path: &str) -> bool {
+    let ran = cli.run(["--json", "get", path]);
+    ran.status == 0 || ran.error().1 != "not_found"
+}
+
+/// What it said last, which is an error.
+fn last_error(running: &Running) -> Value {
+    let last = running.rest().pop().expect("it said so");
+    serde_json::from_str::<Value>(&last).expect("JSON")["error"].clone()
+}
+
+#[test]
+fn a_service_is_registered_until_it_is_told_to_stop() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let before = Instant::now();
+        let mut service = register(&cli, &["/services/web", "10.0.0.1:80"]);
+        let got = cli.done(["get", "/services/web"]);
+        assert_eq!((&got["value"], &got["lease"]), (&"10.0.0.1:80".into(), &Value::Null));
+        assert!(got["session"].is_u64(), "it goes with a session: {got}");
+        let (status, kind, message) = cli.fails(["register", "/services/web", "10.0.0.2:80"]);
+        assert_eq!((status, kind.as_str()), (1, "exists"), "{message}");
+        eventually("it has lived for three terms", || (before.elapsed() > 3 * TERM).then_some(()));
+        assert!(is_registered(&cli, "/services/web"));
+        service.process.signal(signal);
+        assert_eq!(service.process.ended().code(), Some(0), "{signal}");
+        assert!(!is_registered(&cli, "/services/web"), "it was removed before the process ended");
+    }
+}
+
+#[test]
+fn a_service_that_is_killed_is_gone_after_its_term_and_not_before() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    for term in [&[][..], &["--term", "2"]] {
+        let expected = if term.is_empty() { TERM } else { 2 * TERM };
+        // No lease is promised before.
+        let before = Instant::now();
+        let mut service = register(&cli, &[&["/services/web", "10.0.0.1:80"], term].concat());
+        service.process.kill();
+        let killed = Instant::now();
+        eventually("it is gone", || (!is_registered(&cli, "/services/web")).then_some(()));
+        let gone = Instant::now();
+        assert!(gone - before >= expected, "{term:?}: gone {:?} after it was started", gone - before);
+        assert!(gone - killed <= expected + SLACK, "{term:?}: gone {:?} after it was killed", gone - killed);
+    }
+}
+
+#[test]
+fn a_service_that_is_replaced_or_removed_says_so_and_ends_with_status_1() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    let mut first = register(&cli, &["/services/web", "first"]);
+    let mut second = register(&cli, &["/services/web", "second", "--replace"]);
+    assert_eq!(first.process.ended().code(), Some(1));
+    assert_eq!(last_error(&first)["kind"], "registration_lost");
+    assert_eq!(cli.done(["get", "/services/web"])["value"], "second", "its successor's node was left alone");
+    cli.done(["rm", "/services/web"]);
+    assert_eq!(second.process.ended().code(), Some(1));
+    let error = last_error(&second);
+    assert!(error["message"].as_str().is_some_and(|text| text.starts_with("register /services/web: ")), "{error}");
+}
+
+#[test]
+fn an_outage_of_the_servers_ends_no_registration() {
+    let mut cluster = cluster();
+    let cli = cluster.cli();
+    let mut service = register(&cli, &["/services/web", "here"]);
+    let mut errors = service.errors();
+    cluster.kill(1);
+    let told = errors.next().expect("it says that it is in doubt").expect("UTF-8");
+    assert!(told.contains("register /services/web: no server is heard of"), "{told}");
+    cluster.spawn(1);
+    cluster.wait_until_it_serves();
+    let back = Instant::now();
+    eventually("it has lived for three more terms", || (back.elapsed() > 3 * TERM).then_some(()));
+    assert_eq!(cli.done(["get", "/services/web"])["value"], "here");
+    assert_eq!(service.process.has_ended(), None);
+    service.process.signal(Signal::SIGTERM);
+    assert_eq!(service.process.ended().code(), Some(0));
+    assert!(!is_registered(&cli, "/services/web"));
+}
+
+#[test]
+fn a_service_that_was_not_heard_of_in_time_says_so_and_ends_with_status_1() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    for term in [&[][..], &["--term", "1"]] {
+        let mut service = register(&cli, &[&["/services/web", "here"], term].concat());
+        service.process.pause(true);
+        eventually("it is gone", || (!is_registered(&cli, "/services/web")).then_some(()));
+        service.process.pause(false);
+        assert_eq!(service.process.ended().code(), Some(1), "{term:?}");
+        assert_eq!(last_error(&service)["kind"], "registration_lost");
+    }
+}
