@@ -261,11 +261,12 @@ fn no_file_names_the_machine_that_it_was_written_on() {
 fn the_protocol_page_names_every_message_and_command() {
     let page = read("docs/PROTOCOL.md");
     let (messages, commands) = (read("protocol/src/message.rs"), read("protocol/src/command.rs"));
+    let inspections = read("protocol/src/message/inspect.rs");
     let enums = [
         (&messages, "Body"),
         (&messages, "Answer"),
         (&messages, "Refusal"),
-        (&messages, "Inspect"),
+        (&inspections, "Inspect"),
         (&commands, "Command"),
         (&commands, "Write"),
     ];
