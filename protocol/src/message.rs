@@ -123,7 +123,7 @@ pub enum Body {
     /// that is gone stays gone.
     KeepLeases {
         /// The leases; at most [`KEEP_LEASES_MAX`].
-        ids: Vec<LeaseId>,
+        leases: Vec<KeepLease>,
     },
     /// A look at the server's or the cluster's state, for people. Without a session.
     Inspect(Inspect),
@@ -159,6 +159,16 @@ pub struct HeldPiece {
 
 /// Pieces of a held list have at most this many objects: a piece stays well below a frame.
 pub const HELD_PIECE_OBJECTS_MAX: usize = 512;
+
+/// Asks for more time on a key lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct KeepLease {
+    /// Its name.
+    pub id: LeaseId,
+    /// The lease that is meant: if that is gone the answer says so, though another may have its name by now (T6). None before the
+    /// client has heard which it is.
+    pub incarnation: Option<Incarnation>,
+}
 
 /// The most key leases that one request keeps alive.
 pub const KEEP_LEASES_MAX: usize = 16_384;
@@ -275,8 +285,10 @@ pub enum Answer {
 /// More time on a key lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Kept {
-    /// The lease.
+    /// The lease's name.
     pub id: LeaseId,
+    /// Which lease of that name.
+    pub incarnation: Incarnation,
     /// Its term, which renewals are paced by.
     pub ttl: Duration,
     /// How long from the sending of the request: the term, or less if the horizon is nearer (T6). None if the lease is gone, or has

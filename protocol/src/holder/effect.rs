@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     command::Written,
-    id::{LeaseId, Revision, SessionId, Stamp},
+    id::{Incarnation, LeaseId, Revision, SessionId, Stamp},
     message::{Consent, Refusal, Request},
     object::{Content, Object},
     path::Path,
@@ -99,8 +99,10 @@ pub enum Effect {
     },
     /// A key lease has been granted or renewed: it is certain until then on this client's clock.
     LeaseKept {
-        /// The lease.
+        /// The lease's name.
         id: LeaseId,
+        /// Which lease of that name.
+        incarnation: Incarnation,
         /// Its term.
         ttl: Duration,
         /// When it ends, if it is not renewed.

@@ -15,8 +15,8 @@ use super::{
     volumes::{Pace, Ride},
 };
 use crate::{
-    id::LeaseId,
-    message::{Body, KEEP_LEASES_MAX, Kept},
+    id::{Incarnation, LeaseId},
+    message::{Body, KEEP_LEASES_MAX, KeepLease, Kept},
     time::Instant,
 };
 
@@ -25,6 +25,8 @@ use crate::{
 struct KeptLease {
     /// When it ends on this client's clock, and how it is renewed. None before the first answer.
     held: Option<(Instant, Pace)>,
+    /// Which lease of its name it is, once that is known.
+    incarnation: Option<Incarnation>,
 }
 
 /// All that are kept.
@@ -57,7 +59,7 @@ impl Holder {
     /// The application wants the lease kept alive from now on.
     pub(super) fn keep(&mut self, id: LeaseId) {
         if !self.is_closed() {
-            self.keeping.leases.entry(id).or_insert(KeptLease { held: None });
+            self.keeping.leases.entry(id).or_insert(KeptLease { held: None, incarnation: None });
         }
     }
 
@@ -82,9 +84,9 @@ impl Holder {
         if !is_due || self.link != Link::Registered || self.is_asking() {
             return;
         }
-        let mut ids = Vec::new();
+        let mut leases = Vec::new();
         for (id, lease) in &mut self.keeping.leases {
-            if ids.len() == KEEP_LEASES_MAX {
+            if leases.len() == KEEP_LEASES_MAX {
                 break;
             }
             match &mut lease.held {
@@ -92,9 +94,9 @@ impl Holder {
                 Some((until, pace)) => pace.asked(*until, now),
                 None => {}
             }
-            ids.push(*id);
+            leases.push(KeepLease { id: *id, incarnation: lease.incarnation });
         }
-        self.send(Purpose::KeepLeases, Body::KeepLeases { ids }, Ride::Due, now);
+        self.send(Purpose::KeepLeases, Body::KeepLeases { leases }, Ride::Due, now);
     }
 
     /// The leader has renewed key leases, or says that they are gone.
@@ -107,7 +109,10 @@ impl Holder {
 
     /// More time on one key lease, which may have been granted just now; or its end.
     pub(super) fn kept_one(&mut self, kept: &Kept, sent: Instant, now: Instant) {
-        let Kept { id, ttl, span } = *kept;
+        let Kept { id, incarnation, ttl, span } = *kept;
+        // One that is kept, and another of its name: the first is gone.
+        let known = self.keeping.leases.get(&id).and_then(|lease| lease.incarnation);
+        let span = span.filter(|_| known.is_none_or(|known| known == incarnation));
         let Some(span) = span else {
             if self.keeping.leases.remove(&id).is_some() {
                 self.effects.push(Effect::LeaseOver { id });
@@ -116,8 +121,9 @@ impl Holder {
         };
         let (until, spread) = (self.ends_at(sent, span.min(ttl), now), self.config.spread_permille);
         let Some(lease) = self.keeping.leases.get_mut(&id) else {
-            return self.effects.push(Effect::LeaseKept { id, ttl, until });
+            return self.effects.push(Effect::LeaseKept { id, incarnation, ttl, until });
         };
+        lease.incarnation = Some(incarnation);
         match &mut lease.held {
             // One that is less is limited by the horizon: it is asked for again.
             Some((last, _)) if until < *last => return,
@@ -127,7 +133,7 @@ impl Holder {
             }
             None => lease.held = Some((until, Pace::new(sent, soon(span), ttl, spread, now))),
         }
-        self.effects.push(Effect::LeaseKept { id, ttl, until });
+        self.effects.push(Effect::LeaseKept { id, incarnation, ttl, until });
     }
 
     /// Leases whose time has passed on this clock are over.

@@ -3,7 +3,7 @@
 use crate::{
     command::{LeaseKey, Outcome, Write, WriteRefusal, Written},
     id::{Epoch, Incarnation, SessionId, Stamp},
-    message::{Acquired, Answer, LastValid, Refusal, Revival},
+    message::{Acquired, Answer, KeepLease, LastValid, Refusal, Revival},
     object::{Object, ObjectSet},
     path::Path,
     planted::Bug,
@@ -323,7 +323,7 @@ impl Lessor {
             }
             _ => None,
         };
-        let kept = written.lease.map(|id| self.keep(id, turn));
+        let kept = written.lease.map(|id| self.keep(KeepLease { id, incarnation: None }, turn));
         Answer::Written { written: written.clone(), stamp, grant, applied: turn.state.revision(), kept }
     }
 

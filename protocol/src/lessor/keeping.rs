@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::{
     command::{LeaseKey, Written},
-    id::LeaseId,
+    id::{Incarnation, LeaseId},
     limits::LimitError,
-    message::{Answer, KEEP_LEASES_MAX, Kept, KeysAfter, LeaseInfo},
+    message::{Answer, KEEP_LEASES_MAX, KeepLease, Kept, KeysAfter, LeaseInfo},
     planted::Bug,
     state::Lease,
 };
@@ -26,22 +26,27 @@ impl Lessor {
         }
     }
 
-    pub(super) fn keep_leases(&mut self, asker: &Asker, ids: &[LeaseId], turn: &mut StepContext<'_>) {
-        if ids.len() > KEEP_LEASES_MAX {
-            let error = LimitError::Leases { got: ids.len(), expected: KEEP_LEASES_MAX };
+    pub(super) fn keep_leases(&mut self, asker: &Asker, leases: &[KeepLease], turn: &mut StepContext<'_>) {
+        if leases.len() > KEEP_LEASES_MAX {
+            let error = LimitError::Leases { got: leases.len(), expected: KEEP_LEASES_MAX };
             return self.reply(asker, Err(error.into()), turn);
         }
-        let kept = ids.iter().map(|id| self.keep(*id, turn)).collect();
+        let kept = leases.iter().map(|lease| self.keep(*lease, turn)).collect();
         self.reply(asker, Ok(Answer::Kept(kept)), turn);
     }
 
     /// Renews a key lease in memory: for its term, but no further than its horizon by the promising clock (T6). One whose end has
-    /// been decided is not renewed any more (T5).
-    pub(super) fn keep(&mut self, id: LeaseId, turn: &StepContext<'_>) -> Kept {
+    /// been decided is not renewed any more (T5), nor one that has taken the place of the one that is meant (T6).
+    pub(super) fn keep(&mut self, KeepLease { id, incarnation }: KeepLease, turn: &StepContext<'_>) -> Kept {
         let key = LeaseKey::Key(id);
-        let ttl = turn.state.lease(&key).map(|lease| lease.term).unwrap_or_default();
+        let is_meant = |found: Incarnation| {
+            incarnation.is_none_or(|meant| meant == found) || self.planted(Bug::RenewalWithoutIncarnation)
+        };
+        let found = turn.state.lease(&key).filter(|lease| is_meant(lease.incarnation));
+        let ttl = found.map(|lease| lease.term).unwrap_or_default();
+        let named = found.map(|lease| lease.incarnation).or(incarnation).unwrap_or_default();
         let is_live = self.ends.get(&key).is_some_and(|end| !end.is_ending || self.planted(Bug::EndingLeaseRenewed));
-        let lease = turn.state.lease(&key).filter(|_| is_live);
+        let lease = found.filter(|_| is_live);
         let span = lease.and_then(|lease| {
             let promising = self.clock.promising(turn.now)?;
             Some(lease.term.min(lease.horizon.since(promising)))
@@ -50,7 +55,7 @@ impl Lessor {
             let ending = self.clock.ending();
             self.ends.renew(&key, ending, span);
         }
-        Kept { id, ttl, span }
+        Kept { id, incarnation: named, ttl, span }
     }
 
     /// A key lease, and some of its nodes.

@@ -56,7 +56,7 @@ impl Lessor {
             Body::Acquire { path, valid_at } => {
                 self.propose(Command::AcquireVolume { session, path }, Reason::Acquire(asker, valid_at));
             }
-            Body::KeepLeases { ids } => self.keep_leases(&asker, &ids, turn),
+            Body::KeepLeases { leases } => self.keep_leases(&asker, &leases, turn),
             Body::Read { object, known } => self.read(WaitingRead { asker, object, known }, turn),
             Body::Write { write, dropped, seen } => {
                 let numbers = (header.sequence, header.unanswered_from);

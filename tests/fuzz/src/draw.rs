@@ -9,7 +9,10 @@ use arbitrary::Unstructured;
 use leasehold_protocol::{
     command::{Attach, Command, Condition, LeaseKey, Proposal, Renewal, Write},
     id::{CoveringNumber, Epoch, Generation, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp},
-    message::{Body, Consent, Header, HeldPiece, Inspect, Kept, KeysAfter, LastValid, Recall, Renew, Request, Return},
+    message::{
+        Body, Consent, Header, HeldPiece, Inspect, KeepLease, Kept, KeysAfter, LastValid, Recall, Renew, Request,
+        Return,
+    },
     object::{Kind, Object, ObjectSet},
     path::Path,
     time::ClusterTime,
@@ -186,7 +189,12 @@ impl<'a> Draw<'a> {
 
     /// More time on a key lease, or not.
     pub fn kept(&mut self) -> Kept {
-        Kept { id: self.lease_id(), ttl: self.span(), span: self.maybe(Self::span) }
+        Kept {
+            id: self.lease_id(),
+            incarnation: Incarnation(self.number(12)),
+            ttl: self.span(),
+            span: self.maybe(Self::span),
+        }
     }
 
     /// A replicated lease.
@@ -254,7 +262,12 @@ impl<'a> Draw<'a> {
     /// What is asked.
     pub fn body(&mut self, epoch: Epoch, revision: Revision) -> Body {
         match self.below(22) {
-            20 | 21 => Body::KeepLeases { ids: self.list(3, Self::lease_id) },
+            20 | 21 => Body::KeepLeases {
+                leases: self.list(3, |draw| KeepLease {
+                    id: draw.lease_id(),
+                    incarnation: draw.maybe(|draw| Incarnation(draw.number(12))),
+                }),
+            },
             0 => Body::Open { name: if self.one_in(8) { "x".repeat(300) } else { self.name() } },
             1 | 2 => Body::Register,
             3 => Body::Close,

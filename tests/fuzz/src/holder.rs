@@ -12,10 +12,10 @@ use std::{
 use leasehold_protocol::{
     command::Written,
     holder::{Config, Effect, Holder, Input, ReadId, Ticket, WriteId},
-    id::{CoveringNumber, Epoch, Generation, Incarnation, LeaseId, Revision, SessionId, Stamp},
+    id::{CoveringNumber, Epoch, Generation, Incarnation, Revision, SessionId, Stamp},
     message::{
-        Acquired, Answer, Body, Covering, Grant, Kept, Lapse, Promise, ReadAnswer, Recall, Refusal, Renew, Request,
-        Response, Revival,
+        Acquired, Answer, Body, Covering, Grant, KeepLease, Kept, Lapse, Promise, ReadAnswer, Recall, Refusal, Renew,
+        Request, Response, Revival,
     },
     object::{Children, Content, Data, Kind, Object, Stat},
     path::Path,
@@ -352,9 +352,9 @@ impl World {
                 let kept = draw.maybe(Draw::kept);
                 Answer::Written { written, stamp, grant, applied: revision, kept }
             }
-            Body::KeepLeases { ids } => {
-                let kept = |id: &LeaseId| Kept { id: *id, ..draw.kept() };
-                Answer::Kept(ids.iter().map(kept).collect())
+            Body::KeepLeases { leases } => {
+                let kept = |lease: &KeepLease| Kept { id: lease.id, ..draw.kept() };
+                Answer::Kept(leases.iter().map(kept).collect())
             }
             Body::Close => Answer::Closed,
             Body::KeepAlive | Body::Held(_) | Body::Inspect(_) => Answer::Noted,

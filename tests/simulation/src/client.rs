@@ -8,7 +8,7 @@ use std::{
 use leasehold_protocol::{
     command::Write,
     holder::{Config, Connection as Told, Effect, Holder, Input, ReadError, ReadId, Ticket, WriteId},
-    id::LeaseId,
+    id::{Incarnation, LeaseId},
     message::{Acquired, Answer, Body, Request, Response, Revival},
     object::{Content, Object},
     time::Instant,
@@ -60,7 +60,7 @@ pub(crate) struct Client {
     pub(crate) isolated_until: u64,
     /// The key leases that it wants kept alive, and until when it counts on each.
     pub(crate) keeps: BTreeSet<LeaseId>,
-    pub(crate) kept: BTreeMap<LeaseId, Instant>,
+    pub(crate) kept: BTreeMap<LeaseId, (Incarnation, Instant)>,
     /// What the last read of each object found.
     pub(crate) last_read: BTreeMap<Object, Content>,
     pub(crate) numbers: u64,
@@ -279,9 +279,9 @@ impl World {
                 inputs.push_back(Input::Disconnected);
             }
             // The latest of what it was promised binds, whichever answer brought it.
-            Effect::LeaseKept { id, until, .. } => {
-                let kept = client.kept.entry(id).or_insert(until);
-                *kept = until.max(*kept);
+            Effect::LeaseKept { id, incarnation, until, .. } => {
+                let kept = client.kept.entry(id).or_insert((incarnation, until));
+                *kept = (incarnation, until).max(*kept);
             }
             Effect::LeaseOver { id } => {
                 client.kept.remove(&id);

@@ -399,10 +399,10 @@ impl World {
                     client.kept.remove(id);
                 }
             }
-            if let (Command::Expire { lease, .. }, Outcome::Expired) = (command, outcome) {
+            if let (Command::Expire { lease, incarnation, .. }, Outcome::Expired) = (command, outcome) {
                 for client in 0..self.clients.len() {
                     let clock = self.clients[client].machine.clock.read(self.now);
-                    let held = invariants::expiry::check(&self.clients[client], lease, clock);
+                    let held = invariants::expiry::check(&self.clients[client], (lease, *incarnation), clock);
                     self.demand_of(client, held);
                 }
             }

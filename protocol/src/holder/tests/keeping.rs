@@ -4,18 +4,22 @@ use super::*;
 use crate::{
     command::{Attach, Written},
     id::LeaseId,
-    message::{Kept, Lapse},
+    message::{KeepLease, Kept, Lapse},
 };
 
 const ONE: LeaseId = LeaseId(1);
 const TTL: Duration = Duration::from_secs(12);
 
 fn kept(id: LeaseId, span: Option<Duration>) -> Answer {
-    Answer::Kept(vec![Kept { id, ttl: TTL, span }])
+    Answer::Kept(vec![Kept { id, incarnation: Incarnation(5), ttl: TTL, span }])
+}
+
+fn meant(incarnation: Option<Incarnation>) -> KeepLease {
+    KeepLease { id: ONE, incarnation }
 }
 
 fn until(secs: u64) -> Effect {
-    Effect::LeaseKept { id: ONE, ttl: TTL, until: at(secs) }
+    Effect::LeaseKept { id: ONE, incarnation: Incarnation(5), ttl: TTL, until: at(secs) }
 }
 
 fn attached(text: &str) -> Write {
@@ -32,7 +36,7 @@ fn keeping() -> Client {
     let mut client = Client::registered();
     let effects = client.step(Input::Keep(ONE));
     let (ticket, request) = client.only(&effects);
-    assert_eq!(request.body, Body::KeepLeases { ids: vec![ONE] });
+    assert_eq!(request.body, Body::KeepLeases { leases: vec![meant(None)] });
     assert_eq!(client.answer(ticket, kept(ONE, Some(TTL))), [until(112)]);
     client
 }
@@ -108,7 +112,10 @@ fn a_key_lease_is_kept_on_under_the_next_session() {
     client.now = at(107);
     let mut effects = client.answer(register, Answer::Registered { coverings: vec![] });
     effects.extend(client.timeout(&[]));
-    assert!(sent(&effects).iter().any(|(_, body)| *body == Body::KeepLeases { ids: vec![ONE] }), "{effects:?}");
+    assert!(
+        sent(&effects).iter().any(|(_, body)| *body == Body::KeepLeases { leases: vec![meant(Some(Incarnation(5)))] }),
+        "{effects:?}"
+    );
 }
 
 #[test]
@@ -123,7 +130,8 @@ fn all_leases_that_are_due_soon_are_renewed_with_one_request() {
     let register = client.only(&effects).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
     let (_, request) = client.only(&effects);
-    assert_eq!(request.body, Body::KeepLeases { ids });
+    let leases = ids.into_iter().map(|id| KeepLease { id, incarnation: None }).collect();
+    assert_eq!(request.body, Body::KeepLeases { leases });
 }
 
 #[test]
@@ -202,4 +210,14 @@ fn a_volume_that_is_not_there_is_believed_in_no_more_though_the_lease_above_stay
     let effects = client.answer_renewing(acquire, acquired("/", 1, 9));
     let bodies = sent(&effects);
     assert!(bodies.iter().any(|(_, body)| matches!(body, Body::Write { .. })), "under the lease above: {bodies:?}");
+}
+
+#[test]
+fn a_lease_whose_name_another_has_now_is_over() {
+    let mut client = keeping();
+    client.now = client.holder.next_deadline().expect("it is to be renewed");
+    let effects = client.timeout(&[]);
+    let ticket = client.only(&effects).0;
+    let other = Kept { id: ONE, incarnation: Incarnation(6), ttl: TTL, span: Some(TTL) };
+    assert_eq!(client.answer(ticket, Answer::Kept(vec![other])), [Effect::LeaseOver { id: ONE }]);
 }

@@ -4,10 +4,11 @@ use super::*;
 use crate::{
     command::{Attach, Written},
     id::LeaseId,
-    message::Kept,
+    message::{KeepLease, Kept},
 };
 
 const ONE: LeaseId = LeaseId(9);
+const MEANT: KeepLease = KeepLease { id: ONE, incarnation: None };
 const TTL: Duration = Duration::from_secs(4);
 
 fn attached(text: &str, attach: Attach) -> Write {
@@ -22,7 +23,8 @@ impl World {
         let Answer::Written { written: Written { lease, .. }, kept, .. } = answer(&self.commit()) else {
             panic!("granted")
         };
-        assert_eq!((lease, kept), (Some(ONE), Some(Kept { id: ONE, ttl: TTL, span: Some(TTL) })));
+        let kept = kept.expect("it has just been granted");
+        assert_eq!((lease, kept), (Some(ONE), Kept { id: ONE, ttl: TTL, span: Some(TTL), ..kept }));
         for node in nodes {
             self.write(session, attached(node, Attach::Lease(ONE)));
             self.commit();
@@ -31,7 +33,7 @@ impl World {
     }
 
     fn keep(&mut self, session: SessionId) -> Option<Duration> {
-        match answer(&self.request(session, Body::KeepLeases { ids: vec![ONE] })) {
+        match answer(&self.request(session, Body::KeepLeases { leases: vec![MEANT] })) {
             Answer::Kept(kept) => kept[0].span,
             other => panic!("kept: {other:?}"),
         }
@@ -230,9 +232,25 @@ fn too_many_leases_in_one_request_are_refused() {
     let mut world = World::new();
     let session = world.session();
     let most = crate::message::KEEP_LEASES_MAX;
-    let refused = result(&world.request(session, Body::KeepLeases { ids: vec![ONE; most + 1] }));
+    let refused = result(&world.request(session, Body::KeepLeases { leases: vec![MEANT; most + 1] }));
     let error = crate::limits::LimitError::Leases { got: most + 1, expected: most };
     assert_eq!(refused, Err(error.into()));
     let refused = result(&world.write(session, Write::GrantLease { id: None, ttl: MILLI }));
     assert!(matches!(refused, Err(Refusal::Limit(crate::limits::LimitError::Ttl { got: MILLI, .. }))));
+}
+
+#[test]
+fn a_lease_that_took_the_name_of_the_one_that_is_meant_is_not_renewed_in_its_place() {
+    let mut world = World::new();
+    let session = world.lease(&[]);
+    let first = world.state.lease(&LeaseKey::Key(ONE)).expect("granted").incarnation;
+    world.write(session, Write::RevokeLease { id: ONE });
+    world.commit();
+    world.lease(&[]);
+    let meant = KeepLease { id: ONE, incarnation: Some(first) };
+    let Answer::Kept(kept) = answer(&world.request(session, Body::KeepLeases { leases: vec![meant] })) else {
+        panic!("kept")
+    };
+    assert_eq!((kept[0].span, kept[0].incarnation), (None, first));
+    assert!(world.keep(session).is_some(), "whoever means any gets the one that there is");
 }

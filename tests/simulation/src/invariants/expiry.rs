@@ -2,19 +2,27 @@
 //! passed on the client's own clock, whatever clocks, elections and pauses did in between. The complaints of etcd 9888, 12528;
 //! consul 1172.
 
-use leasehold_protocol::{command::LeaseKey, time::Instant};
+use std::time::Duration;
+
+use leasehold_protocol::{command::LeaseKey, id::Incarnation, time::Instant};
 
 use crate::client::Client;
 
 /// The lease has just ended: looks at a client's own reading of it.
-pub(crate) fn check(client: &Client, ended: &LeaseKey, now: Instant) -> Result<(), String> {
+pub(crate) fn check(
+    client: &Client,
+    (ended, incarnation): (&LeaseKey, Incarnation),
+    now: Instant,
+) -> Result<(), String> {
+    let kept = |id| match client.kept.get(id) {
+        Some((meant, until)) if *meant == incarnation => until.since(now),
+        _ => Duration::ZERO,
+    };
     let (left, volume) = match ended {
         LeaseKey::Session(_) => return Ok(()),
         LeaseKey::Volume(session, _) if client.holder.session() != Some(*session) => return Ok(()),
         LeaseKey::Volume(_, volume) => (client.holder.certain_for(volume, now), volume.to_string()),
-        LeaseKey::Key(id) => {
-            (client.kept.get(id).map(|until| until.since(now)).unwrap_or_default(), format!("keys, {id}"))
-        }
+        LeaseKey::Key(id) => (kept(id), format!("keys, {id}")),
     };
     if client.is_open && !left.is_zero() {
         return Err(format!(
