@@ -257,7 +257,10 @@ impl Holder {
             // The lease was over before this was heard.
             Write::Put { attach: Attach::Session, .. } => self.tell_carried_gone(vec![path.clone()]),
             Write::Put { attach: Attach::Keep, .. } => {}
-            Write::Put { .. } | Write::Delete { .. } => volume.carries.retain(|carried| !path.contains(carried)),
+            Write::Put { .. } => {
+                volume.carries.remove(path);
+            }
+            Write::Delete { .. } => volume.carries.retain(|carried| !path.contains(carried)),
             _ => {}
         }
     }

@@ -163,6 +163,23 @@ fn a_volume_that_carries_a_node_is_renewed_though_nobody_reads_there() {
 }
 
 #[test]
+fn a_put_above_a_node_that_goes_with_the_session_does_not_let_it_go() {
+    let mut client = Client::leased();
+    for (write, change) in [(1, attached("/services/a")), (2, put("/services"))] {
+        let effects = client.write(write, change);
+        let ticket = client.only(&effects).0;
+        client.answer_renewing(ticket, written());
+    }
+    let carries =
+        |client: &Client| client.holder.volumes.get(&Path::root()).is_some_and(|root| !root.carries.is_empty());
+    assert!(carries(&client), "it is renewed for the sake of the node");
+    let effects = client.write(3, put("/services/a"));
+    let ticket = client.only(&effects).0;
+    client.answer_renewing(ticket, written());
+    assert!(!carries(&client), "it stays by itself from now on");
+}
+
+#[test]
 fn what_went_with_a_lease_that_the_server_ended_is_told_to_be_gone() {
     let mut client = Client::leased();
     let effects = client.write(1, attached("/a"));
