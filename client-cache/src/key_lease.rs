@@ -187,8 +187,10 @@ impl Registration {
         if self.carried.over.is_cancelled() { Duration::ZERO } else { self.client.certain_for(&self.path) }
     }
 
-    /// Cancelled when the lease is over that the node went with. (A node that somebody removes or replaces is another matter: that can be
-    /// read.)
+    /// Cancelled when the lease is over that the node went with, for good: as a server says, or when the session has expired. Before that
+    /// this client's own clock may say that the lease is not certain any more ([`Registration::certain_for`] is zero, and the session in
+    /// *jeopardy*, see [`Client::events`]); it may still be renewed then. (A node that somebody removes or replaces is another
+    /// matter: that can be read.)
     pub fn over(&self) -> CancellationToken {
         self.carried.over.clone()
     }
