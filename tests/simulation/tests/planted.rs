@@ -81,9 +81,7 @@ planted! {
     remembering_half_of_a_change_is_found: ChangeHalfRemembered,
     removing_nodes_unasked_is_found: RemovalSparesNodes,
     changing_lists_unasked_is_found: RemovalSparesLists,
-    taking_along_what_was_attached_since_is_found: AttachedUnasked,
     granting_during_a_removal_is_found: GrantDuringRemoval,
-    losing_nodes_with_a_new_lease_is_found: NodesLostWithNewLease,
 }
 
 /// The mistakes that a test of the rule finds, and which: it fails when the mistake is put back.
@@ -129,6 +127,14 @@ const BY_RULE: &[(Bug, &str)] = &[
     (Bug::MarginMadeSmaller, "state/lease.rs::a_lease_keeps_the_greatest_margin_that_its_volume_had"),
     (Bug::GenerationUsedAgain, "state/volume.rs::a_generation_is_never_used_again_for_the_same_top"),
     (Bug::ValidatedByOtherRevision, "state/node.rs::a_child_that_comes_or_goes_changes_the_list_and_not_the_data"),
+    (
+        Bug::AttachedUnasked,
+        "state/attached/tests.rs::a_revocation_takes_nothing_along_that_was_attached_after_consents_were_gathered",
+    ),
+    (
+        Bug::NodesLostWithNewLease,
+        "state/attached/tests.rs::a_lease_that_carries_nodes_is_not_replaced_but_gets_more_time",
+    ),
     (Bug::GrantOfWhatIsGone, "lessor/tests/removals.rs::a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease"),
 ];
 
