@@ -6,7 +6,10 @@
 //!
 //! A key lease is no session's: it is kept on when the session is gone and another has taken its place.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    time::Duration,
+};
 
 use super::{
     Effect, Holder,
@@ -30,9 +33,16 @@ struct KeptLease {
 }
 
 /// All that are kept.
+///
+/// Every step of the holder asks when something is to be done, and there may be thousands: the answer is kept, and may be early. It is
+/// put right when that time comes, and whenever all are gone through.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Keeping {
     leases: BTreeMap<LeaseId, KeptLease>,
+    /// No lease is to be renewed before this. None without leases.
+    due: Option<Instant>,
+    /// No lease ends before this on this clock. None while none is held.
+    ends: Option<Instant>,
 }
 
 impl Keeping {
@@ -41,17 +51,15 @@ impl Keeping {
     }
 
     pub(super) fn clear(&mut self) {
-        self.leases.clear();
+        *self = Self::default();
     }
 
-    /// When one is to be renewed.
-    fn due(&self) -> Option<Instant> {
-        self.leases.values().map(|lease| lease.held.as_ref().map_or(Instant::ZERO, |(_, pace)| pace.due)).min()
-    }
-
-    /// When one ends on this clock.
-    fn ends(&self) -> Option<Instant> {
-        self.leases.values().filter_map(|lease| lease.held.as_ref().map(|(until, _)| *until)).min()
+    /// Goes through all of them for when something is to be done.
+    fn settle(&mut self) {
+        let held = || self.leases.values().map(|lease| lease.held.as_ref());
+        let due = held().map(|held| held.map_or(Instant::ZERO, |(_, pace)| pace.due)).min();
+        let ends = held().flatten().map(|(until, _)| *until).min();
+        (self.due, self.ends) = (due, ends);
     }
 }
 
@@ -59,13 +67,19 @@ impl Holder {
     /// The application wants the lease kept alive from now on.
     pub(super) fn keep(&mut self, id: LeaseId) {
         if !self.is_closed() {
-            self.keeping.leases.entry(id).or_insert(KeptLease { held: None, incarnation: None });
+            if let Entry::Vacant(entry) = self.keeping.leases.entry(id) {
+                entry.insert(KeptLease { held: None, incarnation: None });
+                self.keeping.due = Some(Instant::ZERO);
+            }
         }
     }
 
     /// The application does not want the lease kept alive any more. It ends by itself.
     pub(super) fn let_go(&mut self, id: LeaseId) {
         self.keeping.leases.remove(&id);
+        if self.keeping.is_empty() {
+            self.keeping.clear();
+        }
     }
 
     fn is_asking(&self) -> bool {
@@ -74,14 +88,18 @@ impl Holder {
 
     /// When something is to be done about a kept lease.
     pub(super) fn keeping_deadline(&self) -> Option<Instant> {
-        let due = self.keeping.due().filter(|_| self.link == Link::Registered && !self.is_asking());
-        due.into_iter().chain(self.keeping.ends()).min()
+        let due = self.keeping.due.filter(|_| self.link == Link::Registered && !self.is_asking());
+        due.into_iter().chain(self.keeping.ends).min()
     }
 
     /// Renews what is due, and with it what will be soon.
     pub(super) fn keep_due(&mut self, now: Instant) {
-        let is_due = self.keeping.due().is_some_and(|due| due <= now);
-        if !is_due || self.link != Link::Registered || self.is_asking() {
+        let is_due = |keeping: &Keeping| keeping.due.is_some_and(|due| due <= now);
+        if !is_due(&self.keeping) || self.link != Link::Registered || self.is_asking() {
+            return;
+        }
+        self.keeping.settle();
+        if !is_due(&self.keeping) {
             return;
         }
         let mut leases = Vec::new();
@@ -96,15 +114,19 @@ impl Holder {
             }
             leases.push(KeepLease { id: *id, incarnation: lease.incarnation });
         }
+        self.keeping.settle();
         self.send(Purpose::KeepLeases, Body::KeepLeases { leases }, Ride::Due, now);
     }
 
     /// The leader has renewed key leases, or says that they are gone.
     pub(super) fn kept(&mut self, kept: &[Kept], sent: Instant, now: Instant) {
         // What the application has let go meanwhile is nobody's business any more.
-        for one in kept.iter().filter(|one| self.keeping.leases.contains_key(&one.id)).collect::<Vec<_>>() {
-            self.kept_one(one, sent, now);
+        for one in kept {
+            if self.keeping.leases.contains_key(&one.id) {
+                self.kept_one(one, sent, now);
+            }
         }
+        self.keeping.settle();
     }
 
     /// More time on one key lease, which may have been granted just now; or its end.
@@ -133,12 +155,14 @@ impl Holder {
             }
             None => lease.held = Some((until, Pace::new(sent, soon(span), ttl, spread, now))),
         }
+        // One that was just granted, and kept before: none ends before either.
+        self.keeping.ends = Some(self.keeping.ends.map_or(until, |ends| ends.min(until)));
         self.effects.push(Effect::LeaseKept { id, incarnation, ttl, until });
     }
 
     /// Leases whose time has passed on this clock are over.
     pub(super) fn note_kept(&mut self, now: Instant) {
-        if self.keeping.ends().is_none_or(|end| end > now) {
+        if self.keeping.ends.is_none_or(|end| end > now) {
             return;
         }
         let effects = &mut self.effects;
@@ -149,6 +173,7 @@ impl Holder {
             }
             !is_over
         });
+        self.keeping.settle();
     }
 }
 

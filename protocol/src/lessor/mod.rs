@@ -408,9 +408,7 @@ impl Lessor {
         let (volume, settings) = turn.state.volume_of(&object.path);
         let end = self.ends.get(&LeaseKey::Volume(session, volume.clone()))?;
         let track = self.holdings.track(volume, session)?;
-        let goes_with = turn.state.node(&object.path).and_then(|node| node.attachment.as_ref());
-        let is_removed = goes_with.is_some_and(|to| self.writes.removes(to.incarnation));
-        let is_removed = is_removed && !self.planted(Bug::GrantDuringRemoval);
+        let is_removed = self.is_removed(&object.path, turn.state) && !self.planted(Bug::GrantDuringRemoval);
         let is_written = (self.writes.covers(object) || is_removed) && !self.planted(Bug::GrantDuringWrite);
         if end.is_ending || end.incarnation != track.incarnation || is_written {
             return None;
@@ -428,6 +426,12 @@ impl Lessor {
         self.holdings.add(volume, object, session, lease, most, turn.state);
         let span = settings.settings.object_term();
         Some(Grant { stamp, volume: volume.clone(), incarnation, generation: settings.generation, span })
+    }
+
+    /// Whether the node is being removed with what went with its lease (S3). Most of the time nothing is, and no node is looked at.
+    fn is_removed(&self, path: &Path, state: &State) -> bool {
+        let goes_with = || state.node(path).and_then(|node| node.attachment.as_ref());
+        self.writes.is_removing() && goes_with().is_some_and(|to| self.writes.removes(to.incarnation))
     }
 
     fn propose(&mut self, command: Command, reason: Reason) {

@@ -252,6 +252,11 @@ impl Writes {
         self.removals
     }
 
+    /// Whether nodes of any lease are being removed.
+    pub(super) fn is_removing(&self) -> bool {
+        !self.carried.is_empty()
+    }
+
     /// Whether the nodes of the lease are being removed (S3).
     pub(super) fn removes(&self, lease: Incarnation) -> bool {
         self.carried.range((lease, 0)..=(lease, Turn::MAX)).next().is_some()

@@ -90,7 +90,7 @@ impl Oracle {
         if replica.applied_index().is_multiple_of(64) { replicas::check_rows(place, replica) } else { Ok(()) }
     }
 
-    /// Everything is asked for now, for the last time.
+    /// Every object is about to be read, after all faults: what is there now is the least that has to be found.
     pub(crate) fn ask_for_all(&mut self) {
         let last = |(object, versions): (&Object, &Vec<Version>)| (object.clone(), versions.len().saturating_sub(1));
         self.asked = self.versions.iter().map(last).collect();
