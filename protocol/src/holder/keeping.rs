@@ -66,11 +66,12 @@ impl Keeping {
 impl Holder {
     /// The application wants the lease kept alive from now on.
     pub(super) fn keep(&mut self, id: LeaseId) {
-        if !self.is_closed() {
-            if let Entry::Vacant(entry) = self.keeping.leases.entry(id) {
-                entry.insert(KeptLease { held: None, incarnation: None });
-                self.keeping.due = Some(Instant::ZERO);
-            }
+        if self.is_closed() {
+            return;
+        }
+        if let Entry::Vacant(entry) = self.keeping.leases.entry(id) {
+            entry.insert(KeptLease { held: None, incarnation: None });
+            self.keeping.due = Some(Instant::ZERO);
         }
     }
 
