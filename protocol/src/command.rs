@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    id::{Epoch, Generation, Incarnation, LeaseId, Revision, Sequence, SessionId},
+    hold::{HoldMode, Taken},
+    id::{Epoch, Generation, HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId, Token},
     object::{ObjectSet, Stat, Value},
     path::Path,
     time::ClusterTime,
@@ -130,22 +131,25 @@ pub enum LeaseKey {
     Volume(SessionId, Path),
     /// A key lease, which is nobody's but whoever keeps it alive (etcd).
     Key(LeaseId),
+    /// What is left of a hold whose session lost its lease: until it ends, nobody gets the node (Chubby's lock delay). It is never
+    /// renewed.
+    Delay(HoldId),
 }
 
 impl LeaseKey {
     /// About how many bytes a renewal of it takes.
     pub(crate) fn weight(&self) -> usize {
         match self {
-            Self::Session(_) | Self::Key(_) => 32,
+            Self::Session(_) | Self::Key(_) | Self::Delay(_) => 32,
             Self::Volume(_, top) => 32 + top.as_str().len(),
         }
     }
 
-    /// Whose lease it is. A key lease is no session's.
+    /// Whose lease it is. A key lease is no session's, nor is a delay.
     pub fn session(&self) -> Option<SessionId> {
         match self {
             Self::Session(session) | Self::Volume(session, _) => Some(*session),
-            Self::Key(_) => None,
+            Self::Key(_) | Self::Delay(_) => None,
         }
     }
 }
@@ -215,6 +219,36 @@ pub enum Write {
         /// The lease.
         id: LeaseId,
     },
+    /// Asks for a hold on a node, under the writer's lease on the volume that the node belongs to. The node need not exist, and
+    /// no node changes.
+    Lock {
+        /// The node.
+        path: Path,
+        /// Whether others may hold it too.
+        mode: HoldMode,
+        /// To wait in the node's queue if it cannot be had now; otherwise it is refused.
+        wait: bool,
+        /// How long nobody gets the node if the lease ends under which it is held (Chubby's lock delay). Not if it is given back.
+        delay: Duration,
+    },
+    /// Makes a shared hold exclusive, or the other way round. One that waits to be exclusive is held shared until then.
+    Convert {
+        /// The node.
+        path: Path,
+        /// The hold.
+        hold: HoldId,
+        /// What it is to be.
+        mode: HoldMode,
+        /// To wait for the other holders to leave; otherwise it is refused if there are any.
+        wait: bool,
+    },
+    /// Gives a hold back, or withdraws from the queue.
+    Unlock {
+        /// The node.
+        path: Path,
+        /// The hold.
+        hold: HoldId,
+    },
 }
 
 /// The lease that a put attaches its node to. A node goes with one lease at most, a lease carries any number of nodes.
@@ -244,7 +278,10 @@ impl Write {
             | Self::Delete { path, .. }
             | Self::CreateVolume { path, .. }
             | Self::SetVolume { path, .. }
-            | Self::RemoveVolume { path } => Some(path),
+            | Self::RemoveVolume { path }
+            | Self::Lock { path, .. }
+            | Self::Convert { path, .. }
+            | Self::Unlock { path, .. } => Some(path),
             Self::GrantLease { .. } | Self::RevokeLease { .. } => None,
         }
     }
@@ -336,6 +373,8 @@ pub struct Written {
     pub removed: u64,
     /// The key lease that was granted.
     pub lease: Option<LeaseId>,
+    /// The hold that was asked for, or made another.
+    pub taken: Option<Box<Taken>>,
 }
 
 /// Why a write did not take effect. It changed nothing.
@@ -414,7 +453,7 @@ pub enum WriteRefusal {
         id: LeaseId,
     },
     /// The session has no lease on the node's volume that the node could go with.
-    #[error("{path} cannot go with its writer: the session has no lease on the volume {volume}")]
+    #[error("{path} cannot be held by its writer, or go with it: the session has no lease on the volume {volume}")]
     NoVolumeLease {
         /// The node.
         path: Path,
@@ -433,12 +472,58 @@ pub enum WriteRefusal {
         /// The node.
         path: Path,
     },
-    /// A lease on the volume carries nodes.
-    #[error("session {session} has nodes in {path} that go with its lease on it: expected none")]
+    /// A lease on the volume carries nodes or holds.
+    #[error("session {session} has nodes or holds in {path} that go with its lease on it: expected none")]
     VolumeCarries {
         /// The top of the volume.
         path: Path,
-        /// The first session that has such nodes.
+        /// The first session that has such nodes or holds.
         session: SessionId,
+    },
+    /// The node cannot be had now, and the request was not to wait.
+    #[error(
+        "{path} is held by session {holder} under token {token}, and {waiting} wait for it: expected it to be free"
+    )]
+    Held {
+        /// The node.
+        path: Path,
+        /// Who holds it, or one of them.
+        holder: SessionId,
+        /// The token of that hold.
+        token: Token,
+        /// How many wait in the queue.
+        waiting: u64,
+    },
+    /// The session has no such hold (any more).
+    #[error("hold {hold} on {path} does not exist: it was given back, or is gone with its lease")]
+    HoldNotFound {
+        /// The node.
+        path: Path,
+        /// The hold.
+        hold: HoldId,
+    },
+    /// The hold is not held yet.
+    #[error("hold {hold} on {path} waits in the queue: expected it to be held")]
+    HoldWaits {
+        /// The node.
+        path: Path,
+        /// The hold.
+        hold: HoldId,
+    },
+    /// Two that hold the node shared want it alone: neither would ever get it.
+    #[error("{path} is already waited for by another that holds it shared: expected this hold to be given back first")]
+    UpgradePending {
+        /// The node.
+        path: Path,
+    },
+    /// There are too many holds on the node.
+    #[error("{path} has {got} holders and waiters: expected at most {most}")]
+    TooManyHolds {
+        /// The node.
+        path: Path,
+        /// How many there are.
+        got: u64,
+        /// The bound.
+        most: u64,
     },
 }

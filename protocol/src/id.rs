@@ -70,6 +70,18 @@ number! {
 }
 
 number! {
+    /// Names a hold on a node, from the moment that it is asked for to its end: the order of arrival in the node's queue. From the
+    /// same counter as [`Token`]s.
+    HoldId
+}
+
+number! {
+    /// A fencing token: grows from each grant of a hold to the next, on whatever node, over all leaders and restarts (Chubby's
+    /// sequencer). Whoever is asked to act for a holder refuses a token that is lower than one that it has seen.
+    Token
+}
+
+number! {
     /// Names one request that a lessor has been asked and has not answered yet. Local to the server.
     RequestId
 }

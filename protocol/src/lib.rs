@@ -14,6 +14,7 @@
 //! [identities and stamps](id), [time], [messages](message) and [commands](command).
 
 pub mod command;
+pub mod hold;
 pub mod holder;
 pub mod id;
 pub mod lessor;

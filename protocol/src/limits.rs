@@ -85,6 +85,24 @@ pub enum LimitError {
         /// The bound.
         expected: usize,
     },
+    /// Too many holds in one request.
+    #[error("{got} holds in one request: expected at most {expected}")]
+    Holds {
+        /// How many.
+        got: usize,
+        /// The bound.
+        expected: usize,
+    },
+    /// A hold cannot keep its node for so long after it is lost.
+    #[error("{path} is to stay held for {got:?} after the hold is lost: expected at most {most:?}")]
+    Delay {
+        /// The node.
+        path: Path,
+        /// What was asked for.
+        got: Duration,
+        /// The most.
+        most: Duration,
+    },
     /// A limit is configured beyond what paths can have.
     #[error("limit {limit} is {got}: expected at most {expected}")]
     Configuration {
@@ -165,6 +183,21 @@ impl Limits {
             return Ok(());
         }
         Err(LimitError::Ttl { got: ttl, least: Self::TTL_MIN, most: Self::TTL_MAX })
+    }
+
+    /// The longest that a lost hold keeps its node: Chubby's bound.
+    pub const DELAY_MAX: Duration = Duration::from_secs(60);
+
+    /// Checks how long a lost hold is to keep its node.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitError::Delay`] with the numbers.
+    pub fn check_delay(&self, path: &Path, delay: Duration) -> Result<(), LimitError> {
+        if delay <= Self::DELAY_MAX {
+            return Ok(());
+        }
+        Err(LimitError::Delay { path: path.clone(), got: delay, most: Self::DELAY_MAX })
     }
 
     /// Checks a session name's length.

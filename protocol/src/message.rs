@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     command::{Write, WriteRefusal, Written},
-    id::{CoveringNumber, Epoch, Generation, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp},
+    hold::HoldStatus,
+    id::{CoveringNumber, Epoch, Generation, HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp},
     limits::LimitError,
     object::{Content, Object, ObjectSet},
     path::Path,
@@ -127,7 +128,27 @@ pub enum Body {
     },
     /// A look at the server's or the cluster's state, for people. Without a session.
     Inspect(Inspect),
+    /// Tell me when one of these holds stands otherwise than I know. Answered by [`Answer::Holds`] then, which may be long in coming.
+    /// Lost: asked again. Twice: the later takes the place of the earlier.
+    AwaitHolds {
+        /// The holds, all that the session wants to hear of; at most [`AWAIT_HOLDS_MAX`].
+        holds: Vec<AwaitHold>,
+    },
 }
+
+/// A hold that a session wants to hear of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AwaitHold {
+    /// The node.
+    pub path: Path,
+    /// The hold.
+    pub hold: HoldId,
+    /// How it stands, as far as the session knows.
+    pub known: HoldStatus,
+}
+
+/// The most holds that one request asks after.
+pub const AWAIT_HOLDS_MAX: usize = 4096;
 
 /// What a returning client last knew of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -280,6 +301,10 @@ pub enum Answer {
     Leases(Vec<LeaseInfo>),
     /// To [`Inspect::Cluster`].
     Cluster(ClusterInfo),
+    /// To [`Body::AwaitHolds`]: those that stand otherwise, and how. None if a later request has taken the place of this one.
+    Holds(Vec<(HoldId, HoldStatus)>),
+    /// To [`Inspect::Holds`].
+    HoldInfos(Vec<HoldInfo>),
 }
 
 /// More time on a key lease.

@@ -182,6 +182,18 @@ bugs! {
     GrantOfWhatIsGone,
     /// A new lease takes the place of one that carries nodes: those of a live session go (zookeeper's opposite complaint). Here.
     NodesLostWithNewLease,
+    /// A waiter whose session has lost its lease stays in the queue, and is granted the node. Elsewhere: Jepsen on etcd 3.4.3.
+    DeadWaiterStays,
+    /// A shared hold is granted past one that waits to be alone: writers starve. Read.
+    SharedHoldOvertakes,
+    /// A hold that is made exclusive keeps the token that it had shared (S10). Read.
+    TokenKeptByUpgrade,
+    /// A hold is given back by whoever names it. Read.
+    HoldTakenByAnyone,
+    /// The holder counts a hold under whatever lease it has on the volume by now. Elsewhere: Jepsen on etcd 3.4.3.
+    HoldUnderAnyLease,
+    /// A hold counts as held from what a server says of it, whether or not its lease is certain on this clock (S1). Elsewhere: redlock.
+    HoldWithoutClock,
 }
 
 impl std::str::FromStr for Bug {

@@ -278,8 +278,7 @@ impl Machine for Core {
         let rows = applied.touched.iter().map(|row| (row.encode(), inner.state.row(row))).collect();
         let is_mine = inner.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(proposal));
         if is_mine {
-            let number = proposal.number;
-            self.step(&mut inner, Input::Committed { number, outcomes: applied.outcomes });
+            self.step(&mut inner, Input::committed(proposal.number, applied));
         } else if begins_epoch(proposal) && inner.lessor.as_ref().is_some_and(|lessor| lessor.epoch().is_some()) {
             // A lessor that has not begun is still to come: what is applied until then is older than it.
             self.step_down(&mut inner);

@@ -219,7 +219,7 @@ impl Rules {
             let is_mine = lessor.is_mine(&proposal);
             let applied = self.state.apply(self.state.applied_index() + 1, &proposal);
             if is_mine {
-                let committed = Input::Committed { number: proposal.number, outcomes: applied.outcomes };
+                let committed = Input::committed(proposal.number, applied);
                 if proposal.epoch.0 == 0 {
                     // The first of the epoch: nobody waits for anything yet.
                     assert!(lessor.step(committed, &self.state, now()).is_empty());

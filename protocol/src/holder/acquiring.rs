@@ -78,8 +78,8 @@ impl Holder {
         if !acquisition.is_sent && volume.live(now).is_some() {
             return self.stop_acquiring(top);
         }
-        // Its nodes would go with it, and the lease may go on at the server: that is asked first.
-        if !volume.carries.is_empty() && volume.lease.is_some() {
+        // Its nodes and holds would go with it, and the lease may go on at the server: that is asked first.
+        if volume.is_bound() && volume.lease.is_some() {
             self.keep_alive(now);
             return self.wants_again(Purpose::Acquire(top.clone()), now);
         }
@@ -175,6 +175,7 @@ impl Holder {
     }
 
     fn begin_lease(&mut self, top: &Path, since: Incarnation, sent: Instant, answer: &Acquired, now: Instant) {
+        self.end_holds(top);
         let promise = &answer.promise;
         let until = self.ends_at(sent, promise.span.min(promise.term), now);
         let pace = Pace::new(sent, promise.span, promise.term, self.config.spread_permille, now);
@@ -240,6 +241,7 @@ impl Holder {
         self.dropped(gone);
         let carried = self.volumes.get_mut(top).map(Volume::end_lease).unwrap_or_default();
         self.tell_carried_gone(carried);
+        self.end_holds(top);
         self.tell_validity(top);
         self.held.remove(top);
         self.volumes.forget(top);

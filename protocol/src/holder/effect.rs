@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     command::Written,
-    id::{Incarnation, LeaseId, Revision, SessionId, Stamp},
+    hold::HoldStatus,
+    id::{HoldId, Incarnation, LeaseId, Revision, SessionId, Stamp},
     message::{Consent, Refusal, Request},
     object::{Content, Object},
     path::Path,
@@ -118,6 +119,18 @@ pub enum Effect {
     CarriedGone {
         /// The nodes.
         nodes: Vec<Path>,
+    },
+    /// A hold stands otherwise than was told last, or than the outcome of its write says.
+    HoldChanged {
+        /// The hold.
+        hold: HoldId,
+        /// How it stands. Not that it is over.
+        status: HoldStatus,
+    },
+    /// These holds are over: lost with their lease. Told once of each. Not of one that the application has given back.
+    HoldsOver {
+        /// The holds.
+        holds: Vec<HoldId>,
     },
     /// Tell the application: the state of the session has changed to this. Each change is told once.
     Connection(Connection),

@@ -24,6 +24,8 @@ pub(super) enum Purpose {
     Acquire(Path),
     /// Keep key leases alive.
     KeepLeases,
+    /// Be told how holds stand.
+    AwaitHolds,
     /// Tell what is held in the volume.
     Held(Path),
     /// Read the object.
@@ -38,9 +40,10 @@ impl Purpose {
         matches!(self, Self::Read(_) | Self::Write(_))
     }
 
-    /// Whether the server answers it without waiting for other clients. A write may wait for their leases.
+    /// Whether the server answers it without waiting for other clients. A write may wait for their leases, and news of holds for what
+    /// they do.
     pub(super) fn is_quick(&self) -> bool {
-        !matches!(self, Self::Write(_))
+        !matches!(self, Self::Write(_) | Self::AwaitHolds)
     }
 }
 

@@ -19,7 +19,7 @@
 //!
 //! Where to find the rules: promises, T2, T6 in `renewals.rs` and `volumes.rs`; grants and recalls, S1, S4, S5 in `grants.rs` and
 //! `recalls.rs`; new incarnations and the revival of copies in `acquiring.rs`; shared misses in `reads.rs`; S2w, S9 in
-//! `writes.rs`; S7 in `held.rs`; sessions and registering in `session.rs`; the invariants in `check.rs`.
+//! `writes.rs`; S7 in `held.rs`; holds in `holding.rs`, key leases in `keeping.rs`; sessions and registering in `session.rs`; the invariants in `check.rs`.
 
 mod acquiring;
 mod check;
@@ -28,6 +28,7 @@ mod effect;
 mod flights;
 mod grants;
 mod held;
+mod holding;
 mod input;
 mod keeping;
 mod queue;
@@ -53,6 +54,7 @@ use self::{
     copies::Copies,
     flights::Flights,
     held::HeldList,
+    holding::Holding,
     keeping::Keeping,
     queue::Queue,
     reads::Reads,
@@ -96,6 +98,7 @@ pub struct Holder {
     writes: Writes,
     held: BTreeMap<Path, HeldList>,
     keeping: Keeping,
+    holding: Holding,
     /// What a planted mistake forgot to drop in time.
     late_drops: Vec<ObjectSet>,
     /// Effects of the step under way. Empty between steps.
@@ -124,6 +127,7 @@ impl Holder {
             writes: Writes::default(),
             held: BTreeMap::new(),
             keeping: Keeping::default(),
+            holding: Holding::default(),
             late_drops: Vec::new(),
             effects: Vec::new(),
         }
@@ -155,6 +159,7 @@ impl Holder {
         }
         self.send_ready(now);
         self.keep_due(now);
+        self.await_holds(now);
         self.recalls.forget(self.flights.oldest_granting());
         std::mem::take(&mut self.effects)
     }
@@ -171,6 +176,7 @@ impl Holder {
             self.silence_deadline(),
             self.probe_deadline(),
             self.keeping_deadline(),
+            self.holding_deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }

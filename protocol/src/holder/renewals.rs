@@ -69,6 +69,7 @@ impl Holder {
         if volume.lease.as_ref().is_some_and(|lease| lease.incarnation == lapse.incarnation) {
             let carried = volume.end_lease();
             self.tell_carried_gone(carried);
+            self.end_holds(&lapse.volume);
             self.held.remove(&lapse.volume);
             self.tell_validity(&lapse.volume);
         }
@@ -134,7 +135,9 @@ impl Holder {
     pub(super) fn probe_deadline(&self) -> Option<Instant> {
         let is_waited_for = self.link == Link::Registered && self.flights.oldest_quick().is_none();
         let is_waited_for = is_waited_for && !self.planted(Bug::NoProbe);
-        let sent = self.flights.iter().next().map(|(_, flight)| flight.sent).filter(|_| is_waited_for)?;
+        // Who has holds renews the leases under which they live, and hears of the server by that.
+        let mut waiting = self.flights.iter().filter(|(_, flight)| flight.purpose != Purpose::AwaitHolds);
+        let sent = waiting.next().map(|(_, flight)| flight.sent).filter(|_| is_waited_for)?;
         Some(sent.max(self.heard).after(self.patience()))
     }
 

@@ -79,7 +79,12 @@ impl Holder {
                 Purpose::Held(volume) => self.send_held(&volume, now),
                 Purpose::Read(object) => self.send_read(&object, now),
                 Purpose::Write(write) => self.send_write(write, now),
-                Purpose::KeepAlive | Purpose::KeepLeases | Purpose::Open | Purpose::Register | Purpose::Close => {}
+                Purpose::KeepAlive
+                | Purpose::KeepLeases
+                | Purpose::AwaitHolds
+                | Purpose::Open
+                | Purpose::Register
+                | Purpose::Close => {}
             }
         }
     }
@@ -140,7 +145,7 @@ impl Holder {
         }
         let Response { epoch, result, .. } = response;
         match result {
-            Ok(answer) => self.accepted(flight, epoch, answer, now),
+            Ok(answer) => self.accepted(ticket, flight, epoch, answer, now),
             Err(refusal) => self.refused(ticket, flight, (epoch, refusal), now),
         }
         if is_from_leader {
@@ -164,6 +169,7 @@ impl Holder {
     }
 
     fn refused(&mut self, ticket: Ticket, flight: Flight, (epoch, refusal): (Epoch, Refusal), now: Instant) {
+        self.holds_not_told(ticket, now);
         match refusal {
             Refusal::NotLeader { leader } => {
                 self.wants_again(flight.purpose, now);
@@ -190,7 +196,7 @@ impl Holder {
     pub(super) fn wants_again(&mut self, purpose: Purpose, now: Instant) {
         match &purpose {
             // Renewals are asked for again at their own pace.
-            Purpose::KeepAlive | Purpose::KeepLeases => return,
+            Purpose::KeepAlive | Purpose::KeepLeases | Purpose::AwaitHolds => return,
             Purpose::Read(object) => self.read_set_back(object),
             Purpose::Write(_) | Purpose::Acquire(_) | Purpose::Held(_) => {}
             Purpose::Open | Purpose::Register => {
@@ -206,7 +212,7 @@ impl Holder {
         match purpose {
             Purpose::Open | Purpose::Register => self.refused_session(refusal),
             Purpose::Close => self.closed(),
-            Purpose::KeepAlive | Purpose::KeepLeases => {}
+            Purpose::KeepAlive | Purpose::KeepLeases | Purpose::AwaitHolds => {}
             Purpose::Acquire(volume) => self.refused_volume(&volume),
             Purpose::Held(volume) => {
                 self.held.remove(&volume);

@@ -80,9 +80,15 @@ impl Holder {
         // Each leader asks for its own lists.
         self.held.clear();
         self.reads.unsend_all();
+        self.holding.unsend();
         for purpose in self.flights.end_all() {
             match purpose {
-                Purpose::Open | Purpose::Register | Purpose::KeepAlive | Purpose::KeepLeases | Purpose::Held(_) => {}
+                Purpose::Open
+                | Purpose::Register
+                | Purpose::KeepAlive
+                | Purpose::KeepLeases
+                | Purpose::AwaitHolds
+                | Purpose::Held(_) => {}
                 Purpose::Close => self.closed(),
                 Purpose::Acquire(_) | Purpose::Read(_) | Purpose::Write(_) => self.queue.push(purpose),
             }
@@ -120,7 +126,7 @@ impl Holder {
     }
 
     /// A request was done.
-    pub(super) fn accepted(&mut self, flight: Flight, epoch: Epoch, answer: Answer, now: Instant) {
+    pub(super) fn accepted(&mut self, ticket: Ticket, flight: Flight, epoch: Epoch, answer: Answer, now: Instant) {
         self.queue.settle(&flight.purpose);
         let Flight { purpose, sent, .. } = flight;
         match (purpose, answer) {
@@ -131,6 +137,7 @@ impl Holder {
             (Purpose::Acquire(volume), Answer::Acquired(answer)) => self.acquired(&volume, sent, epoch, answer, now),
             (Purpose::Read(object), Answer::Read(answer)) => self.read_answered(object, sent, epoch, answer, now),
             (Purpose::KeepLeases, Answer::Kept(kept)) => self.kept(&kept, sent, now),
+            (Purpose::AwaitHolds, Answer::Holds(told)) => self.holds_told(ticket, told, now),
             (Purpose::Write(write), Answer::Written { written, stamp, grant, applied, kept }) => {
                 if let Some(kept) = kept {
                     self.kept_one(&kept, sent, now);
@@ -250,6 +257,7 @@ impl Holder {
         self.standing = Standing::New;
         self.effects.push(Effect::DropAll);
         self.end_writes();
+        self.end_all_holds();
         self.effects.push(Effect::Connection(Connection::Expired { session: session.id }));
         self.reads.unsend_all();
         for object in self.reads.begin_anew() {
@@ -293,6 +301,7 @@ impl Holder {
         self.keeping.clear();
         self.effects.push(Effect::DropAll);
         self.end_writes();
+        self.end_all_holds();
         let reads = self.reads.end_all();
         if !reads.is_empty() {
             self.effects.push(Effect::ReadFailed { reads, error: ReadError::Closed });

@@ -11,7 +11,7 @@ use std::{
 
 use super::validity::VolumeValidity;
 use crate::{
-    id::{Generation, Incarnation, Revision, Stamp},
+    id::{Generation, HoldId, Incarnation, Revision, Stamp},
     message::{LastValid, Promise, Renew},
     path::Path,
     time::Instant,
@@ -121,6 +121,8 @@ pub(super) struct Volume {
     pub(super) is_used: bool,
     /// The nodes of this session that go with the lease: while there are any it is renewed whether or not anything is read.
     pub(super) carries: BTreeSet<Path>,
+    /// The holds of this session that live under the lease: while there are any it is renewed, too.
+    pub(super) holds: BTreeSet<HoldId>,
     /// What the cache has been told.
     pub(super) told: VolumeValidity,
 }
@@ -140,9 +142,14 @@ impl Volume {
         self.lease.as_ref().filter(|lease| now < lease.until)
     }
 
+    /// Whether nodes or holds go with the lease.
+    pub(super) fn is_bound(&self) -> bool {
+        !self.carries.is_empty() || !self.holds.is_empty()
+    }
+
     /// Whether a renewal is worth asking for.
     fn wants_renewal(&self) -> bool {
-        self.is_used || !self.carries.is_empty() || self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted)
+        self.is_used || self.is_bound() || self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted)
     }
 }
 
@@ -156,6 +163,8 @@ pub(super) enum Ride<'a> {
     Along(&'a Path),
     /// It is about no path. Those are renewed that have not been for a third of a term.
     Due,
+    /// It may be long in coming: a lease that it renewed would be over by then.
+    Nothing,
     /// It is there to renew, or the first that a leader hears: all that are in use, also those whose time has passed here but
     /// perhaps not on the server.
     All,
@@ -202,7 +211,7 @@ impl Volumes {
             return None;
         }
         let is_idle =
-            |volume: &Volume| volume.carries.is_empty() && volume.lease.as_ref().is_none_or(|lease| lease.has_lapsed);
+            |volume: &Volume| !volume.is_bound() && volume.lease.as_ref().is_none_or(|lease| lease.has_lapsed);
         self.map.iter().find(|(top, volume)| !top.is_root() && is_idle(volume)).map(|(top, _)| top.clone())
     }
 
@@ -235,6 +244,7 @@ impl Volumes {
         let touched = match ride {
             Ride::Along(path) => Some(self.nearest(path)),
             Ride::Due | Ride::All => None,
+            Ride::Nothing => return Vec::new(),
         };
         let mut renewals = Vec::new();
         for (top, volume) in &mut self.map {

@@ -15,7 +15,7 @@ use std::{
 
 use super::{Effect, Holder, Ticket, WriteError, WriteId, flights::Purpose, grants::Arrival, volumes::Ride};
 use crate::{
-    command::{Attach, Write, Written},
+    command::{Attach, Write, WriteRefusal, Written},
     id::{Epoch, Revision, Sequence, Stamp},
     message::{Body, Grant, Refusal},
     object::{Content, Data, Object, ObjectSet},
@@ -42,6 +42,8 @@ struct Pending {
     sendings: u32,
     /// The server will give no lease for its node to go with: it is sent all the same, to be refused.
     goes_without_lease: bool,
+    /// It was refused for want of a lease on a volume that was not known, and begun again.
+    is_again: bool,
 }
 
 /// All writes that have not been answered.
@@ -105,6 +107,17 @@ impl Writes {
         has_room
     }
 
+    /// Takes a refused write's number from it, so that it can be made another. False if it has been made another before.
+    fn begin_again(&mut self, write: WriteId) -> bool {
+        let Some(pending) = self.pending.get_mut(&write).filter(|pending| !pending.is_again) else { return false };
+        pending.is_again = true;
+        (pending.ticket, pending.sendings) = (None, 0);
+        if let Some(sequence) = pending.sequence.take() {
+            self.numbered.remove(&sequence);
+        }
+        true
+    }
+
     fn end(&mut self, write: WriteId) -> Option<Pending> {
         let pending = self.pending.remove(&write)?;
         match pending.sequence {
@@ -152,7 +165,12 @@ fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
         | Write::SetVolume { path, .. }
         | Write::RemoveVolume { path } => vec![ObjectSet::Subtree(path.clone())],
         // Which nodes go with the lease is not known here.
-        Write::GrantLease { .. } | Write::RevokeLease { .. } => return Vec::new(),
+        Write::GrantLease { .. }
+        | Write::RevokeLease { .. }
+        // A hold touches no data.
+        | Write::Lock { .. }
+        | Write::Convert { .. }
+        | Write::Unlock { .. } => return Vec::new(),
     };
     sets.extend(change.path().and_then(parent));
     sets
@@ -168,6 +186,7 @@ impl Holder {
         if let Some(path) = change.path() {
             self.volumes.touch(path);
         }
+        self.stop_holding(&change);
         let pending = Pending {
             change,
             dropped: Vec::new(),
@@ -175,6 +194,7 @@ impl Holder {
             ticket: None,
             sendings: 0,
             goes_without_lease: false,
+            is_again: false,
         };
         self.writes.pending.insert(write, pending);
         self.queue.push(Purpose::Write(write));
@@ -214,10 +234,12 @@ impl Holder {
         }
     }
 
-    /// Whether the lease is held that the written node is to go with. If not it is asked for, and the write sent later.
+    /// Whether the lease is held that the written node is to go with, or under which the hold is to live. If not it is asked for, and the write sent later.
     fn has_lease_for(&mut self, write: WriteId, now: Instant) -> bool {
         let Some(pending) = self.writes.pending.get(&write) else { return false };
-        let Write::Put { path, attach: Attach::Session, .. } = &pending.change else { return true };
+        let (Write::Put { path, attach: Attach::Session, .. } | Write::Lock { path, .. }) = &pending.change else {
+            return true;
+        };
         let top = self.volumes.nearest(path);
         let is_sent = pending.sequence.is_some() || pending.goes_without_lease;
         if is_sent || self.volumes.get(&top).is_some_and(|volume| volume.live(now).is_some()) {
@@ -234,6 +256,7 @@ impl Holder {
         let Done { written, stamp, grant, applied } = done;
         self.overtake_older(&pending.dropped, stamp);
         self.note_carried(&pending.change);
+        let lost = self.taken(&pending.change, &written, now);
         if let (Write::Put { path, value, .. }, Some(stat), Some(grant)) = (pending.change, written.stat, grant) {
             let object = Object::data(path);
             let arrival = Arrival { grant: &grant, epoch, applied, sent };
@@ -243,6 +266,9 @@ impl Holder {
             }
         }
         self.effects.push(Effect::WriteDone { write, result: Ok(written) });
+        if let Some(hold) = lost {
+            self.effects.push(Effect::HoldsOver { holds: vec![hold] });
+        }
     }
 
     /// A write has taken effect: its node goes with this session's lease from now on, or does not any more.
@@ -279,6 +305,9 @@ impl Holder {
 
     /// The write did not take effect, and will not.
     pub(super) fn refused_write(&mut self, write: WriteId, refusal: Refusal) {
+        if self.is_misplaced(write, &refusal) {
+            return self.queue.push(Purpose::Write(write));
+        }
         let Some(pending) = self.end_write(write) else { return };
         // Outside of the window nothing is known of what an earlier sending did.
         let is_unknown = matches!(refusal, Refusal::Window { .. }) && pending.sendings > 1;
@@ -295,6 +324,15 @@ impl Holder {
         let was_sent = pending.sendings > 0 && !self.planted(Bug::UnknownToldAsNotSent);
         let error = if was_sent { WriteError::OutcomeUnknown } else { WriteError::NotSent };
         self.effects.push(Effect::WriteDone { write, result: Err(error) });
+    }
+
+    /// Whether the write was refused because the node is in a volume that this client did not know of: then it is sent again, as another,
+    /// when there is a lease on that one. Once: volumes that come and go under the client's hands are its user's business.
+    fn is_misplaced(&mut self, write: WriteId, refusal: &Refusal) -> bool {
+        let Refusal::Write(WriteRefusal::NoVolumeLease { path, volume }) = refusal else { return false };
+        let is_new = *volume != self.volumes.nearest(path);
+        self.learn_volume(path, volume);
+        is_new && self.writes.begin_again(write)
     }
 
     fn end_write(&mut self, write: WriteId) -> Option<Pending> {

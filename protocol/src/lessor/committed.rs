@@ -1,5 +1,7 @@
 //! What follows from the log: proposals of this lessor that were committed and applied just now.
 
+use std::collections::BTreeSet;
+
 use crate::{
     command::{LeaseKey, Outcome, Write, WriteRefusal, Written},
     id::{Epoch, Incarnation, SessionId, Stamp},
@@ -23,7 +25,13 @@ use super::{
 pub const CHANGES_BYTES_MAX: usize = 256 << 10;
 
 impl Lessor {
-    pub(super) fn committed(&mut self, number: u64, outcomes: Vec<Outcome>, turn: &mut StepContext<'_>) {
+    pub(super) fn committed(
+        &mut self,
+        number: u64,
+        (outcomes, held): (Vec<Outcome>, &BTreeSet<Path>),
+        turn: &mut StepContext<'_>,
+    ) {
+        self.holds_changed(held, turn);
         let Some(InFlight { time, proposed_at, reasons }) = self.in_flight.remove(&number) else { return };
         if self.epoch.is_some() {
             self.clock.committed(time, proposed_at);
@@ -171,7 +179,7 @@ impl Lessor {
         match outcome {
             Outcome::Expired => match &key {
                 LeaseKey::Session(session) => self.forget_session(*session, turn),
-                LeaseKey::Volume(..) | LeaseKey::Key(_) => self.forget_lease(&key, turn),
+                LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::Delay(_) => self.forget_lease(&key, turn),
             },
             // A tick on its way moved the horizon. The lease is not renewed any more; its end is proposed again (T5). A new
             // lease that came with the same entry has nothing to do with that.
@@ -207,6 +215,7 @@ impl Lessor {
             }
         }
         self.channels.remove(&session);
+        self.stop_awaiting(session, Refusal::SessionGone { session }, turn);
         self.end_waits_without_lease(session);
     }
 
@@ -229,7 +238,15 @@ impl Lessor {
         };
         let Some((asked, ready)) = self.leave_asked(waiting) else { return };
         match (&result, &asked.write) {
-            (Err(_), _) | (Ok(_), Write::Put { .. } | Write::Delete { .. }) => {}
+            (Err(_), _)
+            | (
+                Ok(_),
+                Write::Put { .. }
+                | Write::Delete { .. }
+                | Write::Lock { .. }
+                | Write::Convert { .. }
+                | Write::Unlock { .. },
+            ) => {}
             (Ok(written), Write::GrantLease { .. }) => self.key_lease_granted(written, turn),
             (Ok(_), Write::RevokeLease { id }) => self.forget_lease(&LeaseKey::Key(*id), turn),
             (

@@ -33,7 +33,7 @@ impl Lessor {
         let margin = |key: &LeaseKey| if has_margin { margin(key, state, drift) } else { Duration::ZERO };
         let may_end = |key: &LeaseKey| match key {
             LeaseKey::Session(session) => state.leases_of(*session).all(|(key, _)| matches!(key, LeaseKey::Session(_))),
-            LeaseKey::Volume(..) | LeaseKey::Key(_) => true,
+            LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::Delay(_) => true,
         };
         while let Some((lease, incarnation)) = self.ends.next_over(now, margin, may_end, state.tick()) {
             if let Some(session) = lease.session().filter(|_| self.planted(Bug::EndedBeforeApplied)) {

@@ -94,11 +94,15 @@ impl Lessor {
     }
 
     fn remaining(&self, session: SessionId, volume: &Path, over: Option<ClusterTime>, state: &State) -> Duration {
-        let key = LeaseKey::Volume(session, volume.clone());
+        let end = self.remaining_of(&LeaseKey::Volume(session, volume.clone()), state);
+        over.map_or(end, |over| over.since(self.clock.ending()).min(end))
+    }
+
+    /// What remains of a lease, with its margin.
+    pub(super) fn remaining_of(&self, key: &LeaseKey, state: &State) -> Duration {
         let now = self.clock.ending();
-        let margin = margin(&key, state, self.config.drift);
-        let end = self.ends.get(&key).map_or(now, |end| end.end.after(margin));
-        over.map_or(end, |over| over.min(end)).since(now)
+        let margin = margin(key, state, self.config.drift);
+        self.ends.get(key).map_or(Duration::ZERO, |end| end.end.after(margin).since(now))
     }
 }
 

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The parts: [`clock`] (T4, T6), `ends` (when leases end), `holdings` (who holds what, S7), `channel` (stamps and
-//! recalls, S4, S5), `writes` (queues, S3); then what is done with them: `requests`, `writing`, `committed`, `expiry`, `inspect`.
+//! recalls, S4, S5), `writes` (queues, S3); then what is done with them: `requests`, `writing`, `committed`, `expiry`, `removal`, `keeping`, `holding`, `inspect`.
 
 pub mod clock;
 
@@ -24,6 +24,7 @@ mod check;
 mod committed;
 mod ends;
 mod expiry;
+mod holding;
 mod holdings;
 mod inspect;
 mod keeping;
@@ -34,7 +35,10 @@ mod tests;
 mod writes;
 mod writing;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::{
     command::{Command, LeaseKey, Outcome, Proposal},
@@ -44,13 +48,14 @@ use crate::{
     object::Object,
     path::Path,
     planted::{Bug, Planted},
-    state::State,
+    state::{Applied, State},
     time::{ClusterTime, DriftAllowance, Instant},
 };
 
 use channel::Channel;
 use clock::ClusterClock;
 use ends::Ends;
+use holding::Awaiting;
 use holdings::{Holdings, ObjectLease, Source};
 use writes::{Turn, Writes};
 
@@ -116,9 +121,19 @@ pub enum Input {
         number: u64,
         /// What came of its commands.
         outcomes: Vec<Outcome>,
+        /// The nodes whose holds it has changed: [`Applied::held`].
+        held: BTreeSet<Path>,
     },
     /// The deadline has come.
     Timeout,
+}
+
+impl Input {
+    /// A proposal of this number was applied, and did this.
+    pub fn committed(number: u64, applied: Applied) -> Self {
+        let held = applied.held();
+        Self::Committed { number, outcomes: applied.outcomes, held }
+    }
 }
 
 /// What a lessor wants done, in this order.
@@ -190,6 +205,8 @@ pub struct Lessor {
     holdings: Holdings,
     coverings: CoveringNumber,
     channels: BTreeMap<SessionId, Channel>,
+    /// Who wants to be told of holds.
+    awaiting: Awaiting,
     writes: Writes,
     /// Reads of the round under way, and of the next.
     round: u64,
@@ -221,6 +238,7 @@ impl Lessor {
             holdings: Holdings::new(config.planted),
             coverings: CoveringNumber::default(),
             channels: BTreeMap::new(),
+            awaiting: Awaiting::default(),
             writes: Writes::default(),
             // Another lessor of this process may still have a proof under way: its round must not be taken for one of ours.
             round: if config.planted.has(Bug::ProofReusedAfterStepDown) { 0 } else { config.attempt },
@@ -252,7 +270,7 @@ impl Lessor {
             Input::Consent(consent) => self.consent(consent, &mut turn),
             Input::Proven { round } => self.proven(round, &mut turn),
             Input::NotProven { round } => self.not_proven(round, &mut turn),
-            Input::Committed { number, outcomes } => self.committed(number, outcomes, &mut turn),
+            Input::Committed { number, outcomes, held } => self.committed(number, (outcomes, &held), &mut turn),
             Input::Timeout => self.end_waits_over(),
         }
         self.look_at_the_clock(&mut turn);
@@ -325,6 +343,9 @@ impl Lessor {
             for asker in pending.asked().iter().flat_map(|asked| &asked.askers) {
                 self.reply_bare(asker, Err(refusal.clone()), &mut turn);
             }
+        }
+        for asker in self.awaiting.askers() {
+            self.reply_bare(asker, Err(Refusal::Retry), &mut turn);
         }
         let waiting = self.outbox.iter().map(|(_, reason)| reason);
         let proposed = self.in_flight.values().flat_map(|proposal| &proposal.reasons);

@@ -62,6 +62,7 @@ impl Lessor {
                 let numbers = (header.sequence, header.unanswered_from);
                 self.write(asker, numbers, write, (dropped, seen), turn);
             }
+            Body::AwaitHolds { holds } => self.await_holds(asker, holds, turn),
             Body::Held(piece) => {
                 self.held(session, &piece, turn);
                 self.reply(&asker, Ok(Answer::Noted), turn);
@@ -92,6 +93,8 @@ impl Lessor {
             self.reply_bare(asker, Err(refusal), turn);
             return false;
         }
+        // What was asked on an earlier connection, nobody waits for any more.
+        self.stop_awaiting(session, Refusal::Retry, turn);
         let coverings = &mut self.coverings;
         let coverings = self.holdings.ask_for_lists(session, || {
             *coverings = coverings.next();
@@ -255,6 +258,7 @@ impl Lessor {
             Inspect::Waits { path } => Some(Answer::Waits(self.wait_infos(path, turn))),
             Inspect::Volumes { path } => Some(Answer::Volumes(self.volume_infos(path, turn))),
             Inspect::Lease { id, keys_after } => Some(Answer::Lease(self.lease_info(*id, keys_after.as_ref(), turn))),
+            Inspect::Holds { path } => Some(Answer::HoldInfos(self.hold_infos(path, turn))),
             Inspect::Leases { after } => Some(Answer::Leases(self.lease_infos(*after, turn))),
             Inspect::Cluster => None,
         }

@@ -2,6 +2,7 @@
 
 mod consents;
 mod failovers;
+mod holding;
 mod leases;
 mod mistakes;
 mod proposals;
@@ -95,9 +96,9 @@ impl World {
 
     fn apply(&mut self, proposal: &Proposal) -> Vec<Effect> {
         self.index += 1;
-        let outcomes = self.state.apply(self.index, proposal).outcomes;
+        let applied = self.state.apply(self.index, proposal);
         assert!(self.lessor.is_mine(proposal));
-        self.step(Input::Committed { number: proposal.number, outcomes })
+        self.step(Input::committed(proposal.number, applied))
     }
 
     /// Lets time pass in steps that the clock does not clamp.

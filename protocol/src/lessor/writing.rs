@@ -147,11 +147,19 @@ impl Lessor {
             Write::CreateVolume { settings, .. } | Write::SetVolume { settings, .. } => {
                 settings.check_drift(self.config.drift).err().map(|error: VolumeError| error.into())
             }
-            Write::Delete { .. } | Write::RemoveVolume { .. } | Write::RevokeLease { .. } => None,
+            Write::Lock { path, delay, .. } => {
+                let ending = self.attaches_to_ending(session, write, Attach::Session, turn.state);
+                limits.check_delay(path, *delay).err().map(Refusal::from).or(ending)
+            }
+            Write::Delete { .. }
+            | Write::RemoveVolume { .. }
+            | Write::RevokeLease { .. }
+            | Write::Convert { .. }
+            | Write::Unlock { .. } => None,
         }
     }
 
-    /// To a lease whose end has been proposed nothing is attached any more (T5).
+    /// To a lease whose end has been proposed nothing is attached any more, and no hold is granted under it (T5).
     fn attaches_to_ending(&self, writer: SessionId, write: &Write, attach: Attach, state: &State) -> Option<Refusal> {
         let path = write.path()?;
         let (lease, refusal) = match attach {

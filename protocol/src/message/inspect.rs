@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    id::{Epoch, Generation, LeaseId, Revision, SessionId},
+    hold::HoldMode,
+    id::{Epoch, Generation, HoldId, LeaseId, Revision, SessionId, Token},
     object::Object,
     path::Path,
     volume::VolumeSettings,
@@ -43,6 +44,32 @@ pub enum Inspect {
     },
     /// The members, the leader, indexes. From any server.
     Cluster,
+    /// The holds on a node, those that are held and those that wait. From the leader.
+    Holds {
+        /// The node.
+        path: Path,
+    },
+}
+
+/// A hold, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HoldInfo {
+    /// Names it: the order of arrival.
+    pub hold: HoldId,
+    /// Whose it is, or was.
+    pub session: SessionId,
+    /// What the session calls itself.
+    pub name: String,
+    /// As what it is held, or asked for.
+    pub mode: HoldMode,
+    /// Of the grant. None: it waits.
+    pub token: Option<Token>,
+    /// It is held shared, and waits to be exclusive.
+    pub is_upgrading: bool,
+    /// Its session has lost its lease; the hold keeps the node for the delay that was asked for.
+    pub is_lost: bool,
+    /// What remains of the lease under which it lives, with the margin, or of the delay.
+    pub remaining: Duration,
 }
 
 /// From where on nodes of a lease are listed.

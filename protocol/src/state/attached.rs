@@ -47,7 +47,7 @@ impl Attachment {
         match &self.lease {
             LeaseKey::Key(id) => Some(Owner::Lease(*id)),
             LeaseKey::Volume(session, _) => Some(Owner::Session(*session)),
-            LeaseKey::Session(_) => None,
+            LeaseKey::Session(_) | LeaseKey::Delay(_) => None,
         }
     }
 }
@@ -120,9 +120,11 @@ impl State {
         self.attached.from(incarnation, path).filter(move |_| !is_gone)
     }
 
-    /// Whether a node goes with the lease.
+    /// Whether a node or a hold goes with the lease.
     pub fn carries(&self, lease: &LeaseKey) -> bool {
-        self.leases.get(lease).is_some_and(|lease| self.carried(lease.incarnation).next().is_some())
+        let carries =
+            |incarnation| self.carried(incarnation).next().is_some() || self.holds_under(incarnation).next().is_some();
+        self.leases.get(lease).is_some_and(|lease| carries(lease.incarnation))
     }
 
     /// The leases that have ended and whose nodes are still there.
@@ -208,10 +210,11 @@ impl State {
         lists
     }
 
-    /// Ends the lease. What goes with it is orphaned.
+    /// Ends the lease. Its holds end with it, its nodes are orphaned.
     pub(super) fn end_lease(&mut self, key: &LeaseKey, touched: &mut BTreeSet<RowKey>) {
         if let Some(lease) = self.leases.remove(key) {
             touched.insert(RowKey::Lease(key.clone()));
+            self.lose_holds(lease.incarnation, touched);
             if self.carried(lease.incarnation).next().is_some() {
                 self.attached.orphaned.insert(lease.incarnation);
             }

@@ -23,6 +23,7 @@ impl State {
         self.check_sessions()?;
         self.check_leases()?;
         self.check_attached()?;
+        self.check_holds()?;
         self.check_history()
     }
 
@@ -30,7 +31,7 @@ impl State {
         let meta = &self.meta;
         let (epoch, index) = (meta.epoch, meta.applied_index);
         expect(epoch.0 <= index, || format!("epoch {epoch} began after the last applied entry, {index}"))?;
-        for counter in [index, meta.revision.0, meta.next_session.0, meta.next_incarnation.0] {
+        for counter in [index, meta.revision.0, meta.next_session.0, meta.next_incarnation.0, meta.last_hold] {
             expect(counter <= COUNTER_MAX, || format!("a counter is at {counter}: expected at most {COUNTER_MAX}"))?;
         }
         Ok(())

@@ -29,8 +29,8 @@ pub struct Lease {
     /// No promise goes beyond this. Never moves backwards.
     pub horizon: ClusterTime,
     /// The greatest skew margin that its volume has had since it was granted: what was promised under a longer term is
-    /// waited for with the margin that went with that (T3). Zero for sessions, whose end makes no copy unsafe, and for key leases,
-    /// whose margin follows from their term and the drift that the cluster allows for.
+    /// waited for with the margin that went with that (T3). Zero for sessions and delays, whose end makes nothing unsafe, and for key
+    /// leases, whose margin follows from their term and the drift that the cluster allows for.
     pub margin: Duration,
     /// The last change that attached a node to it. 0 if none ever did.
     pub attached_at: Revision,
@@ -64,7 +64,7 @@ impl State {
         let from = after.map_or(Bound::Unbounded, |id| Bound::Excluded(LeaseKey::Key(id)));
         self.leases.range((from, Bound::Unbounded)).filter_map(|(key, lease)| match key {
             LeaseKey::Key(id) => Some((*id, lease)),
-            LeaseKey::Session(_) | LeaseKey::Volume(..) => None,
+            LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::Delay(_) => None,
         })
     }
 
@@ -90,7 +90,7 @@ impl State {
         let incarnation = self.meta.next_incarnation;
         self.meta.next_incarnation = incarnation.next();
         let margin = match &key {
-            LeaseKey::Session(_) | LeaseKey::Key(_) => Duration::ZERO,
+            LeaseKey::Session(_) | LeaseKey::Key(_) | LeaseKey::Delay(_) => Duration::ZERO,
             LeaseKey::Volume(_, top) => self.volume_of(top).1.settings.skew_margin(),
         };
         let lease = Lease { incarnation, term, horizon: self.horizon_from_now(term), margin, attached_at: Revision(0) };
@@ -190,7 +190,7 @@ impl State {
         match key {
             LeaseKey::Session(_) => Self::SESSION_TERM,
             LeaseKey::Volume(_, top) => self.volume_of(top).1.settings.term(),
-            LeaseKey::Key(_) => self.lease(key).map_or(Duration::ZERO, |lease| lease.term),
+            LeaseKey::Key(_) | LeaseKey::Delay(_) => self.lease(key).map_or(Duration::ZERO, |lease| lease.term),
         }
     }
 
@@ -220,7 +220,7 @@ impl State {
             LeaseKey::Session(id) => {
                 self.close_session(*id, touched);
             }
-            LeaseKey::Volume(..) | LeaseKey::Key(_) => {
+            LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::Delay(_) => {
                 self.end_lease(key, touched);
             }
         }

@@ -30,6 +30,7 @@
 
 mod attached;
 mod history;
+mod hold;
 mod invariant;
 mod lease;
 mod mistake;
@@ -52,9 +53,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use self::{attached::Attached, history::History, mistake::Mistake};
+use self::{attached::Attached, history::History, hold::Holds, mistake::Mistake};
 pub use self::{
     attached::Attachment,
+    hold::{HOLDS_PER_NODE_MAX, Hold},
     lease::Lease,
     node::Node,
     row::{RowError, RowKey},
@@ -80,6 +82,7 @@ pub struct State {
     leases: BTreeMap<LeaseKey, Lease>,
     /// Follows from the nodes and the leases.
     attached: Attached,
+    holds: Holds,
     history: History,
     /// Follows from the volumes; kept because every promise asks for it.
     tick: Duration,
@@ -99,6 +102,8 @@ struct Meta {
     history_start: Revision,
     /// The leases whose nodes are gone, but not all taken out of memory yet.
     gone: BTreeSet<Incarnation>,
+    /// The last number that a hold or a token got.
+    last_hold: u64,
 }
 
 /// What applying one log entry did.
@@ -108,6 +113,17 @@ pub struct Applied {
     pub outcomes: Vec<Outcome>,
     /// The rows that are to be stored anew, or removed: [`State::row`] says which.
     pub touched: BTreeSet<RowKey>,
+}
+
+impl Applied {
+    /// The nodes whose holds have changed: what the lessor is told with the outcomes.
+    pub fn held(&self) -> BTreeSet<Path> {
+        let held = self.touched.range(RowKey::first_hold()..).map_while(|key| match key {
+            RowKey::Hold(_, path) => Some(path.clone()),
+            _ => None,
+        });
+        held.collect()
+    }
 }
 
 impl State {
@@ -137,12 +153,14 @@ impl State {
                 next_incarnation: Incarnation(1),
                 history_start: origin,
                 gone: BTreeSet::new(),
+                last_hold: 0,
             },
             nodes: BTreeMap::from([(Path::root(), Node::new(Default::default(), origin))]),
             volumes: BTreeMap::from([(Path::root(), Volume::new(root, origin))]),
             sessions: BTreeMap::new(),
             leases: BTreeMap::new(),
             attached: Attached::default(),
+            holds: Holds::default(),
             history: History::default(),
             tick: Duration::ZERO,
             mistake: Mistake::default(),

@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use super::{Applied, State, fixture::*};
 use crate::{
     command::{Attach, Command, Condition, LeaseKey, Outcome, Proposal, Renewal, Write},
-    id::{Epoch, Generation, LeaseId, Revision, Sequence, SessionId},
+    hold::HoldMode,
+    id::{Epoch, Generation, HoldId, LeaseId, Revision, Sequence, SessionId},
     object::{Content, Object, ObjectSet, Value},
     path::Path,
     time::ClusterTime,
@@ -67,6 +68,9 @@ fn random_write(random: &mut Random, state: &State) -> Write {
         4 => Attach::Keep,
         _ => Attach::Nothing,
     };
+    if random.one_in(5) {
+        return random_hold(random, state);
+    }
     match random.below(20) {
         16 | 17 => {
             let id = if random.one_in(4) { None } else { Some(LeaseId(random.below(3))) };
@@ -81,13 +85,32 @@ fn random_write(random: &mut Random, state: &State) -> Write {
     }
 }
 
+/// On few nodes, so that they meet.
+fn random_hold(random: &mut Random, state: &State) -> Write {
+    let mode = random.pick(&[HoldMode::Shared, HoldMode::Shared, HoldMode::Exclusive]);
+    let wait = !random.one_in(4);
+    let holds: Vec<(HoldId, Path)> = state.holds().map(|(id, path, _)| (id, path.clone())).collect();
+    if holds.is_empty() || random.one_in(2) {
+        let path = random.pick(&paths()[..2]);
+        return Write::Lock { path, mode, wait, delay: Duration::from_millis(500 * random.below(3)) };
+    }
+    let (hold, path) = random.pick(&holds);
+    if random.one_in(2) { Write::Convert { path, hold, mode, wait } } else { Write::Unlock { path, hold } }
+}
+
 fn random_session(random: &mut Random) -> SessionId {
     SessionId(1 + random.below(6))
 }
 
 fn random_write_command(random: &mut Random, state: &State) -> Command {
-    let session = random_session(random);
     let write = random_write(random, state);
+    let owner = match &write {
+        Write::Convert { hold, .. } | Write::Unlock { hold, .. } if !random.one_in(8) => {
+            state.holds().find(|(id, ..)| id == hold).map(|(_, _, hold)| hold.session)
+        }
+        _ => None,
+    };
+    let session = owner.unwrap_or_else(|| random_session(random));
     let lowest = state.session(session).map_or(1, |session| session.unanswered_from.0);
     let far = if random.one_in(20) { State::ANSWERS_MAX } else { 0 };
     let sequence = Sequence((lowest + far + random.below(8)).saturating_sub(1));
@@ -196,6 +219,9 @@ fn the_random_runs_reach_every_outcome() {
         "Exists",
         "Expired",
         "HasChildren",
+        "Held",
+        "HoldNotFound",
+        "HoldWaits",
         "HoldsVolume",
         "HorizonMoved",
         "LeaseExists",

@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{History, Meta, State};
 use crate::{
     command::{LeaseKey, WriteRefusal, Written},
-    id::{LeaseId, Revision, Sequence, SessionId},
+    id::{HoldId, LeaseId, Revision, Sequence, SessionId},
     object::ObjectSet,
     path::{Path, PathError},
     planted::Bug,
@@ -34,6 +34,8 @@ pub enum RowKey {
     Lease(LeaseKey),
     /// What a change changed.
     Change(Revision),
+    /// A hold on a node.
+    Hold(HoldId, Path),
 }
 
 /// Rows that are not a state.
@@ -88,7 +90,9 @@ const TAG_ANSWER: u8 = 4;
 const TAG_LEASE_SESSION: u8 = 5;
 const TAG_LEASE_VOLUME: u8 = 6;
 const TAG_LEASE_KEY: u8 = 7;
-const TAG_CHANGE: u8 = 8;
+const TAG_LEASE_DELAY: u8 = 8;
+const TAG_CHANGE: u8 = 9;
+const TAG_HOLD: u8 = 10;
 
 impl RowKey {
     /// The key as bytes, in the same order.
@@ -102,7 +106,9 @@ impl RowKey {
             Self::Lease(LeaseKey::Session(id)) => (TAG_LEASE_SESSION, [Some(id.0), None], ""),
             Self::Lease(LeaseKey::Volume(id, top)) => (TAG_LEASE_VOLUME, [Some(id.0), None], top.as_str()),
             Self::Lease(LeaseKey::Key(id)) => (TAG_LEASE_KEY, [Some(id.0), None], ""),
+            Self::Lease(LeaseKey::Delay(id)) => (TAG_LEASE_DELAY, [Some(id.0), None], ""),
             Self::Change(revision) => (TAG_CHANGE, [Some(revision.0), None], ""),
+            Self::Hold(id, path) => (TAG_HOLD, [Some(id.0), None], path.as_str()),
         };
         let mut bytes = Vec::with_capacity(1 + 16 + path.len());
         bytes.push(tag);
@@ -129,10 +135,17 @@ impl RowKey {
             TAG_LEASE_SESSION => Self::Lease(LeaseKey::Session(SessionId(rest.number()?))),
             TAG_LEASE_VOLUME => Self::Lease(LeaseKey::Volume(SessionId(rest.number()?), rest.path()?)),
             TAG_LEASE_KEY => Self::Lease(LeaseKey::Key(LeaseId(rest.number()?))),
+            TAG_LEASE_DELAY => Self::Lease(LeaseKey::Delay(HoldId(rest.number()?))),
             TAG_CHANGE => Self::Change(Revision(rest.number()?)),
-            _ => return Err(rest.malformed("a tag from 0 to 8")),
+            TAG_HOLD => Self::Hold(HoldId(rest.number()?), rest.path()?),
+            _ => return Err(rest.malformed("a tag from 0 to 10")),
         };
         if rest.rest.is_empty() { Ok(key) } else { Err(rest.malformed("nothing more")) }
+    }
+
+    /// Not after any row of a hold, and after all others.
+    pub(super) fn first_hold() -> Self {
+        Self::Hold(HoldId(0), Path::root())
     }
 }
 
@@ -178,6 +191,9 @@ impl State {
             RowKey::Answer(id, sequence) => self.sessions.get(id)?.answers.get(sequence).map(encode),
             RowKey::Lease(key) => self.leases.get(key).map(encode),
             RowKey::Change(revision) => self.change(*revision).map(encode),
+            RowKey::Hold(id, path) => {
+                self.holds.rows.get(id).filter(|(at, _)| at == path).map(|(_, hold)| encode(hold))
+            }
         }
     }
 
@@ -196,7 +212,8 @@ impl State {
         let first = self.meta.history_start.0 + 1;
         let changes = (first..).zip(&self.history.changes);
         let changes = changes.map(|(revision, sets)| (RowKey::Change(Revision(revision)).encode(), encode(sets)));
-        meta.chain(nodes).chain(volumes).chain(sessions).chain(answers).chain(leases).chain(changes)
+        let holds = self.holds().map(|(id, path, hold)| (RowKey::Hold(id, path.clone()).encode(), encode(hold)));
+        meta.chain(nodes).chain(volumes).chain(sessions).chain(answers).chain(leases).chain(changes).chain(holds)
     }
 
     /// The state that these rows are, in whatever order they come.
@@ -223,6 +240,7 @@ struct RowReader {
     answers: BTreeMap<(SessionId, Sequence), Result<Written, WriteRefusal>>,
     leases: BTreeMap<LeaseKey, super::Lease>,
     changes: BTreeMap<Revision, Vec<ObjectSet>>,
+    holds: BTreeMap<HoldId, (Path, super::Hold)>,
 }
 
 impl RowReader {
@@ -235,6 +253,7 @@ impl RowReader {
             RowKey::Answer(id, sequence) => self.answers.insert((id, sequence), decode(&key, value)?).is_none(),
             RowKey::Lease(lease) => self.leases.insert(lease, decode(&key, value)?).is_none(),
             RowKey::Change(revision) => self.changes.insert(revision, decode(&key, value)?).is_none(),
+            RowKey::Hold(id, path) => self.holds.insert(id, (path, decode(&key, value)?)).is_none(),
         };
         if is_new { Ok(()) } else { Err(RowError::Twice { key }) }
     }
@@ -262,6 +281,7 @@ impl RowReader {
             volumes: self.volumes,
             sessions: self.sessions,
             leases: self.leases,
+            holds: super::Holds::of(self.holds),
             history: History { changes: self.changes.into_values().collect() },
             tick: Default::default(),
             mistake: Default::default(),
@@ -328,8 +348,11 @@ mod tests {
             RowKey::Lease(LeaseKey::Volume(two, path("/a"))),
             RowKey::Lease(LeaseKey::Key(LeaseId(1))),
             RowKey::Lease(LeaseKey::Key(LeaseId(256))),
+            RowKey::Lease(LeaseKey::Delay(HoldId(3))),
             RowKey::Change(Revision(9)),
             RowKey::Change(Revision(u64::MAX)),
+            RowKey::Hold(HoldId(1), path("/z")),
+            RowKey::Hold(HoldId(2), path("/a")),
         ];
         assert!(keys.is_sorted());
         let encoded = keys.each_ref().map(RowKey::encode);
@@ -344,7 +367,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(expected(&[]), "a tag");
-        assert_eq!(expected(&[9]), "a tag from 0 to 8");
+        assert_eq!(expected(&[11]), "a tag from 0 to 10");
         assert_eq!(expected(&[TAG_META, 0]), "nothing more");
         assert_eq!(expected(&[TAG_SESSION, 0, 0]), "a number of 8 bytes");
         assert_eq!(expected(&[TAG_NODE, 0xff]), "a path in UTF-8");

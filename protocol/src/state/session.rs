@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{RowKey, State};
 use crate::{
     command::{LeaseKey, Outcome, Write, WriteRefusal, Written},
-    id::{Revision, Sequence, SessionId},
+    id::{Incarnation, Revision, Sequence, SessionId},
     object::ObjectSet,
     planted::Bug,
 };
@@ -119,8 +119,10 @@ impl State {
         };
         touched.insert(RowKey::Session(id));
         touched.extend(session.answers.into_keys().map(|sequence| RowKey::Answer(id, sequence)));
-        let keys: Vec<LeaseKey> = self.leases_of(id).map(|(key, _)| key.clone()).collect();
-        for key in keys {
+        let leases = self.leases_of(id).map(|(key, lease)| (key.clone(), lease.incarnation));
+        let leases: Vec<(LeaseKey, Incarnation)> = leases.collect();
+        for (key, incarnation) in leases {
+            self.give_back_holds(incarnation, touched);
             self.end_lease(&key, touched);
         }
         Outcome::SessionClosed

@@ -66,6 +66,11 @@ impl State {
             },
             Write::RevokeLease { id } if self.leases.contains_key(&LeaseKey::Key(*id)) => Ok(Vec::new()),
             Write::RevokeLease { id } => Err(WriteRefusal::LeaseNotFound { id: *id }),
+            Write::Lock { path, mode, wait, .. } => self.check_lock(writer, path, *mode, *wait).map(|()| Vec::new()),
+            Write::Convert { path, hold, mode, wait } => {
+                self.check_convert(writer, path, *hold, *mode, *wait).map(|()| Vec::new())
+            }
+            Write::Unlock { path, hold } => self.check_hold(writer, path, *hold).map(|_| Vec::new()),
         }
     }
 
@@ -190,6 +195,9 @@ impl State {
                 let removed = incarnation.map_or(0, |incarnation| self.remove_carried(incarnation, touched));
                 return Written { revision: self.meta.revision, removed, ..Written::default() };
             }
+            Write::Lock { path, mode, delay, .. } => return self.lock(writer, path, (*mode, *delay), touched),
+            Write::Convert { path, hold, mode, .. } => return self.convert(path, *hold, *mode, touched),
+            Write::Unlock { hold, .. } => return self.unlock(*hold, touched),
             _ => {}
         }
         let revision = self.meta.revision.next();
@@ -215,7 +223,11 @@ impl State {
                 self.remove_leases_on(path, touched);
             }
             // Done above.
-            Write::GrantLease { .. } | Write::RevokeLease { .. } => {}
+            Write::GrantLease { .. }
+            | Write::RevokeLease { .. }
+            | Write::Lock { .. }
+            | Write::Convert { .. }
+            | Write::Unlock { .. } => {}
         }
         self.note_change(compact(sets), touched);
         written

@@ -143,21 +143,22 @@ impl<'a> Run<'a> {
     }
 
     /// A quorum has an entry: it is in the one order. Every copy that may still be used has to be what is true now.
-    pub(crate) fn commit(&mut self, proposal: &Proposal) -> Vec<leasehold_protocol::command::Outcome> {
+    pub(crate) fn commit(&mut self, proposal: &Proposal) -> leasehold_protocol::state::Applied {
         let before = self.at.truth.clone();
         let index = before.applied_index() + 1;
-        let outcomes = self.at.truth.change().apply(index, proposal).outcomes;
+        let applied = self.at.truth.change().apply(index, proposal);
+        let outcomes = &applied.outcomes;
         self.at.truth.seal();
         self.say(|| format!("    committed {index}: {proposal:?}"));
         self.say(|| format!("    outcomes: {outcomes:?}"));
-        let held = self.at.oracle.change().committed(&before, &self.at.truth, (proposal, &outcomes));
+        let held = self.at.oracle.change().committed(&before, &self.at.truth, (proposal, outcomes));
         self.demand(held);
-        for (session, volume) in ended(proposal, &outcomes) {
+        for (session, volume) in ended(proposal, outcomes) {
             self.nobody_counts_on(*session, volume);
         }
         for client in 0..self.at.clients.len() {
             self.copies_are_true(client);
         }
-        outcomes
+        applied
     }
 }

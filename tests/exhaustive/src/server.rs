@@ -102,12 +102,12 @@ impl Run<'_> {
     pub(crate) fn commit_oldest(&mut self) {
         let leader = self.at.leader;
         let Some(proposal) = self.at.servers[leader].change().tail.pop_front() else { return };
-        let outcomes = self.commit(&proposal);
+        let applied = self.commit(&proposal);
         let truth = self.at.truth.clone();
         let server = self.at.servers[leader].change();
         server.state = truth;
         if server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(&proposal)) {
-            self.step_lessor(leader, Input::Committed { number: proposal.number, outcomes });
+            self.step_lessor(leader, Input::committed(proposal.number, applied));
         }
     }
 

@@ -114,7 +114,7 @@ impl World {
             _ => match draw.below(4) {
                 0 => self.elect(),
                 1 => self.elsewhere(draw),
-                2 => self.let_be(Input::Committed { number: NO_ROUND, outcomes: Vec::new() }),
+                2 => self.let_be(Input::Committed { number: NO_ROUND, outcomes: Vec::new(), held: Default::default() }),
                 _ => self.replica.restart(),
             },
         }
@@ -202,9 +202,9 @@ impl World {
     fn commit(&mut self) {
         let Some(proposal) = self.log.pop_front() else { return };
         let is_mine = self.lessor.is_mine(&proposal);
-        let outcomes = self.replica.apply(&proposal).outcomes;
+        let applied = self.replica.apply(&proposal);
         if is_mine {
-            self.step(Input::Committed { number: proposal.number, outcomes });
+            self.step(Input::committed(proposal.number, applied));
         } else if begins_epoch(&proposal) && self.lessor.epoch().is_some() {
             self.elect();
         }

@@ -297,17 +297,17 @@ impl World {
     fn apply_proposal(&mut self, place: usize, index: u64, proposal: &Proposal) {
         let server = &mut self.servers[place];
         let is_mine = server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(proposal));
-        let outcomes = server.state.apply(index, proposal).outcomes;
+        let applied = server.state.apply(index, proposal);
         let held = self.oracle.check_replica(place, &server.state);
         let clock = server.machine.clock.read(self.now);
-        for (command, outcome) in proposal.commands.iter().zip(&outcomes) {
+        for (command, outcome) in proposal.commands.iter().zip(&applied.outcomes) {
             if let (Command::Write { session, sequence, .. }, Outcome::NotCovered) = (command, outcome) {
                 server.waits.again((*session, *sequence), clock);
             }
         }
         self.demand(held);
         if is_mine {
-            self.step_lessor(place, Input::Committed { number: proposal.number, outcomes });
+            self.step_lessor(place, Input::committed(proposal.number, applied));
         }
     }
 

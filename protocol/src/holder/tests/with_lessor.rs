@@ -228,9 +228,9 @@ impl Pair {
                     Event::Commit(proposal) => {
                         self.index += 1;
                         let is_mine = self.lessor.is_mine(&proposal);
-                        let outcomes = self.state.apply(self.index, &proposal).outcomes;
+                        let applied = self.state.apply(self.index, &proposal);
                         assert!(is_mine);
-                        self.lessor(lessor::Input::Committed { number: proposal.number, outcomes });
+                        self.lessor(lessor::Input::committed(proposal.number, applied));
                     }
                 }
             }

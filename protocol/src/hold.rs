@@ -1,0 +1,61 @@
+//! Holds: read and write leases on single nodes that are taken on purpose. A hold is a lock; it touches no data.
+//!
+//! A hold belongs to a session and lives under its lease on the node's volume: when that ends, it ends. It names a node by its path,
+//! whether or not the node exists.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::{HoldId, Incarnation, Token},
+    path::Path,
+};
+
+/// Who may hold a node together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HoldMode {
+    /// Any number of holders, all of them shared (a read lock).
+    Shared,
+    /// One holder, alone (a write lock).
+    Exclusive,
+}
+
+impl HoldMode {
+    /// Whether two holders with these modes may hold the same node.
+    pub fn goes_with(self, other: Self) -> bool {
+        self == Self::Shared && other == Self::Shared
+    }
+}
+
+/// How a hold stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum HoldStatus {
+    /// It waits in the node's queue.
+    Waiting,
+    /// It is held.
+    Held {
+        /// Of the grant: a hold that is made exclusive gets a new one.
+        token: Token,
+        /// As what.
+        mode: HoldMode,
+        /// Somebody else waits for the node: the holder may give it back, and need not.
+        is_wanted: bool,
+    },
+    /// It is over: given back, or gone with its lease.
+    Over,
+}
+
+/// What a request for a hold came to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Taken {
+    /// Names it from now on.
+    pub hold: HoldId,
+    /// As what it is held, or asked for.
+    pub mode: HoldMode,
+    /// Of the grant. None: it waits in the queue.
+    pub token: Option<Token>,
+    /// The top of the volume under the lease on which it lives.
+    pub volume: Path,
+    /// That lease: when it is over, so is the hold.
+    pub incarnation: Incarnation,
+}

@@ -1,0 +1,226 @@
+//! Holds: held only under their own lease and only by this clock, asked after while they last, told once when they are over.
+
+use super::*;
+use crate::{
+    command::{WriteRefusal, Written},
+    hold::{HoldMode, HoldStatus, Taken},
+    id::{HoldId, Token},
+    message::{AwaitHold, Lapse},
+};
+
+const HOLD: HoldId = HoldId(4);
+
+fn lock() -> Write {
+    Write::Lock { path: path("/a"), mode: HoldMode::Exclusive, wait: true, delay: Duration::ZERO }
+}
+
+fn taken(token: Option<u64>, incarnation: u64) -> Answer {
+    let taken = Taken {
+        hold: HOLD,
+        mode: HoldMode::Exclusive,
+        token: token.map(Token),
+        volume: Path::root(),
+        incarnation: Incarnation(incarnation),
+    };
+    let written = Written { taken: Some(Box::new(taken)), ..Written::default() };
+    Answer::Written { written, stamp: stamp(40), grant: None, applied: Revision(30), kept: None }
+}
+
+fn held(token: u64, is_wanted: bool) -> HoldStatus {
+    HoldStatus::Held { token: Token(token), mode: HoldMode::Exclusive, is_wanted }
+}
+
+fn awaits(known: HoldStatus) -> Body {
+    Body::AwaitHolds { holds: vec![AwaitHold { path: path("/a"), hold: HOLD, known }] }
+}
+
+fn over() -> Effect {
+    Effect::HoldsOver { holds: vec![HOLD] }
+}
+
+impl Client {
+    /// Asks for a hold, and is told this.
+    fn lock(&mut self, token: Option<u64>, incarnation: u64) -> Vec<Effect> {
+        let effects = self.write(5, lock());
+        let ticket = self.only(&effects).0;
+        self.answer(ticket, taken(token, incarnation))
+    }
+
+    fn certain(&self) -> Duration {
+        self.holder.hold_certain_for(HOLD, self.now)
+    }
+}
+
+/// One that waits for the hold, and its request to be told.
+fn waiting() -> (Client, Ticket) {
+    let mut client = Client::leased();
+    let effects = client.lock(None, 1);
+    let (ticket, body) = sent(&effects).pop().expect("it asks");
+    assert_eq!(body, awaits(HoldStatus::Waiting));
+    assert_eq!(client.certain(), Duration::ZERO);
+    (client, ticket)
+}
+
+#[test]
+fn a_lock_waits_for_a_lease_on_its_volume() {
+    let mut client = Client::registered();
+    let effects = client.write(5, lock());
+    let (acquire, request) = client.only(&effects);
+    assert!(matches!(request.body, Body::Acquire { .. }));
+    let effects = client.answer(acquire, acquired("/", 1, 1));
+    assert!(matches!(client.only(&effects).1.body, Body::Write { write: Write::Lock { .. }, .. }));
+}
+
+#[test]
+fn a_lock_in_a_volume_that_was_not_known_is_sent_again_under_another_number_and_once() {
+    let mut client = Client::leased();
+    let effects = client.write(5, lock());
+    let (ticket, first) = client.only(&effects);
+    let refusal = |volume: &str| Refusal::Write(WriteRefusal::NoVolumeLease { path: path("/a"), volume: path(volume) });
+    let effects = client.refuse(ticket, refusal("/a"));
+    let (acquire, request) = client.only(&effects);
+    assert!(matches!(request.body, Body::Acquire { .. }));
+    let effects = client.answer(acquire, acquired("/a", 2, 50));
+    let (ticket, second) = client.only(&effects);
+    assert!(second.header.sequence > first.header.sequence && second.body != Body::KeepAlive);
+    let effects = client.refuse(ticket, refusal("/a"));
+    let error = Err(WriteError::Refused(refusal("/a")));
+    assert!(effects.contains(&Effect::WriteDone { write: WriteId(5), result: error }), "{effects:?}");
+}
+
+#[test]
+fn a_hold_is_certain_for_as_long_as_its_lease_on_this_clock() {
+    let mut client = Client::leased();
+    client.lock(Some(9), 1);
+    assert_eq!(client.certain(), TERM);
+    client.now = at(110).before(Duration::from_micros(1));
+    assert!(client.certain() > Duration::ZERO);
+    client.now = at(110);
+    assert_eq!(client.certain(), Duration::ZERO, "whatever the connection does");
+}
+
+#[test]
+fn a_grant_under_a_lease_that_is_not_the_one_there_is_is_over_at_once() {
+    let mut client = Client::leased();
+    let effects = client.lock(Some(9), 8);
+    assert_eq!(effects.last(), Some(&over()));
+    assert_eq!(client.certain(), Duration::ZERO);
+}
+
+#[test]
+fn one_that_waits_is_told_its_turn_and_asks_on() {
+    let (mut client, ticket) = waiting();
+    let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, false))]));
+    assert!(effects.contains(&Effect::HoldChanged { hold: HOLD, status: held(9, false) }));
+    assert_eq!(client.certain(), TERM);
+    let (ticket, body) = sent(&effects).pop().expect("it asks on");
+    assert_eq!(body, awaits(held(9, false)));
+    let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, true))]));
+    assert!(effects.contains(&Effect::HoldChanged { hold: HOLD, status: held(9, true) }), "somebody waits");
+}
+
+#[test]
+fn what_is_past_is_not_taken_for_news() {
+    let (mut client, ticket) = waiting();
+    let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, false))]));
+    let (ticket, _) = sent(&effects).pop().expect("it asks on");
+    for past in [HoldStatus::Waiting, held(8, true), held(9, false)] {
+        assert!(!super::super::holding::is_newer(held(9, false), past), "{past:?}");
+    }
+    let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, HoldStatus::Waiting)]));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::HoldChanged { .. })), "{effects:?}");
+}
+
+#[test]
+fn a_hold_that_is_held_is_asked_after_only_when_it_has_been_held_for_a_while() {
+    let mut client = Client::leased();
+    let effects = client.lock(Some(9), 1);
+    assert_eq!(sent(&effects), []);
+    let due = client.holder.next_deadline().expect("it is to be asked after");
+    assert_eq!(due, at(100).after(Duration::from_millis(100)));
+    client.now = due;
+    assert_eq!(
+        client.only(&client.holder.clone().step(Input::Timeout { used: BTreeSet::new() }, due)).1.body,
+        awaits(held(9, false))
+    );
+    client.write(6, Write::Unlock { path: path("/a"), hold: HOLD });
+    let asks = |effects: &[Effect]| sent(effects).iter().any(|(_, body)| matches!(body, Body::AwaitHolds { .. }));
+    assert!(!asks(&client.timeout(&[])), "it was given back");
+}
+
+#[test]
+fn what_is_given_back_is_not_held_from_that_moment_and_never_told_to_be_over() {
+    let mut client = Client::leased();
+    client.lock(Some(9), 1);
+    client.write(6, Write::Unlock { path: path("/a"), hold: HOLD });
+    assert_eq!(client.certain(), Duration::ZERO, "before the server knows");
+    let effects = client.step(Input::Close);
+    assert!(!effects.contains(&over()));
+}
+
+#[test]
+fn holds_end_with_their_lease_their_session_and_the_client_and_that_is_told_once() {
+    let gone = |client: &mut Client| {
+        let effects = client.read(9, "/z");
+        client.only(&effects).0
+    };
+    let mut client = Client::leased();
+    client.lock(Some(9), 1);
+    let read = gone(&mut client);
+    let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(1) }];
+    let result = Ok(answer(Some(value(9)), None));
+    let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
+    assert!(effects.contains(&over()));
+    assert!(!client.step(Input::Close).contains(&over()));
+
+    let mut client = Client::leased();
+    client.lock(Some(9), 1);
+    let read = gone(&mut client);
+    assert!(client.refuse(read, Refusal::SessionGone { session: SESSION }).contains(&over()));
+
+    let mut client = Client::leased();
+    client.lock(Some(9), 1);
+    assert!(client.step(Input::Close).contains(&over()));
+}
+
+#[test]
+fn a_lease_under_which_there_are_holds_is_renewed_though_nothing_is_read() {
+    let mut client = Client::leased();
+    client.lock(Some(9), 1);
+    let mut renewals = 0;
+    for _ in 0..20 {
+        client.now = client.holder.next_deadline().expect("always something").max(client.now);
+        for (ticket, request) in requests(&client.timeout(&[])) {
+            match request.body {
+                Body::KeepAlive => {
+                    renewals += usize::from(!request.header.renew.is_empty());
+                    client.renew(ticket, promise("/", 1));
+                }
+                Body::AwaitHolds { .. } => assert!(request.header.renew.is_empty(), "its answer is long in coming"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(renewals >= 3 && client.certain() > Duration::ZERO);
+}
+
+#[test]
+fn another_connection_is_asked_anew() {
+    let (mut client, ticket) = waiting();
+    client.step(Input::Disconnected);
+    assert_eq!(client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, false))])), [], "nobody listens there");
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    let asked: Vec<Body> = sent(&effects).into_iter().map(|(_, body)| body).collect();
+    assert!(asked.contains(&awaits(HoldStatus::Waiting)), "{asked:?}");
+}
+
+#[test]
+fn a_leader_that_cannot_tell_is_asked_again_later() {
+    let (mut client, ticket) = waiting();
+    assert_eq!(sent(&client.refuse(ticket, Refusal::Retry)), []);
+    client.now = at(100).after(Duration::from_millis(100));
+    let (_, body) = sent(&client.timeout(&[])).pop().expect("it asks again");
+    assert_eq!(body, awaits(HoldStatus::Waiting));
+}

@@ -1,0 +1,196 @@
+//! Holds: who is told what, and when. How they are granted is the state's to know.
+
+use super::*;
+use crate::{
+    command::Written,
+    hold::{HoldMode, HoldStatus, Taken},
+    id::{HoldId, Token},
+    message::{AwaitHold, HoldInfo},
+};
+
+use HoldMode::{Exclusive, Shared};
+
+impl World {
+    fn lock(&mut self, session: SessionId, mode: HoldMode, delay: Duration) -> Taken {
+        self.write(session, Write::Lock { path: path("/a"), mode, wait: true, delay });
+        match answer(&self.commit()) {
+            Answer::Written { written: Written { taken: Some(taken), .. }, .. } => *taken,
+            other => panic!("taken: {other:?}"),
+        }
+    }
+
+    fn locker(&mut self, mode: HoldMode) -> (SessionId, Taken) {
+        let session = self.session();
+        self.acquire(session, None);
+        let taken = self.lock(session, mode, Duration::ZERO);
+        (session, taken)
+    }
+
+    fn await_hold(&mut self, session: SessionId, hold: HoldId, known: HoldStatus) -> Vec<Effect> {
+        let holds = vec![AwaitHold { path: path("/a"), hold, known }];
+        self.request(session, Body::AwaitHolds { holds })
+    }
+
+    fn infos(&mut self) -> Vec<HoldInfo> {
+        match answer(&self.request(SessionId(0), Body::Inspect(Inspect::Holds { path: path("/a") }))) {
+            Answer::HoldInfos(infos) => infos,
+            other => panic!("holds: {other:?}"),
+        }
+    }
+}
+
+fn held(taken: &Taken, is_wanted: bool) -> HoldStatus {
+    HoldStatus::Held { token: taken.token.expect("it is held"), mode: taken.mode, is_wanted }
+}
+
+fn told(effects: &[Effect]) -> Vec<Vec<(HoldId, HoldStatus)>> {
+    let told = |response: Response| match response.result {
+        Ok(Answer::Holds(told)) => Some(told),
+        _ => None,
+    };
+    replies(effects).into_iter().filter_map(told).collect()
+}
+
+#[test]
+fn who_waits_is_told_when_it_is_his_turn_and_nobody_else_is() {
+    let mut world = World::new();
+    let (first, one) = world.locker(Exclusive);
+    let (second, two) = world.locker(Exclusive);
+    let (third, three) = world.locker(Exclusive);
+    assert_eq!((two.token, three.token), (None, None));
+    for (session, taken) in [(second, &two), (third, &three)] {
+        assert_eq!(world.await_hold(session, taken.hold, HoldStatus::Waiting), []);
+    }
+    world.write(first, Write::Unlock { path: path("/a"), hold: one.hold });
+    let status = HoldStatus::Held { token: Token(5), mode: Exclusive, is_wanted: true };
+    assert_eq!(told(&world.commit()), [[(two.hold, status)]]);
+}
+
+#[test]
+fn a_holder_is_told_that_somebody_waits() {
+    let mut world = World::new();
+    let (first, one) = world.locker(Shared);
+    assert_eq!(world.await_hold(first, one.hold, held(&one, false)), []);
+    let second = world.session();
+    world.acquire(second, None);
+    world.write(second, Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay: Duration::ZERO });
+    assert_eq!(told(&world.commit()), [[(one.hold, held(&one, true))]]);
+}
+
+#[test]
+fn what_is_known_already_is_answered_at_once_by_whichever_leader() {
+    let mut world = World::new();
+    let (session, one) = world.locker(Exclusive);
+    world.fail_over();
+    world.request(session, Body::Register);
+    let effects = world.await_hold(session, one.hold, HoldStatus::Waiting);
+    assert_eq!(told(&effects), [[(one.hold, held(&one, false))]]);
+    let effects = world.await_hold(session, HoldId(99), HoldStatus::Waiting);
+    assert_eq!(told(&effects), [[(HoldId(99), HoldStatus::Over)]]);
+}
+
+#[test]
+fn a_later_request_takes_the_place_of_an_earlier_and_none_is_left_unanswered() {
+    let mut world = World::new();
+    let (session, one) = world.locker(Exclusive);
+    assert_eq!(world.await_hold(session, one.hold, held(&one, false)), []);
+    let effects = world.await_hold(session, one.hold, held(&one, false));
+    assert_eq!(told(&effects), [[]], "the earlier one");
+    let effects = world.request(session, Body::Register);
+    assert!(matches!(&replies(&effects)[0].result, Err(Refusal::Retry)), "{effects:?}");
+    assert_eq!(world.await_hold(session, one.hold, held(&one, false)), []);
+    let effects = world.lessor.clone().step_down(&world.state, world.now);
+    assert!(matches!(&replies(&effects)[..], [Response { result: Err(Refusal::Retry), .. }]));
+    world.request(session, Body::Close);
+    let effects = world.commit();
+    assert_eq!(told(&effects), [[(one.hold, HoldStatus::Over)]]);
+}
+
+#[test]
+fn a_hold_ends_with_its_lease_and_its_margin_and_not_before() {
+    let mut world = World::new();
+    let (_, one) = world.locker(Exclusive);
+    let (second, two) = world.locker(Exclusive);
+    let incarnation = two.incarnation;
+    let mut passed = Duration::ZERO;
+    while world.state.hold_status(&path("/a"), one.hold) != HoldStatus::Over {
+        world.pass(clock::STEP_EVERY);
+        passed += clock::STEP_EVERY;
+        world.renew(second, incarnation).expect("it lives");
+    }
+    let margin = VolumeSettings::DEFAULT.skew_margin();
+    assert!(passed >= TERM + margin && passed < TERM + margin + world.state.tick() * 2, "{passed:?}");
+    assert!(matches!(world.state.hold_status(&path("/a"), two.hold), HoldStatus::Held { .. }));
+}
+
+#[test]
+fn a_lost_hold_keeps_its_node_for_its_delay_also_under_the_next_leader() {
+    for fails_over in [false, true] {
+        let mut world = World::new();
+        let first = world.session();
+        world.acquire(first, None);
+        let delay = TERM * 3;
+        world.lock(first, Exclusive, delay);
+        let (second, two) = world.locker(Exclusive);
+        let mut passed = Duration::ZERO;
+        let mut lost_after = None;
+        while world.state.hold_status(&path("/a"), two.hold) == HoldStatus::Waiting {
+            world.pass(TERM / 10);
+            passed += TERM / 10;
+            world.renew(second, two.incarnation).expect("it lives");
+            if lost_after.is_none() && world.infos().iter().any(|info| info.is_lost) {
+                lost_after = Some(passed);
+                if fails_over {
+                    world.fail_over();
+                    world.request(second, Body::Register);
+                }
+            }
+        }
+        let kept = passed - lost_after.expect("it was lost");
+        assert!(kept + TERM / 10 >= delay && kept <= delay + TERM, "{kept:?}");
+    }
+}
+
+#[test]
+fn a_lock_under_a_lease_whose_end_is_proposed_is_refused() {
+    let mut world = World::new();
+    let session = world.session();
+    world.acquire(session, None);
+    let is_end =
+        |(command, _): &(Command, Reason)| matches!(command, Command::Expire { lease: LeaseKey::Volume(..), .. });
+    while !world.lessor.outbox.iter().any(is_end) {
+        world.commit();
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    let effects =
+        world.write(session, Write::Lock { path: path("/a"), mode: Shared, wait: true, delay: Duration::ZERO });
+    let refusal = WriteRefusal::NoVolumeLease { path: path("/a"), volume: Path::root() };
+    assert_eq!(result(&effects), Err(Refusal::Write(refusal)));
+}
+
+#[test]
+fn the_queue_can_be_looked_at() {
+    let mut world = World::new();
+    let (first, one) = world.locker(Exclusive);
+    let (second, two) = world.locker(Shared);
+    let infos = world.infos();
+    let rows: Vec<_> = infos.iter().map(|info| (info.hold, info.session, info.mode, info.token)).collect();
+    assert_eq!(rows, [(one.hold, first, Exclusive, one.token), (two.hold, second, Shared, None)]);
+    assert!(infos.iter().all(|info| info.name == "test" && info.remaining > TERM && !info.is_lost));
+}
+
+#[test]
+fn what_is_too_much_is_refused_with_the_numbers() {
+    let mut world = World::new();
+    let (session, one) = world.locker(Exclusive);
+    let hold = AwaitHold { path: path("/a"), hold: one.hold, known: held(&one, false) };
+    let most = crate::message::AWAIT_HOLDS_MAX;
+    let effects = world.request(session, Body::AwaitHolds { holds: vec![hold; most + 1] });
+    let error = crate::limits::LimitError::Holds { got: most + 1, expected: most };
+    assert_eq!(result(&effects), Err(error.into()));
+    let delay = Limits::DELAY_MAX + MILLI;
+    let effects = world.write(session, Write::Lock { path: path("/b"), mode: Shared, wait: true, delay });
+    let error = crate::limits::LimitError::Delay { path: path("/b"), got: delay, most: Limits::DELAY_MAX };
+    assert_eq!(result(&effects), Err(error.into()));
+}

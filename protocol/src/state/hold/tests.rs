@@ -1,0 +1,251 @@
+use super::{super::fixture::*, *};
+use crate::command::{Command, Outcome, Write};
+
+const ZERO: Duration = Duration::ZERO;
+
+fn lock(at: &str, mode: HoldMode, wait: bool) -> Write {
+    Write::Lock { path: path(at), mode, wait, delay: ZERO }
+}
+
+fn convert(at: &str, hold: HoldId, mode: HoldMode, wait: bool) -> Write {
+    Write::Convert { path: path(at), hold, mode, wait }
+}
+
+fn unlock(at: &str, hold: HoldId) -> Write {
+    Write::Unlock { path: path(at), hold }
+}
+
+/// Sessions with a lease on the root, and what they ask for.
+struct Crowd {
+    fixture: Fixture,
+    sessions: Vec<SessionId>,
+}
+
+impl Crowd {
+    fn new(count: usize) -> Self {
+        let mut fixture = Fixture::new();
+        let sessions = (0..count).map(|_| fixture.open()).collect::<Vec<_>>();
+        for session in &sessions {
+            fixture.acquire(*session, "/");
+        }
+        Self { fixture, sessions }
+    }
+
+    fn ask(&mut self, place: usize, write: Write) -> Result<Option<Taken>, WriteRefusal> {
+        let written = self.fixture.write(self.sessions[place], write)?;
+        Ok(written.taken.map(|taken| *taken))
+    }
+
+    fn lock(&mut self, place: usize, mode: HoldMode) -> (HoldId, Option<Token>) {
+        let taken = self.ask(place, lock("/a", mode, true)).expect("it may wait").expect("a hold");
+        (taken.hold, taken.token)
+    }
+
+    fn token(&self, hold: HoldId) -> Option<Token> {
+        match self.fixture.state.hold_status(&path("/a"), hold) {
+            HoldStatus::Held { token, .. } => Some(token),
+            HoldStatus::Waiting | HoldStatus::Over => None,
+        }
+    }
+
+    fn lease(&self, place: usize) -> LeaseKey {
+        LeaseKey::Volume(self.sessions[place], path("/"))
+    }
+
+    fn expire(&mut self, lease: LeaseKey) {
+        let found = self.fixture.state.lease(&lease).expect("a lease");
+        let (incarnation, horizon) = (found.incarnation, found.horizon);
+        assert_eq!(self.fixture.run(Command::Expire { lease, incarnation, horizon }), Outcome::Expired);
+    }
+}
+
+use HoldMode::{Exclusive, Shared};
+
+#[test]
+fn a_hold_names_the_lease_under_which_it_lives_and_changes_no_node() {
+    let mut crowd = Crowd::new(1);
+    let taken = crowd.ask(0, lock("/a/b", Exclusive, false)).expect("free").expect("a hold");
+    let incarnation = crowd.fixture.state.lease(&crowd.lease(0)).expect("a lease").incarnation;
+    let expected = Taken { hold: HoldId(1), mode: Exclusive, token: Some(Token(2)), volume: path("/"), incarnation };
+    assert_eq!(taken, expected);
+    assert_eq!((crowd.fixture.state.revision().0, crowd.fixture.state.node(&path("/a"))), (0, None));
+    assert!(crowd.fixture.state.is_held_under(Token(2)) && !crowd.fixture.state.is_held_under(Token(1)));
+}
+
+#[test]
+fn holds_are_granted_in_the_order_of_arrival_and_readers_do_not_starve_a_writer() {
+    let mut crowd = Crowd::new(5);
+    let (first, token) = crowd.lock(0, Shared);
+    assert!(token.is_some());
+    let (writer, token) = crowd.lock(1, Exclusive);
+    assert_eq!(token, None);
+    let readers = [crowd.lock(2, Shared), crowd.lock(3, Shared)];
+    assert!(readers.iter().all(|(_, token)| token.is_none()), "they came after the writer");
+    let last = crowd.lock(4, Exclusive).0;
+    crowd.ask(0, unlock("/a", first)).expect("it is held");
+    let held = crowd.token(writer).expect("its turn");
+    crowd.ask(1, unlock("/a", writer)).expect("it is held");
+    let [one, two] = readers.map(|(hold, _)| crowd.token(hold).expect("both, together"));
+    assert!(held < one && one < two, "tokens grow");
+    crowd.ask(2, unlock("/a", readers[0].0)).expect("it is held");
+    assert_eq!(crowd.token(last), None, "one reader is left");
+    crowd.ask(3, unlock("/a", readers[1].0)).expect("it is held");
+    assert!(crowd.token(last).is_some_and(|last| last > two));
+}
+
+#[test]
+fn who_does_not_wait_is_told_who_is_in_the_way() {
+    let mut crowd = Crowd::new(3);
+    let (_, token) = crowd.lock(0, Exclusive);
+    crowd.lock(1, Shared);
+    let refusal =
+        WriteRefusal::Held { path: path("/a"), holder: crowd.sessions[0], token: token.expect("free"), waiting: 1 };
+    assert_eq!(crowd.ask(2, lock("/a", Shared, false)), Err(refusal.clone()));
+    assert_eq!(refusal.to_string(), "/a is held by session 1 under token 2, and 1 wait for it: expected it to be free");
+    assert_eq!(crowd.fixture.state.holds().count(), 2, "nothing is left of it");
+}
+
+#[test]
+fn a_hold_needs_a_lease_on_the_volume_of_its_node() {
+    let mut crowd = Crowd::new(1);
+    crowd.ask(0, create_volume("/v", 5)).expect("new");
+    let refusal = WriteRefusal::NoVolumeLease { path: path("/v/a"), volume: path("/v") };
+    assert_eq!(crowd.ask(0, lock("/v/a", Shared, true)), Err(refusal));
+}
+
+#[test]
+fn what_ends_with_its_lease_makes_room_for_those_whose_lease_lives() {
+    let mut crowd = Crowd::new(3);
+    let (first, _) = crowd.lock(0, Exclusive);
+    let (second, _) = crowd.lock(1, Exclusive);
+    let (third, _) = crowd.lock(2, Exclusive);
+    crowd.expire(crowd.lease(1));
+    assert_eq!(crowd.fixture.state.hold_status(&path("/a"), second), HoldStatus::Over);
+    crowd.expire(crowd.lease(0));
+    assert_eq!(crowd.fixture.state.hold_status(&path("/a"), first), HoldStatus::Over);
+    assert!(crowd.token(third).is_some(), "the dead one before it is not granted anything");
+}
+
+#[test]
+fn a_closed_session_and_a_new_lease_leave_no_hold() {
+    let mut crowd = Crowd::new(2);
+    crowd.lock(0, Exclusive);
+    let (second, _) = crowd.lock(1, Exclusive);
+    let lease = crowd.fixture.state.lease(&crowd.lease(0)).expect("a lease").incarnation;
+    crowd.fixture.acquire(crowd.sessions[0], "/a");
+    let kept = crowd.fixture.state.lease(&crowd.lease(0)).expect("a lease").incarnation;
+    assert_eq!(kept, lease, "a lease under which there are holds is not replaced");
+    crowd.fixture.run(Command::CloseSession { session: crowd.sessions[0] });
+    assert!(crowd.token(second).is_some());
+    let refusal = WriteRefusal::VolumeCarries { path: path("/v"), session: crowd.sessions[1] };
+    crowd.ask(1, create_volume("/v", 5)).expect("new");
+    crowd.fixture.acquire(crowd.sessions[1], "/v");
+    crowd.ask(1, lock("/v/x", Shared, false)).expect("free");
+    assert_eq!(crowd.ask(1, Write::RemoveVolume { path: path("/v") }), Err(refusal));
+}
+
+#[test]
+fn only_its_session_gives_a_hold_back() {
+    let mut crowd = Crowd::new(2);
+    let (hold, _) = crowd.lock(0, Exclusive);
+    let not_found = |at: &str| Err(WriteRefusal::HoldNotFound { path: path(at), hold });
+    assert_eq!(crowd.ask(1, unlock("/a", hold)), not_found("/a"));
+    assert_eq!(crowd.ask(0, unlock("/b", hold)), not_found("/b"));
+    assert_eq!(crowd.ask(0, unlock("/a", hold)), Ok(None));
+    assert_eq!(crowd.ask(0, unlock("/a", hold)), not_found("/a"));
+}
+
+#[test]
+fn a_shared_hold_becomes_exclusive_when_the_others_have_left_and_gets_another_token() {
+    let mut crowd = Crowd::new(4);
+    let (one, old) = crowd.lock(0, Shared);
+    let (two, _) = crowd.lock(1, Shared);
+    let (writer, _) = crowd.lock(2, Exclusive);
+    let held = crowd.ask(0, convert("/a", one, Exclusive, false));
+    assert!(matches!(held, Err(WriteRefusal::Held { holder, .. }) if holder == crowd.sessions[1]), "{held:?}");
+    let taken = crowd.ask(0, convert("/a", one, Exclusive, true)).expect("it may wait").expect("a hold");
+    assert_eq!((taken.mode, taken.token), (Shared, old), "it is held shared meanwhile");
+    let refusal = Err(WriteRefusal::UpgradePending { path: path("/a") });
+    assert_eq!(crowd.ask(1, convert("/a", two, Exclusive, true)), refusal, "they would wait for each other");
+    assert_eq!(crowd.lock(3, Shared).1, None, "nobody new comes before it");
+    crowd.ask(1, unlock("/a", two)).expect("it is held");
+    let status = crowd.fixture.state.hold_status(&path("/a"), one);
+    let HoldStatus::Held { token, mode: Exclusive, is_wanted: true } = status else { panic!("{status:?}") };
+    assert!(Some(token) > old && !crowd.fixture.state.is_held_under(old.expect("held")));
+    assert_eq!(crowd.token(writer), None, "it goes before those who wait for the node");
+}
+
+#[test]
+fn an_exclusive_hold_that_becomes_shared_lets_others_in_and_keeps_its_token() {
+    let mut crowd = Crowd::new(2);
+    let (one, token) = crowd.lock(0, Exclusive);
+    let (two, _) = crowd.lock(1, Shared);
+    let waits = Err(WriteRefusal::HoldWaits { path: path("/a"), hold: two });
+    assert_eq!(crowd.ask(1, convert("/a", two, Exclusive, true)), waits);
+    crowd.ask(0, convert("/a", one, Shared, true)).expect("it is held");
+    assert_eq!(crowd.token(one), token);
+    assert!(crowd.token(two).is_some());
+}
+
+#[test]
+fn a_lost_hold_keeps_its_node_for_the_delay_that_was_asked_for() {
+    let mut crowd = Crowd::new(2);
+    let delay = Duration::from_secs(7);
+    let write = Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay };
+    let taken = crowd.ask(0, write).expect("free").expect("a hold");
+    let (second, _) = crowd.lock(1, Exclusive);
+    crowd.fixture.time = seconds(100);
+    crowd.expire(crowd.lease(0));
+    assert_eq!(crowd.token(second), None);
+    assert_eq!(crowd.fixture.state.hold_status(&path("/a"), taken.hold), HoldStatus::Over);
+    assert!(!crowd.fixture.state.is_held_under(taken.token.expect("free")));
+    let lease = crowd.fixture.state.lease(&LeaseKey::Delay(taken.hold)).expect("a lease of its own");
+    assert_eq!((lease.term, lease.horizon), (delay, seconds(108)), "the delay and a tick from then");
+    crowd.expire(LeaseKey::Delay(taken.hold));
+    assert!(crowd.token(second).is_some());
+}
+
+#[test]
+fn a_hold_with_a_delay_that_is_given_back_keeps_nobody_waiting() {
+    let mut crowd = Crowd::new(3);
+    let write = || Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay: Duration::from_secs(7) };
+    let first = crowd.ask(0, write()).expect("free").expect("a hold").hold;
+    let second = crowd.ask(1, write()).expect("it may wait").expect("a hold").hold;
+    let (third, _) = crowd.lock(2, Exclusive);
+    crowd.ask(0, unlock("/a", first)).expect("it is held");
+    assert!(crowd.token(second).is_some());
+    crowd.fixture.run(Command::CloseSession { session: crowd.sessions[1] });
+    assert!(crowd.token(third).is_some(), "a client that closes its session has stopped");
+}
+
+#[test]
+fn there_are_so_many_holds_on_a_node_and_no_more() {
+    let mut crowd = Crowd::new(1);
+    for _ in 0..HOLDS_PER_NODE_MAX {
+        crowd.fixture.state.lock(crowd.sessions[0], &path("/a"), (Shared, ZERO), &mut BTreeSet::new());
+    }
+    let refusal = WriteRefusal::TooManyHolds { path: path("/a"), got: HOLDS_PER_NODE_MAX, most: HOLDS_PER_NODE_MAX };
+    assert_eq!(crowd.ask_without_rows(lock("/a", Shared, true)), Err(refusal));
+}
+
+impl Crowd {
+    /// What the first session is refused, without a look at rows that were never stored.
+    fn ask_without_rows(&self, write: Write) -> Result<(), WriteRefusal> {
+        self.fixture.state.footprint(self.sessions[0], &write).map(|_| ())
+    }
+}
+
+#[test]
+fn the_lessor_is_told_which_nodes_holds_have_changed() {
+    let mut crowd = Crowd::new(2);
+    crowd.lock(0, Exclusive);
+    crowd.lock(1, Exclusive);
+    let write = lock("/b", Shared, true);
+    let command = crowd.fixture.command(crowd.sessions[0], write);
+    assert_eq!(crowd.fixture.apply_command(command).held(), BTreeSet::from([path("/b")]));
+    let lease = crowd.lease(0);
+    let found = crowd.fixture.state.lease(&lease).expect("a lease");
+    let (incarnation, horizon) = (found.incarnation, found.horizon);
+    let applied = crowd.fixture.apply_command(Command::Expire { lease, incarnation, horizon });
+    assert_eq!(applied.held(), BTreeSet::from([path("/a"), path("/b")]));
+}
