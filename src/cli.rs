@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use leasehold_protocol::path::{Path, PathError};
 
 use crate::{
-    bench,
+    bench, child,
     commands::{
         self, Request,
         kept::{self, Stop},
@@ -73,6 +73,15 @@ enum Command {
     DemoReplica(serve::Args),
     /// Run a server: by itself, or as a replica of a cluster
     Serve(serve::Args),
+    /// A command of `lock`, before it is that command
+    #[command(hide = true)]
+    BecomeCommand {
+        /// The process that it ends with.
+        parent: u32,
+        /// The command.
+        #[arg(last = true)]
+        command: Vec<OsString>,
+    },
     /// Run commands, one a line from standard input, in one session with its cache
     Shell,
     #[command(flatten)]
@@ -112,6 +121,17 @@ impl Command {
             Self::DemoClient => demo::client::run().await,
             Self::DemoReplica(args) => demo::replica::run(args, output).await,
             Self::Shell => shell::run(global, output).await.map_err(|failure| failure.of("shell")),
+            Self::BecomeCommand { parent, command } => {
+                let Err((failure, status)) = child::become_command(parent, &command);
+                output.failure(&failure);
+                Ok(status)
+            }
+            Self::Request(Request::Lock(lock)) if lock.has_command() => {
+                let context = Context::new(global, output, "lock");
+                let status = lock.run_command(&context).await;
+                context.close().await;
+                status
+            }
             Self::Request(request) => {
                 let context = Context::new(global, output, request.name());
                 let result = carry_out(request, &context).await;

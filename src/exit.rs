@@ -8,18 +8,33 @@ use leasehold_protocol::{command::WriteRefusal, message::Refusal};
 
 /// An exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Status {
     /// Done.
-    Done = 0,
+    Done,
     /// Refused: it changed nothing.
-    Refused = 1,
+    Refused,
     /// Not understood.
-    Usage = 2,
+    Usage,
     /// No server answers, or none that a quorum follows. It changed nothing.
-    Unavailable = 3,
+    Unavailable,
     /// It may have taken effect, or may still.
-    Unknown = 4,
+    Unknown,
+    /// That of a command that was run.
+    Command(u8),
+}
+
+impl Status {
+    /// The number that the process ends with.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Refused => 1,
+            Self::Usage => 2,
+            Self::Unavailable => 3,
+            Self::Unknown => 4,
+            Self::Command(code) => code,
+        }
+    }
 }
 
 /// Why a command was not done.
@@ -106,6 +121,11 @@ fn kind_of(refusal: &WriteRefusal) -> &'static str {
         WriteRefusal::Leased { .. } => "leased",
         WriteRefusal::NotALeaf { .. } => "not_a_leaf",
         WriteRefusal::VolumeCarries { .. } => "volume_carries",
+        WriteRefusal::Held { .. } => "held",
+        WriteRefusal::HoldNotFound { .. } => "hold_not_found",
+        WriteRefusal::HoldWaits { .. } => "hold_waits",
+        WriteRefusal::UpgradePending { .. } => "upgrade_pending",
+        WriteRefusal::TooManyHolds { .. } => "too_many_holds",
     }
 }
 
@@ -124,7 +144,7 @@ mod tests {
     #[test]
     fn statuses_are_what_scripts_rely_on() {
         let statuses = [Status::Done, Status::Refused, Status::Usage, Status::Unavailable, Status::Unknown];
-        assert_eq!(statuses.map(|status| status as u8), [0, 1, 2, 3, 4]);
+        assert_eq!(statuses.map(Status::code), [0, 1, 2, 3, 4]);
         let exists = WriteRefusal::Exists { path: Path::root(), create_revision: Revision(7) };
         assert_eq!(Failure::from_refusal(&exists.into()).status, Status::Refused);
         assert_eq!(Failure::from_refusal(&Refusal::Unknown).status, Status::Unknown);

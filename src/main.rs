@@ -4,6 +4,7 @@
 //! `leasehold-server` and `leasehold-client-cache`.
 
 mod bench;
+mod child;
 mod cli;
 mod commands;
 mod context;
@@ -22,5 +23,5 @@ mod words;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> std::process::ExitCode {
-    std::process::ExitCode::from(cli::run(std::env::args_os()) as u8)
+    std::process::ExitCode::from(cli::run(std::env::args_os()).code())
 }

@@ -4,6 +4,7 @@
 //! checking the epoch, installing and registering are one step each (S4). It is never held across an await. Readers of
 //! cached copies do not take it.
 
+mod holds;
 mod house;
 mod keeping;
 
@@ -16,7 +17,7 @@ use std::{
 use leasehold_protocol::{
     command::{Write, Written},
     holder::{self, Config, Effect, Holder, Input, ReadId, Ticket, WriteId},
-    id::{LeaseId, SessionId, Stamp},
+    id::{HoldId, LeaseId, SessionId, Stamp},
     message::{Body, Consent, Recall, Request, Response},
     object::{Content, Object},
     path::Path,
@@ -30,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cache::Cache,
     clock,
+    hold::HoldCell,
     key_lease::{Held, Keeper},
     leases::Leases,
     options::Options,
@@ -84,6 +86,8 @@ struct Core {
     keepers: HashMap<LeaseId, Keeper>,
     /// Who wants to know when the lease is over that a node goes with.
     carried: HashMap<u64, (Path, CancellationToken)>,
+    /// What guards know of their holds.
+    holds: HashMap<HoldId, (Path, HoldCell)>,
     last_id: u64,
     orders: Option<mpsc::UnboundedSender<Order>>,
     /// Dropped from the cache; the policy has yet to be told. At most as many as there were copies.
@@ -137,6 +141,7 @@ impl Driver {
             writes: HashMap::new(),
             keepers: HashMap::new(),
             carried: HashMap::new(),
+            holds: HashMap::new(),
             last_id: 0,
             orders: None,
             forgotten: VecDeque::new(),
@@ -178,6 +183,7 @@ impl Driver {
         let write = WriteId(core.next_id());
         let (sender, receiver) = oneshot::channel();
         core.writes.insert(write, sender);
+        core.lower(&change);
         self.step(&mut core, Input::Write { write, change });
         (write, receiver)
     }
@@ -298,6 +304,9 @@ impl Driver {
             },
             Effect::ReadFailed { reads, error } => core.finish(reads, || Fetched::Failed(error.clone())),
             Effect::WriteDone { write, result } => {
+                if let Ok(written) = &result {
+                    core.taken(written);
+                }
                 if let Some(waiter) = core.writes.remove(&write) {
                     // Whoever waited may have gone this very moment.
                     let _ = waiter.send(result);
@@ -309,6 +318,8 @@ impl Driver {
                 }
             }
             Effect::LeaseOver { id } => core.end_lease(id),
+            Effect::HoldChanged { hold, status } => core.hold_changed(hold, status),
+            Effect::HoldsOver { holds } => core.holds_over(holds, step),
             Effect::CarriedGone { nodes } => core.end_carried(|path| nodes.contains(path)),
             Effect::Connection(connection) => {
                 if let holder::Connection::Expired { .. } = connection {

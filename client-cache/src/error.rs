@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use leasehold_protocol::{id::LeaseId, limits::LimitError, message::Refusal};
+use leasehold_protocol::{id::LeaseId, limits::LimitError, message::Refusal, path::Path};
 
 /// Why there was nobody to ask.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +75,36 @@ pub enum ReadError {
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
+}
+
+/// Why there is no hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LockError {
+    /// It was refused, or there was nobody to ask.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The request was not answered in time. If it is granted, it is given back.
+    #[error("the request for a hold on {path} was not answered within {after:?}")]
+    TimedOut {
+        /// The node.
+        path: Path,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// Somebody was in the way for longer than was to be waited. The request is withdrawn.
+    #[error("{path} was not free within {after:?}")]
+    NotGranted {
+        /// The node.
+        path: Path,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The session lost its lease on the node's volume, and the hold or the place in the queue with it.
+    #[error("the hold on {path} is lost: no server was heard of in time, or the session is over")]
+    Lost {
+        /// The node.
+        path: Path,
+    },
 }
 
 /// Why a write was not acknowledged, and whether it may still happen.

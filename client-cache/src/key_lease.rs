@@ -70,7 +70,7 @@ impl Keeper {
 /// listening to that. What is in the middle of an act then can be kept from doing harm only by whoever it acts on.
 #[derive(Debug)]
 pub struct KeyLease {
-    driver: Arc<Driver>,
+    client: Client,
     id: LeaseId,
     number: u64,
     held: watch::Receiver<Held>,
@@ -115,14 +115,14 @@ impl KeyLease {
     ///
     /// [`WriteError`]; refused if the lease is gone already.
     pub async fn revoke(self) -> Result<Written, WriteError> {
-        let timeout = self.driver.options.timeout;
-        self.driver.carry(Write::RevokeLease { id: self.id }, timeout).await
+        let timeout = self.client.driver().options.timeout;
+        self.client.driver().carry(Write::RevokeLease { id: self.id }, timeout).await
     }
 }
 
 impl Drop for KeyLease {
     fn drop(&mut self) {
-        self.driver.let_go(self.id, self.number);
+        self.client.driver().let_go(self.id, self.number);
     }
 }
 
@@ -226,7 +226,7 @@ impl Client {
     pub async fn keep_lease(&self, id: LeaseId) -> Result<KeyLease, LeaseError> {
         let after = self.driver().options.timeout;
         let (number, mut held, over) = self.driver().keep(id);
-        let mut lease = KeyLease { driver: self.shared_driver(), id, number, held: held.clone(), over };
+        let mut lease = KeyLease { client: self.clone(), id, number, held: held.clone(), over };
         let answered = tokio::time::timeout(after, held.wait_for(|held| *held != Held::Asked)).await;
         let is_closed = self.driver().over.is_cancelled();
         match answered.map(|held| held.map(|held| *held)) {

@@ -27,6 +27,7 @@ mod clock;
 mod connection;
 mod driver;
 mod error;
+mod hold;
 mod inspect;
 mod key_lease;
 mod leases;
@@ -42,7 +43,8 @@ mod write;
 
 pub use cache::ENTRY_OVERHEAD_BYTES;
 pub use client::Client;
-pub use error::{ConnectError, InspectError, LeaseError, ReadError, Unavailable, WriteError};
+pub use error::{ConnectError, InspectError, LeaseError, LockError, ReadError, Unavailable, WriteError};
+pub use hold::{Hold, LockOptions, Wait};
 pub use inspect::cluster;
 pub use key_lease::{KeyLease, LeaseOptions, RegisterCondition, RegisterOptions, Registration};
 pub use options::Options;
@@ -54,8 +56,9 @@ pub use write::{DeleteOptions, PutOptions};
 
 pub use leasehold_protocol::{
     command::{Attach, Condition, Write, WriteRefusal, Written},
-    id::{LeaseId, Revision, SessionId},
-    message::{ClusterInfo, HolderInfo, LeaseInfo, MemberInfo, Refusal, VolumeInfo, WaitInfo},
+    hold::{HoldMode, HoldStatus, Taken},
+    id::{HoldId, LeaseId, Revision, SessionId, Token},
+    message::{ClusterInfo, HoldInfo, HolderInfo, LeaseInfo, MemberInfo, Refusal, VolumeInfo, WaitInfo},
     object::{Children, Content, Data, Kind, Owner, Stat, Value},
     path::{Path, PathError},
     time::{DriftAllowance, DriftError},

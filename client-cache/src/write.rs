@@ -73,7 +73,7 @@ impl Driver {
 }
 
 /// A write that ended before its time ran out.
-fn ended(error: holder::WriteError) -> WriteError {
+pub(crate) fn ended(error: holder::WriteError) -> WriteError {
     match error {
         holder::WriteError::Refused(refusal) => WriteError::Refused(refusal),
         holder::WriteError::NotSent => WriteError::SessionEnded,

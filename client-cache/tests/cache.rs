@@ -2,6 +2,8 @@
 //! leases.
 
 mod common;
+#[path = "holds/mod.rs"]
+mod holds;
 #[path = "leases/mod.rs"]
 mod leases;
 

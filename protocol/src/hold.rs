@@ -48,6 +48,8 @@ pub enum HoldStatus {
 /// What a request for a hold came to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Taken {
+    /// The node.
+    pub path: Path,
     /// Names it from now on.
     pub hold: HoldId,
     /// As what it is held, or asked for.

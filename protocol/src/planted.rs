@@ -188,6 +188,8 @@ bugs! {
     SharedHoldOvertakes,
     /// A hold that is made exclusive keeps the token that it had shared (S10). Read.
     TokenKeptByUpgrade,
+    /// A hold that is made shared counts as exclusive until the answer is here: others were granted it meanwhile. Here.
+    LoweredByAnswer,
     /// A hold is given back by whoever names it. Read.
     HoldTakenByAnyone,
     /// The holder counts a hold under whatever lease it has on the volume by now. Elsewhere: Jepsen on etcd 3.4.3.

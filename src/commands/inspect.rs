@@ -1,7 +1,13 @@
 //! Who holds leases on a node, and what its writes wait for: as the leader sees it at this moment.
 
 use clap::Args;
-use leasehold_protocol::{id::SessionId, message::WaitInfo, object::Kind, path::Path};
+use leasehold_protocol::{
+    hold::HoldMode,
+    id::SessionId,
+    message::{HoldInfo, WaitInfo},
+    object::Kind,
+    path::Path,
+};
 use serde::Serialize;
 
 use super::inspect_failure;
@@ -21,11 +27,59 @@ pub(crate) struct Holders {
     pub(crate) path: Path,
 }
 
-/// The sessions that hold leases on a node's objects.
+/// The sessions that hold leases on a node's objects, and those that hold the node or wait for it.
 #[derive(Debug, Serialize)]
 pub(crate) struct HoldersAnswer {
     path: Path,
     holders: Vec<Holder>,
+    /// In the order of arrival.
+    holds: Vec<HoldRow>,
+}
+
+/// One hold on the node.
+#[derive(Debug, Serialize)]
+struct HoldRow {
+    hold: u64,
+    session: u64,
+    name: String,
+    mode: HoldMode,
+    /// None: it waits.
+    token: Option<u64>,
+    upgrading: bool,
+    /// Its session has lost it; it keeps the node for a while.
+    lost: bool,
+    remaining_ms: u64,
+    #[serde(skip)]
+    remaining: String,
+}
+
+impl HoldRow {
+    fn of(info: HoldInfo) -> Self {
+        Self {
+            hold: info.hold.0,
+            session: info.session.0,
+            name: info.name,
+            mode: info.mode,
+            token: info.token.map(|token| token.0),
+            upgrading: info.is_upgrading,
+            lost: info.is_lost,
+            remaining_ms: duration::millis(info.remaining),
+            remaining: duration::rough(info.remaining),
+        }
+    }
+
+    fn standing(&self) -> String {
+        let mode = match self.mode {
+            HoldMode::Shared => "shared",
+            HoldMode::Exclusive => "exclusive",
+        };
+        match self.token {
+            None => format!("waits, {mode}"),
+            Some(token) if self.lost => format!("lost, token {token}"),
+            Some(token) if self.upgrading => format!("{mode}, token {token}, waits to be alone"),
+            Some(token) => format!("{mode}, token {token}"),
+        }
+    }
 }
 
 /// One of them.
@@ -45,8 +99,22 @@ impl Text for HoldersAnswer {
     fn text(&self, out: &mut Vec<u8>) {
         if self.holders.is_empty() {
             out.extend_from_slice(format!("nobody holds a lease on {}\n", visible(self.path.as_str())).as_bytes());
-            return;
+        } else {
+            self.write_leases(out);
         }
+        if !self.holds.is_empty() {
+            let mut table = Table::new(&["HOLD", "SESSION", "NAME", "STANDING", "REMAINING"]);
+            for hold in &self.holds {
+                let (id, session) = (hold.hold.to_string(), hold.session.to_string());
+                table.row([id, session, visible(&hold.name), hold.standing(), hold.remaining.clone()]);
+            }
+            table.write(out);
+        }
+    }
+}
+
+impl HoldersAnswer {
+    fn write_leases(&self, out: &mut Vec<u8>) {
         let mut table = Table::new(&["SESSION", "NAME", "OBJECT", "LEASE", "REMAINING"]);
         for holder in &self.holders {
             table.row([
@@ -63,7 +131,9 @@ impl Text for HoldersAnswer {
 
 impl Holders {
     pub(crate) async fn run(self, context: &Context) -> Result<HoldersAnswer, Failure> {
-        let holders = context.client().await?.holders(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let client = context.client().await?;
+        let holders = client.holders(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let holds = client.holds(&self.path).await.map_err(|error| inspect_failure(&error))?;
         let holders = holders.into_iter().map(|info| Holder {
             session: info.session.0,
             name: info.name,
@@ -76,7 +146,8 @@ impl Holders {
             remaining_ms: duration::millis(info.remaining),
             remaining: duration::rough(info.remaining),
         });
-        Ok(HoldersAnswer { holders: holders.collect(), path: self.path })
+        let holds = holds.into_iter().map(HoldRow::of).collect();
+        Ok(HoldersAnswer { holders: holders.collect(), holds, path: self.path })
     }
 }
 

@@ -1,4 +1,4 @@
-//! What goes on after a command has answered: a lease that is kept alive, a service that is registered.
+//! What goes on after a command has answered: a lease that is kept alive, a service that is registered, a node that is held.
 //!
 //! On the command line it goes on until it is lost, which is a failure, or until the process is told to stop, which is not. In the
 //! shell it goes on until the shell ends; if it is lost before, that is said on standard error.
@@ -6,7 +6,7 @@
 use std::{fmt, time::Duration};
 
 use leasehold_client_cache::{
-    CancellationToken, Client, Condition, ConnectionState, DeleteOptions, EventsError, KeyLease, LeaseId, Path,
+    CancellationToken, Client, Condition, ConnectionState, DeleteOptions, EventsError, Hold, KeyLease, LeaseId, Path,
     Registration, Revision,
 };
 use tokio::{
@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     lease::{RenewalAnswer, hex},
-    write_failure,
+    lock, write_failure,
 };
 use crate::{
     exit::Failure,
@@ -38,6 +38,8 @@ pub(crate) enum Kept {
     },
     /// A service is registered.
     Node(Node),
+    /// A node is held.
+    Hold(Hold),
 }
 
 /// A node that shows that its service lives.
@@ -158,6 +160,7 @@ impl fmt::Display for Kept {
         match self {
             Self::Lease { lease, .. } => write!(f, "lease keep-alive {}", hex(lease.id())),
             Self::Node(node) => write!(f, "register {}", node.path()),
+            Self::Hold(hold) => write!(f, "lock {}", hold.path()),
         }
     }
 }
@@ -167,6 +170,10 @@ impl Kept {
     async fn lost(&mut self, client: &Client, output: Option<Output>) -> Failure {
         match self {
             Self::Node(node) => node.lost(client).await,
+            Self::Hold(hold) => {
+                hold.over().cancelled().await;
+                lock::lost(hold.path())
+            }
             Self::Lease { lease, ttl } => {
                 while let Some(remaining) = lease.renewed().await {
                     if let Some(output) = output {
@@ -183,6 +190,7 @@ impl Kept {
         match self {
             Self::Lease { .. } => Ok(()),
             Self::Node(node) => node.leave(client).await,
+            Self::Hold(hold) => hold.release().await.map_err(|error| lock::lock_failure(&error)),
         }
     }
 }

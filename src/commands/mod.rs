@@ -4,6 +4,7 @@ pub(crate) mod cluster;
 pub(crate) mod inspect;
 pub(crate) mod kept;
 pub(crate) mod lease;
+pub(crate) mod lock;
 pub(crate) mod node;
 pub(crate) mod register;
 pub(crate) mod tree;
@@ -41,6 +42,8 @@ pub(crate) enum Request {
     Lease(lease::Lease),
     /// Keep a service registered while this runs: its node goes when this is stopped, or is not heard of for a term
     Register(register::Register),
+    /// Hold a node, alone or shared with others who read, while a command runs or until this is stopped
+    Lock(lock::Lock),
     /// Show which sessions hold leases on a node, and for how long
     Holders(inspect::Holders),
     /// Show what writes of a node wait for right now
@@ -65,6 +68,10 @@ pub(crate) async fn run(request: Request, context: &Context) -> Result<Box<dyn A
         Request::Volume(volume) => volume.run(context).await,
         Request::Lease(lease) => lease.run(context).await,
         Request::Register(register) => boxed(register.run(context).await),
+        Request::Lock(lock) if lock.has_command() => {
+            Err(Failure::usage("a command can be run on the command line only: expected no more than the node"))
+        }
+        Request::Lock(lock) => boxed(lock.run(context).await),
         Request::Holders(holders) => boxed(holders.run(context).await),
         Request::Why(why) => boxed(why.run(context).await),
         Request::Cluster(cluster::Cluster::Status) => boxed(cluster::status(context).await),
@@ -91,6 +98,7 @@ impl Request {
             Self::Volume(_) => "volume",
             Self::Lease(_) => "lease",
             Self::Register(_) => "register",
+            Self::Lock(_) => "lock",
             Self::Holders(_) => "holders",
             Self::Why(_) => "why",
             Self::Cluster(_) => "cluster",
@@ -113,6 +121,7 @@ impl Request {
             | Self::Tree(tree::Tree { path })
             | Self::Rm(node::Rm { path, .. })
             | Self::Register(register::Register { path, .. })
+            | Self::Lock(lock::Lock { path, .. })
             | Self::Holders(inspect::Holders { path })
             | Self::Why(inspect::Why { path }) => format!("{name} {path}"),
             Self::Import(import) => format!("{name} {} {}", import.directory.display(), import.path),

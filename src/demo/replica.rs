@@ -24,7 +24,7 @@ pub(crate) async fn run(args: serve::Args, output: Output) -> Result<Status, Fai
             let _ = std::io::stdin().read_to_end(&mut said);
             if said != STAY {
                 remove(&data);
-                std::process::exit(Status::Refused as i32);
+                std::process::exit(Status::Refused.code().into());
             }
         });
     }

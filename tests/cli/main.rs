@@ -5,6 +5,7 @@ mod common;
 
 mod bad_input;
 mod leases;
+mod locks;
 mod nodes;
 mod registration;
 mod running;

@@ -311,6 +311,7 @@ fn kind(body: &Body) -> &'static str {
         Body::Write { .. } => "Write",
         Body::Held(_) => "Held",
         Body::KeepLeases { .. } => "KeepLeases",
+        Body::AwaitHolds { .. } => "AwaitHolds",
         Body::Inspect(_) => "Inspect",
     }
 }

@@ -100,6 +100,7 @@ impl Holder {
     fn stop_acquiring(&mut self, top: &Path) {
         if let Some(acquisition) = self.acquisitions.remove(top) {
             self.tell_validities(&acquisition.path);
+            self.settle_holds();
             self.wake_waiters(acquisition);
         }
     }
@@ -144,6 +145,7 @@ impl Holder {
             self.forget_volume(asked);
         }
         self.tell_validities(&acquisition.path);
+        self.settle_holds();
         self.wake_waiters(acquisition);
         if let Revival::AllBut { covering, .. } = answer.revival {
             let incarnation = answer.promise.incarnation;
@@ -175,7 +177,6 @@ impl Holder {
     }
 
     fn begin_lease(&mut self, top: &Path, since: Incarnation, sent: Instant, answer: &Acquired, now: Instant) {
-        self.end_holds(top);
         let promise = &answer.promise;
         let until = self.ends_at(sent, promise.span.min(promise.term), now);
         let pace = Pace::new(sent, promise.span, promise.term, self.config.spread_permille, now);
@@ -241,9 +242,9 @@ impl Holder {
         self.dropped(gone);
         let carried = self.volumes.get_mut(top).map(Volume::end_lease).unwrap_or_default();
         self.tell_carried_gone(carried);
-        self.end_holds(top);
         self.tell_validity(top);
         self.held.remove(top);
         self.volumes.forget(top);
+        self.settle_holds();
     }
 }

@@ -127,7 +127,8 @@ pub enum Effect {
         /// How it stands. Not that it is over.
         status: HoldStatus,
     },
-    /// These holds are over: lost with their lease. Told once of each. Not of one that the application has given back.
+    /// These holds are over: lost with their lease, or held under one whose time has passed on this clock. Told once of each, and not
+    /// of one that the application has given back. The server may still count them: they are to be given back to it.
     HoldsOver {
         /// The holds.
         holds: Vec<HoldId>,

@@ -1,7 +1,8 @@
 //! Holds that the session has, and those that it waits for.
 //!
 //! A hold lives under one incarnation of the lease on its volume. It is held only as long as that lease holds on this clock (S1, T2):
-//! what a server says of it may be long past. When the lease is over, so is the hold, and the application is told once.
+//! what a server says of it may be long past. When the lease is over, or may be by this clock, the hold is over for the application,
+//! which is told once; what it had may still be its own at the server, and is to be given back.
 //!
 //! The holder learns of grants, and that somebody waits for what it holds, by leaving a request with the leader that is answered when
 //! something has changed. One at a time names all holds; what is held is asked after only when it has been held for a while, so that
@@ -9,10 +10,15 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{Effect, Holder, Ticket, flights::Purpose, session::Link, volumes::Ride};
+use super::{
+    Effect, Holder, Ticket,
+    flights::Purpose,
+    session::Link,
+    volumes::{Ride, Volume},
+};
 use crate::{
     command::{Write, Written},
-    hold::{HoldStatus, Taken},
+    hold::{HoldMode, HoldStatus, Taken},
     id::{HoldId, Incarnation},
     message::{AWAIT_HOLDS_MAX, AwaitHold, Body},
     path::Path,
@@ -30,6 +36,8 @@ struct OwnHold {
     volume: Path,
     incarnation: Incarnation,
     status: HoldStatus,
+    /// The application wants it to be another, and has not been answered.
+    converting: Option<HoldMode>,
 }
 
 /// All holds of this session.
@@ -40,6 +48,18 @@ pub(super) struct Holding {
     asked: Option<Ticket>,
     /// When the leader is to be asked, because it does not know of all holds, or knows less than this side.
     due: Option<Instant>,
+}
+
+impl OwnHold {
+    /// How it stands as far as the application may count on it: not alone any more, if it has asked for that.
+    fn lowered(&self, status: HoldStatus) -> HoldStatus {
+        match (status, self.converting) {
+            (HoldStatus::Held { token, is_wanted, .. }, Some(HoldMode::Shared)) => {
+                HoldStatus::Held { token, mode: HoldMode::Shared, is_wanted }
+            }
+            _ => status,
+        }
+    }
 }
 
 impl Holding {
@@ -67,14 +87,34 @@ impl Holder {
         lease.map_or(Duration::ZERO, |lease| lease.until.since(now))
     }
 
-    /// The application asks for something to be done with a hold. One that it gives back it does not use any more.
-    pub(super) fn stop_holding(&mut self, change: &Write) {
-        if let Write::Unlock { hold, .. } = change {
-            self.forget_hold(*hold);
+    /// The application wants a hold to be another. One that is to be shared is not held alone from now on: others may be granted it
+    /// before the answer is here.
+    ///
+    /// False if it asks for two things at once, of which nobody could tell which would be done last; or of a hold that waits, of which
+    /// nobody could tell whether it will wait then.
+    pub(super) fn ask_of_hold(&mut self, change: &Write) -> bool {
+        let Write::Convert { hold, mode, .. } = change else { return true };
+        let exclusive_meanwhile = self.planted(Bug::LoweredByAnswer);
+        let Some(own) = self.holding.holds.get_mut(hold) else { return true };
+        if own.converting.is_some() || own.status == HoldStatus::Waiting {
+            return false;
+        }
+        own.converting = Some(*mode).filter(|_| !exclusive_meanwhile);
+        own.status = own.lowered(own.status);
+        true
+    }
+
+    /// What was asked of a hold has ended, one way or the other.
+    pub(super) fn asked_of_hold(&mut self, change: &Write) {
+        if let Write::Convert { hold, .. } = change
+            && let Some(own) = self.holding.holds.get_mut(hold)
+        {
+            own.converting = None;
         }
     }
 
-    fn forget_hold(&mut self, id: HoldId) {
+    /// The application has given the hold back, or has been told that it is over.
+    pub(super) fn forget_hold(&mut self, id: HoldId) {
         let Some(hold) = self.holding.holds.remove(&id) else { return };
         if let Some(volume) = self.volumes.get_mut(&hold.volume) {
             volume.holds.remove(&id);
@@ -83,24 +123,29 @@ impl Holder {
 
     /// A request for a hold has come to this, before the application hears of it. Returns whether the hold is over already.
     pub(super) fn taken(&mut self, change: &Write, written: &Written, now: Instant) -> Option<HoldId> {
-        let Taken { hold, mode, token, volume, incarnation } = written.taken.as_deref()?.clone();
-        let path = change.path()?.clone();
-        let lease = self.volumes.get(&volume).and_then(|volume| volume.lease.as_ref());
-        if lease.is_none_or(|lease| lease.incarnation != incarnation) {
-            return Some(hold);
-        }
-        let is_known = self.holding.holds.contains_key(&hold);
-        // Given back meanwhile, while it was being made another.
-        if !is_known && matches!(change, Write::Convert { .. }) {
+        let Taken { path, hold, mode, token, volume, incarnation } = written.taken.as_deref()?.clone();
+        // Given back meanwhile, while it was being made another, or over.
+        if matches!(change, Write::Convert { .. }) && !self.holding.holds.contains_key(&hold) {
             return None;
+        }
+        let is_held = token.is_some() && !self.planted(Bug::HoldWithoutClock);
+        if !self.may_live(&volume, incarnation) || (is_held && !self.is_live(&volume, now)) {
+            self.forget_hold(hold);
+            return Some(hold);
         }
         let status = match token {
             Some(token) => HoldStatus::Held { token, mode, is_wanted: false },
             None => HoldStatus::Waiting,
         };
         let waits = token.is_none() || matches!(change, Write::Convert { mode: wanted, .. } if *wanted != mode);
-        self.volumes.learn(&volume).holds.insert(hold);
-        self.holding.holds.insert(hold, OwnHold { path, volume, incarnation, status });
+        match self.holding.holds.get_mut(&hold) {
+            Some(own) if is_newer(own.status, status) => own.status = status,
+            Some(_) => {}
+            None => {
+                self.volumes.learn(&volume).holds.insert(hold);
+                self.holding.holds.insert(hold, OwnHold { path, volume, incarnation, status, converting: None });
+            }
+        }
         self.holding.ask_by(if waits { now } else { now.after(ASKED_AFTER) });
         None
     }
@@ -129,24 +174,29 @@ impl Holder {
             return;
         }
         self.holding.asked = None;
-        self.holding.ask_by(now);
-        for (id, status) in told {
-            self.hold_told(id, status);
-        }
+        let news = told.into_iter().filter(|(id, status)| self.hold_told(*id, *status, now)).count();
+        // Who tells nothing new is not asked all the time.
+        self.holding.ask_by(if news > 0 { now } else { now.after(ASKED_AFTER) });
     }
 
-    fn hold_told(&mut self, id: HoldId, status: HoldStatus) {
-        let Some(hold) = self.holding.holds.get_mut(&id) else { return };
-        // A leader that is deposed and does not know it may tell what is past.
-        if !is_newer(hold.status, status) {
-            return;
+    /// Whether it was news. A leader that is deposed and does not know it may tell what is past.
+    fn hold_told(&mut self, id: HoldId, status: HoldStatus, now: Instant) -> bool {
+        let Some(own) = self.holding.holds.get(&id) else { return false };
+        let (status, is_live) = (own.lowered(status), self.is_live(&own.volume, now));
+        if !is_newer(own.status, status) {
+            return false;
         }
-        if status == HoldStatus::Over {
+        let is_held = matches!(status, HoldStatus::Held { .. });
+        let is_late = is_held && !is_live && !self.planted(Bug::HoldWithoutClock);
+        let Some(own) = self.holding.holds.get_mut(&id) else { return false };
+        if status == HoldStatus::Over || is_late {
             self.forget_hold(id);
-            return self.effects.push(Effect::HoldsOver { holds: vec![id] });
+            self.effects.push(Effect::HoldsOver { holds: vec![id] });
+        } else {
+            own.status = status;
+            self.effects.push(Effect::HoldChanged { hold: id, status });
         }
-        hold.status = status;
-        self.effects.push(Effect::HoldChanged { hold: id, status });
+        true
     }
 
     /// The request about holds came to nothing: it is made again at once, by a leader's word later.
@@ -157,15 +207,43 @@ impl Holder {
         }
     }
 
-    /// The lease on the volume is over, or another takes its place: so are the holds under it.
-    pub(super) fn end_holds(&mut self, top: &Path) {
+    /// Leases are over, or others have taken their place: so are the holds that lived under them.
+    pub(super) fn settle_holds(&mut self) {
         if self.planted(Bug::HoldUnderAnyLease) {
             return;
         }
-        let Some(volume) = self.volumes.get_mut(top) else { return };
-        let holds: Vec<HoldId> = std::mem::take(&mut volume.holds).into_iter().collect();
-        self.holding.holds.retain(|id, _| holds.binary_search(id).is_err());
-        self.tell_holds_over(holds);
+        let lives = |own: &OwnHold| self.may_live(&own.volume, own.incarnation);
+        let over = self.holding.holds.iter().filter(|(_, own)| !lives(own)).map(|(id, _)| *id);
+        let over: Vec<HoldId> = over.collect();
+        over.iter().for_each(|id| self.forget_hold(*id));
+        self.tell_holds_over(over);
+    }
+
+    /// What the clock says by itself, whatever the connection does: what is held under a lease whose time has passed is held no more.
+    pub(super) fn note_holds(&mut self, now: Instant) {
+        let has_lapsed = |(_, volume): (&Path, &Volume)| !volume.holds.is_empty() && volume.live(now).is_none();
+        if !self.volumes.iter().any(has_lapsed) || self.planted(Bug::HoldWithoutClock) {
+            return;
+        }
+        let is_held = |own: &OwnHold| matches!(own.status, HoldStatus::Held { .. });
+        let over = self.holding.holds.iter().filter(|(_, own)| is_held(own) && !self.is_live(&own.volume, now));
+        let over: Vec<HoldId> = over.map(|(id, _)| *id).collect();
+        over.iter().for_each(|id| self.forget_hold(*id));
+        self.tell_holds_over(over);
+    }
+
+    fn is_live(&self, volume: &Path, now: Instant) -> bool {
+        self.volumes.get(volume).is_some_and(|volume| volume.live(now).is_some())
+    }
+
+    /// Whether the lease is the one that there is, or may turn out to be: one that is asked for anew is given again if holds live under
+    /// it, perhaps some that this side has yet to hear of.
+    fn may_live(&self, volume: &Path, incarnation: Incarnation) -> bool {
+        match self.volumes.get(volume).map(|volume| &volume.lease) {
+            Some(Some(lease)) => lease.incarnation == incarnation,
+            Some(None) => self.is_suspended(volume),
+            None => false,
+        }
     }
 
     /// The session is over, and all its holds.
@@ -184,8 +262,7 @@ impl Holder {
     pub(super) fn check_holding(&self) -> Result<(), String> {
         for (id, hold) in &self.holding.holds {
             let volume = self.volumes.get(&hold.volume).filter(|volume| volume.holds.contains(id));
-            let lease = volume.and_then(|volume| volume.lease.as_ref());
-            let is_there = lease.is_some_and(|lease| lease.incarnation == hold.incarnation);
+            let is_there = volume.is_some() && self.may_live(&hold.volume, hold.incarnation);
             if !is_there && !self.planted(Bug::HoldUnderAnyLease) {
                 return Err(format!("hold {id} on {} lives under a lease on {} that is over", hold.path, hold.volume));
             }
@@ -198,12 +275,12 @@ impl Holder {
     }
 }
 
-/// Whether something can have become of a hold after what is known of it: it waits, then it is held, then it is over; and its token
-/// grows.
+/// Whether something can have become of a hold after what is known of it: it waits, then it is held, then it is over. Its token grows;
+/// under one token it may be exclusive first and shared later, never the other way round.
 pub(super) fn is_newer(known: HoldStatus, told: HoldStatus) -> bool {
     let place = |status: HoldStatus| match status {
         HoldStatus::Waiting => (0, None),
-        HoldStatus::Held { token, .. } => (1, Some(token)),
+        HoldStatus::Held { token, mode, .. } => (1, Some((token, mode == HoldMode::Shared))),
         HoldStatus::Over => (2, None),
     };
     known != told && place(known) <= place(told)

@@ -66,6 +66,7 @@ use self::{
     writes::Writes,
 };
 use crate::{
+    command::Write,
     id::{Epoch, SessionId, Stamp},
     object::{Object, ObjectSet},
     path::Path,
@@ -140,6 +141,9 @@ impl Holder {
         self.drop_late();
         if let Input::Timeout { used } = &input {
             self.note_used(used);
+        }
+        if let Input::Write { change: Write::Unlock { hold, .. }, .. } = &input {
+            self.forget_hold(*hold);
         }
         self.note_time(now);
         match input {

@@ -69,7 +69,7 @@ impl Holder {
         if volume.lease.as_ref().is_some_and(|lease| lease.incarnation == lapse.incarnation) {
             let carried = volume.end_lease();
             self.tell_carried_gone(carried);
-            self.end_holds(&lapse.volume);
+            self.settle_holds();
             self.held.remove(&lapse.volume);
             self.tell_validity(&lapse.volume);
         }
@@ -95,6 +95,7 @@ impl Holder {
     pub(super) fn note_time(&mut self, now: Instant) {
         let lapsed = self.volumes.note_lapsed(self.link == Link::Registered, now);
         self.note_kept(now);
+        self.note_holds(now);
         let forgotten = self.session.as_ref().is_some_and(|session| now >= session.until);
         if lapsed || forgotten {
             self.endangered();

@@ -179,14 +179,13 @@ fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
 impl Holder {
     /// The application writes.
     pub(super) fn write(&mut self, write: WriteId, change: Write) {
-        if self.is_closed() {
+        if self.is_closed() || !self.ask_of_hold(&change) {
             let result = Err(WriteError::NotSent);
             return self.effects.push(Effect::WriteDone { write, result });
         }
         if let Some(path) = change.path() {
             self.volumes.touch(path);
         }
-        self.stop_holding(&change);
         let pending = Pending {
             change,
             dropped: Vec::new(),
@@ -337,6 +336,7 @@ impl Holder {
 
     fn end_write(&mut self, write: WriteId) -> Option<Pending> {
         let pending = self.writes.end(write)?;
+        self.asked_of_hold(&pending.change);
         self.queue.settle(&Purpose::Write(write));
         for next in self.writes.take_backlog() {
             self.queue.push(Purpose::Write(next));

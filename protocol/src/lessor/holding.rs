@@ -100,8 +100,8 @@ impl Lessor {
     fn time_delays(&mut self, path: &Path, state: &State) {
         for (id, hold) in state.holds_on(path).filter(|(_, hold)| matches!(hold.lease, LeaseKey::Delay(_))) {
             let key = LeaseKey::Delay(id);
-            if self.ends.get(&key).is_none() {
-                let end = self.clock.ending().after(hold.delay);
+            if let Some(lease) = state.lease(&key).filter(|_| self.ends.get(&key).is_none()) {
+                let end = self.clock.ending().after(hold.delay).min(lease.horizon);
                 self.ends.insert(key, hold.incarnation, end);
             }
         }

@@ -266,8 +266,9 @@ impl State {
     }
 
     fn taken(&self, id: HoldId) -> Written {
-        let taken = self.holds.rows.get(&id).and_then(|(_, hold)| match &hold.lease {
+        let taken = self.holds.rows.get(&id).and_then(|(path, hold)| match &hold.lease {
             LeaseKey::Volume(_, volume) => Some(Taken {
+                path: path.clone(),
                 hold: id,
                 mode: hold.mode,
                 token: hold.token,

@@ -11,7 +11,7 @@ use leasehold_protocol::{
     volume::{Tracking, VolumeSettings},
 };
 
-use crate::{client::OpenWrite, event::Event, invariants, profile::MS, world::World};
+use crate::{client::OpenWrite, event::Event, invariants, locks, profile::MS, world::World};
 
 /// More than this is never open at once at one client: it is the servers that are to be kept busy.
 const OPEN_MAX: usize = 12;
@@ -30,6 +30,8 @@ impl World {
         }
         if self.rng.chance(20) {
             self.give_up(place);
+        } else if self.rng.chance(self.profile.holds) {
+            self.lock_or_unlock(place);
         } else if self.rng.chance(self.profile.lease_writes) {
             self.keep_or_let_go(place);
         } else if self.rng.chance(self.profile.writes) {
@@ -41,16 +43,23 @@ impl World {
         }
     }
 
-    fn write(&mut self, place: usize, change: Write) {
+    pub(crate) fn write(&mut self, place: usize, change: Write) {
         let client = &mut self.clients[place];
         // Two that look the same could not be told apart in the log.
         if client.writes.values().any(|open| open.change == change) {
             return;
         }
+        let write = self.begin_write(place, &change);
+        self.step_holder(place, Input::Write { write, change });
+    }
+
+    /// The application waits for a write from now on.
+    pub(crate) fn begin_write(&mut self, place: usize, change: &Write) -> WriteId {
+        let client = &mut self.clients[place];
         client.numbers += 1;
         let write = WriteId(client.numbers);
         client.writes.insert(write, OpenWrite { change: change.clone(), since: self.steps });
-        self.step_holder(place, Input::Write { write, change });
+        write
     }
 
     /// Something to write. Every value is another.
@@ -157,7 +166,9 @@ impl World {
         }
         let client = &mut self.clients[place];
         let name = (client.life, write);
-        let held = match client.writes.remove(&write) {
+        let open = client.writes.remove(&write);
+        let change = open.as_ref().map(|open| open.change.clone());
+        let held = match open {
             Some(open) => {
                 let span = (open.since, self.steps);
                 invariants::linearizability::wrote(&mut self.told, &open.change, span, Some(result));
@@ -168,6 +179,9 @@ impl World {
         if let Ok(Written { lease: Some(id), .. }) = result {
             self.leases.push(*id);
         }
+        if let Ok(Written { taken: Some(taken), .. }) = result {
+            self.taken(place, change.as_ref(), taken);
+        }
         if let Ok(written) = result {
             self.oracle.acknowledged(written.revision);
         }
@@ -177,7 +191,9 @@ impl World {
     fn give_up(&mut self, place: usize) {
         let client = &mut self.clients[place];
         let read = client.reads.keys().next().copied();
-        let write = client.writes.keys().next().copied();
+        // What is asked for holds is never given up: nobody would give back what comes of it.
+        let mut writes = client.writes.iter().filter(|(_, open)| !locks::is_about_holds(&open.change));
+        let write = writes.next().map(|(write, _)| *write);
         if let Some(read) = read {
             client.reads.remove(&read);
             self.tally.add("reads given up");
@@ -216,6 +232,7 @@ impl World {
         client.cache = Default::default();
         client.keeps.clear();
         client.kept.clear();
+        client.holds.clear();
         let life = client.life;
         if let Some(connection) = client.connection.take() {
             self.connections[connection].is_broken = true;

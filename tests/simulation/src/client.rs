@@ -7,10 +7,12 @@ use std::{
 
 use leasehold_protocol::{
     command::Write,
+    hold::HoldStatus,
     holder::{Config, Connection as Told, Effect, Holder, Input, ReadError, ReadId, Ticket, WriteId},
-    id::{Incarnation, LeaseId},
+    id::{HoldId, Incarnation, LeaseId},
     message::{Acquired, Answer, Body, Request, Response, Revival},
     object::{Content, Object},
+    path::Path,
     time::Instant,
 };
 
@@ -61,6 +63,8 @@ pub(crate) struct Client {
     /// The key leases that it wants kept alive, and until when it counts on each.
     pub(crate) keeps: BTreeSet<LeaseId>,
     pub(crate) kept: BTreeMap<LeaseId, (Incarnation, Instant)>,
+    /// Its holds, and how each stands as far as it was told.
+    pub(crate) holds: BTreeMap<HoldId, (Path, HoldStatus)>,
     /// What the last read of each object found.
     pub(crate) last_read: BTreeMap<Object, Content>,
     pub(crate) numbers: u64,
@@ -86,6 +90,7 @@ impl Client {
             isolated_until: 0,
             keeps: BTreeSet::new(),
             kept: BTreeMap::new(),
+            holds: BTreeMap::new(),
             last_read: BTreeMap::new(),
             numbers: 0,
             timer: 0,
@@ -116,6 +121,7 @@ impl World {
         client.reads.clear();
         client.keeps.clear();
         client.kept.clear();
+        client.holds.clear();
         (client.is_open, client.is_connecting, client.told, client.spins) = (true, false, None, 0);
         self.trace.say(self.now, || format!("client {place} begins"));
         self.look_for_leader(place, None);
@@ -217,6 +223,7 @@ impl World {
             let is_current = invariants::consents::check(client, &self.oracle.truth, self.now);
             self.demand(held);
             self.demand_of(place, is_current);
+            self.check_holds();
         }
         self.look_after_holder(place);
     }
@@ -291,6 +298,8 @@ impl World {
                 }
             }
             Effect::CarriedGone { .. } => self.tally.add("volume leases over that carried nodes"),
+            Effect::HoldChanged { hold, status } => self.hold_changed(place, hold, status),
+            Effect::HoldsOver { holds } => self.holds_over(place, &holds, inputs),
             Effect::Closed => self.closed(place),
         }
     }

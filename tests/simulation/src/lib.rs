@@ -20,6 +20,7 @@ mod event;
 mod faults;
 pub mod history;
 mod invariants;
+mod locks;
 mod network;
 mod oracle;
 mod profile;

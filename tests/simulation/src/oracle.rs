@@ -4,17 +4,20 @@
 //! object has had. An answer, or a value read, says that everything up to some version has been seen: whoever begins to
 //! read later must see that version or a later one.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use leasehold_protocol::{
-    command::{Command, Outcome, Proposal},
-    id::{Revision, Sequence, SessionId},
+    command::{Command, Outcome, Proposal, WriteRefusal},
+    id::{HoldId, Revision, Sequence, SessionId},
     object::{Content, Object},
     state::{Answered, State},
 };
 
 use crate::{
-    invariants::{horizons::Horizons, once::Once, prolonging, replicas},
+    invariants::{holds::Tokens, horizons::Horizons, once::Once, prolonging, replicas},
     raft::Entry,
 };
 
@@ -41,6 +44,11 @@ pub(crate) struct Oracle {
     entry_of: BTreeMap<Revision, u64>,
     pub(crate) once: Once,
     horizons: Horizons,
+    tokens: Tokens,
+    /// Holds that were granted, and those of them that had waited.
+    pub(crate) granted: (u64, u64),
+    /// The last entry has granted holds, or ended some.
+    pub(crate) have_holds_changed: bool,
 }
 
 impl Oracle {
@@ -49,7 +57,8 @@ impl Oracle {
         let versions = objects.iter().map(first).collect();
         let told = objects.iter().map(|object| (object.clone(), 0)).collect();
         let (log, asked, entry_of, once, horizons) = Default::default();
-        Self { log, truth, versions, told, asked, entry_of, once, horizons }
+        let (tokens, granted, have_holds_changed) = Default::default();
+        Self { log, truth, versions, told, asked, entry_of, once, horizons, tokens, granted, have_holds_changed }
     }
 
     /// An entry was committed. The outcomes, and what they break.
@@ -62,8 +71,14 @@ impl Oracle {
             _ => false,
         };
         let are_new: Vec<bool> = proposal.commands.iter().map(is_new).collect();
-        let outcomes = self.truth.apply(index, proposal).outcomes;
+        let waiting: BTreeSet<HoldId> =
+            self.truth.holds().filter(|(_, _, hold)| hold.token.is_none()).map(|(id, ..)| id).collect();
+        let applied = self.truth.apply(index, proposal);
+        self.have_holds_changed = !applied.held().is_empty();
+        let outcomes = applied.outcomes;
         self.truth.check()?;
+        let (granted, late) = self.tokens.check(&self.truth, |id| waiting.contains(&id))?;
+        self.granted = (self.granted.0 + granted, self.granted.1 + late);
         prolonging::check(&bounds, &self.truth)?;
         self.horizons.check(&self.truth)?;
         for ((command, outcome), is_new) in proposal.commands.iter().zip(&outcomes).zip(are_new) {
@@ -73,6 +88,13 @@ impl Oracle {
                 // What changes no node has the revision of the last change.
                 self.entry_of.entry(written.revision).or_insert(index);
                 self.once.took_effect((*session, *sequence), written.revision)?;
+            }
+            if let (
+                Command::Write { session, sequence, .. },
+                Outcome::Written(Err(WriteRefusal::NoVolumeLease { .. })),
+            ) = (command, outcome)
+            {
+                self.once.was_misplaced((*session, *sequence));
             }
         }
         for (object, versions) in &mut self.versions {

@@ -71,6 +71,10 @@ pub(crate) struct World {
     pub(crate) leases: Vec<LeaseId>,
     /// Faults are over.
     pub(crate) is_healing: bool,
+    /// The step in which faults were over.
+    healed_in: u64,
+    /// When holds were last granted or given back.
+    holds_changed_at: u64,
     pub(crate) lives: u64,
     pub(crate) requests: u64,
     pub(crate) trace: Trace,
@@ -201,6 +205,8 @@ impl World {
             told: Told::default(),
             leases: Vec::new(),
             is_healing: false,
+            healed_in: 0,
+            holds_changed_at: 0,
             lives: 0,
             requests: 0,
             trace: Trace::new(plan.keeps_trace),
@@ -380,6 +386,9 @@ impl World {
         };
         self.trace.say(self.now, || format!("outcomes of {index}: {outcomes:?}"));
         self.outcomes(proposal, &outcomes);
+        if std::mem::take(&mut self.oracle.have_holds_changed) {
+            self.holds_changed_at = self.now;
+        }
         self.trace.mark(&[index, self.oracle.truth.revision().0, self.oracle.truth.cluster_time().as_micros()]);
         for client in 0..self.clients.len() {
             let held = invariants::consents::check(&self.clients[client], &self.oracle.truth, self.now);
@@ -411,7 +420,7 @@ impl World {
 
     /// Faults are over: everybody is there again, and nobody begins anything.
     fn heal(&mut self) {
-        self.is_healing = true;
+        (self.is_healing, self.healed_in) = (true, self.steps);
         self.links = Links::default();
         self.trace.say(self.now, || "faults are over".to_owned());
         // A disk that is held up goes on when it would have: what was handed to it waits until then, and writes with it (seed 5068).
@@ -437,7 +446,7 @@ impl World {
     fn ask(&mut self) {
         self.oracle.ask_for_all();
         for client in 0..self.clients.len() {
-            self.demand(invariants::healing::check_nothing_waits(&self.clients[client]));
+            self.demand(invariants::healing::check_nothing_waits(&self.clients[client], self.healed_in));
             self.clients[client].last_read.clear();
             for object in self.profile.objects.clone() {
                 self.read(client, object);
@@ -452,6 +461,15 @@ impl World {
         }
         self.demand(invariants::owners::check_leases(&self.clients, &self.oracle.truth));
         self.demand(invariants::owners::check_key_leases(&self.clients, &self.oracle.truth));
+        self.demand(invariants::holds::check_owners(&self.clients, &self.oracle.truth));
+        // A lease can be lost at any time: what that has just brought about need not be known to everybody yet.
+        let are_told = self.now > self.holds_changed_at + 2 * SECOND;
+        for place in (0..self.clients.len()).filter(|_| are_told) {
+            self.demand(invariants::holds::check_known(&self.clients[place], &self.oracle.truth));
+        }
+        let (granted, late) = self.oracle.granted;
+        self.tally.add_many("holds granted", granted);
+        self.tally.add_many("holds granted to those that had waited", late);
         for client in 0..self.clients.len() {
             self.forget_writes(client);
         }

@@ -16,6 +16,7 @@ fn lock() -> Write {
 
 fn taken(token: Option<u64>, incarnation: u64) -> Answer {
     let taken = Taken {
+        path: path("/a"),
         hold: HOLD,
         mode: HoldMode::Exclusive,
         token: token.map(Token),
@@ -97,6 +98,33 @@ fn a_hold_is_certain_for_as_long_as_its_lease_on_this_clock() {
     assert!(client.certain() > Duration::ZERO);
     client.now = at(110);
     assert_eq!(client.certain(), Duration::ZERO, "whatever the connection does");
+    assert!(client.timeout(&[]).contains(&over()), "though nothing was heard");
+    assert!(!client.timeout(&[]).contains(&over()), "once");
+}
+
+#[test]
+fn one_that_waits_outlives_its_lease_on_this_clock_and_is_over_if_it_is_granted_then() {
+    let (mut client, ticket) = waiting();
+    client.now = at(110);
+    assert!(!client.timeout(&[]).contains(&over()), "the lease may be renewed yet");
+    let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, false))]));
+    assert!(effects.contains(&over()), "nobody knows whether it is still held: {effects:?}");
+}
+
+#[test]
+fn one_that_is_to_be_shared_is_not_held_alone_from_the_asking_on() {
+    let mut client = Client::leased();
+    client.lock(Some(9), 1);
+    client.now = at(100).after(Duration::from_millis(100));
+    let effects = client.timeout(&[]);
+    let asked = client.only(&effects).0;
+    let lower = Write::Convert { path: path("/a"), hold: HOLD, mode: HoldMode::Shared, wait: true };
+    client.write(6, lower.clone());
+    let done = Effect::WriteDone { write: WriteId(7), result: Err(WriteError::NotSent) };
+    assert_eq!(client.write(7, lower), [done], "one thing at a time");
+    let effects = client.answer(asked, Answer::Holds(vec![(HOLD, held(9, true))]));
+    let status = HoldStatus::Held { token: Token(9), mode: HoldMode::Shared, is_wanted: true };
+    assert!(effects.contains(&Effect::HoldChanged { hold: HOLD, status }), "the leader did not know: {effects:?}");
 }
 
 #[test]

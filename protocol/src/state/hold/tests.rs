@@ -66,7 +66,14 @@ fn a_hold_names_the_lease_under_which_it_lives_and_changes_no_node() {
     let mut crowd = Crowd::new(1);
     let taken = crowd.ask(0, lock("/a/b", Exclusive, false)).expect("free").expect("a hold");
     let incarnation = crowd.fixture.state.lease(&crowd.lease(0)).expect("a lease").incarnation;
-    let expected = Taken { hold: HoldId(1), mode: Exclusive, token: Some(Token(2)), volume: path("/"), incarnation };
+    let expected = Taken {
+        path: path("/a/b"),
+        hold: HoldId(1),
+        mode: Exclusive,
+        token: Some(Token(2)),
+        volume: path("/"),
+        incarnation,
+    };
     assert_eq!(taken, expected);
     assert_eq!((crowd.fixture.state.revision().0, crowd.fixture.state.node(&path("/a"))), (0, None));
     assert!(crowd.fixture.state.is_held_under(Token(2)) && !crowd.fixture.state.is_held_under(Token(1)));

@@ -19,7 +19,7 @@ pub(crate) fn check(
         _ => Duration::ZERO,
     };
     let (left, volume) = match ended {
-        LeaseKey::Session(_) => return Ok(()),
+        LeaseKey::Session(_) | LeaseKey::Delay(_) => return Ok(()),
         LeaseKey::Volume(session, _) if client.holder.session() != Some(*session) => return Ok(()),
         LeaseKey::Volume(_, volume) => (client.holder.certain_for(volume, now), volume.to_string()),
         LeaseKey::Key(id) => (kept(id), format!("keys, {id}")),

@@ -3,9 +3,10 @@
 
 use crate::{client::Client, oracle::Oracle};
 
-/// Nothing that was begun while there were faults is still under way.
-pub(crate) fn check_nothing_waits(client: &Client) -> Result<(), String> {
-    if client.is_open && !(client.reads.is_empty() && client.writes.is_empty()) {
+/// Nothing that was begun while there were faults, which were over in step `healed_in`, is still under way.
+pub(crate) fn check_nothing_waits(client: &Client, healed_in: u64) -> Result<(), String> {
+    let waits = client.writes.values().any(|open| open.since <= healed_in) || !client.reads.is_empty();
+    if client.is_open && waits {
         return Err(format!(
             "client {} still waits for reads {:?} and writes {:?}, long after the last fault",
             client.place, client.reads, client.writes

@@ -6,6 +6,7 @@ pub(crate) mod consents;
 pub(crate) mod elections;
 pub(crate) mod expiry;
 pub(crate) mod healing;
+pub(crate) mod holds;
 pub(crate) mod horizons;
 pub(crate) mod lapses;
 pub(crate) mod linearizability;

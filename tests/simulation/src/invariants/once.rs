@@ -21,6 +21,8 @@ pub(crate) struct Once {
     keys: BTreeMap<Name, WriteKey>,
     effects: BTreeMap<WriteKey, Revision>,
     never: BTreeSet<WriteKey>,
+    /// Refused because the session had no lease on the volume: the client may begin them again, as others.
+    misplaced: BTreeSet<WriteKey>,
 }
 
 impl Once {
@@ -31,6 +33,10 @@ impl Once {
             return Err(format!("{key:?} was {first:?} and is now {write:?}"));
         }
         match self.keys.insert(name, key) {
+            Some(other) if other != key && self.misplaced.remove(&other) => {
+                self.never.insert(other);
+                Ok(())
+            }
             Some(other) if other != key => Err(format!("write {name:?} was sent as {other:?} and then as {key:?}")),
             _ => Ok(()),
         }
@@ -47,6 +53,11 @@ impl Once {
         Ok(())
     }
 
+    /// A write was refused for want of a lease on the volume of its node.
+    pub(crate) fn was_misplaced(&mut self, key: WriteKey) {
+        self.misplaced.insert(key);
+    }
+
     /// The application was told how a write ended.
     pub(crate) fn ended(&mut self, name: Name, result: &Result<Written, WriteError>) -> Result<(), String> {
         let key = self.keys.get(&name);
@@ -54,7 +65,7 @@ impl Once {
         let fits = match result {
             Ok(written) => effect == Some(written.revision),
             Err(WriteError::Refused(_)) => effect.is_none(),
-            Err(WriteError::NotSent) => key.is_none(),
+            Err(WriteError::NotSent) => key.is_none_or(|key| self.misplaced.contains(key)),
             Err(WriteError::OutcomeUnknown) => key.is_some(),
         };
         if let (Err(WriteError::Refused(_)), Some(key)) = (result, key) {

@@ -1,0 +1,311 @@
+//! Holds: locks on nodes, shared or exclusive, that end with the client.
+
+use std::time::Duration;
+
+use leasehold_protocol::{
+    command::{Write, WriteRefusal},
+    hold::{HoldMode, HoldStatus},
+    id::{HoldId, Token},
+    message::{Answer, HoldInfo, Inspect, Refusal},
+    path::Path,
+};
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    client::Client,
+    error::{InspectError, LockError, WriteError},
+};
+
+/// How long to wait for a hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all: it is refused if somebody is in the way.
+    No,
+    /// For so long. Then the request is withdrawn.
+    For(Duration),
+    /// Until it is granted.
+    #[default]
+    Forever,
+}
+
+/// How to take a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockOptions {
+    /// Exclusive unless told otherwise.
+    pub mode: HoldMode,
+    /// How long to wait in the node's queue, which is in order of arrival.
+    pub wait: Wait,
+    /// If the hold is lost with its lease, nobody gets the node for so long: time for what its holder has under way to come to an end,
+    /// where nobody checks tokens (Chubby's lock delay). None unless told otherwise; 60 s at most.
+    pub delay: Duration,
+    /// How long the request may take to be answered, the waiting in the queue aside; as long as the client's operations do unless told
+    /// otherwise.
+    pub timeout: Option<Duration>,
+}
+
+impl Default for LockOptions {
+    fn default() -> Self {
+        Self { mode: HoldMode::Exclusive, wait: Wait::Forever, delay: Duration::ZERO, timeout: None }
+    }
+}
+
+/// What is known of a hold, shared by the guard and the driver.
+#[derive(Debug, Clone)]
+pub(crate) struct HoldCell {
+    pub(crate) status: watch::Sender<HoldStatus>,
+    pub(crate) over: CancellationToken,
+}
+
+impl HoldCell {
+    pub(crate) fn new(status: HoldStatus) -> Self {
+        Self { status: watch::Sender::new(status), over: CancellationToken::new() }
+    }
+
+    pub(crate) fn end(&self) {
+        self.status.send_replace(HoldStatus::Over);
+        self.over.cancel();
+    }
+}
+
+/// A node that is held by this client: a lock, until it is [released](Hold::release) or dropped.
+///
+/// # What it promises
+///
+/// Nobody holds the node exclusively, or at all if this hold is exclusive, while [`Hold::certain_for`] says more than zero. It lives under the
+/// session's lease on the volume that the node belongs to, which the client keeps alive. If no server is heard of in time, this
+/// client's own clock ends it: [`Hold::over`] is cancelled then, before any server gives the node to somebody else, by the volume's
+/// skew margin at least. It does not come back.
+///
+/// # What only its token can
+///
+/// A message, or a write to a disk, that was sent while the node was held may arrive when it is not any more. Only whoever it arrives at
+/// can refuse it, by the [`Hold::token`] that goes with it: tokens grow from holder to holder.
+#[derive(Debug)]
+pub struct Hold {
+    /// While there is a hold, its client lives: else nobody would renew its lease, or look at the clock.
+    client: Client,
+    path: Path,
+    id: HoldId,
+    status: watch::Receiver<HoldStatus>,
+    over: CancellationToken,
+    is_given_back: bool,
+}
+
+impl Hold {
+    /// The node.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Names the hold in listings.
+    pub fn id(&self) -> HoldId {
+        self.id
+    }
+
+    /// The fencing token of its last grant: another when it has been made exclusive. Zero once it is over.
+    pub fn token(&self) -> Token {
+        match *self.status.borrow() {
+            HoldStatus::Held { token, .. } => token,
+            HoldStatus::Waiting | HoldStatus::Over => Token(0),
+        }
+    }
+
+    /// As what it is held. One that is over is held as nothing, and said to be shared.
+    pub fn mode(&self) -> HoldMode {
+        match *self.status.borrow() {
+            HoldStatus::Held { mode, .. } => mode,
+            HoldStatus::Waiting | HoldStatus::Over => HoldMode::Shared,
+        }
+    }
+
+    /// How long it is certain to be held if nothing more is heard; zero if it is over.
+    pub fn certain_for(&self) -> Duration {
+        self.client.driver().hold_certain_for(self.id)
+    }
+
+    /// Cancelled when the hold is over, or can no longer be relied on: by this client's own clock at the latest. Once for all.
+    pub fn over(&self) -> CancellationToken {
+        self.over.clone()
+    }
+
+    /// Whether somebody else waits for the node.
+    pub fn is_wanted(&self) -> bool {
+        matches!(*self.status.borrow(), HoldStatus::Held { is_wanted: true, .. } | HoldStatus::Over)
+    }
+
+    /// Waits until somebody else waits for the node, or the hold is over. Giving it back then is a kindness, not a duty. Nothing is
+    /// lost if the future is dropped.
+    pub async fn wanted(&mut self) {
+        let is_wanted =
+            |status: &HoldStatus| matches!(status, HoldStatus::Held { is_wanted: true, .. } | HoldStatus::Over);
+        // The driver is there as long as this is.
+        let _ = self.status.wait_for(is_wanted).await;
+    }
+
+    /// Makes a shared hold exclusive when all others have left; it is held shared until then, and gets a new token.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`]; refused if another holder waits for the same already: one of the two has to give its hold back. After an error it is held
+    /// as before, unless it is over.
+    pub async fn upgrade(&mut self, wait: Wait) -> Result<Token, LockError> {
+        self.convert(HoldMode::Exclusive, wait != Wait::No).await?;
+        let is_exclusive = |status: &HoldStatus| {
+            matches!(status, HoldStatus::Held { mode: HoldMode::Exclusive, .. } | HoldStatus::Over)
+        };
+        let path = self.path.clone();
+        match granted(&mut self.status, &path, wait, is_exclusive).await {
+            Err(error @ LockError::NotGranted { .. }) => {
+                self.convert(HoldMode::Shared, true).await?;
+                Err(error)
+            }
+            result => result,
+        }
+    }
+
+    /// Makes an exclusive hold shared: those who wait to share the node get it. It is not exclusive any more from the call on.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`].
+    pub async fn downgrade(&mut self) -> Result<(), LockError> {
+        self.convert(HoldMode::Shared, true).await
+    }
+
+    async fn convert(&mut self, mode: HoldMode, wait: bool) -> Result<(), LockError> {
+        let change = Write::Convert { path: self.path.clone(), hold: self.id, mode, wait };
+        let after = self.client.driver().options.timeout;
+        self.client.driver().carry(change, after).await.map(|_| ()).map_err(|error| self.lost_or(error))
+    }
+
+    fn lost_or(&self, error: WriteError) -> LockError {
+        let is_not_found = matches!(&error, WriteError::Refused(Refusal::Write(WriteRefusal::HoldNotFound { .. })));
+        if is_not_found { LockError::Lost { path: self.path.clone() } } else { LockError::Write(error) }
+    }
+
+    /// Gives the node back, and waits for the server to know. It is not held any more from the call on, whatever comes of it. (Dropping
+    /// it gives it back too, and waits for nothing.)
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Lost`] if it was over already; [`LockError::Write`] if nobody answered in time: then it ends with the client's lease at
+    /// the latest.
+    pub async fn release(mut self) -> Result<(), LockError> {
+        self.is_given_back = true;
+        let change = Write::Unlock { path: self.path.clone(), hold: self.id };
+        let outcome = self.client.driver().give_back(change);
+        let after = self.client.driver().options.timeout;
+        match tokio::time::timeout(after, outcome).await {
+            Ok(Ok(Ok(_))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(self.lost_or(crate::write::ended(error))),
+            Ok(Err(_)) => Err(LockError::Write(WriteError::SessionEnded)),
+            Err(_) => Err(LockError::Write(WriteError::TimedOut { after })),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.client.driver().forget_hold(self.id);
+        // One that is over has been given back.
+        if !self.is_given_back && !self.over.is_cancelled() {
+            drop(self.client.driver().give_back(Write::Unlock { path: self.path.clone(), hold: self.id }));
+        }
+    }
+}
+
+/// Waits for a grant.
+async fn granted(
+    status: &mut watch::Receiver<HoldStatus>,
+    path: &Path,
+    wait: Wait,
+    is_granted: impl Fn(&HoldStatus) -> bool,
+) -> Result<Token, LockError> {
+    let found = async { status.wait_for(|status| is_granted(status)).await.map_or(HoldStatus::Over, |status| *status) };
+    let found = match wait {
+        Wait::Forever => found.await,
+        Wait::For(after) => match tokio::time::timeout(after, found).await {
+            Ok(found) => found,
+            Err(_) => return Err(LockError::NotGranted { path: path.clone(), after }),
+        },
+        // Whoever does not wait has been refused, or has it.
+        Wait::No => found.await,
+    };
+    match found {
+        HoldStatus::Held { token, .. } => Ok(token),
+        HoldStatus::Waiting | HoldStatus::Over => Err(LockError::Lost { path: path.clone() }),
+    }
+}
+
+impl Client {
+    /// Takes a hold on a node: a lock. The node need not exist, and nothing is written.
+    ///
+    /// Dropping the future withdraws the request. One client can hold a node several times if the modes go together; it waits for
+    /// itself otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`]; [`LockError::Write`] with [`WriteRefusal::Held`] if it cannot be had now and was not to be waited for.
+    pub async fn lock(&self, path: &Path, options: LockOptions) -> Result<Hold, LockError> {
+        let LockOptions { mode, wait, delay, timeout } = options;
+        let after = timeout.unwrap_or(self.driver().options.timeout);
+        let after = if let Wait::For(most) = wait { after.min(most) } else { after };
+        let change = Write::Lock { path: path.clone(), mode, wait: wait != Wait::No, delay };
+        // What is asked for is taken back if nobody wants it when it comes: the request itself is never given up, else the node might stay
+        // held by a hold that nobody knows.
+        let (sender, receiver) = oneshot::channel();
+        tokio::spawn(take(self.clone(), path.clone(), change, sender));
+        let mut hold = match tokio::time::timeout(after, receiver).await {
+            Ok(Ok(taken)) => taken?,
+            Ok(Err(_)) => return Err(LockError::Write(WriteError::SessionEnded)),
+            Err(_) => return Err(self.not_answered(path, wait, after)),
+        };
+        let is_granted = |status: &HoldStatus| !matches!(status, HoldStatus::Waiting);
+        granted(&mut hold.status, path, wait, is_granted).await?;
+        Ok(hold)
+    }
+
+    fn not_answered(&self, path: &Path, wait: Wait, after: Duration) -> LockError {
+        match (self.driver().status.unavailable(), wait) {
+            (Some(source), _) => LockError::Write(WriteError::Unavailable { after, source }),
+            (None, Wait::For(most)) if most == after => LockError::NotGranted { path: path.clone(), after },
+            (None, _) => LockError::TimedOut { path: path.clone(), after },
+        }
+    }
+
+    /// The holds on a node, those that are held and those that wait, in the order of arrival. From the leader.
+    ///
+    /// # Errors
+    ///
+    /// [`InspectError`].
+    pub async fn holds(&self, path: &Path) -> Result<Vec<HoldInfo>, InspectError> {
+        match self.inspect(Inspect::Holds { path: path.clone() }).await? {
+            Answer::HoldInfos(holds) => Ok(holds),
+            _ => Err(InspectError::OtherAnswer),
+        }
+    }
+}
+
+/// Asks for a hold, and hands it over, or gives it back if nobody waits for it any more.
+async fn take(client: Client, path: Path, change: Write, asked: oneshot::Sender<Result<Hold, LockError>>) {
+    let (_, outcome) = client.driver().write(change);
+    let taken = match outcome.await {
+        Ok(Ok(written)) => match written.taken {
+            Some(taken) => Ok(Hold::new(client, path, taken.hold)),
+            None => Err(LockError::Write(WriteError::OutcomeUnknown)),
+        },
+        Ok(Err(error)) => Err(LockError::Write(crate::write::ended(error))),
+        Err(_) => Err(LockError::Write(WriteError::SessionEnded)),
+    };
+    // Dropped with the message if nobody wants it, which gives it back.
+    let _ = asked.send(taken);
+}
+
+impl Hold {
+    fn new(client: Client, path: Path, id: HoldId) -> Self {
+        let cell = client.driver().hold_cell(id);
+        let (status, over) = (cell.status.subscribe(), cell.over.clone());
+        Self { client, path, id, status, over, is_given_back: false }
+    }
+}

@@ -1,0 +1,208 @@
+//! Holds: locks that end with their client.
+
+// A helper fails as a test does.
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use leasehold_client_cache::{
+    Client, Hold, HoldMode, LockError, LockOptions, Refusal, Token, Wait, WriteError, WriteRefusal,
+};
+
+use crate::common::{Server, path, settings, until, within};
+
+const TERM: Duration = Duration::from_secs(10);
+
+fn shared(wait: Wait) -> LockOptions {
+    LockOptions { mode: HoldMode::Shared, wait, ..LockOptions::default() }
+}
+
+fn exclusive(wait: Wait) -> LockOptions {
+    LockOptions { wait, ..LockOptions::default() }
+}
+
+async fn lock(client: &Client, options: LockOptions) -> Hold {
+    within(client.lock(&path("/a"), options)).await.unwrap()
+}
+
+/// How many hold the node, and how many wait.
+async fn counts(client: &Client) -> (usize, usize) {
+    let holds = client.holds(&path("/a")).await.unwrap();
+    let held = holds.iter().filter(|hold| hold.token.is_some()).count();
+    (held, holds.len() - held)
+}
+
+async fn until_counts(client: &Client, expected: (usize, usize)) {
+    within(async {
+        while counts(client).await != expected {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_held_by_one_until_it_is_given_back_and_tokens_grow() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let first = lock(&one, exclusive(Wait::No)).await;
+    assert!(first.certain_for() > TERM / 2 && !first.over().is_cancelled() && first.mode() == HoldMode::Exclusive);
+    let refused = two.lock(&path("/a"), exclusive(Wait::No)).await.unwrap_err();
+    let LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Held { holder, token, .. }))) = refused
+    else {
+        panic!("{refused:?}")
+    };
+    assert_eq!((Some(holder), token), (one.session(), first.token()));
+    let token = first.token();
+    let waiting = tokio::spawn({
+        let two = two.clone();
+        async move { lock(&two, exclusive(Wait::Forever)).await }
+    });
+    until_counts(&one, (1, 1)).await;
+    first.release().await.unwrap();
+    let second = within(waiting).await.unwrap();
+    assert!(second.token() > token);
+    drop(second);
+    until_counts(&one, (0, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_so_long_withdraws_then() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let _held = lock(&one, exclusive(Wait::No)).await;
+    let after = Duration::from_millis(50);
+    let began = Instant::now();
+    let refused = two.lock(&path("/a"), exclusive(Wait::For(after))).await.unwrap_err();
+    assert!(matches!(refused, LockError::NotGranted { after: waited, .. } if waited == after), "{refused:?}");
+    assert!(began.elapsed() >= after);
+    until_counts(&one, (1, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_nobody_waits_for_any_more_leaves_nothing() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let held = lock(&one, exclusive(Wait::No)).await;
+    let waiting = tokio::spawn({
+        let two = two.clone();
+        async move { lock(&two, exclusive(Wait::Forever)).await }
+    });
+    until_counts(&one, (1, 1)).await;
+    waiting.abort();
+    until_counts(&one, (1, 0)).await;
+    held.release().await.unwrap();
+    // Given up before it was answered.
+    let node = path("/a");
+    for _ in 0..50 {
+        let asked = two.lock(&node, exclusive(Wait::Forever));
+        let _ = tokio::time::timeout(Duration::ZERO, asked).await;
+    }
+    until_counts(&one, (0, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_that_share_make_room_for_one_that_waits_when_they_are_told() {
+    let server = Server::start(TERM).await;
+    let clients = [server.client().await, server.client().await, server.client().await];
+    let mut readers = vec![lock(&clients[0], shared(Wait::No)).await, lock(&clients[1], shared(Wait::No)).await];
+    assert!(readers.iter().all(|reader| !reader.is_wanted()));
+    let writer = tokio::spawn({
+        let client = clients[2].clone();
+        async move { lock(&client, exclusive(Wait::Forever)).await }
+    });
+    for mut reader in readers.drain(..) {
+        within(reader.wanted()).await;
+        assert!(reader.is_wanted());
+        reader.release().await.unwrap();
+    }
+    assert_eq!(within(writer).await.unwrap().mode(), HoldMode::Exclusive);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_becomes_a_writer_alone_and_two_that_want_to_are_told() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let (mut first, mut second) = (lock(&one, shared(Wait::No)).await, lock(&two, shared(Wait::No)).await);
+    let before = first.token();
+    let in_vain = first.upgrade(Wait::For(Duration::from_millis(30))).await.unwrap_err();
+    assert!(matches!(in_vain, LockError::NotGranted { .. }), "{in_vain:?}");
+    assert_eq!((first.token(), first.mode()), (before, HoldMode::Shared), "it is held as before");
+    let upgrading = tokio::spawn(async move {
+        let token = within(first.upgrade(Wait::Forever)).await.unwrap();
+        (first, token)
+    });
+    within(second.wanted()).await;
+    let refused = second.upgrade(Wait::Forever).await.unwrap_err();
+    let LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::UpgradePending { .. }))) = refused else {
+        panic!("{refused:?}")
+    };
+    second.release().await.unwrap();
+    let (mut first, token) = within(upgrading).await.unwrap();
+    assert!(token > before && first.token() == token && first.mode() == HoldMode::Exclusive);
+    let waiting = tokio::spawn(async move { lock(&two, shared(Wait::Forever)).await });
+    within(first.wanted()).await;
+    first.downgrade().await.unwrap();
+    let second = within(waiting).await.unwrap();
+    assert_eq!((first.mode(), first.token(), second.mode()), (HoldMode::Shared, token, HoldMode::Shared));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_is_over_by_this_clock_before_another_has_the_node() {
+    let term = Duration::from_millis(400);
+    let mut server = Server::start(term).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let held = lock(&one, exclusive(Wait::No)).await;
+    let (over, token) = (held.over(), held.token());
+    server.stop().await;
+    let stopped = Instant::now();
+    within(over.cancelled()).await;
+    assert!(stopped.elapsed() < term * 2, "{:?}", stopped.elapsed());
+    assert_eq!((held.certain_for(), held.token()), (Duration::ZERO, Token(0)));
+    server.lead();
+    let next = lock(&two, exclusive(Wait::Forever)).await;
+    assert!(next.token() > token);
+    assert!(matches!(held.release().await, Err(LockError::Lost { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_outlives_a_change_of_leader() {
+    let mut server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let held = lock(&one, exclusive(Wait::No)).await;
+    let waiting = tokio::spawn(async move { lock(&two, exclusive(Wait::Forever)).await });
+    until_counts(&one, (1, 1)).await;
+    server.stop().await;
+    server.lead();
+    until_counts(&one, (1, 1)).await;
+    assert!(!held.over().is_cancelled());
+    held.release().await.unwrap();
+    within(waiting).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_a_volume_that_the_client_has_not_met_is_held_under_that_volumes_lease() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    one.get(&path("/x")).await.unwrap();
+    assert!(one.certain_for(&path("/x")) > Duration::ZERO, "it has a lease on the root");
+    two.create_volume(&path("/a"), settings(TERM * 2)).await.unwrap();
+    let held = lock(&one, exclusive(Wait::No)).await;
+    assert!(held.certain_for() > TERM, "{:?}", held.certain_for());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_closes_gives_all_its_holds_back() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let held = lock(&one, exclusive(Wait::No)).await;
+    let waiting = tokio::spawn(async move { lock(&two, exclusive(Wait::Forever)).await });
+    let other = server.client().await;
+    until_counts(&other, (1, 1)).await;
+    one.close().await;
+    assert!(held.over().is_cancelled());
+    until(|| held.certain_for().is_zero()).await;
+    within(waiting).await.unwrap();
+    let refused = one.lock(&path("/a"), exclusive(Wait::No)).await.unwrap_err();
+    assert!(matches!(refused, LockError::Write(WriteError::SessionEnded)), "{refused:?}");
+}

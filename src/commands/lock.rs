@@ -1,0 +1,150 @@
+//! `lock PATH`: a node is held while a command runs, or until this is told to stop.
+//!
+//! The habits of flock(1): `--try` (its -n), `--wait` (its -w), `--read` (its -s), and the exit status of the command.
+//!
+//! The command is stopped before the node can be somebody else's: this process's clock says when, and the servers wait for the
+//! volume's margin on top. A process that stands still with its command finds out when it goes on, and stops the command at once. What
+//! it may have sent by then only the token can keep out: the command gets it as `LEASEHOLD_TOKEN`, for `put --token`.
+
+use std::{ffi::OsString, time::Duration};
+
+use clap::Args;
+use leasehold_client_cache::{Hold, HoldMode, LockError, LockOptions, Path, Wait};
+use serde::Serialize;
+
+use super::{kept::Kept, write_failure};
+use crate::{
+    child::{Child, Ended},
+    cli,
+    context::Context,
+    duration,
+    exit::{Failure, Status},
+    output::{Text, visible},
+};
+
+/// `lock PATH [-- COMMAND…]`
+#[derive(Debug, Args)]
+pub(crate) struct Lock {
+    /// The node to hold; it need not exist
+    #[arg(value_parser = cli::path)]
+    pub(crate) path: Path,
+    /// Share it with others who read
+    #[arg(long)]
+    read: bool,
+    /// Fail if it cannot be had at once
+    #[arg(long = "try", conflicts_with = "wait")]
+    tries: bool,
+    /// Wait no longer than this: 500ms, 10s, 2m, 1h
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    wait: Option<Duration>,
+    /// If this is lost without a word, let nobody have the node for so long; at most 1m
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    delay: Option<Duration>,
+    /// What to run while it is held; it finds the token in LEASEHOLD_TOKEN. Without one it is held until this is told to stop
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// A node that is held.
+#[derive(Debug, Serialize)]
+pub(crate) struct LockAnswer {
+    path: Path,
+    /// The fencing token: grows from holder to holder.
+    token: u64,
+    hold: u64,
+    mode: HoldMode,
+    /// How long it is certain if nothing more is heard.
+    certain_ms: u64,
+}
+
+impl Text for LockAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("{}\n", self.token).as_bytes());
+    }
+}
+
+impl LockAnswer {
+    fn of(hold: &Hold) -> Self {
+        Self {
+            path: hold.path().clone(),
+            token: hold.token().0,
+            hold: hold.id().0,
+            mode: hold.mode(),
+            certain_ms: duration::millis(hold.certain_for()),
+        }
+    }
+}
+
+impl Lock {
+    /// Whether it is to run a command.
+    pub(crate) fn has_command(&self) -> bool {
+        !self.command.is_empty()
+    }
+
+    /// Holds the node until this ends.
+    pub(crate) async fn run(self, context: &Context) -> Result<LockAnswer, Failure> {
+        let hold = self.take(context).await?;
+        let answer = LockAnswer::of(&hold);
+        context.keep(Kept::Hold(hold));
+        Ok(answer)
+    }
+
+    /// Holds the node while the command runs. The status is the command's.
+    pub(crate) async fn run_command(self, context: &Context) -> Result<Status, Failure> {
+        let asked = format!("lock {}", visible(self.path.as_str()));
+        self.hold_and_run(context).await.map_err(|failure| failure.of(&asked))
+    }
+
+    async fn hold_and_run(self, context: &Context) -> Result<Status, Failure> {
+        let hold = self.take(context).await?;
+        let variables =
+            [("LEASEHOLD_TOKEN", hold.token().to_string()), ("LEASEHOLD_ENDPOINTS", context.endpoints().join(","))];
+        let over = hold.over();
+        let mut child = Child::start(&self.command, &variables)?;
+        let ended = tokio::select! {
+            biased;
+            () = over.cancelled() => None,
+            ended = child.ended() => Some(ended?),
+        };
+        let Some(ended) = ended else {
+            child.kill_all().await?;
+            return Err(lost(&self.path));
+        };
+        // What it has left running holds nothing. If nobody hears of it, the lease ends by itself.
+        let _ = hold.release().await;
+        Ok(match ended {
+            Ended::Status(0) => Status::Done,
+            Ended::Status(code) => Status::Command(code),
+        })
+    }
+
+    async fn take(&self, context: &Context) -> Result<Hold, Failure> {
+        let options = LockOptions {
+            mode: if self.read { HoldMode::Shared } else { HoldMode::Exclusive },
+            wait: match (self.tries, self.wait) {
+                (true, _) => Wait::No,
+                (false, Some(most)) => Wait::For(most),
+                (false, None) => Wait::Forever,
+            },
+            delay: self.delay.unwrap_or_default(),
+            timeout: None,
+        };
+        context.client().await?.lock(&self.path, options).await.map_err(|error| lock_failure(&error))
+    }
+}
+
+/// The hold is over though nobody gave it back.
+pub(crate) fn lost(path: &Path) -> Failure {
+    let path = visible(path.as_str());
+    Failure::refused("lock_lost", format!("the hold on {path} is over: expected a server to be heard of in time"))
+}
+
+/// A node that is not held.
+pub(crate) fn lock_failure(error: &LockError) -> Failure {
+    match error {
+        LockError::Write(error) => write_failure(error),
+        LockError::TimedOut { .. } => Failure::unavailable(error),
+        LockError::NotGranted { .. } => Failure::refused("not_granted", error),
+        LockError::Lost { .. } => Failure::refused("lock_lost", error),
+    }
+}

@@ -1,0 +1,209 @@
+//! `lock`: a node is held while a command runs, with the habits of flock(1).
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use nix::{sys::signal::Signal, unistd::Pid};
+
+use crate::{
+    common::{Cli, Cluster, eventually},
+    running::Running,
+};
+
+const TERM: Duration = Duration::from_secs(1);
+
+/// A volume whose holds are missed soon.
+fn cluster() -> Cluster {
+    let cluster = Cluster::start(1);
+    cluster.cli().done(["volume", "create", "/jobs", "--term", "1s"]);
+    cluster
+}
+
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a directory")
+}
+
+/// A command that notes that it runs, and goes on until a file is there.
+fn job(directory: &Path, name: &str) -> Vec<String> {
+    let (log, end) = (directory.join("log"), directory.join(format!("{name}.end")));
+    let script = format!(
+        "echo begin {name} $LEASEHOLD_TOKEN >> {log}; until [ -e {end} ]; do sleep 0.02; done; echo end {name} >> {log}",
+        log = log.display(),
+        end = end.display()
+    );
+    vec!["sh".to_owned(), "-c".to_owned(), script]
+}
+
+fn log(directory: &Path) -> Vec<String> {
+    let text = fs::read_to_string(directory.join("log")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn end(directory: &Path, name: &str) {
+    fs::write(directory.join(format!("{name}.end")), "").expect("it can be written");
+}
+
+fn lock(cli: &Cli, options: &[&str], command: &[String]) -> Running {
+    let command = command.iter().map(String::as_str);
+    Running::start(
+        cli,
+        ["lock", "/jobs/nightly"].into_iter().chain(options.iter().copied()).chain(["--"]).chain(command),
+    )
+}
+
+fn until_log(directory: &Path, lines: usize) -> Vec<String> {
+    eventually("the jobs have said so much", || {
+        let log = log(directory);
+        if log.len() >= lines { Ok(log) } else { Err(format!("{log:?}")) }
+    })
+}
+
+/// The tokens in the order in which jobs began.
+fn tokens(log: &[String]) -> Vec<u64> {
+    let begun = log.iter().filter_map(|line| line.strip_prefix("begin "));
+    begun.map(|rest| rest.rsplit(' ').next().expect("a token").parse().expect("a number")).collect()
+}
+
+fn until_waiting(cli: &Cli, count: usize) {
+    eventually("others wait", || {
+        let holders = cli.done(["holders", "/jobs/nightly"]);
+        let holds = holders["holds"].as_array().expect("a list");
+        let waiting = holds.iter().filter(|hold| hold["token"].is_null()).count();
+        if waiting == count { Ok(()) } else { Err(format!("{holders}")) }
+    });
+}
+
+#[test]
+fn one_command_runs_at_a_time_and_each_gets_a_higher_token() {
+    let (cluster, directory) = (cluster(), scratch());
+    let (cli, at) = (cluster.cli(), directory.path());
+    let mut first = lock(&cli, &[], &job(at, "one"));
+    until_log(at, 1);
+    let mut second = lock(&cli, &[], &job(at, "two"));
+    until_waiting(&cli, 1);
+    end(at, "one");
+    assert_eq!(first.process.ended().code(), Some(0));
+    end(at, "two");
+    assert_eq!(second.process.ended().code(), Some(0));
+    let log = until_log(at, 4);
+    let order: Vec<&str> =
+        log.iter().map(|line| &line[..line.find(|c: char| c.is_ascii_digit()).unwrap_or(line.len())]).collect();
+    assert_eq!(order, ["begin one ", "end one", "begin two ", "end two"]);
+    assert!(tokens(&log).is_sorted_by(|one, other| one < other), "{log:?}");
+}
+
+#[test]
+fn the_habits_of_flock_are_kept() {
+    let (cluster, directory) = (cluster(), scratch());
+    let (cli, at) = (cluster.cli(), directory.path());
+    let ran = |script: &str| cli.run(["lock", "/jobs/x", "--", "sh", "-c", script]).status;
+    assert_eq!((ran("exit 0"), ran("exit 7"), ran("kill -TERM $$")), (0, 7, 128 + 15));
+    assert_eq!(cli.run(["lock", "/jobs/x", "--", "/no/such/command"]).status, 127);
+    let mut readers = [lock(&cli, &["--read"], &job(at, "r1")), lock(&cli, &["--read"], &job(at, "r2"))];
+    until_log(at, 2);
+    let (status, kind, message) = cli.fails(["lock", "/jobs/nightly", "--try"]);
+    assert_eq!((status, kind.as_str()), (1, "held"), "{message}");
+    assert!(message.contains("/jobs/nightly is held by session"), "{message}");
+    let (status, kind, message) = cli.fails(["lock", "/jobs/nightly", "--wait", "100ms"]);
+    assert_eq!((status, kind.as_str()), (1, "not_granted"), "{message}");
+    ["r1", "r2"].iter().for_each(|name| end(at, name));
+    readers.iter_mut().for_each(|reader| assert_eq!(reader.process.ended().code(), Some(0)));
+    assert_eq!(cli.run(["lock", "/jobs/nightly", "--try", "--", "true"]).status, 0);
+    let (status, _, message) = cli.fails(["lock", "/jobs/nightly", "--try", "--wait", "1s"]);
+    assert_eq!(status, 2, "{message}");
+}
+
+#[test]
+fn without_a_command_a_node_is_held_until_this_is_told_to_stop() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    let mut held = Running::start(&cli, ["--json", "lock", "/jobs/nightly"]);
+    let said = held.json();
+    assert_eq!((&said["path"], &said["mode"]), (&"/jobs/nightly".into(), &"exclusive".into()));
+    let token = said["token"].as_u64().expect("a token");
+    let holders = cli.done(["holders", "/jobs/nightly"]);
+    assert_eq!(holders["holds"][0]["token"], token);
+    held.process.signal(Signal::SIGTERM);
+    assert_eq!(held.process.ended().code(), Some(0));
+    let next = Running::start(&cli, ["lock", "/jobs/nightly", "--try"]);
+    assert!(next.line().parse::<u64>().expect("a token alone") > token);
+}
+
+/// The process that the script has noted in a file.
+fn noted(file: &Path) -> Pid {
+    let id = eventually("it has been noted", || fs::read_to_string(file).ok()?.trim().parse().ok());
+    Pid::from_raw(id)
+}
+
+fn is_running(process: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// A command with a child of its own, both noted.
+fn family(directory: &Path) -> (Vec<String>, [PathBuf; 2]) {
+    let files = ["parent", "child"].map(|name| directory.join(name));
+    let [parent, child] = files.each_ref().map(|file| file.display());
+    let script = format!("sleep 600 & echo $! > {child}; echo $$ > {parent}; wait");
+    (vec!["sh".to_owned(), "-c".to_owned(), script], files)
+}
+
+#[test]
+fn when_a_holder_is_killed_its_command_goes_with_it_and_another_starts_within_the_term_and_the_margin() {
+    let (cluster, directory) = (cluster(), scratch());
+    let (cli, at) = (cluster.cli(), directory.path());
+    let (command, [parent, _]) = family(at);
+    let first = lock(&cli, &[], &command);
+    let parent = noted(&parent);
+    let second = lock(&cli, &[], &job(at, "two"));
+    until_waiting(&cli, 1);
+    first.process.signal(Signal::SIGKILL);
+    let killed = Instant::now();
+    eventually("the command is gone", || (!is_running(parent)).then_some(()));
+    until_log(at, 1);
+    // The term, the margin and two ticks; then what a loaded machine takes for a process.
+    let most = TERM * 2 + Duration::from_secs(5);
+    assert!(killed.elapsed() < most, "{:?}", killed.elapsed());
+    end(at, "two");
+    drop(second);
+}
+
+#[test]
+fn a_command_that_is_cut_off_is_stopped_with_all_that_it_has_begun() {
+    let (mut cluster, directory) = (cluster(), scratch());
+    let cli = cluster.cli();
+    let (command, files) = family(directory.path());
+    let mut held = lock(&cli, &[], &command);
+    let family = files.map(|file| noted(&file));
+    cluster.kill(1);
+    let mut errors = held.errors();
+    assert_eq!(held.process.ended().code(), Some(1));
+    assert!(family.into_iter().all(|process| !is_running(process)), "before the holder has ended");
+    let said = errors.next().expect("it says why").expect("text");
+    assert!(said.contains("the hold on /jobs/nightly is over"), "{said}");
+}
+
+#[test]
+fn a_group_that_stood_still_past_its_term_is_ended_at_once_and_its_token_is_refused() {
+    let (cluster, directory) = (cluster(), scratch());
+    let (cli, at) = (cluster.cli(), directory.path());
+    let (command, files) = family(at);
+    let mut first = lock(&cli, &[], &command);
+    let family = files.map(|file| noted(&file));
+    let holder = Pid::from_raw(first.process.id().try_into().expect("an id"));
+    let all: Vec<Pid> = family.into_iter().chain([holder]).collect();
+    let send =
+        |what: Signal| all.iter().for_each(|process| nix::sys::signal::kill(*process, what).expect("it is there"));
+    send(Signal::SIGSTOP);
+    let second = lock(&cli, &[], &job(at, "two"));
+    until_log(at, 1);
+    assert!(family.into_iter().all(is_running), "they stand still");
+    send(Signal::SIGCONT);
+    assert_eq!(first.process.ended().code(), Some(1));
+    assert!(family.into_iter().all(|process| !is_running(process)));
+    end(at, "two");
+    drop(second);
+}

@@ -1,0 +1,110 @@
+//! *At most one exclusive holder of a node, never beside others* (LESSONS of Jepsen's etcd 3.4.3 and of Redlock): at any true time, going by
+//! what each client believes on its own clock. *Fencing tokens only grow*, over all leaders (Chubby). And in the end everybody knows how
+//! their holds stand.
+
+use std::collections::BTreeMap;
+
+use leasehold_protocol::{
+    hold::{HoldMode, HoldStatus},
+    id::{HoldId, Token},
+    path::Path,
+    state::State,
+};
+
+use crate::client::Client;
+
+/// A hold that a client counts on right now.
+pub(crate) struct Counted<'a> {
+    pub(crate) client: usize,
+    pub(crate) path: &'a Path,
+    hold: HoldId,
+    mode: HoldMode,
+}
+
+/// What the client counts on at this true time, whether it runs or stands still.
+pub(crate) fn counted(client: &Client, now: u64) -> impl Iterator<Item = Counted<'_>> {
+    let clock = client.machine.clock.read(now);
+    let open = client.holds.iter().filter(|_| client.is_open);
+    open.filter_map(move |(hold, (path, status))| match status {
+        HoldStatus::Held { mode, .. } if !client.holder.hold_certain_for(*hold, clock).is_zero() => {
+            Some(Counted { client: client.place, path, hold: *hold, mode: *mode })
+        }
+        _ => None,
+    })
+}
+
+/// Nobody counts on a hold that does not go with another's.
+pub(crate) fn check_exclusion(counted: &[Counted<'_>]) -> Result<(), String> {
+    for (place, one) in counted.iter().enumerate() {
+        let mut rest = counted[place + 1..].iter();
+        if let Some(other) = rest.find(|other| one.path == other.path && !one.mode.goes_with(other.mode)) {
+            return Err(format!(
+                "two count on {}: client {} on hold {}, {:?}, and client {} on hold {}, {:?}",
+                one.path, one.client, one.hold, one.mode, other.client, other.hold, other.mode
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The highest token that was granted on each node.
+#[derive(Debug, Default)]
+pub(crate) struct Tokens {
+    highest: BTreeMap<Path, Token>,
+    of: BTreeMap<HoldId, (Token, HoldMode)>,
+}
+
+impl Tokens {
+    /// An entry was committed: what it has granted has higher tokens than all before. Returns how many grants there were, and how many of
+    /// those to holds that had waited.
+    pub(crate) fn check(&mut self, truth: &State, waited: impl Fn(HoldId) -> bool) -> Result<(u64, u64), String> {
+        let mut granted: Vec<(Token, HoldId, &Path, HoldMode)> = Vec::new();
+        for (id, path, hold) in truth.holds() {
+            let Some(token) = hold.token else { continue };
+            let known = self.of.get(&id).copied();
+            // An upgrade is a grant; what becomes shared keeps its token.
+            let is_upgrade =
+                known.is_some_and(|(_, mode)| mode == HoldMode::Shared && hold.mode == HoldMode::Exclusive);
+            if known.is_none_or(|(old, _)| old != token) || is_upgrade {
+                granted.push((token, id, path, hold.mode));
+            }
+            self.of.insert(id, (token, hold.mode));
+        }
+        granted.sort();
+        for (token, id, path, _) in &granted {
+            if let Some(highest) = self.highest.insert((*path).clone(), *token).filter(|highest| highest >= token) {
+                return Err(format!("hold {id} on {path} was granted under token {token}, after {highest}"));
+            }
+        }
+        let late = granted.iter().filter(|(_, id, ..)| waited(*id)).count();
+        Ok((granted.len() as u64, late as u64))
+    }
+}
+
+/// In the end each client knows how its holds stand, and there are none that it does not know of.
+pub(crate) fn check_known(client: &Client, truth: &State) -> Result<(), String> {
+    if !client.is_open {
+        return Ok(());
+    }
+    for (id, (path, known)) in &client.holds {
+        let is = truth.hold_status(path, *id);
+        if is != *known {
+            return Err(format!("client {} knows hold {id} on {path} as {known:?}: it is {is:?}", client.place));
+        }
+    }
+    let session = client.holder.session();
+    let own = truth.holds().filter(|(_, _, hold)| Some(hold.session) == session && hold.lease.session() == session);
+    match own.map(|(id, ..)| id).find(|id| !client.holds.contains_key(id)) {
+        Some(id) => Err(format!("client {} does not know of its hold {id}", client.place)),
+        None => Ok(()),
+    }
+}
+
+/// Holds of clients that are gone are gone.
+pub(crate) fn check_owners(clients: &[Client], truth: &State) -> Result<(), String> {
+    let is_owned = |session| clients.iter().any(|client| client.is_open && client.holder.session() == Some(session));
+    match truth.holds().find(|(_, _, hold)| !is_owned(hold.session)) {
+        Some((id, path, hold)) => Err(format!("hold {id} on {path}, of session {}, is left", hold.session)),
+        None => Ok(()),
+    }
+}

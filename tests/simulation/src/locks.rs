@@ -1,0 +1,127 @@
+//! What applications do with holds: take them, make them others, give them back.
+
+use std::{collections::VecDeque, time::Duration};
+
+use leasehold_protocol::{
+    command::Write,
+    hold::{HoldMode, HoldStatus, Taken},
+    holder::Input,
+    id::HoldId,
+    path::Path,
+};
+
+use crate::{
+    client::OpenWrite,
+    invariants::holds::{self, Counted},
+    profile::MS,
+    world::World,
+};
+
+/// The nodes that are held: one in each volume that there can be.
+const NODES: [&str; 3] = ["/l", "/a/x", "/v/l"];
+
+/// More than this no client has at once.
+const HOLDS_MAX: usize = 4;
+
+/// Whether what comes of the write has to be given back.
+pub(crate) fn is_about_holds(change: &Write) -> bool {
+    matches!(change, Write::Lock { .. } | Write::Convert { .. } | Write::Unlock { .. })
+}
+
+impl World {
+    /// The application takes a hold, or does something with one that it has.
+    pub(crate) fn lock_or_unlock(&mut self, place: usize) {
+        let holds: Vec<(HoldId, Path)> =
+            self.clients[place].holds.iter().map(|(id, (path, _))| (*id, path.clone())).collect();
+        let mode = *self.rng.pick(&[HoldMode::Shared, HoldMode::Exclusive]);
+        let wait = !self.rng.chance(250);
+        if holds.is_empty() || (holds.len() < HOLDS_MAX && self.rng.chance(400)) {
+            let path = Path::parse(NODES[self.rng.index(NODES.len())]).expect("a path");
+            let delay = if self.rng.chance(100) {
+                Duration::from_micros(self.rng.between(MS, self.term()))
+            } else {
+                Duration::ZERO
+            };
+            return self.write(place, Write::Lock { path, mode, wait, delay });
+        }
+        let (hold, path) = self.rng.pick(&holds).clone();
+        let is_converting =
+            |open: &OpenWrite| matches!(open.change, Write::Convert { hold: other, .. } if other == hold);
+        if self.rng.chance(300) {
+            if !self.clients[place].writes.values().any(is_converting) {
+                self.lower(place, hold, mode);
+                self.write(place, Write::Convert { path, hold, mode, wait });
+            }
+            return;
+        }
+        // From now on it is not used any more.
+        self.clients[place].holds.remove(&hold);
+        self.write(place, Write::Unlock { path, hold });
+    }
+
+    /// The application will not count on being alone any more.
+    fn lower(&mut self, place: usize, hold: HoldId, mode: HoldMode) {
+        if let Some((_, HoldStatus::Held { mode: known, .. })) = self.clients[place].holds.get_mut(&hold)
+            && mode == HoldMode::Shared
+        {
+            *known = mode;
+        }
+    }
+
+    /// A request for a hold was answered.
+    pub(crate) fn taken(&mut self, place: usize, change: Option<&Write>, taken: &Taken) {
+        let status = match taken.token {
+            Some(token) => HoldStatus::Held { token, mode: taken.mode, is_wanted: false },
+            None => HoldStatus::Waiting,
+        };
+        let is_conversion = matches!(change, Some(Write::Convert { .. }));
+        let holds = &mut self.clients[place].holds;
+        match holds.get(&taken.hold) {
+            // What was told of it since is newer.
+            Some((_, HoldStatus::Held { token, .. })) if taken.token.is_none_or(|taken| taken < *token) => {}
+            // One that was given back while it was being made another is not there any more.
+            None if is_conversion => {}
+            _ => {
+                holds.insert(taken.hold, (taken.path.clone(), status));
+            }
+        }
+    }
+
+    /// A hold stands otherwise than before.
+    pub(crate) fn hold_changed(&mut self, place: usize, hold: HoldId, status: HoldStatus) {
+        self.tally.add(match status {
+            HoldStatus::Held { is_wanted: true, .. } => "holds that others want",
+            _ => "holds that changed",
+        });
+        match self.clients[place].holds.get_mut(&hold) {
+            Some((_, known)) => *known = status,
+            None => self.demand(Err(format!("client {place} is told of hold {hold}, which it does not have"))),
+        }
+    }
+
+    /// Holds are over. The servers may not know it yet.
+    pub(crate) fn holds_over(&mut self, place: usize, holds: &[HoldId], inputs: &mut VecDeque<Input>) {
+        for hold in holds {
+            self.tally.add("holds lost");
+            let client = &mut self.clients[place];
+            let Some((path, _)) = client.holds.remove(hold) else {
+                return self
+                    .demand(Err(format!("client {place} is told that hold {hold} is over, which it does not have")));
+            };
+            if client.is_open {
+                let change = Write::Unlock { path, hold: *hold };
+                inputs.push_back(Input::Write { write: self.begin_write(place, &change), change });
+            }
+        }
+    }
+
+    /// Nobody counts on a hold beside another who may not.
+    pub(crate) fn check_holds(&mut self) {
+        let counted: Vec<Counted<'_>> =
+            self.clients.iter().flat_map(|client| holds::counted(client, self.now)).collect();
+        let certain: Vec<Counted<'_>> =
+            counted.into_iter().filter(|counted| !self.is_put_down_to_clocks(counted.client)).collect();
+        let held = holds::check_exclusion(&certain);
+        self.demand(held);
+    }
+}
