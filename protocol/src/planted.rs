@@ -192,8 +192,6 @@ bugs! {
     LoweredByAnswer,
     /// A hold is given back by whoever names it. Read.
     HoldTakenByAnyone,
-    /// The holder counts a hold under whatever lease it has on the volume by now. Elsewhere: Jepsen on etcd 3.4.3.
-    HoldUnderAnyLease,
     /// A hold counts as held from what a server says of it, whether or not its lease is certain on this clock (S1). Elsewhere: redlock.
     HoldWithoutClock,
 }

@@ -82,6 +82,11 @@ planted! {
     removing_nodes_unasked_is_found: RemovalSparesNodes,
     changing_lists_unasked_is_found: RemovalSparesLists,
     granting_during_a_removal_is_found: GrantDuringRemoval,
+    keeping_a_dead_waiter_is_found: DeadWaiterStays,
+    granting_past_one_that_waits_is_found: SharedHoldOvertakes,
+    keeping_a_token_is_found: TokenKeptByUpgrade,
+    lowering_a_hold_by_the_answer_is_found: LoweredByAnswer,
+    counting_a_hold_without_a_clock_is_found: HoldWithoutClock,
 }
 
 /// The mistakes that a test of the rule finds, and which: it fails when the mistake is put back.
@@ -135,6 +140,7 @@ const BY_RULE: &[(Bug, &str)] = &[
         Bug::NodesLostWithNewLease,
         "state/attached/tests.rs::a_lease_that_carries_nodes_is_not_replaced_but_gets_more_time",
     ),
+    (Bug::HoldTakenByAnyone, "state/hold/tests.rs::only_its_session_gives_a_hold_back"),
     (Bug::GrantOfWhatIsGone, "lessor/tests/removals.rs::a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease"),
 ];
 

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_protocol::{
+    command::Write,
     hold::{HoldMode, HoldStatus},
     id::{HoldId, Token},
     path::Path,
@@ -94,7 +95,11 @@ pub(crate) fn check_known(client: &Client, truth: &State) -> Result<(), String> 
     }
     let session = client.holder.session();
     let own = truth.holds().filter(|(_, _, hold)| Some(hold.session) == session && hold.lease.session() == session);
-    match own.map(|(id, ..)| id).find(|id| !client.holds.contains_key(id)) {
+    let gives_back = |id: &HoldId| {
+        let mut writes = client.writes.values().map(|open| &open.change);
+        writes.any(|write| matches!(write, Write::Unlock { hold, .. } if hold == id))
+    };
+    match own.map(|(id, ..)| id).find(|id| !client.holds.contains_key(id) && !gives_back(id)) {
         Some(id) => Err(format!("client {} does not know of its hold {id}", client.place)),
         None => Ok(()),
     }
