@@ -182,6 +182,14 @@ bugs! {
     GrantOfWhatIsGone,
     /// A new lease takes the place of one that carries nodes: those of a live session go (zookeeper's opposite complaint). Here.
     NodesLostWithNewLease,
+    /// A transaction recalls what its first operation changes, and nothing else (S2). Read.
+    TransactionRecallsFirst,
+    /// A transaction does the branch that it was proposed for, though its comparisons choose the other by then (S2). Read.
+    BranchOfProposal,
+    /// A transaction of which an operation is refused has done those before it. Read.
+    TransactionHalfDone,
+    /// Of a transaction's comparisons only the first is looked at. Read.
+    FirstCompareOnly,
 }
 
 impl std::str::FromStr for Bug {

@@ -229,7 +229,7 @@ impl Lessor {
         };
         let Some((asked, ready)) = self.leave_asked(waiting) else { return };
         match (&result, &asked.write) {
-            (Err(_), _) | (Ok(_), Write::Put { .. } | Write::Delete { .. }) => {}
+            (Err(_), _) | (Ok(_), Write::Put { .. } | Write::Delete { .. } | Write::Transaction(_)) => {}
             (Ok(written), Write::GrantLease { .. }) => self.key_lease_granted(written, turn),
             (Ok(_), Write::RevokeLease { id }) => self.forget_lease(&LeaseKey::Key(*id), turn),
             (
@@ -252,7 +252,7 @@ impl Lessor {
     /// The write would have changed objects that no consent covers. It keeps its turn, and gathers those too (S2).
     fn gather_again(&mut self, waiting: Turn, turn: &mut StepContext<'_>) {
         let Some(asked) = self.writes.get(waiting).and_then(Pending::asked) else { return };
-        let covers = self.covers(asked.session, &asked.write, turn.state);
+        let covers = self.covers_again(asked.session, &asked.write, turn.state);
         let ready = self.writes.cover(waiting, covers);
         self.propose_ready(ready);
         if self.planted(Bug::CoverWithoutGathering) {
@@ -274,7 +274,8 @@ impl Lessor {
         self.propose_ready(ready);
     }
 
-    /// Answers all who asked. The last of them gets a lease on what was written, so that its next read is a hit.
+    /// Answers all who asked. The last of them gets a lease on what a put has written, so that its next read is a hit. A transaction
+    /// brings none: which of its objects its writer will read is not known.
     fn answer_write(&mut self, asked: Asked, result: &Result<Written, WriteRefusal>, turn: &mut StepContext<'_>) {
         let Asked { askers, write, .. } = asked;
         let last = askers.len().saturating_sub(1);

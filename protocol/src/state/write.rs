@@ -66,10 +66,11 @@ impl State {
             },
             Write::RevokeLease { id } if self.leases.contains_key(&LeaseKey::Key(*id)) => Ok(Vec::new()),
             Write::RevokeLease { id } => Err(WriteRefusal::LeaseNotFound { id: *id }),
+            Write::Transaction(transaction) => self.transaction_footprint(writer, transaction),
         }
     }
 
-    fn put_footprint(
+    pub(super) fn put_footprint(
         &self,
         writer: SessionId,
         path: &Path,
@@ -87,7 +88,7 @@ impl State {
         Ok(sets)
     }
 
-    fn delete_footprint(
+    pub(super) fn delete_footprint(
         &self,
         path: &Path,
         recursive: bool,
@@ -190,6 +191,7 @@ impl State {
                 let removed = incarnation.map_or(0, |incarnation| self.remove_carried(incarnation, touched));
                 return Written { revision: self.meta.revision, removed, ..Written::default() };
             }
+            Write::Transaction(transaction) => return self.transact(writer, transaction, sets, touched),
             _ => {}
         }
         let revision = self.meta.revision.next();
@@ -215,13 +217,13 @@ impl State {
                 self.remove_leases_on(path, touched);
             }
             // Done above.
-            Write::GrantLease { .. } | Write::RevokeLease { .. } => {}
+            Write::GrantLease { .. } | Write::RevokeLease { .. } | Write::Transaction(_) => {}
         }
         self.note_change(compact(sets), touched);
         written
     }
 
-    fn put(
+    pub(super) fn put(
         &mut self,
         writer: SessionId,
         path: &Path,
