@@ -29,6 +29,7 @@ mod search;
 mod server;
 mod tally;
 mod trace;
+mod transactions;
 mod world;
 
 pub use profile::Fault;

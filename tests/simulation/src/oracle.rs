@@ -14,7 +14,7 @@ use leasehold_protocol::{
 };
 
 use crate::{
-    invariants::{horizons::Horizons, once::Once, prolonging, replicas},
+    invariants::{horizons::Horizons, once::Once, prolonging, replicas, transactions},
     raft::Entry,
 };
 
@@ -62,8 +62,10 @@ impl Oracle {
             _ => false,
         };
         let are_new: Vec<bool> = proposal.commands.iter().map(is_new).collect();
+        let before = transactions::has_any(proposal).then(|| self.truth.clone());
         let outcomes = self.truth.apply(index, proposal).outcomes;
         self.truth.check()?;
+        before.map_or(Ok(()), |before| transactions::check(before, proposal, &outcomes))?;
         prolonging::check(&bounds, &self.truth)?;
         self.horizons.check(&self.truth)?;
         for ((command, outcome), is_new) in proposal.commands.iter().zip(&outcomes).zip(are_new) {

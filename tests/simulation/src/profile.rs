@@ -159,6 +159,8 @@ pub(crate) struct Profile {
     /// How many of a thousand are about key leases; of the puts, three times as many attach their node to a lease.
     pub(crate) lease_writes: u64,
     pub(crate) objects: Vec<Object>,
+    /// How many of a thousand writes are transactions.
+    pub(crate) transactions: u64,
 }
 
 /// The longest that one message, commit or application is held up by itself, as a multiple of its mean; see [`Rng::wait`].
@@ -212,6 +214,7 @@ impl Profile {
             volume_writes: if has_inner { *rng.pick(&[0, 30, 150]) } else { 0 },
             lease_writes: *rng.pick(&[0, 0, 40, 150]),
             objects,
+            transactions: *rng.pick(&[0, 100, 400]),
         }
     }
 

@@ -82,6 +82,10 @@ planted! {
     removing_nodes_unasked_is_found: RemovalSparesNodes,
     changing_lists_unasked_is_found: RemovalSparesLists,
     granting_during_a_removal_is_found: GrantDuringRemoval,
+    recalling_what_the_first_operation_changes_is_found: TransactionRecallsFirst,
+    doing_the_branch_of_the_proposal_is_found: BranchOfProposal,
+    doing_half_of_a_refused_transaction_is_found: TransactionHalfDone,
+    looking_at_one_comparison_only_is_found: FirstCompareOnly,
 }
 
 /// The mistakes that a test of the rule finds, and which: it fails when the mistake is put back.
