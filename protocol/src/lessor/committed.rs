@@ -98,6 +98,11 @@ impl Lessor {
             return self.reply_bare(asker, Err(refusal), turn);
         };
         let key = LeaseKey::Volume(session, volume.clone());
+        // Another request of the same entry has got the lease that there is: what would be said of the copies that this one makes good
+        // again would be taken for a word about that, under which nothing is known of them.
+        if turn.state.lease(&key).is_none_or(|lease| lease.incarnation != *incarnation) {
+            return self.reply_bare(asker, Err(Refusal::Retry), turn);
+        }
         if self.ends.get(&key).is_some_and(|end| end.incarnation == *incarnation) {
             return self.acquired_again(asker, &key, volume, turn);
         }

@@ -114,6 +114,23 @@ fn a_new_lease_is_not_ended_in_place_of_the_one_that_it_replaces() {
     assert_eq!(left, Some(acquired.promise.incarnation));
 }
 
+/// A volume was removed, and the client asks for leases on it and on the one above at once: both requests get the same lease, but only
+/// the later one begins it.
+#[test]
+fn of_two_requests_for_one_lease_in_one_entry_only_the_later_is_told_what_becomes_of_the_copies() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let Grant { incarnation, generation, .. } = grant;
+    let valid_at = Some(LastValid { incarnation, generation, revision: world.state.revision() });
+    world.request(holder, Body::Acquire { path: Path::root(), valid_at });
+    world.request(holder, Body::Acquire { path: path("/v"), valid_at: None });
+    let results: Vec<_> = replies(&world.commit()).into_iter().map(|response| response.result).collect();
+    let [Err(Refusal::Retry), Ok(Answer::Acquired(acquired))] = results.as_slice() else { panic!("{results:?}") };
+    assert_eq!(acquired.revival, Revival::None);
+    let track = world.lessor.holdings.track(&Path::root(), holder).expect("leased");
+    assert_eq!((track.incarnation, track.is_covering()), (acquired.promise.incarnation, false));
+}
+
 #[test]
 fn a_renewal_costs_no_entry_of_its_own() {
     let mut world = World::new();
