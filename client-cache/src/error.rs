@@ -214,6 +214,13 @@ impl UpdateError {
     pub fn may_still_happen(&self) -> bool {
         matches!(self, Self::Write { source, .. } if source.may_still_happen())
     }
+
+    /// How often it was tried.
+    pub fn tries(&self) -> u32 {
+        match self {
+            Self::Contended { tries, .. } | Self::Read { tries, .. } | Self::Write { tries, .. } => *tries,
+        }
+    }
 }
 
 /// Why there is no snapshot. Reading changes nothing: it can be tried again.
