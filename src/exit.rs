@@ -106,6 +106,8 @@ fn kind_of(refusal: &WriteRefusal) -> &'static str {
         WriteRefusal::Leased { .. } => "leased",
         WriteRefusal::NotALeaf { .. } => "not_a_leaf",
         WriteRefusal::VolumeCarries { .. } => "volume_carries",
+        WriteRefusal::Operation { refusal, .. } => kind_of(refusal),
+        WriteRefusal::Overlap { .. } => "overlap",
     }
 }
 
