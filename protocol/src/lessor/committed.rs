@@ -90,7 +90,7 @@ impl Lessor {
     /// A session has a new lease on a volume. What it had before is over, by its own word.
     fn acquired(&mut self, asker: &Asker, valid_at: Option<LastValid>, outcome: &Outcome, turn: &mut StepContext<'_>) {
         let session = asker.session;
-        let Outcome::VolumeAcquired { volume, incarnation, horizon, .. } = outcome else {
+        let Outcome::VolumeAcquired { volume, incarnation, .. } = outcome else {
             let refusal = match outcome {
                 Outcome::SessionGone => Refusal::SessionGone { session },
                 _ => Refusal::Retry,
@@ -98,15 +98,16 @@ impl Lessor {
             return self.reply_bare(asker, Err(refusal), turn);
         };
         let key = LeaseKey::Volume(session, volume.clone());
-        // Another request of the same entry has got the lease that there is: what would be said of the copies that this one makes good
-        // again would be taken for a word about that, under which nothing is known of them.
-        if turn.state.lease(&key).is_none_or(|lease| lease.incarnation != *incarnation) {
-            return self.reply_bare(asker, Err(Refusal::Retry), turn);
-        }
-        if self.ends.get(&key).is_some_and(|end| end.incarnation == *incarnation) {
+        let Some(lease) = turn.state.lease(&key) else { return self.reply_bare(asker, Err(Refusal::Retry), turn) };
+        // Another request of the same entry has got the lease that there is. What this one could say of copies would be taken for a word
+        // about that one, under which none are counted.
+        let is_overtaken = lease.incarnation != *incarnation;
+        let (incarnation, horizon) = (lease.incarnation, lease.horizon);
+        if self.ends.get(&key).is_some_and(|end| end.incarnation == incarnation) {
             return self.acquired_again(asker, &key, volume, turn);
         }
-        let revival = self.revival(volume, *incarnation, valid_at, turn);
+        let valid_at = valid_at.filter(|_| !is_overtaken);
+        let revival = self.revival(volume, incarnation, valid_at, turn);
         let mode = match (&revival, tracking(volume, turn.state)) {
             (_, Tracking::Covering) => Mode::Covering,
             (Revival::AllBut { covering, .. }, Tracking::Objects) if !self.planted(Bug::ReviveWithoutCovering) => {
@@ -114,9 +115,9 @@ impl Lessor {
             }
             (_, Tracking::Objects) => Mode::Exact,
         };
-        self.holdings.start(volume.clone(), session, *incarnation, mode, turn.state);
+        self.holdings.start(volume.clone(), session, incarnation, mode, turn.state);
         // Its entry may have been so long in coming that it has nothing left to promise.
-        self.ends.insert(key.clone(), *incarnation, self.clock.ending().min(*horizon));
+        self.ends.insert(key.clone(), incarnation, self.clock.ending().min(horizon));
         self.end_waits_without_lease(session);
         let Some(epoch) = self.epoch else { return };
         let stamp = self.channel(session).stamp(epoch);

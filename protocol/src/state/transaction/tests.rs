@@ -1,3 +1,5 @@
+//! What transactions do to the tree, and what they are refused for.
+
 use super::{super::fixture::*, *};
 use crate::{
     command::{Attach, Command, Outcome},
