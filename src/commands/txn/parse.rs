@@ -51,7 +51,7 @@ pub(super) fn transaction([compares, then, otherwise]: [Vec<Piece>; 3]) -> Resul
 fn compare(text: &str) -> Result<Compare, String> {
     let expected = "expected as in value(\"/a\") = \"x\"";
     let (what, rest) = text.split_once('(').ok_or_else(|| format!("{text:?} has no (: {expected}"))?;
-    let (path, rest) = word(rest, &[')'])?;
+    let (path, rest) = word(rest.trim_start(), &[')'])?;
     let path = cli::path(&path).map_err(|error| error.to_string())?;
     let rest =
         rest.trim_start().strip_prefix(')').ok_or_else(|| format!("{text:?} has no ) behind the path: {expected}"))?;
