@@ -136,10 +136,9 @@ impl Command {
                 let context = Context::new(global, output, request.name());
                 let result = carry_out(request, &context).await;
                 context.close().await;
-                if let Some(answer) = result? {
-                    output.answer(&*answer);
-                }
-                Ok(Status::Done)
+                let Some(answer) = result? else { return Ok(Status::Done) };
+                output.answer(&*answer);
+                Ok(answer.status())
             }
             Self::Completions { shell } => {
                 clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut io::stdout());

@@ -126,6 +126,8 @@ fn kind_of(refusal: &WriteRefusal) -> &'static str {
         WriteRefusal::HoldWaits { .. } => "hold_waits",
         WriteRefusal::UpgradePending { .. } => "upgrade_pending",
         WriteRefusal::TooManyHolds { .. } => "too_many_holds",
+        WriteRefusal::Operation { refusal, .. } => kind_of(refusal),
+        WriteRefusal::Overlap { .. } => "overlap",
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, Status};
 
 /// How an answer reads for people.
 pub(crate) trait Text {
@@ -17,6 +17,11 @@ pub(crate) trait Text {
     /// What is said beside the answer, on standard error, to those who want to know more.
     fn note(&self) -> Option<String> {
         None
+    }
+
+    /// The exit status that says so too: an answer can be that something was not so.
+    fn status(&self) -> Status {
+        Status::Done
     }
 }
 

@@ -99,6 +99,9 @@ async fn serve(
             Outcome::Nothing => {}
             Outcome::Answer(answer) => {
                 context.output.answer(&*answer);
+                if answer.status() != Status::Done {
+                    status = answer.status();
+                }
                 if let Some(kept) = context.take_kept() {
                     going_on.add(kept, context.client().await?);
                 }
@@ -130,7 +133,10 @@ async fn run_line(context: &Context, line: &str) -> Outcome {
     };
     let answer = match command {
         Command::Request(request) if request.reads_standard_input() => {
-            Err(Failure::usage("put: standard input is where commands come from: expected the value itself"))
+            let expected =
+                if let Request::Txn(_) = request { "--when, --then, --otherwise" } else { "the value itself" };
+            let what = request.name();
+            Err(Failure::usage(format!("{what}: standard input is where commands come from: expected {expected}")))
         }
         Command::Request(request) => commands::run(request, context).await,
         Command::Stats => Ok(Box::new(StatsAnswer::from(context.connected().map(|client| client.stats()))) as Box<_>),

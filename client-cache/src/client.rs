@@ -106,7 +106,7 @@ impl Client {
         &self.handle.driver
     }
 
-    fn timeout(&self, given: Option<Duration>) -> Duration {
+    pub(crate) fn timeout(&self, given: Option<Duration>) -> Duration {
         given.unwrap_or(self.driver().options.timeout)
     }
 
@@ -119,7 +119,11 @@ impl Client {
     ///
     /// [`ReadError`]; only for reads that need a server.
     pub async fn get(&self, path: &Path) -> Result<Option<Entry>, ReadError> {
-        let read = self.driver().get(Kind::Data, path, self.timeout(None)).await?;
+        self.get_within(path, self.timeout(None)).await
+    }
+
+    pub(crate) async fn get_within(&self, path: &Path, after: Duration) -> Result<Option<Entry>, ReadError> {
+        let read = self.driver().get(Kind::Data, path, after).await?;
         Ok(Entry::of(read.content))
     }
 

@@ -207,3 +207,64 @@ pub enum InspectError {
     #[error("the client is closed")]
     Closed,
 }
+
+/// Why an update was not done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UpdateError {
+    /// Somebody else wrote the node in between, each time. It changed nothing.
+    #[error("{path} was not updated within {after:?}: in each of {tries} tries somebody else wrote it in between")]
+    Contended {
+        /// The node.
+        path: Path,
+        /// How long it was tried.
+        after: Duration,
+        /// How often.
+        tries: u32,
+    },
+    /// The node could not be read. It changed nothing.
+    #[error("try {tries}: {source}")]
+    Read {
+        /// The try.
+        tries: u32,
+        /// Why.
+        source: ReadError,
+    },
+    /// The node could not be written.
+    #[error("try {tries}: {source}")]
+    Write {
+        /// The try.
+        tries: u32,
+        /// Why.
+        source: WriteError,
+    },
+}
+
+impl UpdateError {
+    /// Whether the last write may have taken effect, or may still.
+    pub fn may_still_happen(&self) -> bool {
+        matches!(self, Self::Write { source, .. } if source.may_still_happen())
+    }
+
+    /// How often it was tried.
+    pub fn tries(&self) -> u32 {
+        match self {
+            Self::Contended { tries, .. } | Self::Read { tries, .. } | Self::Write { tries, .. } => *tries,
+        }
+    }
+}
+
+/// Why there is no snapshot. Reading changes nothing: it can be tried again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    /// One of the nodes could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The nodes kept changing.
+    #[error("no moment was found within {after:?} at which all nodes stood still, in {tries} tries")]
+    Contended {
+        /// How long it was tried.
+        after: Duration,
+        /// How often.
+        tries: u32,
+    },
+}

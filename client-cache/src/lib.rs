@@ -36,22 +36,28 @@ mod policy;
 mod read;
 mod scatter;
 mod shared_content;
+mod snapshot;
 mod stats;
 mod status;
 mod sync;
+mod transaction;
 mod write;
 
 pub use cache::ENTRY_OVERHEAD_BYTES;
 pub use client::Client;
-pub use error::{ConnectError, InspectError, LeaseError, LockError, ReadError, Unavailable, WriteError};
+pub use error::{
+    ConnectError, InspectError, LeaseError, LockError, ReadError, SnapshotError, Unavailable, UpdateError, WriteError,
+};
 pub use hold::{Hold, LockOptions, Wait};
 pub use inspect::cluster;
 pub use key_lease::{KeyLease, LeaseOptions, RegisterCondition, RegisterOptions, Registration};
 pub use options::Options;
 pub use read::{Entry, Listing, NodeStat, Read, ReadOptions, Source};
 pub use shared_content::SharedContent;
+pub use snapshot::Snapshot;
 pub use stats::Stats;
 pub use status::{ConnectionState, Events, EventsError};
+pub use transaction::{TransactionOutcome, UpdateOptions, Updated};
 pub use write::{DeleteOptions, PutOptions};
 
 pub use leasehold_protocol::{
@@ -62,6 +68,7 @@ pub use leasehold_protocol::{
     object::{Children, Content, Data, Kind, Owner, Stat, Value},
     path::{Path, PathError},
     time::{DriftAllowance, DriftError},
+    transaction::{Branch, Compare, FailedCompare, Operation, OperationResult, Relation, Target, Transaction},
     volume::{Tracking, VolumeError, VolumeSettings},
 };
 

@@ -83,7 +83,7 @@ pub struct NodeStat {
     pub value_len: u64,
     /// The lease that the node goes with, for a node that does.
     pub owner: Option<Owner>,
-    /// How many times a child came or went since the node was made.
+    /// How many changes made a child come or go since the node was made.
     pub children_version: u64,
     /// The last change of the list of children.
     pub children_revision: Revision,

@@ -5,7 +5,6 @@ use std::time::Duration;
 use leasehold_protocol::{
     command::{Attach, Condition, Write, Written},
     holder::{self, WriteId},
-    limits::LimitError,
     limits::Limits,
 };
 
@@ -48,13 +47,7 @@ impl Drop for Waiting<'_> {
 impl Driver {
     /// Writes, and waits for the outcome for at most `after`.
     pub(crate) async fn carry(&self, change: Write, after: Duration) -> Result<Written, WriteError> {
-        if let Write::Put { value, .. } = &change {
-            // Beyond this no server takes it, and it would not fit into a frame.
-            let (got, expected) = (value.len(), Limits::VALUE_MAX_BYTES);
-            if got > expected {
-                return Err(LimitError::Value { got, expected }.into());
-            }
-        }
+        check(&change)?;
         let (write, mut outcome) = self.write(change);
         let waiting = Waiting { driver: self, write };
         if let Ok(outcome) = tokio::time::timeout(after, &mut outcome).await {
@@ -69,6 +62,19 @@ impl Driver {
             (holder::WriteError::NotSent, None) => WriteError::NotSent { after },
             (holder::WriteError::OutcomeUnknown, _) => WriteError::TimedOut { after },
         })
+    }
+}
+
+/// What no server takes: it would not fit into a frame, or can be told without looking at what is stored.
+fn check(change: &Write) -> Result<(), WriteError> {
+    let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, ..Limits::default() };
+    match change {
+        Write::Put { value, .. } => Ok(widest.check_value(value)?),
+        Write::Transaction(transaction) => {
+            widest.check_transaction(transaction)?;
+            transaction.check_overlaps().map_err(|refusal| WriteError::Refused(refusal.into()))
+        }
+        _ => Ok(()),
     }
 }
 

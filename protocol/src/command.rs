@@ -13,6 +13,7 @@ use crate::{
     object::{ObjectSet, Stat, Value},
     path::Path,
     time::ClusterTime,
+    transaction::{Branch, Transacted, Transaction},
     volume::VolumeSettings,
 };
 
@@ -102,8 +103,12 @@ pub enum Command {
 impl Write {
     /// About how many bytes it takes.
     pub(crate) fn weight(&self) -> usize {
-        let value = if let Self::Put { value, .. } = self { value.len() } else { 0 };
-        value + self.path().map_or(0, |path| path.as_str().len())
+        let own = match self {
+            Self::Put { value, .. } => value.len(),
+            Self::Transaction(transaction) => transaction.value_bytes() + transaction.path_bytes(),
+            _ => 0,
+        };
+        own + self.path().map_or(0, |path| path.as_str().len())
     }
 }
 
@@ -249,6 +254,8 @@ pub enum Write {
         /// The hold.
         hold: HoldId,
     },
+    /// Compares, and does one thing or the other: all of it as one change, or none of it.
+    Transaction(Transaction),
 }
 
 /// The lease that a put attaches its node to. A node goes with one lease at most, a lease carries any number of nodes.
@@ -271,7 +278,7 @@ impl Write {
         Self::Put { path, value, condition: Condition::Any, attach: Attach::Nothing }
     }
 
-    /// The node that the write is about, if it is about one.
+    /// The node that the write is about, if it is about one only.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Put { path, .. }
@@ -282,7 +289,7 @@ impl Write {
             | Self::Lock { path, .. }
             | Self::Convert { path, .. }
             | Self::Unlock { path, .. } => Some(path),
-            Self::GrantLease { .. } | Self::RevokeLease { .. } => None,
+            Self::GrantLease { .. } | Self::RevokeLease { .. } | Self::Transaction(_) => None,
         }
     }
 }
@@ -365,7 +372,7 @@ pub enum Outcome {
 /// A write that took effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Written {
-    /// Its place in the order of all changes.
+    /// Its place in the order of all changes. Of what changed no node, that of the last change before it.
     pub revision: Revision,
     /// The node's stat after a put; none after other writes.
     pub stat: Option<Stat>,
@@ -375,6 +382,8 @@ pub struct Written {
     pub lease: Option<LeaseId>,
     /// The hold that was asked for, or made another.
     pub taken: Option<Box<Taken>>,
+    /// What a transaction did.
+    pub transaction: Option<Box<Transacted>>,
 }
 
 /// Why a write did not take effect. It changed nothing.
@@ -525,5 +534,31 @@ pub enum WriteRefusal {
         got: u64,
         /// The bound.
         most: u64,
+    },
+    /// An operation of the branch that a transaction's comparisons choose is refused: nothing is done.
+    #[error("operation {} of the branch {branch}: {refusal}", place + 1)]
+    Operation {
+        /// The branch.
+        branch: Branch,
+        /// The operation's place in it, from 0.
+        place: u32,
+        /// Why.
+        refusal: Box<WriteRefusal>,
+    },
+    /// Two operations of a transaction's branch depend on each other.
+    #[error(
+        "operations {} and {} of the branch {branch} meet at {path}: expected operations that do not depend on each other",
+        one + 1,
+        other + 1
+    )]
+    Overlap {
+        /// The branch.
+        branch: Branch,
+        /// The place in it of one, from 0.
+        one: u32,
+        /// The place of the other.
+        other: u32,
+        /// The node that the other is about.
+        path: Path,
     },
 }

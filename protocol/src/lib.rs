@@ -11,7 +11,7 @@
 //! - [`holder::Holder`], the client's side: [`Holder::step`](holder::Holder::step).
 //!
 //! Around them stand the words they are written in: [paths](path), [objects](object), [volumes](volume),
-//! [identities and stamps](id), [time], [messages](message) and [commands](command).
+//! [identities and stamps](id), [time], [messages](message), [commands](command) and [transactions](transaction).
 
 pub mod command;
 pub mod hold;
@@ -25,4 +25,5 @@ pub mod path;
 pub mod planted;
 pub mod state;
 pub mod time;
+pub mod transaction;
 pub mod volume;

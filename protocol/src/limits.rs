@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     path::{COMPONENT_MAX_BYTES, PATH_MAX_BYTES, Path, PathError},
+    transaction::Transaction,
     volume::VolumeSettings,
 };
 
@@ -113,6 +114,16 @@ pub enum LimitError {
         /// The most it can be.
         expected: usize,
     },
+    /// A transaction has too much of something.
+    #[error("the transaction has {got} {what}: expected at most {expected}")]
+    Transaction {
+        /// Of what.
+        what: String,
+        /// How much.
+        got: usize,
+        /// The bound.
+        expected: usize,
+    },
 }
 
 impl Limits {
@@ -200,6 +211,25 @@ impl Limits {
         Err(LimitError::Delay { path: path.clone(), got: delay, most: Self::DELAY_MAX })
     }
 
+    /// Checks a transaction's lengths: all values together are as long as one may be.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitError::Transaction`] with the numbers, or [`LimitError::Path`] of the first path that is too long.
+    pub fn check_transaction(&self, transaction: &Transaction) -> Result<(), LimitError> {
+        let Transaction { compares, then, otherwise } = transaction;
+        let bounds = [
+            ("comparisons", compares.len(), Transaction::COMPARES_MAX),
+            ("operations in one branch", then.len().max(otherwise.len()), Transaction::OPERATIONS_MAX),
+            ("bytes of values", transaction.value_bytes(), self.value_max_bytes),
+            ("bytes of paths", transaction.path_bytes(), Transaction::PATHS_MAX_BYTES),
+        ];
+        if let Some((what, got, expected)) = bounds.into_iter().find(|(_, got, expected)| got > expected) {
+            return Err(LimitError::Transaction { what: what.to_owned(), got, expected });
+        }
+        transaction.paths().try_for_each(|path| self.check_path(path))
+    }
+
     /// Checks a session name's length.
     ///
     /// # Errors
@@ -212,5 +242,58 @@ impl Limits {
             }
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        id::Revision,
+        transaction::{Compare, Operation, Relation},
+    };
+
+    fn path(text: &str) -> Path {
+        Path::parse(text).expect("a valid path")
+    }
+
+    fn too_much(what: &str, got: usize, expected: usize) -> Result<(), LimitError> {
+        Err(LimitError::Transaction { what: what.to_owned(), got, expected })
+    }
+
+    #[test]
+    fn a_transaction_is_bounded_in_each_of_its_parts() {
+        let limits = Limits { value_max_bytes: 10, component_max_bytes: 100, ..Limits::default() };
+        let at = |number: usize| path(&format!("/{number}"));
+        let compare = |number: usize| Compare::modify_revision(at(number), Relation::Equal, Revision(1));
+        let full = Transaction {
+            compares: (0..128).map(compare).collect(),
+            then: (0..128).map(|number| Operation::put(at(number), "")).collect(),
+            otherwise: (0..128).map(|number| Operation::delete(at(number))).collect(),
+        };
+        assert_eq!(limits.check_transaction(&full), Ok(()));
+        let beyond = full.clone().when(compare(128));
+        assert_eq!(limits.check_transaction(&beyond), too_much("comparisons", 129, 128));
+        for beyond in [full.clone().then(Operation::delete(at(128))), full.otherwise(Operation::delete(at(128)))] {
+            assert_eq!(limits.check_transaction(&beyond), too_much("operations in one branch", 129, 128));
+        }
+        let values = |last: &'static str| {
+            Transaction::new()
+                .when(Compare::value(path("/a"), Relation::Equal, "1234"))
+                .then(Operation::put(path("/b"), "123"))
+                .otherwise(Operation::put(path("/b"), last))
+        };
+        assert_eq!(limits.check_transaction(&values("123")), Ok(()));
+        assert_eq!(limits.check_transaction(&values("1234")), too_much("bytes of values", 11, 10));
+        let long = path(&format!("/{}", "x".repeat(101)));
+        let error = PathError::ComponentTooLong { got: 101, expected: 100 }.into();
+        assert_eq!(limits.check_transaction(&Transaction::new().when(Compare::exists(long))), Err(error));
+        let long = |number: usize| path(&format!("{}/{number:04}", "/x".repeat(2045)));
+        let paths = |count: usize| Transaction {
+            then: (0..count).map(|number| Operation::delete(long(number))).collect(),
+            ..Transaction::new()
+        };
+        assert_eq!(limits.check_transaction(&paths(64)), Ok(()));
+        assert_eq!(limits.check_transaction(&paths(65)), too_much("bytes of paths", 65 * 4095, 256 << 10));
     }
 }

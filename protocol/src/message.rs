@@ -278,8 +278,8 @@ pub enum Answer {
         written: Written,
         /// Counts as a recall of everything older on the objects it changed (S2w).
         stamp: Stamp,
-        /// A lease on the data that a put wrote, so that the writer's next read is a hit. None in a repeated answer, in which
-        /// the first one's lease may have ended (S9).
+        /// A lease on the data that a put wrote, so that the writer's next read is a hit. None after a transaction; nor in a repeated
+        /// answer, in which the first one's lease may have ended (S9).
         grant: Option<Grant>,
         /// The revision that was applied when the grant was made.
         applied: Revision,

@@ -162,7 +162,7 @@ pub struct Data {
 pub struct Children {
     /// The names, sorted by their bytes.
     pub names: Vec<String>,
-    /// How many times a child came or went since the node was made.
+    /// How many changes made a child come or go since the node was made.
     pub version: u64,
     /// The last change of the list: a child came or went, or the node was made.
     pub modify_revision: Revision,

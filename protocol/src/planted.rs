@@ -194,6 +194,14 @@ bugs! {
     HoldTakenByAnyone,
     /// A hold counts as held from what a server says of it, whether or not its lease is certain on this clock (S1). Elsewhere: redlock.
     HoldWithoutClock,
+    /// A transaction recalls what its first operation changes, and nothing else (S2). Read.
+    TransactionRecallsFirst,
+    /// A transaction does the branch that it was proposed for, though its comparisons choose the other by then (S2). Read.
+    BranchOfProposal,
+    /// A transaction of which an operation is refused has done those before it. Read.
+    TransactionHalfDone,
+    /// Of a transaction's comparisons only the first is looked at. Read.
+    FirstCompareOnly,
 }
 
 impl std::str::FromStr for Bug {

@@ -8,6 +8,7 @@ pub(crate) mod lock;
 pub(crate) mod node;
 pub(crate) mod register;
 pub(crate) mod tree;
+pub(crate) mod txn;
 pub(crate) mod volume;
 
 use clap::Subcommand;
@@ -30,6 +31,8 @@ pub(crate) enum Request {
     Tree(tree::Tree),
     /// Remove a node
     Rm(node::Rm),
+    /// Compare several nodes, then write several nodes, all at one moment; reads what from standard input, as etcdctl does
+    Txn(txn::Txn),
     /// Put the files below a directory into the tree
     Import(transfer::import::Import),
     /// Write a node and all that lies below it into a directory
@@ -63,6 +66,7 @@ pub(crate) async fn run(request: Request, context: &Context) -> Result<Box<dyn A
         Request::Ls(ls) => boxed(ls.run(context).await),
         Request::Tree(tree) => boxed(tree.run(context).await),
         Request::Rm(rm) => boxed(rm.run(context).await),
+        Request::Txn(txn) => boxed(txn.run(context).await),
         Request::Import(import) => boxed(import.run(context).await),
         Request::Export(export) => boxed(export.run(context).await),
         Request::Volume(volume) => volume.run(context).await,
@@ -93,6 +97,7 @@ impl Request {
             Self::Ls(_) => "ls",
             Self::Tree(_) => "tree",
             Self::Rm(_) => "rm",
+            Self::Txn(_) => "txn",
             Self::Import(_) => "import",
             Self::Export(_) => "export",
             Self::Volume(_) => "volume",
@@ -107,7 +112,11 @@ impl Request {
 
     /// Whether it would read standard input.
     pub(crate) fn reads_standard_input(&self) -> bool {
-        matches!(self, Self::Put(put) if put.reads_standard_input())
+        match self {
+            Self::Put(put) => put.reads_standard_input(),
+            Self::Txn(txn) => txn.reads_standard_input(),
+            _ => false,
+        }
     }
 
     /// What is asked, as errors begin.
@@ -129,6 +138,7 @@ impl Request {
             Self::Volume(volume) => format!("{name} {} {}", volume.name(), volume.path()),
             Self::Lease(lease) => format!("{name} {}", lease.asked()),
             Self::Cluster(cluster::Cluster::Status) => format!("{name} status"),
+            Self::Txn(_) => name.to_owned(),
         }
     }
 }

@@ -85,7 +85,8 @@ impl Put {
     }
 }
 
-async fn standard_input() -> Result<Vec<u8>, Failure> {
+/// All of standard input.
+pub(super) async fn standard_input() -> Result<Vec<u8>, Failure> {
     let read = tokio::task::spawn_blocking(|| {
         let mut value = Vec::new();
         io::stdin().lock().read_to_end(&mut value).map(|_| value)

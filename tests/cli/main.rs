@@ -11,6 +11,7 @@ mod registration;
 mod running;
 mod serving;
 mod shell;
+mod transactions;
 mod transfer;
 mod volumes;
 mod waiting;

@@ -15,7 +15,7 @@ use std::{
 
 use super::{Effect, Holder, Ticket, WriteError, WriteId, flights::Purpose, grants::Arrival, volumes::Ride};
 use crate::{
-    command::{Attach, Write, WriteRefusal, Written},
+    command::{Attach, Condition, Write, WriteRefusal, Written},
     id::{Epoch, Revision, Sequence, Stamp},
     message::{Body, Grant, Refusal},
     object::{Content, Data, Object, ObjectSet},
@@ -23,6 +23,7 @@ use crate::{
     planted::Bug,
     state::State,
     time::Instant,
+    transaction::Operation,
 };
 
 /// The numbers between the lowest write that is unanswered and the highest that is sent, at most: as many as there are
@@ -152,7 +153,8 @@ impl Writes {
 }
 
 /// What a write may change, as far as its writer can tell cheaply; what it changes beyond that is recalled like anyone's.
-/// A put of a node that is known to exist changes no list of children.
+/// A put of a node that is known to exist changes no list of children. Of a transaction, what either branch may: which one is chosen
+/// is not known before its answer.
 fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
     let one = ObjectSet::One;
     let parent = |path: &Path| path.parent().map(|parent| one(Object::children(parent)));
@@ -164,6 +166,10 @@ fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
         | Write::CreateVolume { path, .. }
         | Write::SetVolume { path, .. }
         | Write::RemoveVolume { path } => vec![ObjectSet::Subtree(path.clone())],
+        Write::Transaction(transaction) => {
+            let all: BTreeSet<ObjectSet> = transaction.operations().flat_map(operation_may_change).collect();
+            return all.into_iter().collect();
+        }
         // Which nodes go with the lease is not known here.
         Write::GrantLease { .. }
         | Write::RevokeLease { .. }
@@ -176,6 +182,29 @@ fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
     sets
 }
 
+fn operation_may_change(operation: &Operation) -> Vec<ObjectSet> {
+    let (path, attach) = (operation.path().clone(), Attach::Nothing);
+    let alone = match operation {
+        Operation::Put { .. } => Write::Put { path, value: Default::default(), condition: Condition::Any, attach },
+        Operation::Delete { recursive, .. } => Write::Delete { path, recursive: *recursive, condition: Condition::Any },
+    };
+    may_change(&alone, false)
+}
+
+/// The nodes that are to go with leases of the writer's session, if they are written, or to be held under them.
+fn attached_to_session(change: &Write) -> impl Iterator<Item = &Path> {
+    let (own, operations) = match change {
+        Write::Put { path, attach: Attach::Session, .. } | Write::Lock { path, .. } => (Some(path), None),
+        Write::Transaction(transaction) => (None, Some(transaction.operations())),
+        _ => (None, None),
+    };
+    let attached = operations.into_iter().flatten().filter_map(|operation| match operation {
+        Operation::Put { path, attach: Attach::Session, .. } => Some(path),
+        _ => None,
+    });
+    own.into_iter().chain(attached)
+}
+
 impl Holder {
     /// The application writes.
     pub(super) fn write(&mut self, write: WriteId, change: Write) {
@@ -183,9 +212,11 @@ impl Holder {
             let result = Err(WriteError::NotSent);
             return self.effects.push(Effect::WriteDone { write, result });
         }
-        if let Some(path) = change.path() {
-            self.volumes.touch(path);
-        }
+        let paths: Vec<&Path> = match &change {
+            Write::Transaction(transaction) => transaction.paths().collect(),
+            _ => change.path().into_iter().collect(),
+        };
+        paths.into_iter().for_each(|path| self.volumes.touch(path));
         let pending = Pending {
             change,
             dropped: Vec::new(),
@@ -233,18 +264,18 @@ impl Holder {
         }
     }
 
-    /// Whether the lease is held that the written node is to go with, or under which the hold is to live. If not it is asked for, and the write sent later.
+    /// Whether the leases are held that the written nodes are to go with, or under which the hold is to live. If not the first that is missing
+    /// is asked for, and the write sent later.
     fn has_lease_for(&mut self, write: WriteId, now: Instant) -> bool {
         let Some(pending) = self.writes.pending.get(&write) else { return false };
-        let (Write::Put { path, attach: Attach::Session, .. } | Write::Lock { path, .. }) = &pending.change else {
-            return true;
-        };
-        let top = self.volumes.nearest(path);
-        let is_sent = pending.sequence.is_some() || pending.goes_without_lease;
-        if is_sent || self.volumes.get(&top).is_some_and(|volume| volume.live(now).is_some()) {
+        if pending.sequence.is_some() || pending.goes_without_lease {
             return true;
         }
+        let is_missing = |top: &Path| self.volumes.get(top).is_none_or(|volume| volume.live(now).is_none());
+        let mut wanted = attached_to_session(&pending.change).map(|path| (self.volumes.nearest(path), path));
+        let Some((top, path)) = wanted.find(|(top, _)| is_missing(top)) else { return true };
         let path = path.clone();
+        drop(wanted);
         self.acquire_for(top, &path, write);
         false
     }
@@ -254,7 +285,7 @@ impl Holder {
         let Some(pending) = self.end_write(write) else { return };
         let Done { written, stamp, grant, applied } = done;
         self.overtake_older(&pending.dropped, stamp);
-        self.note_carried(&pending.change);
+        self.note_carried(&pending.change, &written);
         let lost = self.taken(&pending.change, &written, now);
         if let (Write::Put { path, value, .. }, Some(stat), Some(grant)) = (pending.change, written.stat, grant) {
             let object = Object::data(path);
@@ -270,24 +301,42 @@ impl Holder {
         }
     }
 
-    /// A write has taken effect: its node goes with this session's lease from now on, or does not any more.
-    fn note_carried(&mut self, change: &Write) {
-        let Some(path) = change.path() else { return };
+    /// A write has taken effect: its nodes go with this session's lease from now on, or do not any more.
+    fn note_carried(&mut self, change: &Write, written: &Written) {
+        match (change, &written.transaction) {
+            (Write::Put { path, attach, .. }, _) => self.note_put(path, *attach),
+            (Write::Delete { path, .. }, _) => self.note_deleted(path),
+            (Write::Transaction(transaction), Some(transacted)) => {
+                for operation in transaction.branch(transacted.branch()) {
+                    match operation {
+                        Operation::Put { path, attach, .. } => self.note_put(path, *attach),
+                        Operation::Delete { path, .. } => self.note_deleted(path),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note_put(&mut self, path: &Path, attach: Attach) {
         let top = self.volumes.nearest(path);
         let volume = self.volumes.learn(&top);
-        match change {
-            Write::Put { attach: Attach::Session, .. } if volume.lease.is_some() => {
+        match attach {
+            Attach::Session if volume.lease.is_some() => {
                 volume.carries.insert(path.clone());
             }
             // The lease was over before this was heard.
-            Write::Put { attach: Attach::Session, .. } => self.tell_carried_gone(vec![path.clone()]),
-            Write::Put { attach: Attach::Keep, .. } => {}
-            Write::Put { .. } => {
+            Attach::Session => self.tell_carried_gone(vec![path.clone()]),
+            Attach::Keep => {}
+            Attach::Nothing | Attach::Lease(_) => {
                 volume.carries.remove(path);
             }
-            Write::Delete { .. } => volume.carries.retain(|carried| !path.contains(carried)),
-            _ => {}
         }
+    }
+
+    fn note_deleted(&mut self, path: &Path) {
+        let top = self.volumes.nearest(path);
+        self.volumes.learn(&top).carries.retain(|carried| !path.contains(carried));
     }
 
     /// Drops what is older than the write's own stamp, and refuses it if it comes later.
@@ -328,7 +377,12 @@ impl Holder {
     /// Whether the write was refused because the node is in a volume that this client did not know of: then it is sent again, as another,
     /// when there is a lease on that one. Once: volumes that come and go under the client's hands are its user's business.
     fn is_misplaced(&mut self, write: WriteId, refusal: &Refusal) -> bool {
-        let Refusal::Write(WriteRefusal::NoVolumeLease { path, volume }) = refusal else { return false };
+        let refusal = match refusal {
+            Refusal::Write(WriteRefusal::Operation { refusal, .. }) => refusal,
+            Refusal::Write(refusal) => refusal,
+            _ => return false,
+        };
+        let WriteRefusal::NoVolumeLease { path, volume } = refusal else { return false };
         let is_new = *volume != self.volumes.nearest(path);
         self.learn_volume(path, volume);
         is_new && self.writes.begin_again(write)

@@ -98,7 +98,7 @@ impl Lessor {
     /// A session has a new lease on a volume. What it had before is over, by its own word.
     fn acquired(&mut self, asker: &Asker, valid_at: Option<LastValid>, outcome: &Outcome, turn: &mut StepContext<'_>) {
         let session = asker.session;
-        let Outcome::VolumeAcquired { volume, incarnation, horizon, .. } = outcome else {
+        let Outcome::VolumeAcquired { volume, incarnation, .. } = outcome else {
             let refusal = match outcome {
                 Outcome::SessionGone => Refusal::SessionGone { session },
                 _ => Refusal::Retry,
@@ -106,10 +106,16 @@ impl Lessor {
             return self.reply_bare(asker, Err(refusal), turn);
         };
         let key = LeaseKey::Volume(session, volume.clone());
-        if self.ends.get(&key).is_some_and(|end| end.incarnation == *incarnation) {
+        let Some(lease) = turn.state.lease(&key) else { return self.reply_bare(asker, Err(Refusal::Retry), turn) };
+        // Another request of the same entry has got the lease that there is. What this one could say of copies would be taken for a word
+        // about that one, under which none are counted.
+        let is_overtaken = lease.incarnation != *incarnation;
+        let (incarnation, horizon) = (lease.incarnation, lease.horizon);
+        if self.ends.get(&key).is_some_and(|end| end.incarnation == incarnation) {
             return self.acquired_again(asker, &key, volume, turn);
         }
-        let revival = self.revival(volume, *incarnation, valid_at, turn);
+        let valid_at = valid_at.filter(|_| !is_overtaken);
+        let revival = self.revival(volume, incarnation, valid_at, turn);
         let mode = match (&revival, tracking(volume, turn.state)) {
             (_, Tracking::Covering) => Mode::Covering,
             (Revival::AllBut { covering, .. }, Tracking::Objects) if !self.planted(Bug::ReviveWithoutCovering) => {
@@ -117,9 +123,9 @@ impl Lessor {
             }
             (_, Tracking::Objects) => Mode::Exact,
         };
-        self.holdings.start(volume.clone(), session, *incarnation, mode, turn.state);
+        self.holdings.start(volume.clone(), session, incarnation, mode, turn.state);
         // Its entry may have been so long in coming that it has nothing left to promise.
-        self.ends.insert(key.clone(), *incarnation, self.clock.ending().min(*horizon));
+        self.ends.insert(key.clone(), incarnation, self.clock.ending().min(horizon));
         self.end_waits_without_lease(session);
         let Some(epoch) = self.epoch else { return };
         let stamp = self.channel(session).stamp(epoch);
@@ -243,6 +249,7 @@ impl Lessor {
                 Ok(_),
                 Write::Put { .. }
                 | Write::Delete { .. }
+                | Write::Transaction(_)
                 | Write::Lock { .. }
                 | Write::Convert { .. }
                 | Write::Unlock { .. },
@@ -269,7 +276,7 @@ impl Lessor {
     /// The write would have changed objects that no consent covers. It keeps its turn, and gathers those too (S2).
     fn gather_again(&mut self, waiting: Turn, turn: &mut StepContext<'_>) {
         let Some(asked) = self.writes.get(waiting).and_then(Pending::asked) else { return };
-        let covers = self.covers(asked.session, &asked.write, turn.state);
+        let covers = self.covers_again(asked.session, &asked.write, turn.state);
         let ready = self.writes.cover(waiting, covers);
         self.propose_ready(ready);
         if self.planted(Bug::CoverWithoutGathering) {
@@ -291,7 +298,8 @@ impl Lessor {
         self.propose_ready(ready);
     }
 
-    /// Answers all who asked. The last of them gets a lease on what was written, so that its next read is a hit.
+    /// Answers all who asked. The last of them gets a lease on what a put has written, so that its next read is a hit. A transaction
+    /// brings none: which of its objects its writer will read is not known.
     fn answer_write(&mut self, asked: Asked, result: &Result<Written, WriteRefusal>, turn: &mut StepContext<'_>) {
         let Asked { askers, write, .. } = asked;
         let last = askers.len().saturating_sub(1);

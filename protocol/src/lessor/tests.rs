@@ -8,6 +8,7 @@ mod mistakes;
 mod proposals;
 mod reads;
 mod removals;
+mod transactions;
 mod volumes;
 mod writes;
 

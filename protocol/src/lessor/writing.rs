@@ -11,6 +11,7 @@ use crate::{
     planted::Bug,
     state::{Answered, State},
     time::ClusterTime,
+    transaction::{Operation, Transaction, place_of},
     volume::VolumeError,
 };
 
@@ -89,7 +90,20 @@ impl Lessor {
     pub(super) fn covers(&self, writer: SessionId, write: &Write, state: &State) -> Vec<ObjectSet> {
         match revoked(write) {
             Some(lease) => state.lease(&lease).map(|lease| lists_of(lease.incarnation, state)).unwrap_or_default(),
-            None => compact(state.footprint(writer, write).unwrap_or_default()),
+            None => {
+                let sets = state.footprint(writer, write).unwrap_or_default();
+                // What a transaction changes lies apart, and is few already.
+                if let Write::Transaction(_) = write { sets } else { compact(sets) }
+            }
+        }
+    }
+
+    /// The same for a write that changes more by now than it was proposed for. A transaction that keeps being overtaken by writes of what
+    /// it compares would ask in vain for one branch after the other: from now on it asks for both.
+    pub(super) fn covers_again(&self, writer: SessionId, write: &Write, state: &State) -> Vec<ObjectSet> {
+        match write {
+            Write::Transaction(transaction) => state.footprint_of_both(writer, transaction),
+            _ => self.covers(writer, write, state),
         }
     }
 
@@ -139,16 +153,23 @@ impl Lessor {
             return Some(error.into());
         }
         match write {
-            Write::Put { value, attach, .. } => {
-                let ending = self.attaches_to_ending(session, write, *attach, turn.state);
-                limits.check_value(value).err().map(Refusal::from).or(ending)
+            Write::Put { path, value, attach, .. } => {
+                let ending = self.attaches_to_ending(session, path, *attach, turn.state);
+                limits.check_value(value).err().map(Refusal::from).or(ending.map(Refusal::Write))
+            }
+            Write::Transaction(transaction) => {
+                let beyond = limits.check_transaction(transaction).err().map(Refusal::from);
+                let overlap = || transaction.check_overlaps().err().map(Refusal::Write);
+                beyond
+                    .or_else(overlap)
+                    .or_else(|| self.transaction_attaches_to_ending(session, transaction, turn.state))
             }
             Write::GrantLease { ttl, .. } => limits.check_ttl(*ttl).err().map(Refusal::from),
             Write::CreateVolume { settings, .. } | Write::SetVolume { settings, .. } => {
                 settings.check_drift(self.config.drift).err().map(|error: VolumeError| error.into())
             }
             Write::Lock { path, delay, .. } => {
-                let ending = self.attaches_to_ending(session, write, Attach::Session, turn.state);
+                let ending = self.attaches_to_ending(session, path, Attach::Session, turn.state).map(Refusal::from);
                 limits.check_delay(path, *delay).err().map(Refusal::from).or(ending)
             }
             Write::Delete { .. }
@@ -160,8 +181,13 @@ impl Lessor {
     }
 
     /// To a lease whose end has been proposed nothing is attached any more, and no hold is granted under it (T5).
-    fn attaches_to_ending(&self, writer: SessionId, write: &Write, attach: Attach, state: &State) -> Option<Refusal> {
-        let path = write.path()?;
+    fn attaches_to_ending(
+        &self,
+        writer: SessionId,
+        path: &Path,
+        attach: Attach,
+        state: &State,
+    ) -> Option<WriteRefusal> {
         let (lease, refusal) = match attach {
             Attach::Nothing | Attach::Keep => return None,
             Attach::Lease(id) => (LeaseKey::Key(id), WriteRefusal::LeaseNotFound { id }),
@@ -172,7 +198,23 @@ impl Lessor {
             }
         };
         let is_ending = self.ends.get(&lease).is_some_and(|end| end.is_ending);
-        is_ending.then_some(Refusal::Write(refusal))
+        is_ending.then_some(refusal)
+    }
+
+    /// The same of the branch that would be chosen now. What the other one attaches to is looked at if it is chosen in the end.
+    fn transaction_attaches_to_ending(
+        &self,
+        writer: SessionId,
+        transaction: &Transaction,
+        state: &State,
+    ) -> Option<Refusal> {
+        let branch = state.branch(transaction);
+        let mut refusals = transaction.branch(branch).iter().enumerate().filter_map(|(place, operation)| {
+            let Operation::Put { path, attach, .. } = operation else { return None };
+            let refusal = Box::new(self.attaches_to_ending(writer, path, *attach, state)?);
+            Some(Refusal::Write(WriteRefusal::Operation { branch, place: place_of(place), refusal }))
+        });
+        refusals.next()
     }
 
     /// Asks everyone who may hold an object that the write covers for consent (S2), and proposes the write if there is

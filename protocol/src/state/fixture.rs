@@ -82,6 +82,12 @@ impl Fixture {
         fixture
     }
 
+    /// A state that something has been done to already.
+    pub(super) fn of(state: State) -> Self {
+        let (rows, time) = (state.rows().collect(), state.cluster_time());
+        Self { state, rows, time, sequences: BTreeMap::new() }
+    }
+
     /// Applies an entry, and checks the state and its rows after it.
     pub(super) fn apply(&mut self, proposal: &Proposal) -> Applied {
         let applied = self.state.apply(self.state.applied_index() + 1, proposal);
@@ -131,6 +137,13 @@ impl Fixture {
             covers: everything(),
             carried: Revision(u64::MAX),
         }
+    }
+
+    /// The same behind all that the session was answered already.
+    pub(super) fn command_after(&mut self, session: SessionId, write: Write) -> Command {
+        let answers = self.state.session(session).map(|session| session.answers.keys().next_back().copied());
+        self.sequences.insert(session, answers.flatten().unwrap_or_default());
+        self.command(session, write)
     }
 
     pub(super) fn put_command_of(&mut self, session: SessionId, at: &str, value: &str) -> Command {

@@ -24,7 +24,7 @@
 //!
 //! # Costs
 //!
-//! A put of an existing key costs a few look-ups in ordered maps. Only what removes subtrees, volumes and sessions
+//! A put of an existing key costs a few look-ups in ordered maps; a transaction that for each of its parts, which are bounded. Only what removes subtrees, volumes and sessions
 //! costs by the number of things removed, and removing a volume by the number of leases. The removal of what went with a lease
 //! costs a look at each node; they are taken out of memory with later entries, some with each.
 
@@ -37,6 +37,7 @@ mod mistake;
 mod node;
 mod row;
 mod session;
+mod transaction;
 mod volume;
 mod write;
 

@@ -27,7 +27,7 @@ pub struct Node {
     pub modify_revision: Revision,
     /// How many times the value was written since the node was made; 1 for a new node.
     pub version: u64,
-    /// How many times a child came or went since the node was made.
+    /// How many changes made a child come or go since the node was made.
     pub children_version: u64,
     /// The last change of the list of children: a child came or went, or the node was made.
     pub children_revision: Revision,
@@ -84,8 +84,12 @@ impl Node {
         self.children_went(1, revision);
     }
 
+    /// What one transaction does to the list is one change.
     fn children_changed(&mut self, revision: Revision) {
-        self.children_version += 1;
+        let has_counted = self.children_revision == revision && self.children_version > 0;
+        if !has_counted {
+            self.children_version += 1;
+        }
         self.children_revision = revision;
     }
 }

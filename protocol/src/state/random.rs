@@ -1,6 +1,10 @@
 //! Random runs, each repeated by its seed: the state against what a simpler reading of the rules says.
 
+mod transactions;
+
 use std::{collections::BTreeSet, time::Duration};
+
+use self::transactions::random_transaction;
 
 use super::{Applied, State, fixture::*};
 use crate::{
@@ -71,7 +75,8 @@ fn random_write(random: &mut Random, state: &State) -> Write {
     if random.one_in(5) {
         return random_hold(random, state);
     }
-    match random.below(20) {
+    match random.below(24) {
+        20.. => Write::Transaction(random_transaction(random, state)),
         16 | 17 => {
             let id = if random.one_in(4) { None } else { Some(LeaseId(random.below(3))) };
             Write::GrantLease { id, ttl: Duration::from_millis(200 + random.below(9000)) }
@@ -233,6 +238,8 @@ fn the_random_runs_reach_every_outcome() {
         "NotCovered",
         "NotFound",
         "NotHeld",
+        "Operation",
+        "Overlap",
         "Removed",
         "RevisionDiffers",
         "Root",

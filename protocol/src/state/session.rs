@@ -153,9 +153,20 @@ impl State {
             _ => true,
         };
         let result = match self.footprint(session, write) {
-            Err(refusal) => Err(refusal),
+            Err(refusal) => {
+                if self.mistake.is(Bug::TransactionHalfDone) {
+                    self.transact_half(session, write, touched);
+                }
+                Err(refusal)
+            }
             Ok(sets) if (are_covered && sets.iter().all(is_covered)) || self.mistake.is(Bug::WriteBeyondConsents) => {
                 Ok(self.write(session, write, sets, touched))
+            }
+            Ok(_) if self.mistake.is(Bug::BranchOfProposal) => {
+                let Some(written) = self.transact_as_proposed(session, write, covers, touched) else {
+                    return Outcome::NotCovered;
+                };
+                Ok(written)
             }
             Ok(_) => return Outcome::NotCovered,
         };

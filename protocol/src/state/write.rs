@@ -71,10 +71,11 @@ impl State {
                 self.check_convert(writer, path, *hold, *mode, *wait).map(|()| Vec::new())
             }
             Write::Unlock { path, hold } => self.check_hold(writer, path, *hold).map(|_| Vec::new()),
+            Write::Transaction(transaction) => self.transaction_footprint(writer, transaction),
         }
     }
 
-    fn put_footprint(
+    pub(super) fn put_footprint(
         &self,
         writer: SessionId,
         path: &Path,
@@ -92,7 +93,7 @@ impl State {
         Ok(sets)
     }
 
-    fn delete_footprint(
+    pub(super) fn delete_footprint(
         &self,
         path: &Path,
         recursive: bool,
@@ -198,6 +199,7 @@ impl State {
             Write::Lock { path, mode, delay, .. } => return self.lock(writer, path, (*mode, *delay), touched),
             Write::Convert { path, hold, mode, .. } => return self.convert(path, *hold, *mode, touched),
             Write::Unlock { hold, .. } => return self.unlock(*hold, touched),
+            Write::Transaction(transaction) => return self.transact(writer, transaction, sets, touched),
             _ => {}
         }
         let revision = self.meta.revision.next();
@@ -225,6 +227,7 @@ impl State {
             // Done above.
             Write::GrantLease { .. }
             | Write::RevokeLease { .. }
+            | Write::Transaction(_)
             | Write::Lock { .. }
             | Write::Convert { .. }
             | Write::Unlock { .. } => {}
@@ -233,7 +236,7 @@ impl State {
         written
     }
 
-    fn put(
+    pub(super) fn put(
         &mut self,
         writer: SessionId,
         path: &Path,

@@ -11,6 +11,7 @@ use leasehold_protocol::{
     object::Object,
     path::Path,
     time::{DriftAllowance, Instant},
+    transaction::{Compare, Operation, Relation, Transaction},
     volume::{Tracking, VolumeSettings},
 };
 
@@ -237,6 +238,7 @@ impl World {
             for op in member.threads.iter().flatten() {
                 match op {
                     Op::Read(object) | Op::Evict(object) => objects.push(object.clone()),
+                    Op::Write(Write::Transaction(all)) => objects.extend(all.paths().cloned().map(Object::data)),
                     Op::Write(write) => objects.extend(write.path().cloned().map(Object::data)),
                     Op::Close | Op::Vanish => {}
                 }
@@ -326,6 +328,18 @@ pub fn delete(at: &str) -> Op {
 /// Removes a node and all below it.
 pub fn delete_all(at: &str) -> Op {
     Op::Write(Write::Delete { path: path(at), recursive: true, condition: Condition::Any })
+}
+
+/// Writes a pair if a node has this value, else the other pair.
+pub fn either(
+    at: &str,
+    has: &'static str,
+    then: [(&str, &'static str); 2],
+    otherwise: [(&str, &'static str); 2],
+) -> Op {
+    let puts = |pair: [(&str, &'static str); 2]| pair.map(|(at, value)| Operation::put(path(at), value)).to_vec();
+    let compares = vec![Compare::value(path(at), Relation::Equal, has)];
+    Op::Write(Write::Transaction(Transaction { compares, then: puts(then), otherwise: puts(otherwise) }))
 }
 
 /// Makes a volume.

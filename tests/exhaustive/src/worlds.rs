@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::world::{
-    Faults, Member, Op, TERM, World, children, create, data, delete, delete_all, list, make_volume, put, read,
+    Faults, Member, Op, TERM, World, children, create, data, delete, delete_all, either, list, make_volume, put, read,
     remove_volume,
 };
 
@@ -59,6 +59,16 @@ fn races() -> Vec<World> {
             .covering()
             .member(Member::slow().holds(&[data("/a")]).does(&[put("/a", "1")]))
             .member(Member::slow().holds(&[data("/a")]).does(&[put("/a", "2"), read("/a")])),
+        world(
+            "transaction",
+            "a client writes one of two pairs of objects, by an object that another writes, and a third reads",
+        )
+        .least(1000)
+        .node("/b", "0")
+        .node("/c", "0")
+        .member(Member::slow().does(&[either("/a", "0", [("/a", "1"), ("/b", "2")], [("/b", "3"), ("/c", "4")])]))
+        .member(Member::slow().does(&[put("/a", "5")]))
+        .member(Member::slow().holds(&[data("/b"), data("/c")]).does(&[read("/b"), read("/c")])),
     ]
 }
 

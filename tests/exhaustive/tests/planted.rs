@@ -47,6 +47,7 @@ const FOUND: &[(Bug, &str, usize)] = &[
     (Bug::DeleteSparesDescendants, "subtree", 7),
     (Bug::VolumeMadeWithoutRecall, "volume-made", 6),
     (Bug::VolumeRemovedWithoutRecall, "volume-removed", 6),
+    (Bug::TransactionRecallsFirst, "transaction", 3),
 ];
 
 /// More than it takes to find any of them.

@@ -48,6 +48,7 @@ worlds! {
     a_writer_that_reads_what_it_writes: "writer-reads",
     a_copy_that_is_evicted_while_it_is_written: "evicted",
     objects_that_nobody_keeps_track_of: "covering",
+    a_transaction_whose_branch_another_changes: "transaction",
     a_leader_replaced_during_a_recall: "election-recall",
     a_leader_elected_again_with_entries_on_their_way: "reelection",
     reads_from_a_leader_that_was_replaced: "deposed-reads",

@@ -16,6 +16,7 @@ use leasehold_protocol::{
     object::{Kind, Object, ObjectSet},
     path::Path,
     time::ClusterTime,
+    transaction::{Compare, Operation, Relation, Target, Transaction},
     volume::{Tracking, VolumeSettings},
 };
 
@@ -161,7 +162,8 @@ impl<'a> Draw<'a> {
             3 => Condition::Revision(Revision(self.number(12))),
             _ => Condition::Any,
         };
-        match self.below(15) {
+        match self.below(18) {
+            15.. => Write::Transaction(self.transaction(revision)),
             12 | 13 => Write::GrantLease { id: self.maybe(Self::lease_id), ttl: self.span() },
             14 => Write::RevokeLease { id: self.lease_id() },
             0..=5 => Write::Put { path: self.path(), value: self.bytes(6).into(), condition, attach: self.attach() },
@@ -170,6 +172,45 @@ impl<'a> Draw<'a> {
             10 => Write::SetVolume { path: self.top(), settings: self.settings() },
             _ => Write::RemoveVolume { path: self.top() },
         }
+    }
+
+    /// A transaction.
+    pub fn transaction(&mut self, revision: Revision) -> Transaction {
+        let mut transaction = Transaction::new();
+        for _ in 0..self.below(3) {
+            transaction.compares.push(self.compare(revision));
+        }
+        for _ in 0..self.below(4) {
+            transaction.then.push(self.operation());
+        }
+        for _ in 0..self.below(3) {
+            transaction.otherwise.push(self.operation());
+        }
+        transaction
+    }
+
+    fn compare(&mut self, revision: Revision) -> Compare {
+        let relation = match self.below(4) {
+            1 => Relation::NotEqual,
+            2 => Relation::Less,
+            3 => Relation::Greater,
+            _ => Relation::Equal,
+        };
+        let target = match self.below(5) {
+            1 => Target::Value(relation, self.bytes(6).into()),
+            2 => Target::Version(relation, self.number(4)),
+            3 => Target::ModifyRevision(relation, revision),
+            4 => Target::CreateRevision(relation, Revision(self.number(12))),
+            _ => Target::Exists(self.below(2) == 1),
+        };
+        Compare { path: self.path(), target }
+    }
+
+    fn operation(&mut self) -> Operation {
+        if self.below(3) == 1 {
+            return Operation::Delete { path: self.path(), recursive: self.below(2) == 1 };
+        }
+        Operation::Put { path: self.path(), value: self.bytes(6).into(), attach: self.attach() }
     }
 
     /// The name of a key lease.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use leasehold_protocol::{
-    command::Written,
+    command::{Write, Written},
     holder::{Config, Effect, Holder, Input, ReadId, Ticket, WriteId},
     id::{CoveringNumber, Epoch, Generation, Incarnation, Revision, SessionId, Stamp},
     message::{
@@ -20,6 +20,7 @@ use leasehold_protocol::{
     object::{Children, Content, Data, Kind, Object, Stat},
     path::Path,
     time::Instant,
+    transaction::{FailedCompare, Transacted},
 };
 
 use super::draw::Draw;
@@ -346,7 +347,12 @@ impl World {
             }
             Body::Write { write, .. } => {
                 let lease = draw.maybe(Draw::lease_id);
-                let written = Written { revision, stat: Some(stat(revision)), removed: 0, lease };
+                let stat = Some(stat(revision));
+                let transaction = matches!(write, Write::Transaction(_)).then(|| {
+                    let failed = (draw.below(2) == 1).then_some(FailedCompare { place: 0, found: None });
+                    Box::new(Transacted { failed, results: Vec::new() })
+                });
+                let written = Written { revision, stat, lease, transaction, ..Written::default() };
                 let stamp = self.stamp(draw);
                 let grant = write.path().and_then(|path| self.grant(path, draw));
                 let kept = draw.maybe(Draw::kept);

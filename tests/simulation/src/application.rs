@@ -70,6 +70,9 @@ impl World {
         if self.rng.chance(self.profile.lease_writes) {
             return self.change_of_lease();
         }
+        if self.rng.chance(self.profile.transactions) {
+            return self.change_of_many(place);
+        }
         let object = self.rng.pick(&self.profile.objects).clone();
         // What changes a list of children is a child that comes or goes.
         let path = match object {
@@ -95,7 +98,7 @@ impl World {
     }
 
     /// What a put attaches its node to. Not one that histories are judged by: the end of a lease is no client's operation.
-    fn attach(&mut self, path: &Path) -> Attach {
+    pub(crate) fn attach(&mut self, path: &Path) -> Attach {
         if invariants::linearizability::KEYS.contains(&path.as_str()) || !self.rng.chance(self.profile.lease_writes * 3)
         {
             return Attach::Nothing;

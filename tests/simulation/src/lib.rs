@@ -30,6 +30,7 @@ mod search;
 mod server;
 mod tally;
 mod trace;
+mod transactions;
 mod world;
 
 pub use profile::Fault;

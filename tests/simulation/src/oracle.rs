@@ -17,7 +17,7 @@ use leasehold_protocol::{
 };
 
 use crate::{
-    invariants::{holds::Tokens, horizons::Horizons, once::Once, prolonging, replicas},
+    invariants::{holds::Tokens, horizons::Horizons, once::Once, prolonging, replicas, transactions},
     raft::Entry,
 };
 
@@ -73,12 +73,14 @@ impl Oracle {
         let are_new: Vec<bool> = proposal.commands.iter().map(is_new).collect();
         let waiting: BTreeSet<HoldId> =
             self.truth.holds().filter(|(_, _, hold)| hold.token.is_none()).map(|(id, ..)| id).collect();
+        let before = transactions::has_any(proposal).then(|| self.truth.clone());
         let applied = self.truth.apply(index, proposal);
         self.have_holds_changed = !applied.held().is_empty();
         let outcomes = applied.outcomes;
         self.truth.check()?;
         let (granted, late) = self.tokens.check(&self.truth, |id| waiting.contains(&id))?;
         self.granted = (self.granted.0 + granted, self.granted.1 + late);
+        before.map_or(Ok(()), |before| transactions::check(before, proposal, &outcomes))?;
         prolonging::check(&bounds, &self.truth)?;
         self.horizons.check(&self.truth)?;
         for ((command, outcome), is_new) in proposal.commands.iter().zip(&outcomes).zip(are_new) {

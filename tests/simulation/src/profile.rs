@@ -161,6 +161,8 @@ pub(crate) struct Profile {
     pub(crate) objects: Vec<Object>,
     /// How many of a thousand application steps are about holds.
     pub(crate) holds: u64,
+    /// How many of a thousand writes are transactions.
+    pub(crate) transactions: u64,
 }
 
 /// The longest that one message, commit or application is held up by itself, as a multiple of its mean; see [`Rng::wait`].
@@ -215,6 +217,7 @@ impl Profile {
             lease_writes: *rng.pick(&[0, 0, 40, 150]),
             objects,
             holds: *rng.pick(&[0, 0, 60, 250]),
+            transactions: *rng.pick(&[0, 100, 400]),
         }
     }
 

@@ -47,11 +47,19 @@ pub(crate) fn outcome_name(command: &Command, outcome: &Outcome) -> &'static str
         (Outcome::Written(Ok(_)), Command::Write { write: Write::Lock { .. }, .. }) => "holds asked for",
         (Outcome::Written(Ok(_)), Command::Write { write: Write::Convert { .. }, .. }) => "holds made others",
         (Outcome::Written(Ok(_)), Command::Write { write: Write::Unlock { .. }, .. }) => "holds given back",
+        (Outcome::Written(Ok(written)), Command::Write { write: Write::Transaction(_), .. }) => {
+            match &written.transaction {
+                Some(transacted) if transacted.succeeded() => "transactions done",
+                _ => "transactions that did the other thing",
+            }
+        }
+        (Outcome::Written(Err(_)), Command::Write { write: Write::Transaction(_), .. }) => "transactions refused",
         (Outcome::Written(Ok(_)), _) => "writes done",
         (Outcome::Written(Err(_)), _) => "writes refused",
         (Outcome::Removed { nodes: 0 }, _) => "removals that came to nothing",
         (Outcome::Removed { .. }, _) => "removals of orphans",
         (Outcome::NotCovered, Command::Write { write: Write::RevokeLease { .. }, .. }) => "revocations not covered",
+        (Outcome::NotCovered, Command::Write { write: Write::Transaction(_), .. }) => "transactions not covered",
         (Outcome::NotCovered, _) => "writes not covered",
         (Outcome::EpochOver, _) => "commands of an epoch that is over",
         (Outcome::SessionOpened { .. }, _) => "sessions opened",

@@ -437,9 +437,18 @@ impl World {
             }
         }
         let terms = u64::try_from(self.profile.term_max().as_micros()).expect("short") * 5;
-        self.after(6 * SECOND + terms, Event::Ask);
+        let calm = terms + self.replay();
+        self.after(6 * SECOND + calm, Event::Ask);
         // A client that has been silent takes a while to notice that its connection is dead.
-        self.after(12 * SECOND + terms, Event::Judge);
+        self.after(12 * SECOND + calm, Event::Judge);
+    }
+
+    /// How long the server that is furthest behind takes to apply what has been committed: in a long world it may have the work of
+    /// minutes before it, and may be the one that leads (seed 7384).
+    fn replay(&self) -> u64 {
+        let committed = self.oracle.log.len() as u64;
+        let behind = self.servers.iter().map(|server| committed.saturating_sub(server.state.applied_index())).max();
+        behind.unwrap_or_default() * self.profile.apply * 2
     }
 
     /// Nothing may be waiting any more. Every client reads everything.

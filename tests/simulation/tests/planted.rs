@@ -87,6 +87,10 @@ planted! {
     keeping_a_token_is_found: TokenKeptByUpgrade,
     lowering_a_hold_by_the_answer_is_found: LoweredByAnswer,
     counting_a_hold_without_a_clock_is_found: HoldWithoutClock,
+    recalling_what_the_first_operation_changes_is_found: TransactionRecallsFirst,
+    doing_the_branch_of_the_proposal_is_found: BranchOfProposal,
+    doing_half_of_a_refused_transaction_is_found: TransactionHalfDone,
+    looking_at_one_comparison_only_is_found: FirstCompareOnly,
 }
 
 /// The mistakes that a test of the rule finds, and which: it fails when the mistake is put back.

@@ -8,6 +8,7 @@ mod random;
 mod reads;
 mod recalls;
 mod sessions;
+mod transactions;
 mod volumes;
 mod with_lessor;
 mod writes;

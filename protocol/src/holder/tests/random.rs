@@ -3,7 +3,11 @@
 //! The inputs are drawn from a sequence of numbers that the seed fixes; a failure names its seed.
 
 use super::*;
-use crate::message::{Covering, Lapse};
+use crate::{
+    command::Attach,
+    message::{Covering, Lapse},
+    transaction::{FailedCompare, Operation, Transacted, Transaction},
+};
 
 /// Numbers that look random (Steele, Lea and Flood's splitmix64).
 pub(super) struct Numbers(pub(super) u64);
@@ -152,7 +156,12 @@ impl World {
             Body::Write { write, .. } => {
                 let Content::Data(Some(found)) = value(self.stamps) else { unreachable!("a value") };
                 let revision = Revision(self.stamps);
-                let written = crate::command::Written { revision, stat: Some(found.stat), ..Default::default() };
+                let mut written = crate::command::Written { revision, stat: Some(found.stat), ..Default::default() };
+                if let Write::Transaction(_) = write {
+                    let place = self.numbers.below(2) as u32;
+                    let failed = (place == 0).then_some(FailedCompare { place, found: None });
+                    written.transaction = Some(Box::new(Transacted { failed, results: vec![] }));
+                }
                 let stamp = self.next_stamp();
                 let grant = write.path().and_then(|path| granted(self, path));
                 Answer::Written { written, stamp, grant, applied: revision, kept: None }
@@ -221,12 +230,26 @@ impl World {
     fn new_write(&mut self) {
         self.ids += 1;
         let (write, recursive) = (WriteId(self.ids), self.numbers.below(2) == 0);
-        let change = match self.numbers.below(3) {
-            0 => Write::Delete { path: path(self.path()), recursive, condition: Condition::Any },
+        let change = match self.numbers.below(6) {
+            0 | 1 => Write::Delete { path: path(self.path()), recursive, condition: Condition::Any },
+            2 => Write::Transaction(self.transaction()),
             _ => put(self.path()),
         };
         self.writes.insert(write);
         self.step(Input::Write { write, change });
+    }
+
+    /// Some of its nodes are to go with leases of the session.
+    fn transaction(&mut self) -> Transaction {
+        let mut operation = || {
+            let (path, value) = (path(self.path()), Default::default());
+            match self.numbers.below(4) {
+                0 => Operation::Delete { path, recursive: self.numbers.below(2) == 0 },
+                1 => Operation::Put { path, value, attach: Attach::Session },
+                _ => Operation::Put { path, value, attach: Attach::Nothing },
+            }
+        };
+        Transaction::new().then(operation()).then(operation()).otherwise(operation())
     }
 
     fn disconnect(&mut self) {

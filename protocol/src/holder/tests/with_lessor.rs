@@ -12,6 +12,7 @@ use crate::{
     limits::Limits,
     planted::Planted,
     state::State,
+    transaction::{Compare, Operation, Relation, Transaction},
 };
 
 enum Event {
@@ -27,7 +28,7 @@ struct User {
     used: BTreeSet<Path>,
     /// What each read under way must not be older than.
     reads: BTreeMap<ReadId, (Object, Revision)>,
-    writes: BTreeMap<WriteId, Object>,
+    writes: BTreeMap<WriteId, Vec<Object>>,
 }
 
 struct Pair {
@@ -163,10 +164,11 @@ impl Pair {
                 self.served(client, &reads, &content);
             }
             Effect::WriteDone { write, result } => {
-                let object = user.writes.remove(&write).expect("it was written");
+                let objects = user.writes.remove(&write).expect("it was written");
                 let written = result.expect("nothing refuses it");
                 self.written += 1;
-                self.seen(object, written.revision);
+                let is_done = written.transaction.is_none_or(|transacted| transacted.succeeded());
+                objects.into_iter().filter(|_| is_done).for_each(|object| self.seen(object, written.revision));
             }
             Effect::Connection(Connection::Connected { .. } | Connection::Jeopardy) => {}
             Effect::FindLeader { .. } => {
@@ -195,13 +197,19 @@ impl Pair {
         let object = data(KEYS[self.numbers.below(4) as usize]);
         self.count += 1;
         let is_write = self.numbers.below(12) == 0;
-        let user = &mut self.users[client];
         if is_write {
-            let (write, change) = (WriteId(self.count), put(object.path.as_str()));
-            user.writes.insert(write, object);
+            let (write, other) = (WriteId(self.count), data(KEYS[self.numbers.below(4) as usize]));
+            let known = self.newest.get(&other).copied().unwrap_or_default();
+            let (change, objects) = if self.numbers.below(3) > 0 || other == object {
+                (put(object.path.as_str()), vec![object])
+            } else {
+                (both_if(&object, &other, known), vec![object, other])
+            };
+            self.users[client].writes.insert(write, objects);
             return self.client(client, Input::Write { write, change });
         }
         let read = ReadId(self.count);
+        let user = &mut self.users[client];
         user.reads.insert(read, (object.clone(), self.newest.get(&object).copied().unwrap_or_default()));
         self.reads += 1;
         if let Some((content, validity)) = user.cache.get(&object).cloned()
@@ -247,6 +255,13 @@ impl Pair {
     }
 }
 
+/// Writes two nodes, if one of them is as it was known to be; else it only looks.
+fn both_if(one: &Object, other: &Object, known: Revision) -> Write {
+    let compare = Compare::modify_revision(other.path.clone(), Relation::Equal, known);
+    let put = |object: &Object| Operation::put(object.path.clone(), "both");
+    Write::Transaction(Transaction::new().when(compare).then(put(one)).then(put(other)))
+}
+
 #[test]
 fn the_two_halves_of_the_rules_understand_each_other() {
     let (mut hits, mut reads, mut written) = (0, 0, 0);
@@ -256,7 +271,7 @@ fn the_two_halves_of_the_rules_understand_each_other() {
             pair.until(at(2));
             if seed % 2 == 0 {
                 let settings = crate::volume::VolumeSettings::DEFAULT;
-                pair.users[0].writes.insert(WriteId(1), data("/v"));
+                pair.users[0].writes.insert(WriteId(1), vec![data("/v")]);
                 let change = Write::CreateVolume { path: path("/v"), settings };
                 pair.client(0, Input::Write { write: WriteId(1), change });
             }

@@ -114,6 +114,25 @@ fn a_new_lease_is_not_ended_in_place_of_the_one_that_it_replaces() {
     assert_eq!(left, Some(acquired.promise.incarnation));
 }
 
+/// A volume was removed, and the client asks for leases on it and on the one above at once: both requests get the same lease.
+#[test]
+fn two_requests_for_one_lease_in_one_entry_make_no_copies_good_again_that_are_not_counted() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let Grant { incarnation, generation, .. } = grant;
+    let valid_at = Some(LastValid { incarnation, generation, revision: world.state.revision() });
+    world.request(holder, Body::Acquire { path: Path::root(), valid_at });
+    world.request(holder, Body::Acquire { path: path("/v"), valid_at: None });
+    let track = |world: &World| world.lessor.holdings.track(&Path::root(), holder).cloned().expect("leased");
+    for response in replies(&world.commit()) {
+        let Ok(Answer::Acquired(acquired)) = response.result else { panic!("{response:?}") };
+        assert_eq!((acquired.promise.incarnation, acquired.revival), (track(&world).incarnation, Revival::None));
+    }
+    assert!(!track(&world).is_covering());
+    let left = world.state.lease(&LeaseKey::Volume(holder, Path::root())).map(|lease| lease.incarnation);
+    assert_eq!(left, Some(track(&world).incarnation));
+}
+
 #[test]
 fn a_renewal_costs_no_entry_of_its_own() {
     let mut world = World::new();

@@ -4,7 +4,7 @@ use super::*;
 use crate::volume::{Tracking, VolumeSettings};
 
 impl World {
-    fn consent_to(&mut self, recall: &Recall) -> Vec<Effect> {
+    pub(super) fn consent_to(&mut self, recall: &Recall) -> Vec<Effect> {
         self.step(Input::Consent(Consent { session: recall.session, stamp: recall.stamp }))
     }
 

@@ -9,6 +9,7 @@ use leasehold_protocol::{
     holder::WriteError,
     object::Content,
     path::Path,
+    transaction::{Branch, Operation},
 };
 
 use crate::history::{History, Outcome, Span};
@@ -26,14 +27,36 @@ pub(crate) fn wrote(told: &mut Told, write: &Write, span: Span, result: Option<&
         Some(Err(WriteError::Refused(_) | WriteError::NotSent)) => Outcome::Refused,
         Some(Err(WriteError::OutcomeUnknown)) | None => Outcome::Unknown,
     };
-    for key in KEYS {
-        let is_it = |path: &Path| path.as_str() == key;
-        match write {
-            Write::Put { path, value, .. } if is_it(path) => told.write(key, Some(value.to_vec()), span, outcome),
-            Write::Delete { path, recursive, .. } if is_it(path) || (*recursive && is_above(path, key)) => {
-                told.write(key, None, span, outcome);
+    match write {
+        Write::Put { path, value, .. } => put(told, path, value, span, outcome),
+        Write::Delete { path, recursive, .. } => deleted(told, path, *recursive, span, outcome),
+        Write::Transaction(transaction) => {
+            let chosen = result.and_then(|result| result.as_ref().ok()?.transaction.as_ref()).map(|done| done.branch());
+            for branch in [Branch::Then, Branch::Otherwise] {
+                // What the other branch would have written must never be seen.
+                let outcome = if chosen.is_some_and(|chosen| chosen != branch) { Outcome::Refused } else { outcome };
+                for operation in transaction.branch(branch) {
+                    match operation {
+                        Operation::Put { path, value, .. } => put(told, path, value, span, outcome),
+                        Operation::Delete { path, recursive } => deleted(told, path, *recursive, span, outcome),
+                    }
+                }
             }
-            _ => {}
+        }
+        _ => {}
+    }
+}
+
+fn put(told: &mut Told, path: &Path, value: &[u8], span: Span, outcome: Outcome) {
+    if let Some(key) = KEYS.into_iter().find(|key| path.as_str() == *key) {
+        told.write(key, Some(value.to_vec()), span, outcome);
+    }
+}
+
+fn deleted(told: &mut Told, path: &Path, recursive: bool, span: Span, outcome: Outcome) {
+    for key in KEYS {
+        if path.as_str() == key || (recursive && is_above(path, key)) {
+            told.write(key, None, span, outcome);
         }
     }
 }

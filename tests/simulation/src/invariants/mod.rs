@@ -15,4 +15,5 @@ pub(crate) mod owners;
 pub(crate) mod prolonging;
 pub(crate) mod reads;
 pub(crate) mod replicas;
+pub(crate) mod transactions;
 pub(crate) mod waits;

@@ -1,0 +1,92 @@
+//! Transactions at their writer: what is dropped, which leases are asked for, and what goes with them since.
+
+use super::*;
+use crate::{
+    command::{Attach, Written},
+    transaction::{Compare, FailedCompare, Operation, Transacted, Transaction},
+};
+
+fn put_op(at: &str) -> Operation {
+    Operation::put(path(at), "v")
+}
+
+fn attach(at: &str) -> Operation {
+    Operation::Put { path: path(at), value: "v".into(), attach: Attach::Session }
+}
+
+fn children(at: &str) -> ObjectSet {
+    ObjectSet::One(Object::children(path(at)))
+}
+
+fn answer_to(failed: Option<FailedCompare>) -> Answer {
+    let transaction = Some(Box::new(Transacted { failed, results: vec![] }));
+    let written = Written { revision: Revision(30), transaction, ..Written::default() };
+    Answer::Written { written, stamp: stamp(9), grant: None, applied: Revision(30), kept: None }
+}
+
+const FAILED: Option<FailedCompare> = Some(FailedCompare { place: 0, found: None });
+
+#[test]
+fn the_writer_drops_what_either_branch_may_change_and_nothing_that_is_only_compared() {
+    let mut client = Client::cached().cache("/a/b", 3).cache("/c", 4);
+    let transaction = Transaction::new()
+        .when(Compare::exists(path("/c")))
+        .then(put_op("/a"))
+        .then(Operation::Delete { path: path("/d"), recursive: true })
+        .otherwise(Operation::delete(path("/a/b")));
+    let effects = client.write(1, Write::Transaction(transaction));
+    let Body::Write { dropped, .. } = client.only(&effects).1.body else { panic!("{effects:?}") };
+    let expected =
+        [one("/a"), children("/a"), one("/a/b"), children("/a/b"), children("/"), ObjectSet::Subtree(path("/d"))];
+    assert!(expected.iter().all(|set| dropped.contains(set)) && dropped.len() == expected.len(), "{dropped:?}");
+    assert!(!client.may_serve("/a") && !client.may_serve("/a/b") && client.may_serve("/c"));
+}
+
+#[test]
+fn its_answer_is_a_recall_of_what_either_branch_may_have_changed() {
+    let mut client = Client::cached();
+    let effects = client.write(1, Write::Transaction(Transaction::new().then(put_op("/a")).otherwise(put_op("/b"))));
+    let write = client.only(&effects).0;
+    let effects = client.read(5, "/b");
+    let read = client.only(&effects).0;
+    client.answer(write, answer_to(FAILED));
+    client.answer(read, answer(Some(value(10)), Some(grant(4))));
+    assert!(!client.may_serve("/b"), "granted before the transaction took effect");
+}
+
+#[test]
+fn what_goes_with_the_session_follows_from_the_branch_that_was_chosen() {
+    let carries = |client: &Client, at: &str| {
+        client.holder.volumes.get(&Path::root()).is_some_and(|root| root.carries.contains(&path(at)))
+    };
+    for failed in [None, FAILED] {
+        let mut client = Client::leased();
+        let effects = client.write(1, Write::put(path("/old"), "v".into()));
+        let ticket = client.only(&effects).0;
+        client.answer(ticket, answer_to(None));
+        let transaction = Transaction::new().then(attach("/a")).otherwise(attach("/b"));
+        let effects = client.write(2, Write::Transaction(transaction));
+        let ticket = client.only(&effects).0;
+        client.answer(ticket, answer_to(failed));
+        assert_eq!((carries(&client, "/a"), carries(&client, "/b")), (failed.is_none(), failed.is_some()));
+        let effects =
+            client.write(3, Write::Transaction(Transaction::new().then(put_op("/a")).otherwise(put_op("/b"))));
+        let ticket = client.only(&effects).0;
+        client.answer(ticket, answer_to(failed));
+        assert!(!carries(&client, "/a") && !carries(&client, "/b"), "they stay by themselves from now on");
+    }
+}
+
+#[test]
+fn a_transaction_waits_for_the_lease_that_one_of_its_nodes_is_to_go_with() {
+    let mut client = Client::registered();
+    let transaction = || Transaction::new().then(put_op("/a")).otherwise(attach("/b"));
+    let effects = client.write(1, Write::Transaction(transaction()));
+    let (ticket, request) = client.only(&effects);
+    let body = Body::Acquire { path: path("/b"), valid_at: None };
+    assert_eq!(request.body, body, "first the lease");
+    let acquired = Acquired { promise: promise("/", 1), stamp: stamp(1), revival: Revival::None };
+    let effects = client.answer(ticket, Answer::Acquired(acquired));
+    let Body::Write { write, .. } = client.only(&effects).1.body else { panic!("{effects:?}") };
+    assert_eq!(write, Write::Transaction(transaction()));
+}

@@ -1,0 +1,125 @@
+//! Transactions: who is asked, when the branch changes, and what is refused at the door.
+
+use super::*;
+use crate::{
+    command::Attach,
+    id::LeaseId,
+    limits::LimitError,
+    transaction::{Branch, Compare, Operation, Relation, Transaction},
+};
+
+fn has(at: &str, value: &'static str) -> Compare {
+    Compare::value(path(at), Relation::Equal, value)
+}
+
+fn put_op(at: &str) -> Operation {
+    Operation::put(path(at), "x")
+}
+
+impl World {
+    fn transact(&mut self, session: SessionId, transaction: Transaction) -> Vec<Effect> {
+        self.write(session, Write::Transaction(transaction))
+    }
+
+    /// A write that nobody stands against.
+    fn written(&mut self, session: SessionId, write: Write) {
+        self.write(session, write);
+        self.commit();
+    }
+}
+
+fn branch_of(effects: &[Effect]) -> Branch {
+    let Answer::Written { written, grant: None, .. } = answer(effects) else { panic!("{effects:?}") };
+    written.transaction.expect("what it did").branch()
+}
+
+#[test]
+fn all_that_a_transaction_writes_is_recalled_at_once_and_one_consent_is_enough() {
+    let mut world = World::new();
+    let (one, _) = world.holder(&data("/a"));
+    world.read(one, data("/b"));
+    world.read(one, data("/c"));
+    let (other, _) = world.holder(&data("/b"));
+    let writer = world.session();
+    let transaction = Transaction::new().then(put_op("/a")).then(put_op("/b")).otherwise(put_op("/c"));
+    let effects = world.transact(writer, transaction);
+    let mut recalls = recalls(&effects);
+    recalls.sort_by_key(|recall| recall.session);
+    let sets = |all: &[&str]| all.iter().map(|at| ObjectSet::One(data(at))).collect::<Vec<_>>();
+    let asked: Vec<_> = recalls.iter().map(|recall| (recall.session, recall.sets.clone())).collect();
+    assert_eq!(asked, [(one, sets(&["/a", "/b"])), (other, sets(&["/b"]))], "of the branch that is chosen");
+    for at in ["/a", "/b"] {
+        assert_eq!(world.read(writer, data(at)).grant, None, "no lease on either while consents are gathered (S3)");
+    }
+    world.consent_to(&recalls[0]);
+    assert!(!world.lessor.has_proposal(), "the other has not consented");
+    world.consent_to(&recalls[1]);
+    assert_eq!(branch_of(&world.commit()), Branch::Then);
+}
+
+#[test]
+fn a_transaction_whose_branch_changes_asks_for_both_and_goes_on() {
+    let mut world = World::new();
+    let writer = world.session();
+    world.written(writer, put("/flag", b"a"));
+    let (holder, _) = world.holder(&data("/y"));
+    let transaction = Transaction::new().when(has("/flag", "a")).then(put_op("/x")).otherwise(put_op("/y"));
+    // Both wait for the same entry, and the flag's comes first.
+    let other = world.session();
+    world.write(other, put("/flag", b"b"));
+    assert_eq!(recalls(&world.transact(writer, transaction)), [], "nobody holds what would be written");
+    let effects = world.commit();
+    let [recall] = recalls(&effects).try_into().expect("one recall");
+    assert_eq!((recall.session, &recall.sets), (holder, &vec![ObjectSet::One(data("/y"))]));
+    let covered = |world: &World, at: &str| world.lessor.writes.covers(&data(at));
+    assert!(covered(&world, "/x") && covered(&world, "/y"), "it need not gather a third time, whatever the flag is");
+    world.consent_to(&recall);
+    assert_eq!(branch_of(&world.commit()), Branch::Otherwise);
+    assert!(!covered(&world, "/x") && !covered(&world, "/y"));
+}
+
+#[test]
+fn the_writer_of_a_transaction_is_exempt_for_what_it_dropped() {
+    let mut world = World::new();
+    let (writer, grant) = world.holder(&data("/a"));
+    let transaction = Transaction::new().then(put_op("/a")).then(put_op("/b"));
+    let (write, seen) = (Write::Transaction(transaction), grant.stamp);
+    let dropped = ["/a", "/b"].map(|at| ObjectSet::One(data(at))).to_vec();
+    let effects = world.request(writer, Body::Write { write, dropped, seen });
+    assert_eq!(recalls(&effects), []);
+    assert_eq!(branch_of(&world.commit()), Branch::Then);
+}
+
+#[test]
+fn a_transaction_beyond_a_limit_or_with_operations_that_meet_is_refused_before_anybody_is_asked() {
+    let mut world = World::new();
+    let (_, _) = world.holder(&data("/a"));
+    let writer = world.session();
+    let many = Transaction { compares: vec![Compare::exists(path("/a")); 129], ..Transaction::new() };
+    let effects = world.transact(writer, many.then(put_op("/a")));
+    let limit = LimitError::Transaction { what: "comparisons".to_owned(), got: 129, expected: 128 };
+    assert_eq!((result(&effects), recalls(&effects)), (Err(Refusal::Limit(limit)), vec![]));
+    let effects = world.transact(writer, Transaction::new().otherwise(put_op("/a")).otherwise(put_op("/a")));
+    let overlap = WriteRefusal::Overlap { branch: Branch::Otherwise, one: 0, other: 1, path: path("/a") };
+    assert_eq!((result(&effects), recalls(&effects)), (Err(Refusal::Write(overlap)), vec![]));
+}
+
+#[test]
+fn nothing_is_attached_to_a_lease_that_is_ending() {
+    let mut world = World::new();
+    let writer = world.session();
+    let ttl = Duration::from_secs(5);
+    world.written(writer, Write::GrantLease { id: Some(LeaseId(7)), ttl });
+    let key = LeaseKey::Key(LeaseId(7));
+    while !world.lessor.ends.get(&key).expect("its end is waited for").is_ending {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    let attach = |id| Operation::Put { path: path("/a"), value: Bytes::new(), attach: Attach::Lease(LeaseId(id)) };
+    let chosen = Transaction::new().then(put_op("/b")).then(attach(7));
+    let effects = world.transact(writer, chosen);
+    let refusal = Box::new(WriteRefusal::LeaseNotFound { id: LeaseId(7) });
+    let expected = WriteRefusal::Operation { branch: Branch::Then, place: 1, refusal };
+    assert_eq!(result(&effects), Err(Refusal::Write(expected)));
+    assert_eq!(replies(&world.transact(writer, Transaction::new().otherwise(attach(7)))), [], "it is not chosen");
+}

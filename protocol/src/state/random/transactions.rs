@@ -1,0 +1,133 @@
+//! Random transactions, against what their operations do one after the other.
+
+use super::*;
+use crate::{
+    object::Owner,
+    transaction::{Compare, Operation, OperationResult, Relation, Target, Transaction},
+};
+
+pub(super) fn random_transaction(random: &mut Random, state: &State) -> Transaction {
+    let all = paths();
+    let compares = (0..random.below(3)).map(|_| random_compare(random, state)).collect();
+    let mut branch = |count| (0..random.below(count)).map(|_| random_operation(random, &all, state)).collect();
+    Transaction { compares, then: branch(5), otherwise: branch(3) }
+}
+
+fn random_compare(random: &mut Random, state: &State) -> Compare {
+    let path = random.pick(&paths());
+    let relation = random.pick(&[Relation::Equal, Relation::NotEqual, Relation::Less, Relation::Greater]);
+    let revision = Revision(random.below(state.revision().0 + 2));
+    let target = match random.below(6) {
+        0 => Target::Value(relation, Value::from(vec![0; random.below(5) as usize])),
+        1 => Target::Version(relation, random.below(4)),
+        2 => Target::ModifyRevision(relation, revision),
+        3 => Target::CreateRevision(relation, revision),
+        _ => Target::Exists(random.one_in(2)),
+    };
+    Compare { path, target }
+}
+
+fn random_operation(random: &mut Random, all: &[Path], state: &State) -> Operation {
+    let path = random.pick(all);
+    if random.one_in(3) {
+        // Mostly one that exists: what does not cannot be removed.
+        let nodes: Vec<&Path> = state.nodes_from(&Path::root()).map(|(at, _)| at).collect();
+        let path = if random.one_in(4) { path } else { random.pick(&nodes).clone() };
+        return Operation::Delete { path, recursive: random.one_in(2) };
+    }
+    let attach = match random.below(8) {
+        0 => Attach::Lease(LeaseId(random.below(3))),
+        1 => Attach::Session,
+        2 => Attach::Keep,
+        _ => Attach::Nothing,
+    };
+    Operation::Put { path, value: Value::from(vec![0; random.below(5) as usize]), attach }
+}
+
+/// What users see of all nodes, but for revisions and versions.
+fn tree(state: &State) -> Vec<(Path, Value, Option<Owner>)> {
+    let nodes = state.nodes_from(&Path::root());
+    nodes.map(|(path, node)| (path.clone(), node.value.clone(), node.stat().owner)).collect()
+}
+
+/// Whether a comparison holds, as etcd's documentation says it.
+fn holds(state: &State, compare: &Compare) -> bool {
+    let related = |relation: &Relation, got: u64, than: u64| match relation {
+        Relation::Equal => got == than,
+        Relation::NotEqual => got != than,
+        Relation::Less => got < than,
+        Relation::Greater => got > than,
+    };
+    let node = state.node(&compare.path);
+    match &compare.target {
+        // All values here are zeros: their order is that of their lengths.
+        Target::Value(relation, than) => {
+            node.is_some_and(|node| related(relation, node.value.len() as u64, than.len() as u64))
+        }
+        Target::Version(relation, than) => related(relation, node.map_or(0, |node| node.version), *than),
+        Target::ModifyRevision(relation, than) => {
+            related(relation, node.map_or(0, |node| node.modify_revision.0), than.0)
+        }
+        Target::CreateRevision(relation, than) => {
+            related(relation, node.map_or(0, |node| node.create_revision.0), than.0)
+        }
+        Target::Exists(exists) => node.is_some() == *exists,
+    }
+}
+
+#[test]
+fn a_transaction_does_at_once_what_its_operations_do_one_after_the_other() {
+    let (mut done, mut refused) = (0, 0);
+    for seed in 1..=SEEDS {
+        let mut random = Random::new(seed);
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.acquire(session, "/");
+        fixture.write(session, Write::GrantLease { id: Some(LeaseId(1)), ttl: Duration::from_secs(9) }).expect("new");
+        for step in 0..STEPS {
+            let before = fixture.state.clone();
+            let transaction = random_transaction(&mut random, &before);
+            let place = format!("seed {seed}, step {step}: {transaction:?}");
+            let failed = transaction.compares.iter().position(|compare| !holds(&before, compare));
+            let operations = if failed.is_none() { &transaction.then } else { &transaction.otherwise };
+            let Ok(written) = fixture.write(session, Write::Transaction(transaction.clone())) else {
+                assert_eq!((tree(&fixture.state), fixture.state.revision()), (tree(&before), before.revision()));
+                refused += 1;
+                continue;
+            };
+            let changes = u64::from(!operations.is_empty());
+            assert_eq!(fixture.state.revision().0, before.revision().0 + changes, "{place}");
+            let transacted = written.transaction.expect("what it did");
+            assert_eq!(transacted.failed.map(|failed| failed.place as usize), failed, "{place}");
+            let mut twin = Fixture::of(before);
+            for (operation, result) in operations.iter().zip(&transacted.results) {
+                check_alone(&mut twin, session, operation, result, &place);
+            }
+            assert_eq!(
+                (tree(&fixture.state), transacted.results.len()),
+                (tree(&twin.state), operations.len()),
+                "{place}"
+            );
+            done += changes;
+        }
+    }
+    assert!(done > 1000 && refused > 1000, "{done} were done, {refused} refused");
+}
+
+/// An operation by itself does what it did among others.
+fn check_alone(twin: &mut Fixture, session: SessionId, operation: &Operation, result: &OperationResult, place: &str) {
+    let condition = Condition::Any;
+    let alone = match operation.clone() {
+        Operation::Put { path, value, attach } => Write::Put { path, value, condition, attach },
+        Operation::Delete { path, recursive } => Write::Delete { path, recursive, condition },
+    };
+    let write = twin.command_after(session, alone);
+    let Outcome::Written(Ok(alone)) = twin.run(write) else { panic!("{operation:?} is refused alone: {place}") };
+    match result {
+        OperationResult::Deleted(removed) => assert_eq!(alone.removed, *removed, "{place}"),
+        OperationResult::Put(stat) => {
+            let alone = alone.stat.expect("a put");
+            assert_eq!((alone.value_len, alone.owner), (stat.value_len, stat.owner), "{place}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Transactions: the branch that the comparisons choose in the state as it is, and its operations as one change.
+//!
+//! The branch is chosen when footprints are taken and once more when the transaction is applied. If it is another one by then, or needs other
+//! objects, the consents do not cover it and its proposer gathers again, like for any write (S2).
+//!
+//! Operations of a branch are [independent](crate::transaction): each is judged by the state as it is before any of them, and the
+//! footprint of all is that of each, together. They are carried out parents first, so that a node that is both named and
+//! above another is made once, with its value.
+
+use std::collections::BTreeSet;
+
+use super::{RowKey, State};
+use crate::{
+    command::{Condition, Write, WriteRefusal, Written},
+    id::{Revision, SessionId},
+    object::{Object, ObjectSet, SETS_MAX},
+    path::Path,
+    planted::Bug,
+    transaction::{Branch, FailedCompare, Operation, OperationResult, Transacted, Transaction, place_of},
+};
+
+/// One operation changes at most this many sets of objects; with more, as of a put that makes a long chain of nodes, it is the subtree
+/// of the topmost node and the list that this comes into. So what a transaction names beside itself is bounded by its paths.
+const OPERATION_SETS_MAX: usize = 3;
+
+impl State {
+    /// The first comparison that does not hold; none if the operations of [`Branch::Then`] are to be done.
+    fn failed_compare(&self, transaction: &Transaction) -> Option<FailedCompare> {
+        let judged = if self.mistake.is(Bug::FirstCompareOnly) { 1 } else { Transaction::COMPARES_MAX };
+        let compares = transaction.compares.iter().take(judged);
+        let mut failed = compares.enumerate().filter(|(_, compare)| !compare.holds(self.data(&compare.path).as_ref()));
+        let (place, compare) = failed.next()?;
+        Some(FailedCompare { place: place_of(place), found: self.node(&compare.path).map(|node| node.stat()) })
+    }
+
+    /// The branch that the comparisons choose now.
+    pub fn branch(&self, transaction: &Transaction) -> Branch {
+        if self.failed_compare(transaction).is_none() { Branch::Then } else { Branch::Otherwise }
+    }
+
+    pub(super) fn transaction_footprint(
+        &self,
+        writer: SessionId,
+        transaction: &Transaction,
+    ) -> Result<Vec<ObjectSet>, WriteRefusal> {
+        transaction.check_overlaps()?;
+        self.branch_footprint(writer, transaction, self.branch(transaction))
+    }
+
+    /// The objects that either branch would change now, if it were chosen: those of one that would be refused are left out.
+    pub fn footprint_of_both(&self, writer: SessionId, transaction: &Transaction) -> Vec<ObjectSet> {
+        let of = |branch| self.branch_footprint(writer, transaction, branch).unwrap_or_default();
+        let both: BTreeSet<ObjectSet> = of(Branch::Then).into_iter().chain(of(Branch::Otherwise)).collect();
+        both.into_iter().collect()
+    }
+
+    fn branch_footprint(
+        &self,
+        writer: SessionId,
+        transaction: &Transaction,
+        branch: Branch,
+    ) -> Result<Vec<ObjectSet>, WriteRefusal> {
+        let mut seen = BTreeSet::new();
+        let mut sets = Vec::new();
+        for (place, operation) in transaction.branch(branch).iter().enumerate() {
+            let own = self.operation_footprint(writer, operation).map_err(|refusal| WriteRefusal::Operation {
+                branch,
+                place: place_of(place),
+                refusal: Box::new(refusal),
+            })?;
+            sets.extend(own.into_iter().filter(|set| seen.insert(set.clone())));
+            if self.mistake.is(Bug::TransactionRecallsFirst) {
+                break;
+            }
+        }
+        Ok(sets)
+    }
+
+    fn operation_footprint(&self, writer: SessionId, operation: &Operation) -> Result<Vec<ObjectSet>, WriteRefusal> {
+        let sets = match operation {
+            Operation::Put { path, attach, .. } => self.put_footprint(writer, path, Condition::Any, *attach)?,
+            Operation::Delete { path, recursive } => self.delete_footprint(path, *recursive, Condition::Any)?,
+        };
+        if sets.len() <= OPERATION_SETS_MAX {
+            return Ok(sets);
+        }
+        let topmost = operation.path().ancestors().take_while(|above| self.node(above).is_none()).last();
+        let list = topmost.as_ref().and_then(Path::parent).map(|list| ObjectSet::One(Object::children(list)));
+        Ok(topmost.map(ObjectSet::Subtree).into_iter().chain(list).collect())
+    }
+
+    /// Carries out a transaction that is not refused. `sets` is its footprint.
+    pub(super) fn transact(
+        &mut self,
+        writer: SessionId,
+        transaction: &Transaction,
+        sets: Vec<ObjectSet>,
+        touched: &mut BTreeSet<RowKey>,
+    ) -> Written {
+        let failed = self.failed_compare(transaction);
+        let branch = if failed.is_none() { Branch::Then } else { Branch::Otherwise };
+        let operations: Vec<&Operation> = transaction.branch(branch).iter().collect();
+        let results = self.carry_out(writer, &operations, sets, touched);
+        let transacted = Transacted { failed, results };
+        Written { revision: self.meta.revision, transaction: Some(Box::new(transacted)), ..Written::default() }
+    }
+
+    /// Does all of these, none of which is refused, as one change. None of them: no change.
+    fn carry_out(
+        &mut self,
+        writer: SessionId,
+        operations: &[&Operation],
+        sets: Vec<ObjectSet>,
+        touched: &mut BTreeSet<RowKey>,
+    ) -> Vec<OperationResult> {
+        if operations.is_empty() {
+            return Vec::new();
+        }
+        let revision = self.meta.revision.next();
+        self.meta.revision = revision;
+        let mut parents_first: Vec<usize> = (0..operations.len()).collect();
+        parents_first.sort_by_key(|place| operations[*place].path());
+        let mut results = vec![None; operations.len()];
+        for place in parents_first {
+            results[place] = self.operate(writer, operations[place], revision, touched);
+        }
+        self.note_change(few(sets), touched);
+        results.into_iter().flatten().collect()
+    }
+
+    fn operate(
+        &mut self,
+        writer: SessionId,
+        operation: &Operation,
+        revision: Revision,
+        touched: &mut BTreeSet<RowKey>,
+    ) -> Option<OperationResult> {
+        match operation {
+            Operation::Put { path, value, attach } => {
+                self.put(writer, path, value, *attach, revision, touched).map(OperationResult::Put)
+            }
+            Operation::Delete { path, .. } => {
+                Some(OperationResult::Deleted(self.remove_nodes(path, revision, touched)))
+            }
+        }
+    }
+
+    /// A known mistake: what comes before the operation that is refused is done.
+    pub(super) fn transact_half(&mut self, writer: SessionId, write: &Write, touched: &mut BTreeSet<RowKey>) {
+        let Write::Transaction(transaction) = write else { return };
+        let operations = transaction.branch(self.branch(transaction)).iter();
+        let half: Vec<&Operation> =
+            operations.take_while(|operation| self.operation_footprint(writer, operation).is_ok()).collect();
+        if transaction.check_overlaps().is_ok() {
+            self.carry_out(writer, &half, vec![ObjectSet::Subtree(Path::root())], touched);
+        }
+    }
+
+    /// A known mistake: the branch is done that consents were gathered for, though the other one is chosen by now.
+    pub(super) fn transact_as_proposed(
+        &mut self,
+        writer: SessionId,
+        write: &Write,
+        covers: &[ObjectSet],
+        touched: &mut BTreeSet<RowKey>,
+    ) -> Option<Written> {
+        let Write::Transaction(transaction) = write else { return None };
+        let (branch, failed) = match self.failed_compare(transaction) {
+            Some(_) => (Branch::Then, None),
+            None => (Branch::Otherwise, Some(FailedCompare { place: 0, found: None })),
+        };
+        let sets = self.branch_footprint(writer, transaction, branch).ok()?;
+        let is_covered = |set: &ObjectSet| covers.iter().any(|cover| cover.includes(set));
+        if !sets.iter().all(is_covered) {
+            return None;
+        }
+        let operations: Vec<&Operation> = transaction.branch(branch).iter().collect();
+        let results = self.carry_out(writer, &operations, sets, touched);
+        let transaction = Some(Box::new(Transacted { failed, results }));
+        Some(Written { revision: self.meta.revision, transaction, ..Written::default() })
+    }
+}
+
+/// What the history remembers: of many objects, the subtree that they all lie in.
+fn few(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
+    if sets.len() <= SETS_MAX { sets } else { vec![ObjectSet::Subtree(Path::common(sets.iter().map(ObjectSet::path)))] }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,484 @@
+//! Transactions: what must hold of some nodes, and what is done if it does or does not (etcd's `Txn`).
+//!
+//! All comparisons are judged, and all operations of the branch that they choose are done, at one place in the order of all changes:
+//! nobody sees some of it. A transaction that changes anything is one change, with one revision.
+//!
+//! # What a branch may not do
+//!
+//! Its operations are independent of each other, so that their order means nothing: no node is written twice, nothing is written at or
+//! below a node that is removed, and nothing below one that is attached to a lease. Both branches are held to that, whichever is
+//! chosen, so that what is refused does not depend on what is stored.
+//!
+//! # What it does not know
+//!
+//! What is stored: see [`State::footprint`](crate::state::State::footprint) for what a branch needs of it.
+
+use std::{cmp::Ordering, fmt};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    command::{Attach, WriteRefusal},
+    id::Revision,
+    object::{Data, Stat, Value},
+    path::Path,
+};
+
+/// Comparisons, and an operation list for either result. Empty lists are allowed: no comparisons always hold, and a branch without
+/// operations changes nothing and takes no revision.
+///
+/// ```
+/// use leasehold_protocol::{path::Path, transaction::{Compare, Operation, Relation, Transaction}};
+///
+/// let (from, to) = (Path::parse("/from")?, Path::parse("/to")?);
+/// let moved = Transaction::new()
+///     .when(Compare::value(from.clone(), Relation::Equal, "7"))
+///     .when(Compare::absent(to.clone()))
+///     .then(Operation::delete(from))
+///     .then(Operation::put(to, "7"));
+/// assert_eq!(moved.compares[0].to_string(), r#"value("/from") = "7""#);
+/// # Ok::<(), leasehold_protocol::path::PathError>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Transaction {
+    /// What is compared, in order.
+    pub compares: Vec<Compare>,
+    /// What is done if all comparisons hold.
+    pub then: Vec<Operation>,
+    /// What is done if one of them does not.
+    pub otherwise: Vec<Operation>,
+}
+
+/// One of a transaction's lists of operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Branch {
+    /// All comparisons hold.
+    Then,
+    /// One does not.
+    Otherwise,
+}
+
+/// Something that is compared with what is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Compare {
+    /// The node.
+    pub path: Path,
+    /// What of it, and with what.
+    pub target: Target,
+}
+
+/// What of a node is compared, how, and with what. As in etcd, a node that does not exist has version 0 and revisions 0, and no
+/// value: a comparison with its value does not hold, whichever it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Target {
+    /// The bytes, in the order of bytes.
+    Value(Relation, Value),
+    /// How many times the value was written since the node was made.
+    Version(Relation, u64),
+    /// The last change of the value.
+    ModifyRevision(Relation, Revision),
+    /// The change that made the node.
+    CreateRevision(Relation, Revision),
+    /// Whether there is such a node.
+    Exists(bool),
+}
+
+/// How the stored thing has to be to the one named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Relation {
+    /// The same.
+    Equal,
+    /// Another.
+    NotEqual,
+    /// Less than it.
+    Less,
+    /// More than it.
+    Greater,
+}
+
+/// One of the things that a transaction does.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Operation {
+    /// Sets a node's value; makes the node and the nodes above it that do not exist.
+    Put {
+        /// The node.
+        path: Path,
+        /// Its new value.
+        value: Value,
+        /// The lease that the node goes with from now on.
+        attach: Attach,
+    },
+    /// Removes a node. If it does not exist the whole transaction is refused.
+    Delete {
+        /// The node.
+        path: Path,
+        /// With all that lies below it; otherwise a node with children is not removed, and the whole transaction is refused.
+        recursive: bool,
+    },
+}
+
+/// What a transaction did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Transacted {
+    /// The first comparison that did not hold. None: all held, and the operations of [`Branch::Then`] were done.
+    pub failed: Option<FailedCompare>,
+    /// What each operation of the chosen branch did, in their order.
+    pub results: Vec<OperationResult>,
+}
+
+/// A comparison that did not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FailedCompare {
+    /// Its place among the comparisons, from 0.
+    pub place: u32,
+    /// What was there; none if the node did not exist.
+    pub found: Option<Stat>,
+}
+
+/// What an operation did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum OperationResult {
+    /// A put: the node as it is since.
+    Put(Stat),
+    /// A delete: how many nodes were removed.
+    Deleted(u64),
+}
+
+impl Transaction {
+    /// The most comparisons (etcd's `max-txn-ops`).
+    pub const COMPARES_MAX: usize = 128;
+    /// The most operations in each branch (etcd's `max-txn-ops`).
+    pub const OPERATIONS_MAX: usize = 128;
+    /// The most bytes of all paths together. With the objects that a write names beside itself, each path comes at most five times
+    /// in a message or entry: with the largest values it still fits.
+    pub const PATHS_MAX_BYTES: usize = 256 << 10;
+
+    /// Compares nothing and does nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One more comparison that has to hold.
+    #[must_use]
+    pub fn when(mut self, compare: Compare) -> Self {
+        self.compares.push(compare);
+        self
+    }
+
+    /// One more operation for when all comparisons hold.
+    #[must_use]
+    pub fn then(mut self, operation: Operation) -> Self {
+        self.then.push(operation);
+        self
+    }
+
+    /// One more operation for when one of the comparisons does not hold.
+    #[must_use]
+    pub fn otherwise(mut self, operation: Operation) -> Self {
+        self.otherwise.push(operation);
+        self
+    }
+
+    /// The operations of a branch.
+    pub fn branch(&self, branch: Branch) -> &[Operation] {
+        match branch {
+            Branch::Then => &self.then,
+            Branch::Otherwise => &self.otherwise,
+        }
+    }
+
+    /// The operations of both branches.
+    pub fn operations(&self) -> impl Iterator<Item = &Operation> {
+        self.then.iter().chain(&self.otherwise)
+    }
+
+    /// All paths that it names.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.compares.iter().map(|compare| &compare.path).chain(self.operations().map(Operation::path))
+    }
+
+    /// How many bytes all values have that it names, those that are compared included.
+    pub fn value_bytes(&self) -> usize {
+        let compared = self.compares.iter().map(|compare| match &compare.target {
+            Target::Value(_, value) => value.len(),
+            _ => 0,
+        });
+        let put = self.operations().map(|operation| match operation {
+            Operation::Put { value, .. } => value.len(),
+            Operation::Delete { .. } => 0,
+        });
+        compared.chain(put).sum()
+    }
+
+    /// How many bytes all paths have that it names.
+    pub fn path_bytes(&self) -> usize {
+        self.paths().map(|path| path.as_str().len()).sum()
+    }
+
+    /// The operations of each branch are independent of each other.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteRefusal::Overlap`] names two that are not.
+    pub fn check_overlaps(&self) -> Result<(), WriteRefusal> {
+        [Branch::Then, Branch::Otherwise].into_iter().try_for_each(|branch| self.check_overlaps_of(branch))
+    }
+
+    fn check_overlaps_of(&self, branch: Branch) -> Result<(), WriteRefusal> {
+        let operations = self.branch(branch);
+        for (place, one) in operations.iter().enumerate() {
+            let other = operations[..place].iter().position(|other| one.rules_out(other) || other.rules_out(one));
+            if let Some(other) = other {
+                let (one, other, path) = (place_of(other), place_of(place), one.path().clone());
+                return Err(WriteRefusal::Overlap { branch, one, other, path });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Places are few.
+pub(crate) fn place_of(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
+}
+
+impl Operation {
+    /// A put that attaches its node to no lease.
+    pub fn put(path: Path, value: impl Into<Value>) -> Self {
+        Self::Put { path, value: value.into(), attach: Attach::Nothing }
+    }
+
+    /// The removal of a node without children.
+    pub fn delete(path: Path) -> Self {
+        Self::Delete { path, recursive: false }
+    }
+
+    /// The node.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Put { path, .. } | Self::Delete { path, .. } => path,
+        }
+    }
+
+    /// Whether the other may not stand in the same branch.
+    fn rules_out(&self, other: &Self) -> bool {
+        let takes_all_below = match self {
+            Self::Delete { .. } => true,
+            Self::Put { attach, .. } => matches!(attach, Attach::Lease(_) | Attach::Session),
+        };
+        self.path() == other.path() || (takes_all_below && self.path().contains(other.path()))
+    }
+}
+
+impl Compare {
+    /// Of a node's value.
+    pub fn value(path: Path, relation: Relation, value: impl Into<Value>) -> Self {
+        Self { path, target: Target::Value(relation, value.into()) }
+    }
+
+    /// Of how many times a node was written since it was made.
+    pub fn version(path: Path, relation: Relation, version: u64) -> Self {
+        Self { path, target: Target::Version(relation, version) }
+    }
+
+    /// Of the last change of a node's value.
+    pub fn modify_revision(path: Path, relation: Relation, revision: Revision) -> Self {
+        Self { path, target: Target::ModifyRevision(relation, revision) }
+    }
+
+    /// Of the change that made a node.
+    pub fn create_revision(path: Path, relation: Relation, revision: Revision) -> Self {
+        Self { path, target: Target::CreateRevision(relation, revision) }
+    }
+
+    /// There is such a node.
+    pub fn exists(path: Path) -> Self {
+        Self { path, target: Target::Exists(true) }
+    }
+
+    /// There is no such node.
+    pub fn absent(path: Path) -> Self {
+        Self { path, target: Target::Exists(false) }
+    }
+
+    /// Whether it holds, given what is stored.
+    pub fn holds(&self, data: Option<&Data>) -> bool {
+        let stat = data.map(|data| data.stat);
+        match &self.target {
+            Target::Value(relation, value) => data.is_some_and(|data| relation.holds(data.value.cmp(value))),
+            Target::Version(relation, version) => relation.holds(stat.map_or(0, |stat| stat.version).cmp(version)),
+            Target::ModifyRevision(relation, revision) => {
+                relation.holds(stat.map_or(Revision(0), |stat| stat.modify_revision).cmp(revision))
+            }
+            Target::CreateRevision(relation, revision) => {
+                relation.holds(stat.map_or(Revision(0), |stat| stat.create_revision).cmp(revision))
+            }
+            Target::Exists(exists) => data.is_some() == *exists,
+        }
+    }
+}
+
+impl Relation {
+    /// Whether something stands so to the one named.
+    pub fn holds(self, stored: Ordering) -> bool {
+        match self {
+            Self::Equal => stored.is_eq(),
+            Self::NotEqual => stored.is_ne(),
+            Self::Less => stored.is_lt(),
+            Self::Greater => stored.is_gt(),
+        }
+    }
+}
+
+impl Transacted {
+    /// Whether all comparisons held.
+    pub fn succeeded(&self) -> bool {
+        self.failed.is_none()
+    }
+
+    /// The branch that was chosen.
+    pub fn branch(&self) -> Branch {
+        if self.succeeded() { Branch::Then } else { Branch::Otherwise }
+    }
+}
+
+impl fmt::Display for Branch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Then => "then",
+            Self::Otherwise => "otherwise",
+        })
+    }
+}
+
+impl fmt::Display for Relation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Equal => "=",
+            Self::NotEqual => "!=",
+            Self::Less => "<",
+            Self::Greater => ">",
+        })
+    }
+}
+
+impl fmt::Display for Compare {
+    /// As etcdctl writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.as_str();
+        match &self.target {
+            Target::Value(relation, value) => {
+                write!(f, "value({path:?}) {relation} {:?}", String::from_utf8_lossy(value))
+            }
+            Target::Version(relation, version) => write!(f, "version({path:?}) {relation} \"{version}\""),
+            Target::ModifyRevision(relation, revision) => write!(f, "mod({path:?}) {relation} \"{revision}\""),
+            Target::CreateRevision(relation, revision) => write!(f, "create({path:?}) {relation} \"{revision}\""),
+            Target::Exists(exists) => write!(f, "exists({path:?}) = \"{exists}\""),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::LeaseId;
+
+    fn path(text: &str) -> Path {
+        Path::parse(text).expect("a valid path")
+    }
+
+    fn stored(value: &'static str, create: u64, modify: u64, version: u64) -> Data {
+        let (create_revision, modify_revision) = (Revision(create), Revision(modify));
+        let stat = Stat { create_revision, modify_revision, version, value_len: value.len() as u64, owner: None };
+        Data { value: Value::from_static(value.as_bytes()), stat }
+    }
+
+    #[test]
+    fn a_comparison_holds_as_its_relation_says() {
+        let data = stored("m", 3, 7, 2);
+        let holding = |make: &dyn Fn(Relation) -> Compare| {
+            let all = [Relation::Equal, Relation::NotEqual, Relation::Less, Relation::Greater];
+            all.map(|relation| make(relation).holds(Some(&data)))
+        };
+        let (same, less, more) = ([true, false, false, false], [false, true, true, false], [false, true, false, true]);
+        for (than, expected) in [("m", same), ("n", less), ("ma", less), ("l", more), ("", more)] {
+            assert_eq!(holding(&|relation| Compare::value(path("/a"), relation, than)), expected, "{than}");
+        }
+        for (than, expected) in [(2, same), (3, less), (1, more)] {
+            assert_eq!(holding(&|relation| Compare::version(path("/a"), relation, than)), expected);
+        }
+        for (than, expected) in [(7, same), (8, less), (3, more)] {
+            assert_eq!(holding(&|relation| Compare::modify_revision(path("/a"), relation, Revision(than))), expected);
+        }
+        for (than, expected) in [(3, same), (7, less), (2, more)] {
+            assert_eq!(holding(&|relation| Compare::create_revision(path("/a"), relation, Revision(than))), expected);
+        }
+        assert!(Compare::exists(path("/a")).holds(Some(&data)) && !Compare::absent(path("/a")).holds(Some(&data)));
+    }
+
+    #[test]
+    fn what_does_not_exist_has_version_and_revisions_zero_and_no_value() {
+        let at = || path("/none");
+        assert!(Compare::absent(at()).holds(None) && !Compare::exists(at()).holds(None));
+        assert!(Compare::version(at(), Relation::Equal, 0).holds(None));
+        assert!(!Compare::version(at(), Relation::Greater, 0).holds(None));
+        assert!(Compare::modify_revision(at(), Relation::Less, Revision(1)).holds(None));
+        assert!(Compare::create_revision(at(), Relation::Equal, Revision(0)).holds(None));
+        for relation in [Relation::Equal, Relation::NotEqual, Relation::Less, Relation::Greater] {
+            assert!(!Compare::value(at(), relation, "").holds(None), "{relation}");
+        }
+    }
+
+    #[test]
+    fn operations_of_one_branch_are_independent_and_those_of_two_need_not_be() {
+        let put = |at: &str| Operation::put(path(at), "x");
+        let attach =
+            |at: &str| Operation::Put { path: path(at), value: Value::new(), attach: Attach::Lease(LeaseId(1)) };
+        let keep = |at: &str| Operation::Put { path: path(at), value: Value::new(), attach: Attach::Keep };
+        let delete = |at: &str| Operation::delete(path(at));
+        let of = |one: &Operation, other: &Operation| {
+            Transaction { then: vec![put("/z"), one.clone(), other.clone()], ..Transaction::new() }.check_overlaps()
+        };
+        for (one, other) in [
+            (put("/a"), put("/a")),
+            (put("/a"), delete("/a")),
+            (delete("/a"), put("/a/b")),
+            (delete("/a"), delete("/a/b/c")),
+            (attach("/a"), put("/a/b")),
+            (attach("/a"), delete("/a/b")),
+        ] {
+            let overlap =
+                |path: &Path| Err(WriteRefusal::Overlap { branch: Branch::Then, one: 1, other: 2, path: path.clone() });
+            assert_eq!(of(&one, &other), overlap(other.path()), "{one:?} {other:?}");
+            assert_eq!(of(&other, &one), overlap(one.path()), "{other:?} {one:?}");
+        }
+        for (one, other) in [
+            (put("/a"), put("/a/b")),
+            (keep("/a"), put("/a/b")),
+            (put("/a"), delete("/a/b")),
+            (delete("/a"), put("/ab")),
+            (delete("/a/b"), attach("/a/c")),
+        ] {
+            assert_eq!((of(&one, &other), of(&other, &one)), (Ok(()), Ok(())), "{one:?} {other:?}");
+        }
+        let either = Transaction::new().then(put("/a")).otherwise(delete("/a"));
+        assert_eq!(either.check_overlaps(), Ok(()));
+        let twice = Transaction::new().otherwise(put("/a")).otherwise(put("/a"));
+        let overlap = WriteRefusal::Overlap { branch: Branch::Otherwise, one: 0, other: 1, path: path("/a") };
+        assert_eq!(twice.check_overlaps(), Err(overlap.clone()));
+        assert_eq!(
+            overlap.to_string(),
+            "operations 1 and 2 of the branch otherwise meet at /a: expected operations that do not depend on each other"
+        );
+    }
+
+    #[test]
+    fn it_is_as_large_as_all_that_it_names() {
+        let transaction = Transaction::new()
+            .when(Compare::value(path("/abc"), Relation::Equal, "12345"))
+            .when(Compare::exists(path("/a")))
+            .then(Operation::put(path("/bc"), "123"))
+            .otherwise(Operation::delete(path("/d")));
+        assert_eq!((transaction.value_bytes(), transaction.path_bytes()), (8, 4 + 2 + 3 + 2));
+    }
+}

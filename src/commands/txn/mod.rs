@@ -1,0 +1,173 @@
+//! `txn`: compare several nodes, then write several nodes, at one moment. Comparisons and operations are written as for etcdctl.
+//!
+//! From standard input come three paragraphs that end with an empty line or with the input: comparisons, what is done if all of them
+//! hold, what is done if one does not. Lines of comments belong to no paragraph. On a line of the shell, or in a script, the same can
+//! be said with options.
+
+mod parse;
+
+use clap::Args;
+use leasehold_client_cache::{FailedCompare, Operation, OperationResult, Stat, Transaction, TransactionOutcome};
+use serde::Serialize;
+
+use self::parse::Piece;
+use super::{node::standard_input, write_failure};
+use crate::{
+    context::Context,
+    exit::{Failure, Status},
+    output::{Text, visible},
+};
+
+/// `txn`
+#[derive(Debug, Args)]
+#[command(after_help = INPUT)]
+pub(crate) struct Txn {
+    /// A comparison that has to hold; can be repeated. With any of these options nothing is read from standard input
+    #[arg(long, value_name = "COMPARISON")]
+    when: Vec<String>,
+    /// Done if all comparisons hold; can be repeated
+    #[arg(long, value_name = "OPERATION")]
+    then: Vec<String>,
+    /// Done if one of them does not hold; can be repeated
+    #[arg(long, value_name = "OPERATION")]
+    otherwise: Vec<String>,
+}
+
+const INPUT: &str = "\
+Standard input: comparisons, an empty line, what is done if all hold, an empty line, what is done if one does not.
+A paragraph can be empty. As with etcdctl:
+
+    value(\"/config\") = \"old\"
+    mod(\"/owner\") < \"17\"
+
+    put /config new
+    del /owner
+
+    put /failures \"once more\" --lease 1694d81417acd475
+
+Comparisons: value, version, create, mod, exists (= \"true\" or \"false\"), with =, !=, < or >. What does not exist has version and
+revisions 0, and no comparison with its value holds. Operations: put PATH VALUE [--lease ID], del [-r] PATH.
+
+All of it is done at one moment, as one change, or nothing is: also if one operation cannot be done.
+Exit status: 0 if all comparisons held, 1 if one did not.";
+
+/// What a transaction did.
+#[derive(Debug, Serialize)]
+pub(crate) struct TxnAnswer {
+    succeeded: bool,
+    revision: u64,
+    /// The first comparison that did not hold.
+    failed: Option<FailedAnswer>,
+    results: Vec<ResultAnswer>,
+}
+
+/// A comparison that did not hold, and what was there.
+#[derive(Debug, Serialize)]
+struct FailedAnswer {
+    compare: String,
+    found: Option<StatAnswer>,
+}
+
+/// What an operation did.
+#[derive(Debug, Serialize)]
+#[serde(tag = "operation", rename_all = "lowercase")]
+enum ResultAnswer {
+    Put {
+        path: String,
+        #[serde(flatten)]
+        stat: StatAnswer,
+    },
+    Del {
+        path: String,
+        removed: u64,
+    },
+}
+
+/// What is known of a node without its value.
+#[derive(Debug, Serialize)]
+struct StatAnswer {
+    revision: u64,
+    create_revision: u64,
+    version: u64,
+}
+
+impl From<Stat> for StatAnswer {
+    fn from(stat: Stat) -> Self {
+        Self { revision: stat.modify_revision.0, create_revision: stat.create_revision.0, version: stat.version }
+    }
+}
+
+impl Txn {
+    pub(crate) fn reads_standard_input(&self) -> bool {
+        self.when.is_empty() && self.then.is_empty() && self.otherwise.is_empty()
+    }
+
+    pub(crate) async fn run(self, context: &Context) -> Result<TxnAnswer, Failure> {
+        let transaction = self.transaction().await?;
+        let outcome = context.client().await?.transaction(transaction.clone()).await;
+        let outcome = outcome.map_err(|error| write_failure(&error))?;
+        Ok(TxnAnswer::new(&transaction, outcome))
+    }
+
+    async fn transaction(self) -> Result<Transaction, Failure> {
+        if self.reads_standard_input() {
+            let input = String::from_utf8(standard_input().await?);
+            let input = input.map_err(|error| Failure::usage(format!("standard input: {error}: expected UTF-8")))?;
+            return parse::paragraphs(&input).and_then(parse::transaction).map_err(Failure::usage);
+        }
+        let pieces = |option: &str, texts: Vec<String>| -> Vec<Piece> {
+            let place = |at: usize| format!("--{option} {}", at + 1);
+            texts.into_iter().enumerate().map(|(at, text)| Piece { place: place(at), text }).collect()
+        };
+        let all = [pieces("when", self.when), pieces("then", self.then), pieces("otherwise", self.otherwise)];
+        parse::transaction(all).map_err(Failure::usage)
+    }
+}
+
+impl TxnAnswer {
+    fn new(transaction: &Transaction, outcome: TransactionOutcome) -> Self {
+        let failed = outcome.failed.and_then(|FailedCompare { place, found }| {
+            let compare = transaction.compares.get(usize::try_from(place).ok()?)?;
+            Some(FailedAnswer { compare: compare.to_string(), found: found.map(StatAnswer::from) })
+        });
+        let operations = transaction.branch(outcome.branch()).iter().map(Operation::path);
+        let result = |(path, result): (&leasehold_client_cache::Path, OperationResult)| match result {
+            OperationResult::Put(stat) => ResultAnswer::Put { path: path.to_string(), stat: stat.into() },
+            OperationResult::Deleted(removed) => ResultAnswer::Del { path: path.to_string(), removed },
+        };
+        Self {
+            succeeded: outcome.succeeded(),
+            revision: outcome.revision.0,
+            failed,
+            results: operations.zip(outcome.results).map(result).collect(),
+        }
+    }
+}
+
+impl Text for TxnAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        let head = match &self.failed {
+            None => format!("SUCCESS, revision {}\n", self.revision),
+            Some(FailedAnswer { compare, found: None }) => {
+                format!("FAILURE: {}: there is no such node\n", visible(compare))
+            }
+            Some(FailedAnswer { compare, found: Some(found) }) => {
+                let StatAnswer { revision, create_revision, version } = found;
+                let compare = visible(compare);
+                format!("FAILURE: {compare}: found version {version}, create {create_revision}, mod {revision}\n")
+            }
+        };
+        out.extend_from_slice(head.as_bytes());
+        for result in &self.results {
+            let line = match result {
+                ResultAnswer::Put { path, stat } => format!("put {}: revision {}\n", visible(path), stat.revision),
+                ResultAnswer::Del { path, removed } => format!("del {}: removed {removed}\n", visible(path)),
+            };
+            out.extend_from_slice(line.as_bytes());
+        }
+    }
+
+    fn status(&self) -> Status {
+        if self.succeeded { Status::Done } else { Status::Refused }
+    }
+}

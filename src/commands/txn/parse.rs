@@ -1,0 +1,252 @@
+//! What is typed of a transaction: paragraphs, comparisons, operations.
+
+use clap::{Parser, error::ErrorKind};
+use leasehold_client_cache::{Attach, Compare, LeaseId, Operation, Path, Relation, Revision, Target, Transaction};
+
+use crate::{cli, commands::lease, words};
+
+/// Something that was typed, and where.
+#[derive(Debug, PartialEq)]
+pub(super) struct Piece {
+    /// As errors say it: `line 3`.
+    pub(super) place: String,
+    pub(super) text: String,
+}
+
+/// The paragraphs of the input: comparisons, and the operations of either branch.
+pub(super) fn paragraphs(input: &str) -> Result<[Vec<Piece>; 3], String> {
+    let mut paragraphs = [const { Vec::new() }; 3];
+    let mut paragraph = 0;
+    for (at, line) in input.lines().enumerate() {
+        let (place, text) = (format!("line {}", at + 1), line.trim());
+        if text.is_empty() {
+            paragraph += 1;
+        } else if text.starts_with('#') {
+            continue;
+        } else if let Some(pieces) = paragraphs.get_mut(paragraph) {
+            pieces.push(Piece { place, text: text.to_owned() });
+        } else {
+            return Err(format!(
+                "{place}: a paragraph more: expected at most three (comparisons, operations if all hold, operations if not)"
+            ));
+        }
+    }
+    Ok(paragraphs)
+}
+
+/// The transaction that these paragraphs mean.
+pub(super) fn transaction([compares, then, otherwise]: [Vec<Piece>; 3]) -> Result<Transaction, String> {
+    fn each<T>(pieces: Vec<Piece>, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+        let one = |Piece { place, text }| parse(&text).map_err(|error| format!("{place}: {error}"));
+        pieces.into_iter().map(one).collect()
+    }
+    Ok(Transaction {
+        compares: each(compares, compare)?,
+        then: each(then, operation)?,
+        otherwise: each(otherwise, operation)?,
+    })
+}
+
+/// `value("/a") = "x"`
+fn compare(text: &str) -> Result<Compare, String> {
+    let expected = "expected as in value(\"/a\") = \"x\"";
+    let (what, rest) = text.split_once('(').ok_or_else(|| format!("{text:?} has no (: {expected}"))?;
+    let (path, rest) = word(rest.trim_start(), &[')'])?;
+    let path = cli::path(&path).map_err(|error| error.to_string())?;
+    let rest =
+        rest.trim_start().strip_prefix(')').ok_or_else(|| format!("{text:?} has no ) behind the path: {expected}"))?;
+    let (relation, rest) = relation(rest.trim_start())?;
+    let (than, rest) = word(rest.trim_start(), &[])?;
+    if !rest.trim().is_empty() {
+        return Err(format!(
+            "{:?} behind the comparison: expected nothing more, or quotes around all of it",
+            rest.trim()
+        ));
+    }
+    let target = target(what.trim(), relation, &than)?;
+    Ok(Compare { path, target })
+}
+
+/// The text in quotes, or up to a blank or one of these; and what comes after it.
+fn word<'a>(text: &'a str, ends: &[char]) -> Result<(String, &'a str), String> {
+    let end = match text.chars().next() {
+        Some(quote @ ('"' | '\'')) => closing(text, quote)
+            .ok_or_else(|| format!("the quote {quote} of {text} is not closed: expected another one"))?,
+        _ => text.find(|c: char| c.is_whitespace() || ends.contains(&c)).unwrap_or(text.len()),
+    };
+    let (quoted, rest) = text.split_at(end);
+    let words = words::split(quoted).map_err(|error| error.to_string())?;
+    match <[String; 1]>::try_from(words) {
+        Ok([word]) => Ok((word, rest)),
+        Err(_) => Err(format!("nothing is named before {rest:?}: expected a text, in quotes if it has blanks")),
+    }
+}
+
+/// Where the text goes on behind the quote that closes its first.
+fn closing(text: &str, quote: char) -> Option<usize> {
+    let mut is_escaped = false;
+    let mut rest = text.char_indices().skip(1);
+    let (at, _) = rest.find(|(_, c)| {
+        let closes = *c == quote && !is_escaped;
+        is_escaped = quote == '"' && *c == '\\' && !is_escaped;
+        closes
+    })?;
+    Some(at + quote.len_utf8())
+}
+
+fn relation(text: &str) -> Result<(Relation, &str), String> {
+    let all = [("!=", Relation::NotEqual), ("=", Relation::Equal), ("<", Relation::Less), (">", Relation::Greater)];
+    let found = all.into_iter().find_map(|(sign, relation)| Some((relation, text.strip_prefix(sign)?)));
+    found.ok_or_else(|| format!("{text:?} does not begin with a relation: expected =, !=, < or >"))
+}
+
+fn target(what: &str, relation: Relation, than: &str) -> Result<Target, String> {
+    let number =
+        || than.parse::<u64>().map_err(|_| format!("{than:?} is not a number: expected one, as {what} is one"));
+    match what {
+        "value" | "val" => Ok(Target::Value(relation, than.to_owned().into())),
+        "version" | "ver" => Ok(Target::Version(relation, number()?)),
+        "create" | "c" => Ok(Target::CreateRevision(relation, Revision(number()?))),
+        "mod" | "m" => Ok(Target::ModifyRevision(relation, Revision(number()?))),
+        "exists" => match (relation, than) {
+            (Relation::Equal, "true") | (Relation::NotEqual, "false") => Ok(Target::Exists(true)),
+            (Relation::Equal, "false") | (Relation::NotEqual, "true") => Ok(Target::Exists(false)),
+            _ => Err(format!("exists {relation} {than:?}: expected = or !=, and \"true\" or \"false\"")),
+        },
+        _ => Err(format!("{what:?} cannot be compared: expected value, version, create, mod or exists")),
+    }
+}
+
+/// One operation, as it is typed
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, name = "", override_usage = "put PATH VALUE [--lease ID], or del [-r] PATH")]
+#[command(disable_help_flag = true, disable_help_subcommand = true, disable_version_flag = true)]
+enum Line {
+    /// Set a node's value
+    Put {
+        #[arg(value_parser = cli::path)]
+        path: Path,
+        #[arg(allow_negative_numbers = true)]
+        value: String,
+        #[arg(long, value_name = "ID", value_parser = lease::id)]
+        lease: Option<LeaseId>,
+    },
+    /// Remove a node
+    #[command(alias = "rm")]
+    Del {
+        #[arg(value_parser = cli::path)]
+        path: Path,
+        #[arg(short, long)]
+        recursive: bool,
+    },
+}
+
+fn operation(text: &str) -> Result<Operation, String> {
+    let words = words::split(text).map_err(|error| error.to_string())?;
+    match Line::try_parse_from(words) {
+        Ok(Line::Put { path, value, lease }) => {
+            let attach = lease.map_or(Attach::Nothing, Attach::Lease);
+            Ok(Operation::Put { path, value: value.into(), attach })
+        }
+        Ok(Line::Del { path, recursive }) => Ok(Operation::Delete { path, recursive }),
+        Err(error) => Err(match error.kind() {
+            ErrorKind::InvalidSubcommand => format!("{text:?} is no operation: expected put or del"),
+            _ => cli::usage(&error).message,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> Path {
+        Path::parse(text).expect("a valid path")
+    }
+
+    #[test]
+    fn comparisons_are_written_as_for_etcdctl() {
+        let (a, five) = (|| path("/a"), Revision(5));
+        let cases = [
+            (r#"value("/a") = "x""#, Compare::value(a(), Relation::Equal, "x")),
+            (r#"val("a")!="two words""#, Compare::value(a(), Relation::NotEqual, "two words")),
+            (r#"value(/a) < '"'"#, Compare::value(a(), Relation::Less, "\"")),
+            (r#"value("/a") > "a \"b\"""#, Compare::value(a(), Relation::Greater, "a \"b\"")),
+            (r#"value("/a") = """#, Compare::value(a(), Relation::Equal, "")),
+            (r#"version("/a") > "0""#, Compare::version(a(), Relation::Greater, 0)),
+            (r"ver( '/a' ) = 3", Compare::version(a(), Relation::Equal, 3)),
+            (r#"mod("/a") = "5""#, Compare::modify_revision(a(), Relation::Equal, five)),
+            (r#"create("/a") < "5""#, Compare::create_revision(a(), Relation::Less, five)),
+            (r#"exists("/a (b)") = "true""#, Compare::exists(path("/a (b)"))),
+            (r#"exists("/a") != "true""#, Compare::absent(a())),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(compare(text).as_ref(), Ok(&expected), "{text}");
+            assert_eq!(compare(&expected.to_string()), Ok(expected), "it reads what it says");
+        }
+    }
+
+    #[test]
+    fn what_is_no_comparison_is_told_with_what_was_expected() {
+        let cases = [
+            ("value", "has no (: expected as in"),
+            ("value(\"/a\"", "has no )"),
+            ("value(\"/a) = x", "the quote \" of"),
+            ("value() = x", "nothing is named before"),
+            ("value(/a) ~ x", "expected =, !=, < or >"),
+            ("value(/a) =", "nothing is named before"),
+            ("value(/a) = x y", "expected nothing more"),
+            ("version(/a) = x", "\"x\" is not a number"),
+            ("mod(/a) = -1", "\"-1\" is not a number"),
+            ("lease(/a) = 1", "expected value, version, create, mod or exists"),
+            ("exists(/a) < true", "expected = or !="),
+            ("value(/a//b) = x", "empty component"),
+        ];
+        for (text, expected) in cases {
+            let error = compare(text).expect_err("it is none");
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn operations_are_puts_and_dels() {
+        let put = |value: &'static str, attach| Operation::Put { path: path("/a"), value: value.into(), attach };
+        let del = |recursive| Operation::Delete { path: path("/a"), recursive };
+        let cases = [
+            ("put /a x", put("x", Attach::Nothing)),
+            ("put a 'two words'", put("two words", Attach::Nothing)),
+            ("put /a -1 --lease 7b", put("-1", Attach::Lease(LeaseId(0x7b)))),
+            ("del /a # gone", del(false)),
+            ("rm -r /a", del(true)),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(operation(text), Ok(expected), "{text}");
+        }
+        for (text, expected) in [
+            ("get /a", "\"get /a\" is no operation: expected put or del"),
+            ("put /a", "VALUE"),
+            ("put /a//b x", "empty component"),
+            ("del", "PATH"),
+            ("put /a 'x", "is not closed"),
+        ] {
+            let error = operation(text).expect_err("it is none");
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn paragraphs_end_with_an_empty_line_and_may_be_empty() {
+        let place = |pieces: &[Piece]| pieces.iter().map(|piece| piece.place.clone()).collect::<Vec<_>>();
+        let all = paragraphs("# why\nvalue(/a) = x\n\n\nput /a y\n").expect("three");
+        assert_eq!(
+            all.each_ref().map(|pieces| place(pieces)),
+            [vec!["line 2".to_owned()], vec![], vec!["line 5".to_owned()]]
+        );
+        assert_eq!(paragraphs("\nput /a y").map(|all| all.map(|pieces| pieces.len())), Ok([0, 1, 0]));
+        assert_eq!(paragraphs("").map(|all| all.map(|pieces| pieces.len())), Ok([0, 0, 0]));
+        let error = paragraphs("a\n\nb\n\nc\n\n\nd").expect_err("four");
+        assert!(error.starts_with("line 8: a paragraph more: expected at most three"), "{error}");
+        let error = transaction(paragraphs("\nput /a y\nget /a").expect("three")).expect_err("a get");
+        assert!(error.starts_with("line 3: \"get /a\" is no operation"), "{error}");
+    }
+}

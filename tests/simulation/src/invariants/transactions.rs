@@ -1,0 +1,118 @@
+//! *A transaction does all of what its comparisons choose as one change, or nothing* (etcd's `Txn`; the complaint that readers see half
+//! of one). Judged by the nodes before and after it, by a reading of the comparisons of its own.
+
+use std::{cmp::Ordering, collections::BTreeMap};
+
+use leasehold_protocol::{
+    command::{Command, Outcome, Proposal, Write, Written},
+    object::Data,
+    path::Path,
+    state::{Answered, State},
+    transaction::{Branch, Operation, Relation, Target, Transaction},
+};
+
+/// Whether an entry has transactions in it.
+pub(crate) fn has_any(proposal: &Proposal) -> bool {
+    let is_one = |command: &Command| matches!(command, Command::Write { write: Write::Transaction(_), .. });
+    proposal.commands.iter().any(is_one)
+}
+
+/// Checks the transactions of an entry, which has come to `outcomes`: its commands are done once more, one by one.
+pub(crate) fn check(mut twin: State, proposal: &Proposal, outcomes: &[Outcome]) -> Result<(), String> {
+    if proposal.commands.iter().any(|command| matches!(command, Command::BeginEpoch { .. })) {
+        return Ok(());
+    }
+    for (command, outcome) in proposal.commands.iter().zip(outcomes) {
+        let before = Tree::of(&twin);
+        let is_new = match command {
+            Command::Write { session, sequence, .. } => {
+                matches!(twin.answered(*session, *sequence), Some(Answered::Never))
+            }
+            _ => false,
+        };
+        let alone = Proposal { commands: vec![command.clone()], ..proposal.clone() };
+        twin.apply(twin.applied_index() + 1, &alone);
+        let Command::Write { write: Write::Transaction(transaction), .. } = command else { continue };
+        let after = Tree::of(&twin);
+        let held = match outcome {
+            Outcome::Written(Ok(written)) if is_new => done(&before, &after, transaction, written),
+            _ if before == after => Ok(()),
+            _ => Err("changed something".to_owned()),
+        };
+        held.map_err(|what| format!("{transaction:?}, {outcome:?}: {what}"))?;
+    }
+    Ok(())
+}
+
+/// All nodes.
+#[derive(Debug, PartialEq)]
+struct Tree {
+    revision: u64,
+    nodes: BTreeMap<Path, Data>,
+}
+
+impl Tree {
+    fn of(state: &State) -> Self {
+        let node = |(path, _): (&Path, _)| Some((path.clone(), state.data(path)?));
+        Self { revision: state.revision().0, nodes: state.nodes_from(&Path::root()).filter_map(node).collect() }
+    }
+}
+
+fn done(before: &Tree, after: &Tree, transaction: &Transaction, written: &Written) -> Result<(), String> {
+    let Some(transacted) = &written.transaction else { return Err("does not say what it did".to_owned()) };
+    let failed = transaction.compares.iter().position(|compare| {
+        let stored = before.nodes.get(&compare.path);
+        !holds(&compare.target, stored)
+    });
+    if transacted.failed.map(|failed| failed.place as usize) != failed {
+        return Err(format!("the first comparison that fails is {failed:?}"));
+    }
+    let operations = transaction.branch(if failed.is_none() { Branch::Then } else { Branch::Otherwise });
+    if after.revision != before.revision + u64::from(!operations.is_empty()) {
+        return Err(format!("took the state from revision {} to {}", before.revision, after.revision));
+    }
+    if let Some(operation) = operations.iter().find(|operation| !is_done(after, operation)) {
+        return Err(format!("did not do {operation:?}"));
+    }
+    let all = before.nodes.keys().chain(after.nodes.keys());
+    let mut changed = all.filter(|path| before.nodes.get(*path) != after.nodes.get(*path));
+    match changed.find(|path| !operations.iter().any(|operation| may_change(before, operation, path))) {
+        Some(path) => Err(format!("changed {path}")),
+        None => Ok(()),
+    }
+}
+
+fn holds(target: &Target, stored: Option<&Data>) -> bool {
+    let is = |relation: &Relation, order: Ordering| match relation {
+        Relation::Equal => order == Ordering::Equal,
+        Relation::NotEqual => order != Ordering::Equal,
+        Relation::Less => order == Ordering::Less,
+        Relation::Greater => order == Ordering::Greater,
+    };
+    let number = |of: fn(&Data) -> u64| stored.map_or(0, of);
+    match target {
+        Target::Value(relation, value) => stored.is_some_and(|data| is(relation, data.value.cmp(value))),
+        Target::Version(relation, than) => is(relation, number(|data| data.stat.version).cmp(than)),
+        Target::ModifyRevision(relation, than) => is(relation, number(|data| data.stat.modify_revision.0).cmp(&than.0)),
+        Target::CreateRevision(relation, than) => is(relation, number(|data| data.stat.create_revision.0).cmp(&than.0)),
+        Target::Exists(exists) => stored.is_some() == *exists,
+    }
+}
+
+fn is_done(after: &Tree, operation: &Operation) -> bool {
+    match operation {
+        Operation::Put { path, value, .. } => after
+            .nodes
+            .get(path)
+            .is_some_and(|data| data.value == value && data.stat.modify_revision.0 == after.revision),
+        Operation::Delete { path, .. } => !after.nodes.contains_key(path),
+    }
+}
+
+/// Its own node; above one that is put, what was missing; below one that is removed, everything.
+fn may_change(before: &Tree, operation: &Operation, path: &Path) -> bool {
+    match operation {
+        Operation::Put { path: own, .. } => own == path || (path.contains(own) && !before.nodes.contains_key(path)),
+        Operation::Delete { path: own, .. } => own.contains(path),
+    }
+}

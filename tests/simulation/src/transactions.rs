@@ -1,0 +1,90 @@
+//! The transactions of applications: over a few nodes, with comparisons of what was read last.
+
+use leasehold_protocol::{
+    command::Write,
+    object::{Content, Object},
+    path::Path,
+    transaction::{Compare, Operation, Relation, Target, Transaction},
+};
+
+use crate::{invariants::linearizability::KEYS, world::World};
+
+impl World {
+    /// Something to write to several nodes, or not. Every value is another.
+    pub(crate) fn change_of_many(&mut self, place: usize) -> Write {
+        let mut transaction = Transaction::new();
+        for _ in 0..self.rng.below(3) {
+            let compare = self.compare(place);
+            transaction.compares.push(compare);
+        }
+        for part in 0..2 + self.rng.below(3) {
+            let operation = self.operation(place, part);
+            transaction.then.push(operation);
+        }
+        for part in 0..self.rng.below(3) {
+            let operation = self.operation(place, 10 + part);
+            transaction.otherwise.push(operation);
+        }
+        if !self.rng.chance(50) {
+            keep_independent(&mut transaction);
+        }
+        Write::Transaction(transaction)
+    }
+
+    /// A node that is judged, or one that applications look at.
+    fn node(&mut self) -> Path {
+        if self.rng.chance(500) {
+            let key: &str = KEYS[self.rng.index(KEYS.len())];
+            return Path::parse(key).expect("a path");
+        }
+        self.rng.pick(&self.profile.objects).path.clone()
+    }
+
+    fn operation(&mut self, place: usize, part: u64) -> Operation {
+        let path = self.node();
+        if !path.is_root() && self.rng.chance(150) {
+            return Operation::Delete { path, recursive: self.rng.chance(400) };
+        }
+        let client = &self.clients[place];
+        let value = format!("{}.{}.{part}", client.life, client.numbers).into_bytes();
+        let attach = self.attach(&path);
+        Operation::Put { path, value: value.into(), attach }
+    }
+
+    /// Mostly of what was read last, so that both branches are chosen.
+    fn compare(&mut self, place: usize) -> Compare {
+        let path = self.node();
+        let known = match self.clients[place].last_read.get(&Object::data(path.clone())) {
+            Some(Content::Data(Some(data))) => data.clone(),
+            Some(_) => return Compare::absent(path),
+            None => return Compare { path, target: Target::Exists(self.rng.chance(700)) },
+        };
+        let stat = known.stat;
+        let relation = *self.rng.pick(&[Relation::Equal, Relation::Equal, Relation::Less, Relation::Greater]);
+        match self.rng.below(5) {
+            0 => Compare::value(path, relation, known.value),
+            1 => Compare::version(path, relation, stat.version),
+            2 => Compare::create_revision(path, Relation::Equal, stat.create_revision),
+            _ => Compare::modify_revision(path, relation, stat.modify_revision),
+        }
+    }
+}
+
+/// Leaves operations out that could not stand in their branch.
+fn keep_independent(transaction: &mut Transaction) {
+    let Transaction { then, otherwise, .. } = transaction.clone();
+    transaction.then.clear();
+    transaction.otherwise.clear();
+    for operation in then {
+        let more = transaction.clone().then(operation);
+        if more.check_overlaps().is_ok() {
+            *transaction = more;
+        }
+    }
+    for operation in otherwise {
+        let more = transaction.clone().otherwise(operation);
+        if more.check_overlaps().is_ok() {
+            *transaction = more;
+        }
+    }
+}
