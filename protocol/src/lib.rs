@@ -13,6 +13,7 @@
 //! Around them stand the words they are written in: [paths](path), [objects](object), [volumes](volume),
 //! [identities and stamps](id), [time], [messages](message) and [commands](command).
 
+pub mod change;
 pub mod command;
 pub mod holder;
 pub mod id;

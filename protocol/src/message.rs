@@ -13,10 +13,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    change::{Changes, Watched},
     command::{Write, WriteRefusal, Written},
     id::{CoveringNumber, Epoch, Generation, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp},
     limits::LimitError,
-    object::{Content, Object, ObjectSet},
+    object::{Content, Data, Object, ObjectSet},
     path::Path,
     volume::VolumeError,
 };
@@ -127,7 +128,41 @@ pub enum Body {
     },
     /// A look at the server's or the cluster's state, for people. Without a session.
     Inspect(Inspect),
+    /// What happens to a node or a subtree. Answered by [`Answer::Changes`] as soon as something has happened, and without changes when
+    /// the wait is over, or when so much else happened that looking on would take long; refused with [`Refusal::Compacted`] if it is
+    /// not known any more. What is told was committed, so no proof of leadership is needed; only what *now* is has to be proven.
+    /// Lost: sent again from the same revision, to whoever leads. Twice: the same changes are told twice, and the client knows them by
+    /// their revisions.
+    Watch {
+        /// What is watched.
+        watched: Watched,
+        /// The last change that is known: all later ones are to be told. None: from now on; answered at once, without changes.
+        after: Option<Revision>,
+        /// The server answers at the latest after so long, and at the latest after [`WATCH_WAIT_MAX`].
+        wait: Duration,
+        /// About how many bytes of changes are wanted at once; at most [`CHANGES_BYTES_MAX`]. One change is told in any case, whole.
+        bytes_max: u32,
+    },
+    /// One page of all nodes in a subtree, with their data, at one revision. Without a session, and without leases. Lost, twice: read again.
+    List {
+        /// The topmost node.
+        path: Path,
+        /// The last node of the page before.
+        after: Option<Path>,
+        /// The most nodes that are wanted; at most [`LIST_NODES_MAX`].
+        nodes_max: u32,
+    },
 }
+
+/// The longest that a server lets a watch wait: a client that has gone is not remembered for longer.
+pub const WATCH_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// About the most bytes of changes in one answer, but for the first change, which may have
+/// [`State::CHANGE_BYTES_MAX`](crate::state::State::CHANGE_BYTES_MAX).
+pub const CHANGES_BYTES_MAX: u32 = 1 << 20;
+
+/// The most nodes in one page of a list: a page is quick to make.
+pub const LIST_NODES_MAX: u32 = 4096;
 
 /// What a returning client last knew of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -280,6 +315,21 @@ pub enum Answer {
     Leases(Vec<LeaseInfo>),
     /// To [`Inspect::Cluster`].
     Cluster(ClusterInfo),
+    /// To [`Body::Watch`].
+    Changes(Changes),
+    /// To [`Body::List`].
+    Listed(Listed),
+}
+
+/// One page of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Listed {
+    /// The nodes, in the order of paths.
+    pub nodes: Vec<(Path, Data)>,
+    /// What had been applied: the page is all that was there then, in its part of the subtree.
+    pub revision: Revision,
+    /// Whether more nodes follow; the next page begins after the last node of this one.
+    pub has_more: bool,
 }
 
 /// More time on a key lease.
@@ -432,5 +482,15 @@ pub enum Refusal {
         got: usize,
         /// The bound.
         most: usize,
+    },
+    /// What is to be watched is not known any more: the client starts over from a fresh read.
+    #[error(
+        "changes after {after} are not all known any more: expected a watch after {oldest} or later, and a fresh read before it"
+    )]
+    Compacted {
+        /// The last change that the watcher knows.
+        after: Revision,
+        /// The least that can be watched after.
+        oldest: Revision,
     },
 }

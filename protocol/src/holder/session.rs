@@ -6,7 +6,7 @@
 //! under another; reads go on under a new one.
 
 use super::{
-    Connection, Effect, Holder, ReadError, Ticket, WriteError,
+    Connection, Effect, Holder, ReadError, Ticket, WatchError, WriteError,
     flights::{Flight, Purpose},
     recalls::Recalls,
     volumes::{Pace, Ride, Volumes},
@@ -80,11 +80,14 @@ impl Holder {
         // Each leader asks for its own lists.
         self.held.clear();
         self.reads.unsend_all();
+        self.watching.unsend_all();
         for purpose in self.flights.end_all() {
             match purpose {
                 Purpose::Open | Purpose::Register | Purpose::KeepAlive | Purpose::KeepLeases | Purpose::Held(_) => {}
                 Purpose::Close => self.closed(),
-                Purpose::Acquire(_) | Purpose::Read(_) | Purpose::Write(_) => self.queue.push(purpose),
+                Purpose::Acquire(_) | Purpose::Read(_) | Purpose::Write(_) | Purpose::Watch(_) => {
+                    self.queue.push(purpose);
+                }
             }
         }
         self.queue.wake_all();
@@ -93,7 +96,7 @@ impl Holder {
 
     /// Whether there is anything to have a session for.
     pub(super) fn has_work(&self) -> bool {
-        !self.reads.is_empty() || !self.writes.is_empty() || !self.keeping.is_empty()
+        !(self.reads.is_empty() && self.writes.is_empty() && self.keeping.is_empty() && self.watching.is_empty())
     }
 
     /// Says who is there, on a connection on which nothing has been said yet: everything else waits for the answer.
@@ -138,6 +141,7 @@ impl Holder {
                 let done = super::writes::Done { written, stamp, grant, applied };
                 self.written(write, sent, epoch, done, now);
             }
+            (Purpose::Watch(watch), Answer::Changes(changes)) => self.watch_answered(watch, changes, now),
             // Dealt with before the rest of the answer.
             (Purpose::Register, Answer::Registered { .. }) | (Purpose::KeepAlive, _) => {}
             // Not an answer to what was asked: as good as none.
@@ -255,6 +259,7 @@ impl Holder {
         for object in self.reads.begin_anew() {
             self.queue.push(Purpose::Read(object));
         }
+        self.watch_on();
         if self.link == Link::Registered {
             self.link = Link::Up;
         }
@@ -279,8 +284,9 @@ impl Holder {
         self.end_writes();
         let reads = self.reads.end_all();
         if !reads.is_empty() {
-            self.effects.push(Effect::ReadFailed { reads, error: ReadError::Refused(refusal) });
+            self.effects.push(Effect::ReadFailed { reads, error: ReadError::Refused(refusal.clone()) });
         }
+        self.end_watches(&WatchError::Refused(refusal));
     }
 
     /// The application has no more use for the session: everything ends, and the server is told if it can be.
@@ -297,6 +303,7 @@ impl Holder {
         if !reads.is_empty() {
             self.effects.push(Effect::ReadFailed { reads, error: ReadError::Closed });
         }
+        self.end_watches(&WatchError::Closed);
         self.standing = Standing::Closing;
         if self.link == Link::Registered {
             self.send(Purpose::Close, Body::Close, Ride::Due, now);

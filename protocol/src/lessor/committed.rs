@@ -207,6 +207,7 @@ impl Lessor {
             }
         }
         self.channels.remove(&session);
+        self.forget_watches(session, &Refusal::SessionGone { session }, turn);
         self.end_waits_without_lease(session);
     }
 

@@ -8,6 +8,7 @@ mod proposals;
 mod reads;
 mod removals;
 mod volumes;
+mod watches;
 mod writes;
 
 use bytes::Bytes;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{RowKey, State};
 use crate::{
     command::{LeaseKey, Outcome, Write, WriteRefusal, Written},
-    id::{Revision, Sequence, SessionId},
+    id::{Incarnation, Revision, Sequence, SessionId},
     object::ObjectSet,
     planted::Bug,
 };
@@ -119,9 +119,11 @@ impl State {
         };
         touched.insert(RowKey::Session(id));
         touched.extend(session.answers.into_keys().map(|sequence| RowKey::Answer(id, sequence)));
-        let keys: Vec<LeaseKey> = self.leases_of(id).map(|(key, _)| key.clone()).collect();
-        for key in keys {
+        let leases: Vec<(LeaseKey, Incarnation)> =
+            self.leases_of(id).map(|(key, lease)| (key.clone(), lease.incarnation)).collect();
+        for (key, incarnation) in leases {
             self.end_lease(&key, touched);
+            self.note_closed(incarnation);
         }
         Outcome::SessionClosed
     }

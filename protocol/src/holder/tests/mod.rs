@@ -8,6 +8,7 @@ mod reads;
 mod recalls;
 mod sessions;
 mod volumes;
+mod watches;
 mod with_lessor;
 mod writes;
 
