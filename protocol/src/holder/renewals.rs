@@ -126,8 +126,9 @@ impl Holder {
         if !matches!(self.link, Link::Up | Link::Registered) {
             return None;
         }
-        // A watch is answered when its wait is over, whether or not there is something to tell.
-        let watch = self.flights.oldest_watch().map(|sent| sent.after(WATCH_WAIT));
+        // A watch is answered when its wait is over on the server's clock, whether or not there is something to tell.
+        let wait = WATCH_WAIT + self.config.drift.over(WATCH_WAIT) * 2;
+        let watch = self.flights.oldest_watch().map(|sent| sent.after(wait));
         let owed = self.flights.oldest_quick().into_iter().chain(watch).min();
         owed.map(|owed| owed.max(self.heard).after(self.patience()))
     }

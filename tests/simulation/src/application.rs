@@ -30,6 +30,8 @@ impl World {
         }
         if self.rng.chance(20) {
             self.give_up(place);
+        } else if self.rng.chance(self.profile.watches) {
+            self.watch_something(place);
         } else if self.rng.chance(self.profile.lease_writes) {
             self.keep_or_let_go(place);
         } else if self.rng.chance(self.profile.writes) {
@@ -216,6 +218,7 @@ impl World {
         client.cache = Default::default();
         client.keeps.clear();
         client.kept.clear();
+        client.watches = Default::default();
         let life = client.life;
         if let Some(connection) = client.connection.take() {
             self.connections[connection].is_broken = true;

@@ -20,6 +20,7 @@ use crate::{
     invariants,
     network::Connection,
     profile::MS,
+    watching::Watches,
     world::{Machine, World},
 };
 
@@ -63,6 +64,7 @@ pub(crate) struct Client {
     pub(crate) kept: BTreeMap<LeaseId, (Incarnation, Instant)>,
     /// What the last read of each object found.
     pub(crate) last_read: BTreeMap<Object, Content>,
+    pub(crate) watches: Watches,
     pub(crate) numbers: u64,
     timer: u64,
     told: Option<Told>,
@@ -87,6 +89,7 @@ impl Client {
             keeps: BTreeSet::new(),
             kept: BTreeMap::new(),
             last_read: BTreeMap::new(),
+            watches: Watches::default(),
             numbers: 0,
             timer: 0,
             told: None,
@@ -116,6 +119,7 @@ impl World {
         client.reads.clear();
         client.keeps.clear();
         client.kept.clear();
+        client.watches = Watches::default();
         (client.is_open, client.is_connecting, client.told, client.spins) = (true, false, None, 0);
         self.trace.say(self.now, || format!("client {place} begins"));
         self.look_for_leader(place, None);
@@ -177,6 +181,7 @@ impl World {
             self.tally.add("copies revived");
         }
         match message {
+            Down::Response(ticket, response) if self.hears_of_list(place, ticket, &response) => {}
             Down::Response(ticket, response) => {
                 self.step_holder(place, Input::Answered { ticket, response: *response })
             }
@@ -292,6 +297,12 @@ impl World {
             }
             Effect::CarriedGone { .. } => self.tally.add("volume leases over that carried nodes"),
             Effect::Closed => self.closed(place),
+            Effect::Changes { watch, changes } => {
+                if self.told(place, watch, &changes) {
+                    inputs.push_back(Input::WatchMore(watch));
+                }
+            }
+            Effect::WatchLost { watch, error } => self.watch_lost(place, watch, &error),
         }
     }
 
@@ -301,6 +312,7 @@ impl World {
             Body::Write { .. } => "writes sent",
             Body::KeepAlive => "renewals sent",
             Body::KeepLeases { .. } => "renewals of key leases sent",
+            Body::Watch { .. } => "watches sent",
             Body::Read { known: Some(_), .. } => "copies to be validated",
             _ => "other requests",
         });

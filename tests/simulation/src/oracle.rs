@@ -14,7 +14,7 @@ use leasehold_protocol::{
 };
 
 use crate::{
-    invariants::{horizons::Horizons, once::Once, prolonging, replicas},
+    invariants::{horizons::Horizons, once::Once, prolonging, replicas, watches::Happened},
     raft::Entry,
 };
 
@@ -41,6 +41,9 @@ pub(crate) struct Oracle {
     entry_of: BTreeMap<Revision, u64>,
     pub(crate) once: Once,
     horizons: Horizons,
+    pub(crate) happened: Happened,
+    /// The last change that a client was told of as made.
+    pub(crate) acknowledged: Revision,
 }
 
 impl Oracle {
@@ -49,7 +52,9 @@ impl Oracle {
         let versions = objects.iter().map(first).collect();
         let told = objects.iter().map(|object| (object.clone(), 0)).collect();
         let (log, asked, entry_of, once, horizons) = Default::default();
-        Self { log, truth, versions, told, asked, entry_of, once, horizons }
+        let happened = Happened::new(&truth);
+        let acknowledged = truth.revision();
+        Self { log, truth, versions, told, asked, entry_of, once, horizons, happened, acknowledged }
     }
 
     /// An entry was committed. The outcomes, and what they break.
@@ -64,6 +69,7 @@ impl Oracle {
         let are_new: Vec<bool> = proposal.commands.iter().map(is_new).collect();
         let outcomes = self.truth.apply(index, proposal).outcomes;
         self.truth.check()?;
+        self.happened.learn(&self.truth)?;
         prolonging::check(&bounds, &self.truth)?;
         self.horizons.check(&self.truth)?;
         for ((command, outcome), is_new) in proposal.commands.iter().zip(&outcomes).zip(are_new) {
@@ -103,6 +109,7 @@ impl Oracle {
 
     /// A client was told that the change of this revision has been made: so have all before it.
     pub(crate) fn acknowledged(&mut self, revision: Revision) {
+        self.acknowledged = self.acknowledged.max(revision);
         let Some(entry) = self.entry_of.get(&revision) else { return };
         for (object, versions) in &self.versions {
             let seen = versions.partition_point(|version| version.since <= *entry).saturating_sub(1);

@@ -9,6 +9,7 @@ use leasehold_protocol::{
     limits::Limits,
     object::{Kind, Object},
     path::Path,
+    state::State,
     time::DriftAllowance,
     volume::{Tracking, VolumeSettings},
 };
@@ -159,6 +160,10 @@ pub(crate) struct Profile {
     /// How many of a thousand are about key leases; of the puts, three times as many attach their node to a lease.
     pub(crate) lease_writes: u64,
     pub(crate) objects: Vec<Object>,
+    /// How many of a thousand application steps are about watches.
+    pub(crate) watches: u64,
+    /// How many changes the history keeps: more than one entry makes.
+    pub(crate) history: usize,
 }
 
 /// The longest that one message, commit or application is held up by itself, as a multiple of its mean; see [`Rng::wait`].
@@ -212,6 +217,8 @@ impl Profile {
             volume_writes: if has_inner { *rng.pick(&[0, 30, 150]) } else { 0 },
             lease_writes: *rng.pick(&[0, 0, 40, 150]),
             objects,
+            watches: *rng.pick(&[0, 60, 250]),
+            history: *rng.pick(&[80, State::HISTORY_MAX]),
         }
     }
 

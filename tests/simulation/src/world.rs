@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use leasehold_protocol::{
     command::{Command, Outcome, Proposal, Write},
-    id::LeaseId,
+    id::{LeaseId, Revision},
     planted::{Bug, Planted},
     state::State,
 };
@@ -71,6 +71,8 @@ pub(crate) struct World {
     pub(crate) leases: Vec<LeaseId>,
     /// Faults are over.
     pub(crate) is_healing: bool,
+    /// What had happened when everything was asked for in the end.
+    asked_at: Revision,
     pub(crate) lives: u64,
     pub(crate) requests: u64,
     pub(crate) trace: Trace,
@@ -167,7 +169,7 @@ impl World {
     fn new(plan: &Plan) -> Self {
         let mut rng = Rng::new(plan.seed);
         let profile = Profile::random(&mut rng);
-        let (planted, first) = plant(plan.bug, State::new(profile.volume));
+        let (planted, first) = plant(plan.bug, State::new(profile.volume).with_history(profile.history));
         let mut machine = |host: Host| {
             let clock = match (profile.rogue, host) {
                 // A client's clock that is slow and a server's that is fast: those can do harm.
@@ -201,6 +203,7 @@ impl World {
             told: Told::default(),
             leases: Vec::new(),
             is_healing: false,
+            asked_at: Revision(0),
             lives: 0,
             requests: 0,
             trace: Trace::new(plan.keeps_trace),
@@ -422,6 +425,7 @@ impl World {
         for client in 0..self.clients.len() {
             self.clients[client].isolated_until = 0;
             self.resume(Host::Client(client));
+            self.all_watch_on(client);
             // From now on nothing goes by itself but what nobody keeps alive, and that soon.
             for id in self.clients[client].keeps.clone() {
                 self.let_go(client, id);
@@ -436,6 +440,7 @@ impl World {
     /// Nothing may be waiting any more. Every client reads everything.
     fn ask(&mut self) {
         self.oracle.ask_for_all();
+        self.asked_at = self.oracle.truth.revision();
         for client in 0..self.clients.len() {
             self.demand(invariants::healing::check_nothing_waits(&self.clients[client]));
             self.clients[client].last_read.clear();
@@ -453,6 +458,7 @@ impl World {
         self.demand(invariants::owners::check_leases(&self.clients, &self.oracle.truth));
         self.demand(invariants::owners::check_key_leases(&self.clients, &self.oracle.truth));
         for client in 0..self.clients.len() {
+            self.judge_watches(client, self.asked_at);
             self.forget_writes(client);
         }
         self.demand(invariants::linearizability::check(&self.told));

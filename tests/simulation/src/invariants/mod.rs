@@ -15,3 +15,4 @@ pub(crate) mod prolonging;
 pub(crate) mod reads;
 pub(crate) mod replicas;
 pub(crate) mod waits;
+pub(crate) mod watches;
