@@ -131,6 +131,10 @@ impl Command {
 
 /// Carries a request out, and what goes on after it. Gives the answer, if it is yet to be said.
 async fn carry_out(request: Request, context: &Context) -> Result<Option<Box<dyn Answer>>, Failure> {
+    if let Request::Watch(watch) = request {
+        let asked = format!("watch {}", watch.path);
+        return watch.run(context).await.map(|()| None).map_err(|failure| failure.of(&asked));
+    }
     let answer = commands::run(request, context).await?;
     let Some(kept) = context.take_kept() else { return Ok(Some(answer)) };
     // Whoever has read the answer may tell this to stop at once.

@@ -106,7 +106,7 @@ impl Client {
         &self.handle.driver
     }
 
-    fn timeout(&self, given: Option<Duration>) -> Duration {
+    pub(crate) fn timeout(&self, given: Option<Duration>) -> Duration {
         given.unwrap_or(self.driver().options.timeout)
     }
 

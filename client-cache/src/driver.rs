@@ -6,6 +6,7 @@
 
 mod house;
 mod keeping;
+mod watching;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,7 +16,7 @@ use std::{
 
 use leasehold_protocol::{
     command::{Write, Written},
-    holder::{self, Config, Effect, Holder, Input, ReadId, Ticket, WriteId},
+    holder::{self, Config, Effect, Holder, Input, ReadId, Ticket, WatchId, WriteId},
     id::{LeaseId, SessionId, Stamp},
     message::{Body, Consent, Recall, Request, Response},
     object::{Content, Object},
@@ -84,6 +85,8 @@ struct Core {
     keepers: HashMap<LeaseId, Keeper>,
     /// Who wants to know when the lease is over that a node goes with.
     carried: HashMap<u64, (Path, CancellationToken)>,
+    /// Who is told what happens.
+    watches: HashMap<WatchId, watching::Teller>,
     last_id: u64,
     orders: Option<mpsc::UnboundedSender<Order>>,
     /// Dropped from the cache; the policy has yet to be told. At most as many as there were copies.
@@ -137,6 +140,7 @@ impl Driver {
             writes: HashMap::new(),
             keepers: HashMap::new(),
             carried: HashMap::new(),
+            watches: HashMap::new(),
             last_id: 0,
             orders: None,
             forgotten: VecDeque::new(),
@@ -317,6 +321,8 @@ impl Driver {
                 self.status.changed(connection.into());
             }
             Effect::FindLeader { hint } => core.order(Order::Leave(hint)),
+            Effect::Changes { watch, changes } => core.tell_changes(watch, changes),
+            Effect::WatchLost { watch, error } => core.end_watch(watch, error),
             Effect::Closed => {
                 core.keepers.drain().for_each(|(_, keeper)| keeper.end());
                 core.end_carried(|_| true);

@@ -30,6 +30,8 @@ mod error;
 mod inspect;
 mod key_lease;
 mod leases;
+mod list;
+mod mirror;
 mod options;
 mod policy;
 mod read;
@@ -38,21 +40,26 @@ mod shared_content;
 mod stats;
 mod status;
 mod sync;
+mod watch;
 mod write;
 
 pub use cache::ENTRY_OVERHEAD_BYTES;
 pub use client::Client;
-pub use error::{ConnectError, InspectError, LeaseError, ReadError, Unavailable, WriteError};
+pub use error::{ConnectError, InspectError, LeaseError, ReadError, Unavailable, WatchError, WriteError};
 pub use inspect::cluster;
 pub use key_lease::{KeyLease, LeaseOptions, RegisterCondition, RegisterOptions, Registration};
+pub use list::Snapshot;
+pub use mirror::{Mirror, MirrorChanges, Mirrored};
 pub use options::Options;
 pub use read::{Entry, Listing, NodeStat, Read, ReadOptions, Source};
 pub use shared_content::SharedContent;
 pub use stats::Stats;
 pub use status::{ConnectionState, Events, EventsError};
+pub use watch::{Told, Watch, WatchOptions};
 pub use write::{DeleteOptions, PutOptions};
 
 pub use leasehold_protocol::{
+    change::{Change, Event, EventKind, Reason},
     command::{Attach, Condition, Write, WriteRefusal, Written},
     id::{LeaseId, Revision, SessionId},
     message::{ClusterInfo, HolderInfo, LeaseInfo, MemberInfo, Refusal, VolumeInfo, WaitInfo},

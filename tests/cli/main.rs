@@ -13,3 +13,4 @@ mod shell;
 mod transfer;
 mod volumes;
 mod waiting;
+mod watches;

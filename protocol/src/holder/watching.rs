@@ -43,6 +43,8 @@ struct Watch {
     /// What the application asked to begin after.
     began_after: Option<Revision>,
     bytes_max: u32,
+    /// It has been told once that there is nothing more to tell.
+    is_caught_up: bool,
     stage: Stage,
 }
 
@@ -71,7 +73,8 @@ impl Holder {
         if self.is_closed() {
             return self.effects.push(Effect::WatchLost { watch: id, error: WatchError::Closed });
         }
-        let watch = Watch { watched, after, began_after: after, bytes_max, stage: Stage::Queued };
+        let stage = Stage::Queued;
+        let watch = Watch { watched, after, began_after: after, bytes_max, is_caught_up: false, stage };
         self.watching.watches.insert(id, watch);
         self.queue.push(Purpose::Watch(id));
     }
@@ -98,7 +101,9 @@ impl Holder {
         let Some(watch) = self.watching.watches.get(&id).filter(|watch| watch.stage == Stage::Queued) else { return };
         let after = if from_start { watch.began_after.or(watch.after) } else { watch.after };
         let (watched, bytes_max) = (watch.watched.clone(), watch.bytes_max);
-        let body = Body::Watch { watched, after, wait: WATCH_WAIT, bytes_max };
+        // Whoever begins wants to know when it has heard everything up to now.
+        let wait = if watch.is_caught_up { WATCH_WAIT } else { Duration::ZERO };
+        let body = Body::Watch { watched, after, wait, bytes_max };
         let ticket = self.send(Purpose::Watch(id), body, Ride::Due, now);
         if let Some(watch) = self.watching.watches.get_mut(&id) {
             watch.stage = Stage::Sent(ticket);
@@ -121,6 +126,7 @@ impl Holder {
             return self.wants_again(Purpose::Watch(id), now);
         }
         watch.stage = Stage::Told;
+        watch.is_caught_up |= changes.changes.is_empty() && watch.after.is_some();
         watch.after = Some(Revision(changes.through.0.saturating_add(skips)));
         self.effects.push(Effect::Changes { watch: id, changes });
     }

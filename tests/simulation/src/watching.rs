@@ -31,6 +31,9 @@ pub(crate) struct OpenWatch {
     told: Option<Revision>,
     /// What had been acknowledged when it began: *now* is no earlier.
     acknowledged: Revision,
+    /// It takes little at a time, and may be far behind: what it had been told when everything was asked for in the end.
+    is_small: bool,
+    asked_when_told: Option<Revision>,
     /// It waits to be told more.
     waits: bool,
     mirror: Option<Mirror>,
@@ -133,7 +136,15 @@ impl World {
         let client = &mut self.clients[place];
         client.numbers += 1;
         let watch = WatchId(client.numbers);
-        let open = OpenWatch { watched: watched.clone(), told: after, acknowledged, waits: true, mirror };
+        let open = OpenWatch {
+            watched: watched.clone(),
+            told: after,
+            acknowledged,
+            is_small: bytes_max < CHANGES_BYTES_MAX,
+            asked_when_told: None,
+            waits: true,
+            mirror,
+        };
         client.watches.open.insert(watch, open);
         self.tally.add("watches begun");
         self.step_holder(place, Input::Watch { watch, watched, after, bytes_max });
@@ -258,9 +269,17 @@ impl World {
         }
     }
 
-    /// Everybody has been told everything that happened before a while ago. Nobody watches any more.
+    /// Nothing happens any more that anybody asked for.
+    pub(crate) fn ask_watches(&mut self, place: usize) {
+        for watch in self.clients[place].watches.open.values_mut() {
+            watch.asked_when_told = watch.told;
+        }
+    }
+
+    /// Everybody has been told everything that happened before a while ago, or gets there little by little. Nobody watches any more.
     pub(crate) fn judge_watches(&mut self, place: usize, asked: Revision) {
-        let late = |watch: &OpenWatch| watch.told.is_none_or(|told| told < asked);
+        let moves_on = |watch: &OpenWatch| watch.is_small && watch.told > watch.asked_when_told;
+        let late = |watch: &OpenWatch| watch.told.is_none_or(|told| told < asked) && !moves_on(watch);
         let Client { is_open, watches, .. } = &self.clients[place];
         let behind: Vec<&OpenWatch> = watches.open.values().filter(|watch| *is_open && late(watch)).collect();
         let held = match behind.first() {

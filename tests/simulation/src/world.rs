@@ -444,6 +444,7 @@ impl World {
         for client in 0..self.clients.len() {
             self.demand(invariants::healing::check_nothing_waits(&self.clients[client]));
             self.clients[client].last_read.clear();
+            self.ask_watches(client);
             for object in self.profile.objects.clone() {
                 self.read(client, object);
             }

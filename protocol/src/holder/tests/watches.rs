@@ -16,8 +16,14 @@ fn begin(after: Option<u64>) -> Input {
     Input::Watch { watch: ONE, watched: watched(), after: after.map(Revision), bytes_max: 100 }
 }
 
+/// What is asked as long as there may be something to tell at once.
 fn body(after: Option<u64>) -> Body {
-    Body::Watch { watched: watched(), after: after.map(Revision), wait: WATCH_WAIT, bytes_max: 100 }
+    Body::Watch { watched: watched(), after: after.map(Revision), wait: Duration::ZERO, bytes_max: 100 }
+}
+
+/// What is asked when everything up to now has been told.
+fn waiting(after: u64) -> Body {
+    Body::Watch { watched: watched(), after: Some(Revision(after)), wait: WATCH_WAIT, bytes_max: 100 }
 }
 
 /// Changes of these revisions, and how far that goes.
@@ -53,6 +59,12 @@ fn what_was_told_is_asked_for_no_more_and_more_only_when_it_was_taken() {
     assert_eq!(request.body, body(Some(9)));
     assert_eq!(client.step(Input::WatchMore(ONE)), [], "it was asked already");
     assert_eq!(client.answer(ticket, answer(&[], 12)), [told(&[], 12)], "a progress mark");
+    for (after, revisions) in [(12, &[13][..]), (13, &[]), (14, &[15])] {
+        let effects = client.step(Input::WatchMore(ONE));
+        let (ticket, request) = client.only(&effects);
+        assert_eq!(request.body, waiting(after), "it has heard everything once");
+        client.answer(ticket, answer(revisions, after + 1));
+    }
 }
 
 #[test]
