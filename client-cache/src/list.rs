@@ -104,7 +104,8 @@ impl Client {
                 break;
             }
         }
-        let options = WatchOptions { from: Some(pages.first().next()), ..WatchOptions::default() };
+        let options =
+            WatchOptions { from: Some(Revision(pages.first().0.saturating_add(1))), ..WatchOptions::default() };
         let mut watch = self.watch(path, options).await?;
         let mut revision = pages.first();
         while revision < pages.last() {

@@ -34,6 +34,11 @@ impl Default for WatchOptions {
     }
 }
 
+/// The one after. What a server says need not be where counting gets.
+fn one_after(revision: Revision) -> Revision {
+    Revision(revision.0.saturating_add(1))
+}
+
 /// What a watcher is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
@@ -79,7 +84,7 @@ impl Watch {
     pub async fn next(&mut self) -> Result<Told, WatchError> {
         loop {
             if let Some(told) = self.buffer.pop_front() {
-                self.next_revision = told.through().next();
+                self.next_revision = one_after(told.through());
                 if self.buffer.is_empty() {
                     // Taken: this is the moment to ask for more.
                     self.driver.watch_more(self.id);
@@ -149,7 +154,7 @@ impl Client {
             id,
             receiver,
             buffer: VecDeque::new(),
-            next_revision: after.map_or(Revision(0), Revision::next),
+            next_revision: options.from.unwrap_or_default(),
             error: None,
         };
         if after.is_some() {

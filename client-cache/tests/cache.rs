@@ -4,6 +4,7 @@
 mod common;
 #[path = "leases/mod.rs"]
 mod leases;
+mod watches;
 
 use std::time::Duration;
 

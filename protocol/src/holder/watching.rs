@@ -114,14 +114,7 @@ impl Holder {
     pub(super) fn watch_answered(&mut self, id: WatchId, changes: Changes, now: Instant) {
         let skips = u64::from(self.planted(Bug::WatchResumesPastNext) && !changes.changes.is_empty());
         let Some(watch) = self.watching.watches.get_mut(&id) else { return };
-        let goes_on = watch.after.is_none_or(|after| {
-            let revisions = || changes.changes.iter().map(|change| change.revision);
-            let first = revisions().next();
-            let is_in_order = revisions().is_sorted_by(|one, other| one < other);
-            let within = revisions().next_back().is_none_or(|last| last <= changes.through);
-            after <= changes.through && is_in_order && within && first.is_none_or(|first| first > after)
-        });
-        if !goes_on && !self.config.planted.has(Bug::WatchResumesFromStart) {
+        if !goes_on(watch.after.unwrap_or_default(), &changes) && !self.config.planted.has(Bug::WatchResumesFromStart) {
             // Not what was asked for: as good as no answer.
             return self.wants_again(Purpose::Watch(id), now);
         }
@@ -184,4 +177,11 @@ impl Holder {
         }
         Ok(())
     }
+}
+
+/// Whether changes are what can have happened after a revision.
+fn goes_on(after: Revision, told: &Changes) -> bool {
+    let revisions = || told.changes.iter().map(|change| change.revision);
+    let is_in_order = revisions().is_sorted_by(|one, other| one < other);
+    after <= told.through && is_in_order && revisions().all(|revision| after < revision && revision <= told.through)
 }

@@ -134,7 +134,9 @@ impl State {
     fn remembered_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, &Remembered)>> {
         let known = usize::try_from(revision.0.checked_sub(self.meta.history_start.0)?).ok()?;
         let changes = self.history.changes.range(known.min(self.history.changes.len())..);
-        Some((revision.0.saturating_add(1)..).map(Revision).zip(changes))
+        // There is a change for each revision that is counted to, and no more are.
+        let revisions = revision.0.saturating_add(1)..;
+        Some(changes.zip(revisions).map(|(change, revision)| (Revision(revision), change)))
     }
 
     /// The events of each change after one, in order; none of a change that cannot be told. None if the history does not reach back that far.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arbitrary::Unstructured;
 use leasehold_protocol::{
+    change::Watched,
     command::{Attach, Command, Condition, LeaseKey, Proposal, Renewal, Write},
     id::{CoveringNumber, Epoch, Generation, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp},
     message::{
@@ -261,7 +262,14 @@ impl<'a> Draw<'a> {
 
     /// What is asked.
     pub fn body(&mut self, epoch: Epoch, revision: Revision) -> Body {
-        match self.below(22) {
+        match self.below(26) {
+            22..=24 => Body::Watch {
+                watched: self.watched(),
+                after: self.maybe(|draw| Revision(draw.number(12))),
+                wait: self.span(),
+                bytes_max: self.number(200) as u32,
+            },
+            25 => Body::List { path: self.path(), after: self.maybe(Self::path), nodes_max: self.number(4) as u32 },
             20 | 21 => Body::KeepLeases {
                 leases: self.list(3, |draw| KeepLease {
                     id: draw.lease_id(),
@@ -301,6 +309,12 @@ impl<'a> Draw<'a> {
                 _ => Inspect::Cluster,
             }),
         }
+    }
+
+    /// What is watched.
+    pub fn watched(&mut self) -> Watched {
+        let path = self.path();
+        if self.below(2) == 0 { Watched::Subtree(path) } else { Watched::Node(path) }
     }
 
     /// A piece of a list.

@@ -10,8 +10,9 @@ use std::{
 };
 
 use leasehold_protocol::{
+    change::{Change, Changes},
     command::Written,
-    holder::{Config, Effect, Holder, Input, ReadId, Ticket, WriteId},
+    holder::{Config, Effect, Holder, Input, ReadId, Ticket, WatchId, WriteId},
     id::{CoveringNumber, Epoch, Generation, Incarnation, Revision, SessionId, Stamp},
     message::{
         Acquired, Answer, Body, Covering, Grant, KeepLease, Kept, Lapse, Promise, ReadAnswer, Recall, Refusal, Renew,
@@ -62,6 +63,8 @@ struct World {
     recalling: Option<Recall>,
     reads: BTreeSet<ReadId>,
     writes: BTreeSet<WriteId>,
+    /// How far each watch has been told.
+    watches: BTreeMap<WatchId, Option<Revision>>,
     ids: u64,
     /// The server's counters.
     epoch: u64,
@@ -83,6 +86,7 @@ impl World {
             recalling: None,
             reads: BTreeSet::new(),
             writes: BTreeSet::new(),
+            watches: BTreeMap::new(),
             ids: 0,
             epoch: 1,
             sessions: 1,
@@ -128,10 +132,11 @@ impl World {
             28..=30 => self.time_out(),
             _ => match draw.below(4) {
                 0 if !self.is_honest => self.now = self.now.after(draw.span()),
-                2 => {
+                2 if draw.one_in(2) => {
                     let id = draw.lease_id();
                     self.step(if draw.below(3) == 1 { Input::LetGo(id) } else { Input::Keep(id) });
                 }
+                2 => self.watch(draw),
                 1 if draw.one_in(8) => {
                     self.is_closed = true;
                     self.step(Input::Close);
@@ -139,6 +144,34 @@ impl World {
                 _ => self.step(Input::Timeout { used: BTreeSet::new() }),
             },
         }
+    }
+
+    /// A watch begins, goes on, or ends.
+    fn watch(&mut self, draw: &mut Draw<'_>) {
+        let one = self.watches.keys().next().copied();
+        match (draw.below(4), one) {
+            (0, Some(watch)) => self.step(Input::WatchMore(watch)),
+            (1, Some(watch)) => {
+                self.watches.remove(&watch);
+                self.step(Input::GiveUpWatch(watch));
+            }
+            _ => {
+                self.ids += 1;
+                let watch = WatchId(self.ids);
+                let (watched, after) = (draw.watched(), draw.maybe(|draw| Revision(draw.number(12))));
+                self.watches.insert(watch, after);
+                self.step(Input::Watch { watch, watched, after, bytes_max: draw.number(200) as u32 });
+            }
+        }
+    }
+
+    /// Whatever a server says, nothing is told twice, and nothing out of order.
+    fn told(&mut self, watch: WatchId, changes: &Changes) {
+        let told = self.watches.get_mut(&watch).expect("nothing is told of what was given up");
+        let last = told.replace(changes.through).unwrap_or_default();
+        let revisions = || changes.changes.iter().map(|change| change.revision);
+        assert!(last <= changes.through && revisions().all(|revision| last < revision && revision <= changes.through));
+        assert!(revisions().is_sorted_by(|one, other| one < other));
     }
 
     fn step(&mut self, input: Input) {
@@ -182,6 +215,10 @@ impl World {
             | Effect::Connection(_)
             | Effect::FindLeader { .. }
             | Effect::Closed => {}
+            Effect::Changes { watch, changes } => self.told(watch, &changes),
+            Effect::WatchLost { watch, .. } => {
+                assert!(self.watches.remove(&watch).is_some(), "{watch:?} is lost twice");
+            }
         }
     }
 
@@ -357,7 +394,16 @@ impl World {
                 Answer::Kept(leases.iter().map(kept).collect())
             }
             Body::Close => Answer::Closed,
-            Body::KeepAlive | Body::Held(_) | Body::Inspect(_) => Answer::Noted,
+            Body::KeepAlive | Body::Held(_) | Body::Inspect(_) | Body::List { .. } => Answer::Noted,
+            Body::Watch { after, .. } => {
+                let from = after.unwrap_or_default();
+                let change = |draw: &mut Draw<'_>| {
+                    let revision = Revision(from.0.saturating_add(draw.number(4)));
+                    Change { revision, events: Vec::new() }
+                };
+                let changes = draw.list(3, change);
+                Answer::Changes(Changes { changes, through: Revision(from.0.saturating_add(draw.number(4))) })
+            }
         }
     }
 
