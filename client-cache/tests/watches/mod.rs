@@ -17,7 +17,7 @@ fn from(revision: u64) -> WatchOptions {
 /// The next change, in short: `path = value`, or the path alone of what was removed.
 async fn change(watch: &mut Watch) -> (u64, Vec<String>) {
     loop {
-        if let Told::Change(change) = within(watch.next()).await.unwrap() {
+        if let Told::Change(change) = within(watch.next()).await.expect("it is not over") {
             let event = |event: &leasehold_client_cache::Event| match &event.kind {
                 EventKind::Put(data) => format!("{} = {}", event.path, String::from_utf8_lossy(&data.value)),
                 EventKind::Delete => event.path.to_string(),
@@ -28,7 +28,7 @@ async fn change(watch: &mut Watch) -> (u64, Vec<String>) {
 }
 
 async fn put(client: &Client, at: &str, value: &str) -> Revision {
-    within(client.put(&path(at), value.to_owned())).await.unwrap().revision
+    within(client.put(&path(at), value.to_owned())).await.expect("it is written").revision
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
