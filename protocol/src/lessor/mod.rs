@@ -284,6 +284,7 @@ impl Lessor {
     pub fn next_deadline(&self, now: Instant) -> Instant {
         let ending = self.clock.ending();
         let until = self.ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
+        let until = if self.watching.is_behind() { Duration::ZERO } else { until };
         now.after(until.clamp(Duration::from_millis(1), clock::STEP_EVERY))
     }
 

@@ -15,6 +15,9 @@
 //! Watches are found by the paths of a change's events and the nodes above them, so that a write costs by its depth and by those that it
 //! concerns, however many wait. A watch that is not woken has nothing to hear of what was applied since it began to wait: when its
 //! time is over it is told so without looking again.
+//!
+//! Telling very much to very many is spread over steps, so that others are served in between: who has been woken and is yet to be told is
+//! remembered, and is told what happened even if its time is over meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,17 +27,20 @@ use std::{
 use crate::{
     change::{Changes, Event, Watched},
     id::{RequestId, Revision, SessionId},
-    message::{Answer, CHANGES_BYTES_MAX, Refusal, WATCH_WAIT_MAX},
+    message::{Answer, CHANGES_BYTES_MAX, Refusal, Response, WATCH_WAIT_MAX},
     path::Path,
     planted::Bug,
     state::{Look, LookBounds, State},
     time::Instant,
 };
 
-use super::{Asker, Lessor, SESSION_WATCHES_MAX, StepContext, WATCHES_MAX, WaitingRead, Wanted};
+use super::{Asker, Effect, Lessor, SESSION_WATCHES_MAX, StepContext, WATCHES_MAX, WaitingRead, Wanted};
 
 /// The changes and events that are looked at for one answer: some milliseconds' worth, while nobody else is served.
 const LOOKED_AT_MAX: usize = 1 << 14;
+
+/// The events that are told in one step, and watchers that are told of any, but for what is told last.
+const TOLD_PER_STEP: usize = 1 << 14;
 
 /// What a watcher asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -63,6 +69,8 @@ pub(super) struct Watching {
     subtrees: BTreeMap<Path, BTreeSet<RequestId>>,
     sessions: BTreeMap<SessionId, BTreeSet<RequestId>>,
     over: BTreeSet<(Instant, RequestId)>,
+    /// Those who have yet to be told what happened after a change.
+    woken: BTreeMap<RequestId, Revision>,
     /// Those who had to be told of it have been told of everything up to this.
     seen: Revision,
 }
@@ -81,6 +89,7 @@ impl Watching {
         forget(self.places(&watch.watched), watch.watched.path(), id);
         forget(&mut self.sessions, &watch.asker.session, id);
         self.over.remove(&(watch.over, id));
+        self.woken.remove(&id);
         Some(watch)
     }
 
@@ -108,6 +117,11 @@ impl Watching {
         found
     }
 
+    /// Whether somebody has yet to be told something.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.woken.is_empty()
+    }
+
     pub(super) fn into_askers(self) -> impl Iterator<Item = Asker> {
         self.waiting.into_values().map(|watch| watch.asker)
     }
@@ -123,6 +137,9 @@ impl Watching {
         let expected = self.waiting.len();
         if found.iter().any(|found| *found != expected) {
             return Err(format!("{expected} watches wait, and the tables have {found:?}"));
+        }
+        if let Some(id) = self.woken.keys().find(|id| !self.waiting.contains_key(id)) {
+            return Err(format!("watch {id} was woken and does not wait"));
         }
         if self.seen != revision && expected > 0 {
             return Err(format!("watches were looked after up to {}: expected {revision}", self.seen));
@@ -196,31 +213,44 @@ impl Lessor {
 
     /// Tells those who wait of what has been applied, and those whose time is over that nothing has happened.
     pub(super) fn look_after_watches(&mut self, turn: &mut StepContext<'_>) {
-        for (id, last) in self.woken(turn.state) {
-            if let Some(mut watch) = self.watching.remove(id) {
-                watch.after = watch.after.max(last);
-                if let Some(watch) = self.tell(watch, turn) {
-                    self.watching.insert(watch);
-                }
-            }
-        }
-        while let Some((_, id)) = self.watching.over.first().copied().filter(|(over, _)| *over <= turn.now)
-            && let Some(watch) = self.watching.remove(id)
+        self.wake(turn.state);
+        let mut told = 0;
+        while told < TOLD_PER_STEP
+            && let Some(id) = self.watching.woken.first_key_value().map(|(id, _)| *id)
         {
+            told += self.tell_woken(id, turn);
+        }
+        let over = self.watching.over.iter().take_while(|(over, _)| *over <= turn.now).map(|(_, id)| *id);
+        let over: Vec<RequestId> = over.filter(|id| !self.watching.woken.contains_key(id)).collect();
+        for watch in over.into_iter().filter_map(|id| self.watching.remove(id)).collect::<Vec<_>>() {
             let through = watch.after.max(turn.state.revision());
             self.reply(&watch.asker, Ok(Answer::Changes(Changes { changes: Vec::new(), through })), turn);
         }
     }
 
-    /// Who has something to hear of what has been applied since the last time, each with the last change before that.
-    fn woken(&mut self, state: &State) -> BTreeMap<RequestId, Revision> {
-        let mut woken = BTreeMap::new();
+    /// Tells one who was woken. Returns how much that was.
+    fn tell_woken(&mut self, id: RequestId, turn: &mut StepContext<'_>) -> usize {
+        let last = self.watching.woken.remove(&id);
+        let Some(mut watch) = self.watching.remove(id) else { return 0 };
+        watch.after = watch.after.max(last.unwrap_or_default());
+        let before = turn.effects.len();
+        if let Some(watch) = self.tell(watch, turn) {
+            self.watching.insert(watch);
+        }
+        1 + turn.effects[before..].iter().map(events_in).sum::<usize>()
+    }
+
+    /// Notes who has something to hear of what has been applied since the last time.
+    fn wake(&mut self, state: &State) {
         let from = std::mem::replace(&mut self.watching.seen, state.revision());
         if from == state.revision() || self.watching.waiting.is_empty() {
-            return woken;
+            return;
         }
         let Some(changes) = state.events_after(from) else {
-            return self.watching.waiting.keys().map(|id| (*id, from)).collect();
+            let all: Vec<RequestId> = self.watching.waiting.keys().copied().collect();
+            return all.into_iter().for_each(|id| {
+                self.watching.woken.entry(id).or_insert(from);
+            });
         };
         let mut last = from;
         for (revision, events) in changes {
@@ -233,11 +263,10 @@ impl Lessor {
                 None => self.watching.waiting.keys().copied().collect(),
             };
             for id in ids {
-                woken.entry(id).or_insert(last);
+                self.watching.woken.entry(id).or_insert(last);
             }
             last = revision;
         }
-        woken
     }
 
     /// The session is gone, or has found this leader anew and will ask again.
@@ -247,5 +276,15 @@ impl Lessor {
                 self.reply_bare(&watch.asker, Err(refusal.clone()), turn);
             }
         }
+    }
+}
+
+/// How many events are told by an effect.
+fn events_in(effect: &Effect) -> usize {
+    match effect {
+        Effect::Reply { response: Response { result: Ok(Answer::Changes(told)), .. }, .. } => {
+            told.changes.iter().map(|change| change.events.len()).sum()
+        }
+        _ => 0,
     }
 }

