@@ -59,7 +59,7 @@ impl Child {
         let (terminate, interrupt) = signals.map_err(cannot)?;
         let program = std::env::current_exe().map_err(cannot)?;
         let mut command_line = process::Command::new(program);
-        command_line.arg("become-command").arg(std::process::id().to_string()).arg("--").args(command);
+        command_line.arg("run-tied").arg(std::process::id().to_string()).arg("--").args(command);
         command_line.envs(variables.iter().map(|(name, value)| (name, value)));
         let process = command_line.spawn().map_err(cannot)?;
         Ok(Self { process, terminate, interrupt })

@@ -75,7 +75,7 @@ enum Command {
     Serve(serve::Args),
     /// A command of `lock`, before it is that command
     #[command(hide = true)]
-    BecomeCommand {
+    RunTied {
         /// The process that it ends with.
         parent: u32,
         /// The command.
@@ -121,7 +121,7 @@ impl Command {
             Self::DemoClient => demo::client::run().await,
             Self::DemoReplica(args) => demo::replica::run(args, output).await,
             Self::Shell => shell::run(global, output).await.map_err(|failure| failure.of("shell")),
-            Self::BecomeCommand { parent, command } => {
+            Self::RunTied { parent, command } => {
                 let Err((failure, status)) = child::become_command(parent, &command);
                 output.failure(&failure);
                 Ok(status)
@@ -150,6 +150,10 @@ impl Command {
 
 /// Carries a request out, and what goes on after it. Gives the answer, if it is yet to be said.
 async fn carry_out(request: Request, context: &Context) -> Result<Option<Box<dyn Answer>>, Failure> {
+    if let Request::Watch(watch) = request {
+        let asked = format!("watch {}", watch.path);
+        return watch.run(context).await.map(|()| None).map_err(|failure| failure.of(&asked));
+    }
     let answer = commands::run(request, context).await?;
     let Some(kept) = context.take_kept() else { return Ok(Some(answer)) };
     // Whoever has read the answer may tell this to stop at once.

@@ -99,6 +99,7 @@ impl Failure {
             Refusal::SessionGone { .. } => Self::refused("session_gone", refusal),
             Refusal::Busy { .. } => Self::refused("busy", refusal),
             Refusal::Window { .. } => Self::refused("window", refusal),
+            Refusal::Compacted { .. } => Self::refused("compacted", refusal),
             Refusal::Unknown => Self::unknown(refusal),
             Refusal::NotLeader { .. } | Refusal::Retry | Refusal::NotRegistered { .. } => Self::unavailable(refusal),
         }

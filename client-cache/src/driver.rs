@@ -7,6 +7,7 @@
 mod holds;
 mod house;
 mod keeping;
+mod watching;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,7 +17,7 @@ use std::{
 
 use leasehold_protocol::{
     command::{Write, Written},
-    holder::{self, Config, Effect, Holder, Input, ReadId, Ticket, WriteId},
+    holder::{self, Config, Effect, Holder, Input, ReadId, Ticket, WatchId, WriteId},
     id::{HoldId, LeaseId, SessionId, Stamp},
     message::{Body, Consent, Recall, Request, Response},
     object::{Content, Object},
@@ -88,6 +89,8 @@ struct Core {
     carried: HashMap<u64, (Path, CancellationToken)>,
     /// What guards know of their holds.
     holds: HashMap<HoldId, (Path, HoldCell)>,
+    /// Who is told what happens.
+    watches: HashMap<WatchId, watching::Teller>,
     last_id: u64,
     orders: Option<mpsc::UnboundedSender<Order>>,
     /// Dropped from the cache; the policy has yet to be told. At most as many as there were copies.
@@ -142,6 +145,7 @@ impl Driver {
             keepers: HashMap::new(),
             carried: HashMap::new(),
             holds: HashMap::new(),
+            watches: HashMap::new(),
             last_id: 0,
             orders: None,
             forgotten: VecDeque::new(),
@@ -328,6 +332,8 @@ impl Driver {
                 self.status.changed(connection.into());
             }
             Effect::FindLeader { hint } => core.order(Order::Leave(hint)),
+            Effect::Changes { watch, changes } => core.tell_changes(watch, changes),
+            Effect::WatchLost { watch, error } => core.end_watch(watch, error),
             Effect::Closed => {
                 core.keepers.drain().for_each(|(_, keeper)| keeper.end());
                 core.end_carried(|_| true);

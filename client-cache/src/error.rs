@@ -6,7 +6,13 @@
 
 use std::time::Duration;
 
-use leasehold_protocol::{id::LeaseId, limits::LimitError, message::Refusal, path::Path};
+use leasehold_protocol::{
+    holder,
+    id::{LeaseId, Revision},
+    limits::LimitError,
+    message::Refusal,
+    path::Path,
+};
 
 /// Why there was nobody to ask.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -178,6 +184,64 @@ pub enum LeaseError {
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
+}
+
+/// Why a watch is over, or was not begun.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WatchError {
+    /// It is not known any more what happened: read anew, and watch from there. Nothing was left out without this being said.
+    #[error("the changes after {after} are not all known any more: expected a fresh read, and a watch from there on")]
+    Compacted {
+        /// The last change that was told, or the one before the first that was to be told.
+        after: Revision,
+        /// The least that could be watched after when this was said.
+        oldest: Revision,
+    },
+    /// The server refused it for good.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// Nobody who could answer was found in time.
+    #[error("the watch was not begun within {after:?}: {source}")]
+    Unavailable {
+        /// How long it was tried.
+        after: Duration,
+        /// What was found instead.
+        source: Unavailable,
+    },
+    /// A leader was asked and did not answer in time.
+    #[error("the watch was not begun within {after:?}")]
+    TimedOut {
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The server's answer is not one to what was asked.
+    #[error("the server's answer is not one to the question")]
+    OtherAnswer,
+    /// The client is closed.
+    #[error("the client is closed")]
+    Closed,
+}
+
+impl From<holder::WatchError> for WatchError {
+    fn from(error: holder::WatchError) -> Self {
+        match error {
+            holder::WatchError::Compacted { after, oldest } => Self::Compacted { after, oldest },
+            holder::WatchError::Refused(refusal) => Self::Refused(refusal),
+            holder::WatchError::Closed => Self::Closed,
+        }
+    }
+}
+
+impl From<InspectError> for WatchError {
+    fn from(error: InspectError) -> Self {
+        match error {
+            InspectError::Refused(refusal) => Self::Refused(refusal),
+            InspectError::Unavailable { after, source } => Self::Unavailable { after, source },
+            InspectError::TimedOut { after } => Self::TimedOut { after },
+            InspectError::OtherAnswer => Self::OtherAnswer,
+            InspectError::Closed => Self::Closed,
+        }
+    }
 }
 
 /// Why something could not be looked at.

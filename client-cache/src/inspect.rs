@@ -1,4 +1,4 @@
-//! Looking at the servers' state, for people. No part of the session: nothing is cached, no lease is touched.
+//! Looking at the servers' state: for people, and in lists. No part of the session: nothing is cached, no lease is touched.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,13 @@ const PAUSE: Duration = Duration::from_millis(50);
 impl Driver {
     /// Asks the server that the session is connected to, again and again until it can answer, for at most `after`.
     pub(crate) async fn inspect(&self, inspect: Inspect, after: Duration) -> Result<Answer, InspectError> {
+        self.ask(Body::Inspect(inspect), after).await
+    }
+
+    /// The same, for anything that needs no session.
+    pub(crate) async fn ask(&self, body: Body, after: Duration) -> Result<Answer, InspectError> {
         let until = Instant::now() + after;
-        let asking = self.over.run_until_cancelled(self.keep_asking(&inspect, until));
+        let asking = self.over.run_until_cancelled(self.keep_asking(&body, until));
         match tokio::time::timeout(after, asking).await {
             Ok(Some(outcome)) => outcome.map_err(InspectError::Refused),
             Ok(None) => Err(InspectError::Closed),
@@ -29,16 +34,14 @@ impl Driver {
         }
     }
 
-    async fn keep_asking(&self, inspect: &Inspect, until: Instant) -> Result<Answer, Refusal> {
+    async fn keep_asking(&self, body: &Body, until: Instant) -> Result<Answer, Refusal> {
         let mut line = self.line.subscribe();
         loop {
-            let connection = match line.wait_for(Option::is_some).await {
-                Ok(connection) => connection.clone(),
-                // The sender is ours.
-                Err(_) => return std::future::pending().await,
-            };
+            let connection = line.wait_for(Option::is_some).await.map(|connection| connection.clone());
+            // The sender is ours.
+            let Ok(connection) = connection else { return std::future::pending().await };
             if let Some(connection) = connection
-                && let Some(response) = ask(&connection, inspect.clone(), until).await
+                && let Some(response) = ask(&connection, body.clone(), until).await
             {
                 match response.result {
                     Err(Refusal::NotLeader { .. } | Refusal::Retry | Refusal::Busy { .. }) => {}
@@ -51,10 +54,10 @@ impl Driver {
 }
 
 /// None if the connection has ended, or the server failed.
-async fn ask(connection: &LeaseholdClient, inspect: Inspect, until: Instant) -> Option<Response> {
+async fn ask(connection: &LeaseholdClient, body: Body, until: Instant) -> Option<Response> {
     let mut context = tarpc::context::current();
     context.deadline = until;
-    let request = Request { header: Header::default(), body: Body::Inspect(inspect) };
+    let request = Request { header: Header::default(), body };
     connection.call(context, request).await.ok()
 }
 
@@ -76,7 +79,7 @@ pub async fn cluster(endpoint: &str, timeout: Duration) -> Result<ClusterInfo, I
         // Nobody recalls anything from a connection without a session.
         let (connection, _recalls, work) = client_connection(stream);
         let _work = AbortOnDropHandle::new(tokio::spawn(work));
-        let response = ask(&connection, Inspect::Cluster, until).await;
+        let response = ask(&connection, Body::Inspect(Inspect::Cluster), until).await;
         response.ok_or_else(|| unavailable("the connection ended without an answer".to_owned()))
     };
     let response = tokio::time::timeout(timeout, asking).await;

@@ -31,6 +31,8 @@ mod hold;
 mod inspect;
 mod key_lease;
 mod leases;
+mod list;
+mod mirror;
 mod options;
 mod policy;
 mod read;
@@ -41,16 +43,20 @@ mod stats;
 mod status;
 mod sync;
 mod transaction;
+mod watch;
 mod write;
 
 pub use cache::ENTRY_OVERHEAD_BYTES;
 pub use client::Client;
 pub use error::{
-    ConnectError, InspectError, LeaseError, LockError, ReadError, SnapshotError, Unavailable, UpdateError, WriteError,
+    ConnectError, InspectError, LeaseError, LockError, ReadError, SnapshotError, Unavailable, UpdateError, WatchError,
+    WriteError,
 };
 pub use hold::{Hold, LockOptions, Wait};
 pub use inspect::cluster;
 pub use key_lease::{KeyLease, LeaseOptions, RegisterCondition, RegisterOptions, Registration};
+pub use list::Subtree;
+pub use mirror::{Mirror, MirrorChanges, Mirrored};
 pub use options::Options;
 pub use read::{Entry, Listing, NodeStat, Read, ReadOptions, Source};
 pub use shared_content::SharedContent;
@@ -58,9 +64,11 @@ pub use snapshot::Snapshot;
 pub use stats::Stats;
 pub use status::{ConnectionState, Events, EventsError};
 pub use transaction::{TransactionOutcome, UpdateOptions, Updated};
+pub use watch::{Told, Watch, WatchOptions};
 pub use write::{DeleteOptions, PutOptions};
 
 pub use leasehold_protocol::{
+    change::{Change, Event, EventKind, Reason},
     command::{Attach, Condition, Write, WriteRefusal, Written},
     hold::{HoldMode, HoldStatus, Taken},
     id::{HoldId, LeaseId, Revision, SessionId, Token},

@@ -6,6 +6,7 @@ mod common;
 mod holds;
 #[path = "leases/mod.rs"]
 mod leases;
+mod watches;
 
 use std::time::Duration;
 

@@ -13,6 +13,7 @@
 //! Around them stand the words they are written in: [paths](path), [objects](object), [volumes](volume),
 //! [identities and stamps](id), [time], [messages](message), [commands](command) and [transactions](transaction).
 
+pub mod change;
 pub mod command;
 pub mod hold;
 pub mod holder;

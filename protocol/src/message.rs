@@ -5,21 +5,22 @@
 //! Times are durations: each side counts them on its own clock (T1).
 
 mod inspect;
+mod refusal;
 
 pub use inspect::*;
+pub use refusal::Refusal;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    command::{Write, WriteRefusal, Written},
+    change::{Changes, Watched},
+    command::{Write, Written},
     hold::HoldStatus,
     id::{CoveringNumber, Epoch, Generation, HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp},
-    limits::LimitError,
-    object::{Content, Object, ObjectSet},
+    object::{Content, Data, Object, ObjectSet},
     path::Path,
-    volume::VolumeError,
 };
 
 /// From a client to the server that it takes for the leader.
@@ -134,7 +135,41 @@ pub enum Body {
         /// The holds, all that the session wants to hear of; at most [`AWAIT_HOLDS_MAX`].
         holds: Vec<AwaitHold>,
     },
+    /// What happens to a node or a subtree. Answered by [`Answer::Changes`] as soon as something has happened, and without changes when
+    /// the wait is over, or when so much else happened that looking on would take long; refused with [`Refusal::Compacted`] if it is
+    /// not known any more. What is told was committed, so no proof of leadership is needed; only what *now* is has to be proven.
+    /// Lost: sent again from the same revision, to whoever leads. Twice: the same changes are told twice, and the client knows them by
+    /// their revisions.
+    Watch {
+        /// What is watched.
+        watched: Watched,
+        /// The last change that is known: all later ones are to be told. None: from now on; answered at once, without changes.
+        after: Option<Revision>,
+        /// The server answers at the latest after so long, and at the latest after [`WATCH_WAIT_MAX`].
+        wait: Duration,
+        /// About how many bytes of changes are wanted at once; at most [`CHANGES_BYTES_MAX`]. One change is told in any case, whole.
+        bytes_max: u32,
+    },
+    /// One page of all nodes in a subtree, with their data, at one revision. Without a session, and without leases. Lost, twice: read again.
+    List {
+        /// The topmost node.
+        path: Path,
+        /// The last node of the page before.
+        after: Option<Path>,
+        /// The most nodes that are wanted; at most [`LIST_NODES_MAX`].
+        nodes_max: u32,
+    },
 }
+
+/// The longest that a server lets a watch wait: a client that has gone is not remembered for longer.
+pub const WATCH_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// About the most bytes of changes in one answer, but for the first change, which may have
+/// [`State::CHANGE_BYTES_MAX`](crate::state::State::CHANGE_BYTES_MAX).
+pub const CHANGES_BYTES_MAX: u32 = 1 << 20;
+
+/// The most nodes in one page of a list: a page is quick to make.
+pub const LIST_NODES_MAX: u32 = 4096;
 
 /// A hold that a session wants to hear of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -305,6 +340,21 @@ pub enum Answer {
     Holds(Vec<(HoldId, HoldStatus)>),
     /// To [`Inspect::Holds`].
     HoldInfos(Vec<HoldInfo>),
+    /// To [`Body::Watch`].
+    Changes(Changes),
+    /// To [`Body::List`].
+    Listed(Listed),
+}
+
+/// One page of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Listed {
+    /// The nodes, in the order of paths.
+    pub nodes: Vec<(Path, Data)>,
+    /// What had been applied: the page is all that was there then, in its part of the subtree.
+    pub revision: Revision,
+    /// Whether more nodes follow; the next page begins after the last node of this one.
+    pub has_more: bool,
 }
 
 /// More time on a key lease.
@@ -395,67 +445,4 @@ pub struct Consent {
     pub session: SessionId,
     /// The recall that is answered.
     pub stamp: Stamp,
-}
-
-/// Why a request was not done. Unless it says otherwise, nothing changed.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
-pub enum Refusal {
-    /// This server does not lead.
-    #[error("this server does not lead; the leader is {}", leader.as_deref().unwrap_or("not known"))]
-    NotLeader {
-        /// Where the leader listens, if that is known.
-        leader: Option<String>,
-    },
-    /// The server has no proof that it leads, or stopped leading before anything was proposed: send it again.
-    #[error("the server could not show that it leads: try again")]
-    Retry,
-    /// The server stopped leading after the write was proposed: it may still take effect. Send it again under the same
-    /// sequence to learn.
-    #[error("the leader changed while the write was being committed: it may still take effect")]
-    Unknown,
-    /// The session has not registered with this leadership, or not on this connection.
-    #[error("the session has registered with epoch {got}: expected {expected}")]
-    NotRegistered {
-        /// The epoch in the request.
-        got: Epoch,
-        /// The epoch of the leadership that answers.
-        expected: Epoch,
-    },
-    /// The session does not exist (any more). Its leases, and all that depends on them, are gone.
-    #[error("session {session} is gone")]
-    SessionGone {
-        /// The session.
-        session: SessionId,
-    },
-    /// The request's number lies outside of the window of remembered outcomes (S9).
-    #[error(
-        "request {got} of the session is outside of the window of remembered outcomes: expected {lowest} to {highest}"
-    )]
-    Window {
-        /// The request's number.
-        got: Sequence,
-        /// The lowest accepted.
-        lowest: Sequence,
-        /// The highest accepted.
-        highest: Sequence,
-    },
-    /// The write's conditions did not hold.
-    #[error(transparent)]
-    Write(#[from] WriteRefusal),
-    /// Something is too long.
-    #[error(transparent)]
-    Limit(#[from] LimitError),
-    /// A volume cannot have these settings.
-    #[error(transparent)]
-    Volume(#[from] VolumeError),
-    /// A bounded table of the server is full.
-    #[error("the server has {got} {what} under way: expected at most {most}")]
-    Busy {
-        /// What there are too many of.
-        what: String,
-        /// How many.
-        got: usize,
-        /// The bound.
-        most: usize,
-    },
 }

@@ -202,6 +202,24 @@ bugs! {
     TransactionHalfDone,
     /// Of a transaction's comparisons only the first is looked at. Read.
     FirstCompareOnly,
+    /// A watch goes on behind the change that follows the last one told: an event is lost. Elsewhere: etcd 18089.
+    WatchResumesPastNext,
+    /// A watch that is sent again goes on from where it began: changes are told twice. Read.
+    WatchResumesFromStart,
+    /// A watch begins anew with a new session, at what is then now. Read.
+    WatchEndsWithSession,
+    /// Only the first event of a change is looked at for who has to be told. Read.
+    WatcherWokenByFirstEvent,
+    /// The progress mark of an answer that had no room for everything says that everything was told. Elsewhere: etcd 17529.
+    MarkBeyondTold,
+    /// Of a change that does not fit into an answer any more the first event is told, as if it were all. Elsewhere: etcd 17529.
+    ChangeCutByBound,
+    /// A watch that begins before what the history remembers begins with what it remembers. Elsewhere: etcd 20221.
+    CompactionUnnoticed,
+    /// Of what is removed with a node only that node is told. Read.
+    DescendantsGoUntold,
+    /// A page of a list is answered without a proof of leadership (S6). Read.
+    ListWithoutProof,
 }
 
 impl std::str::FromStr for Bug {

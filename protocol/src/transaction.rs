@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     command::{Attach, WriteRefusal},
-    id::Revision,
+    id::{Revision, Token},
     object::{Data, Stat, Value},
     path::Path,
 };
@@ -81,6 +81,9 @@ pub enum Target {
     CreateRevision(Relation, Revision),
     /// Whether there is such a node.
     Exists(bool),
+    /// Whether this node, or one below it, is held under this fencing token (S10). Tokens are never used again: the root says whether it
+    /// is good at all.
+    Held(bool, Token),
 }
 
 /// How the stored thing has to be to the one named.
@@ -301,8 +304,13 @@ impl Compare {
         Self { path, target: Target::Exists(false) }
     }
 
-    /// Whether it holds, given what is stored.
-    pub fn holds(&self, data: Option<&Data>) -> bool {
+    /// A node at or below this one is held under the token.
+    pub fn held(path: Path, token: Token) -> Self {
+        Self { path, target: Target::Held(true, token) }
+    }
+
+    /// Whether it holds, given what is stored of the node, and whether the token that it names is good there.
+    pub fn holds(&self, data: Option<&Data>, is_held: impl FnOnce(Token) -> bool) -> bool {
         let stat = data.map(|data| data.stat);
         match &self.target {
             Target::Value(relation, value) => data.is_some_and(|data| relation.holds(data.value.cmp(value))),
@@ -314,6 +322,7 @@ impl Compare {
                 relation.holds(stat.map_or(Revision(0), |stat| stat.create_revision).cmp(revision))
             }
             Target::Exists(exists) => data.is_some() == *exists,
+            Target::Held(held, token) => is_held(*token) == *held,
         }
     }
 }
@@ -374,6 +383,8 @@ impl fmt::Display for Compare {
             Target::ModifyRevision(relation, revision) => write!(f, "mod({path:?}) {relation} \"{revision}\""),
             Target::CreateRevision(relation, revision) => write!(f, "create({path:?}) {relation} \"{revision}\""),
             Target::Exists(exists) => write!(f, "exists({path:?}) = \"{exists}\""),
+            Target::Held(true, token) => write!(f, "held({path:?}) = \"{token}\""),
+            Target::Held(false, token) => write!(f, "held({path:?}) != \"{token}\""),
         }
     }
 }
@@ -398,7 +409,7 @@ mod tests {
         let data = stored("m", 3, 7, 2);
         let holding = |make: &dyn Fn(Relation) -> Compare| {
             let all = [Relation::Equal, Relation::NotEqual, Relation::Less, Relation::Greater];
-            all.map(|relation| make(relation).holds(Some(&data)))
+            all.map(|relation| make(relation).holds(Some(&data), |_| false))
         };
         let (same, less, more) = ([true, false, false, false], [false, true, true, false], [false, true, false, true]);
         for (than, expected) in [("m", same), ("n", less), ("ma", less), ("l", more), ("", more)] {
@@ -413,19 +424,22 @@ mod tests {
         for (than, expected) in [(3, same), (7, less), (2, more)] {
             assert_eq!(holding(&|relation| Compare::create_revision(path("/a"), relation, Revision(than))), expected);
         }
-        assert!(Compare::exists(path("/a")).holds(Some(&data)) && !Compare::absent(path("/a")).holds(Some(&data)));
+        assert!(
+            Compare::exists(path("/a")).holds(Some(&data), |_| false)
+                && !Compare::absent(path("/a")).holds(Some(&data), |_| false)
+        );
     }
 
     #[test]
     fn what_does_not_exist_has_version_and_revisions_zero_and_no_value() {
         let at = || path("/none");
-        assert!(Compare::absent(at()).holds(None) && !Compare::exists(at()).holds(None));
-        assert!(Compare::version(at(), Relation::Equal, 0).holds(None));
-        assert!(!Compare::version(at(), Relation::Greater, 0).holds(None));
-        assert!(Compare::modify_revision(at(), Relation::Less, Revision(1)).holds(None));
-        assert!(Compare::create_revision(at(), Relation::Equal, Revision(0)).holds(None));
+        assert!(Compare::absent(at()).holds(None, |_| false) && !Compare::exists(at()).holds(None, |_| false));
+        assert!(Compare::version(at(), Relation::Equal, 0).holds(None, |_| false));
+        assert!(!Compare::version(at(), Relation::Greater, 0).holds(None, |_| false));
+        assert!(Compare::modify_revision(at(), Relation::Less, Revision(1)).holds(None, |_| false));
+        assert!(Compare::create_revision(at(), Relation::Equal, Revision(0)).holds(None, |_| false));
         for relation in [Relation::Equal, Relation::NotEqual, Relation::Less, Relation::Greater] {
-            assert!(!Compare::value(at(), relation, "").holds(None), "{relation}");
+            assert!(!Compare::value(at(), relation, "").holds(None, |_| false), "{relation}");
         }
     }
 

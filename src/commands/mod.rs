@@ -10,6 +10,7 @@ pub(crate) mod register;
 pub(crate) mod tree;
 pub(crate) mod txn;
 pub(crate) mod volume;
+pub(crate) mod watch;
 
 use clap::Subcommand;
 use leasehold_client_cache::{InspectError, ReadError, WriteError};
@@ -54,6 +55,8 @@ pub(crate) enum Request {
     /// The servers
     #[command(subcommand)]
     Cluster(cluster::Cluster),
+    /// Say each change of a node and of what lies below it, a line each, until this is stopped
+    Watch(watch::Watch),
 }
 
 /// Carries a request out. A failure says what was asked.
@@ -79,6 +82,7 @@ pub(crate) async fn run(request: Request, context: &Context) -> Result<Box<dyn A
         Request::Holders(holders) => boxed(holders.run(context).await),
         Request::Why(why) => boxed(why.run(context).await),
         Request::Cluster(cluster::Cluster::Status) => boxed(cluster::status(context).await),
+        Request::Watch(_) => Err(Failure::usage("the shell answers each line once: expected it on the command line")),
     };
     answer.map_err(|failure| failure.of(&asked))
 }
@@ -107,6 +111,7 @@ impl Request {
             Self::Holders(_) => "holders",
             Self::Why(_) => "why",
             Self::Cluster(_) => "cluster",
+            Self::Watch(_) => "watch",
         }
     }
 
@@ -132,7 +137,8 @@ impl Request {
             | Self::Register(register::Register { path, .. })
             | Self::Lock(lock::Lock { path, .. })
             | Self::Holders(inspect::Holders { path })
-            | Self::Why(inspect::Why { path }) => format!("{name} {path}"),
+            | Self::Why(inspect::Why { path })
+            | Self::Watch(watch::Watch { path, .. }) => format!("{name} {path}"),
             Self::Import(import) => format!("{name} {} {}", import.directory.display(), import.path),
             Self::Export(export) => format!("{name} {} {}", export.path, export.directory.display()),
             Self::Volume(volume) => format!("{name} {} {}", volume.name(), volume.path()),

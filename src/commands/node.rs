@@ -11,7 +11,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use clap::Args;
 use leasehold_client_cache::{
-    Attach, Condition, Content, DeleteOptions, LeaseId, Owner, Path, PutOptions, Revision, Source,
+    Attach, Client, Compare, Condition, Content, DeleteOptions, LeaseId, Operation, OperationResult, Owner, Path,
+    PutOptions, Relation, Revision, Source, Token, Transaction, WriteRefusal,
 };
 use serde::Serialize;
 
@@ -42,6 +43,9 @@ pub(crate) struct Put {
     /// With this lease, in hexadecimal: the node goes when the lease ends. Without, it stays, even if it went with one
     #[arg(long, value_name = "ID", value_parser = lease::id)]
     lease: Option<LeaseId>,
+    /// Only while a node is held under this fencing token
+    #[arg(long, value_name = "T")]
+    token: Option<u64>,
 }
 
 /// A put that took effect.
@@ -74,15 +78,64 @@ impl Put {
         let attach = self.lease.map_or(Attach::Nothing, Attach::Lease);
         let options = PutOptions { condition, attach, ..PutOptions::default() };
         let client = context.client().await?;
-        let written = client.put_with(&self.path, Bytes::from(value), options).await;
-        let written = written.map_err(|error| write_failure(&error))?;
+        let (revision, stat) = match self.token {
+            Some(token) => put_under(client, &self.path, Bytes::from(value), options, Token(token)).await?,
+            None => {
+                let written = client.put_with(&self.path, Bytes::from(value), options).await;
+                let written = written.map_err(|error| write_failure(&error))?;
+                (written.revision, written.stat)
+            }
+        };
         Ok(PutAnswer {
             path: self.path,
-            revision: written.revision.0,
-            create_revision: written.stat.map(|stat| stat.create_revision.0),
-            version: written.stat.map(|stat| stat.version),
+            revision: revision.0,
+            create_revision: stat.map(|stat| stat.create_revision.0),
+            version: stat.map(|stat| stat.version),
         })
     }
+}
+
+/// Puts the node if the token is good, and its condition holds, at that moment.
+async fn put_under(
+    client: &Client,
+    path: &Path,
+    value: Bytes,
+    options: PutOptions,
+    token: Token,
+) -> Result<(Revision, Option<leasehold_client_cache::Stat>), Failure> {
+    let put = Operation::Put { path: path.clone(), value, attach: options.attach };
+    let mut transaction = Transaction::new().when(Compare::held(Path::root(), token)).then(put);
+    match options.condition {
+        Condition::Any => {}
+        Condition::Absent => transaction = transaction.when(Compare::absent(path.clone())),
+        Condition::Revision(revision) => {
+            transaction = transaction.when(Compare::modify_revision(path.clone(), Relation::Equal, revision));
+        }
+    }
+    let outcome = client.transaction(transaction).await.map_err(|error| write_failure(&error))?;
+    let Some(failed) = outcome.failed else {
+        let stat = outcome.results.first().and_then(|result| match result {
+            OperationResult::Put(stat) => Some(*stat),
+            OperationResult::Deleted(_) => None,
+        });
+        return Ok((outcome.revision, stat));
+    };
+    let path = path.clone();
+    Err(match (failed.place, options.condition, failed.found) {
+        (0, ..) => Failure::refused(
+            "token_not_held",
+            format!("nothing is held under token {token}: expected the token of a hold that is not over"),
+        ),
+        (_, Condition::Revision(expected), Some(found)) => {
+            let got = found.modify_revision;
+            Failure::from_refusal(&WriteRefusal::RevisionDiffers { path, got, expected }.into())
+        }
+        (_, _, Some(found)) => {
+            let create_revision = found.create_revision;
+            Failure::from_refusal(&WriteRefusal::Exists { path, create_revision }.into())
+        }
+        (_, _, None) => Failure::from_refusal(&WriteRefusal::NotFound { path }.into()),
+    })
 }
 
 /// All of standard input.

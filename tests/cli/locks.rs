@@ -193,6 +193,7 @@ fn a_group_that_stood_still_past_its_term_is_ended_at_once_and_its_token_is_refu
     let (command, files) = family(at);
     let mut first = lock(&cli, &[], &command);
     let family = files.map(|file| noted(&file));
+    let token = cli.done(["holders", "/jobs/nightly"])["holds"][0]["token"].as_u64().expect("it is held");
     let holder = Pid::from_raw(first.process.id().try_into().expect("an id"));
     let all: Vec<Pid> = family.into_iter().chain([holder]).collect();
     let send =
@@ -204,6 +205,16 @@ fn a_group_that_stood_still_past_its_term_is_ended_at_once_and_its_token_is_refu
     send(Signal::SIGCONT);
     assert_eq!(first.process.ended().code(), Some(1));
     assert!(family.into_iter().all(|process| !is_running(process)));
+    let (old, new) = (token.to_string(), tokens(&log(at))[0].to_string());
+    let (status, kind, message) = cli.fails(["put", "/result", "late", "--token", &old]);
+    assert_eq!((status, kind.as_str()), (1, "token_not_held"), "{message}");
+    let put = cli.done(["put", "/result", "good", "--token", &new]);
+    let (status, kind, _) = cli.fails(["put", "/result", "again", "--token", &new, "--create"]);
+    assert_eq!((status, kind.as_str()), (1, "exists"));
+    let revision = put["revision"].to_string();
+    let again = cli.done(["put", "/result", "again", "--token", &new, "--if-revision", &revision]);
+    assert_eq!(again["version"], 2);
+    assert_eq!(cli.done(["get", "/result"])["value"], "again");
     end(at, "two");
     drop(second);
 }

@@ -15,3 +15,4 @@ mod transactions;
 mod transfer;
 mod volumes;
 mod waiting;
+mod watches;

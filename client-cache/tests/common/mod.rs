@@ -16,10 +16,12 @@ use std::{
 use futures::StreamExt;
 use leasehold_client_cache::{Client, Options, Path, Value, VolumeSettings};
 use leasehold_protocol::{
-    id::{RequestId, SessionId},
+    command::{Command, Outcome, Proposal, Write},
+    id::{RequestId, Revision, Sequence, SessionId},
     lessor::{Config, Effect, Input, Lessor},
     limits::Limits,
     message::{Answer, Body, ClusterInfo, Inspect, Recall, Refusal, Request, Response},
+    object::ObjectSet,
     planted::Planted,
     state::State,
     time::{DriftAllowance, Instant},
@@ -100,10 +102,15 @@ pub struct Server {
 impl Server {
     /// A leader of a new cluster whose root is a volume with this term.
     pub async fn start(term: Duration) -> Self {
+        Self::start_with_history(term, State::HISTORY_MAX).await
+    }
+
+    /// The same, with a history that keeps so many changes.
+    pub async fn start_with_history(term: Duration, changes: usize) -> Self {
         let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
         let address = listener.local_addr().unwrap().to_string();
         let rules = Rules {
-            state: State::new(settings(term)),
+            state: State::new(settings(term)).with_history(changes),
             lessor: None,
             attempt: 0,
             last_request: 0,
@@ -147,6 +154,27 @@ impl Server {
         rules.lessor = None;
         rules.callbacks.clear();
         rules.replies.clear();
+    }
+
+    /// A node is written so many times while nobody who is connected here can hear of it. Returns the last revision.
+    pub fn write_meanwhile(&self, at: &str, times: u64) -> Revision {
+        let state = &mut self.shared.rules.lock().state;
+        let mut apply = |command| {
+            let (epoch, time) = (state.epoch(), state.cluster_time());
+            let proposal = Proposal { epoch, number: 0, time, commands: vec![command] };
+            let outcome = state.apply(state.applied_index() + 1, &proposal).outcomes.remove(0);
+            (outcome, state.revision())
+        };
+        let (Outcome::SessionOpened { session }, mut last) = apply(Command::OpenSession { name: String::new() }) else {
+            panic!("a session is opened")
+        };
+        for number in 1..=times {
+            let (sequence, write) = (Sequence(number), Write::put(path(at), "meanwhile".into()));
+            let (covers, carried) = (vec![ObjectSet::Subtree(Path::root())], last);
+            let command = Command::Write { session, sequence, unanswered_from: sequence, write, covers, carried };
+            last = apply(command).1;
+        }
+        last
     }
 
     /// Answers to reads wait from now on, or go on.
@@ -313,6 +341,8 @@ fn kind(body: &Body) -> &'static str {
         Body::KeepLeases { .. } => "KeepLeases",
         Body::AwaitHolds { .. } => "AwaitHolds",
         Body::Inspect(_) => "Inspect",
+        Body::Watch { .. } => "Watch",
+        Body::List { .. } => "List",
     }
 }
 

@@ -25,7 +25,8 @@ impl Holder {
         self.recalls.check(self.flights.oldest_granting())?;
         self.check_reads()?;
         self.check_holding()?;
-        self.check_writes()
+        self.check_writes()?;
+        self.check_watches()
     }
 
     fn check_copy(&self, object: &Object, copy: &Copy, now: Instant) -> Result<(), String> {

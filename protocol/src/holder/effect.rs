@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    input::{ReadId, Ticket, WriteId},
+    input::{ReadId, Ticket, WatchId, WriteId},
     validity::{CopyValidity, VolumeValidity},
 };
 use crate::{
+    change::Changes,
     command::Written,
     hold::HoldStatus,
     id::{HoldId, Incarnation, LeaseId, Revision, SessionId, Stamp},
@@ -143,6 +144,21 @@ pub enum Effect {
     },
     /// The session is closed, as was asked for. Nothing follows.
     Closed,
+    /// Tell the application what has happened to what it watches: each change once, whole, in order. Nothing more is asked for on behalf
+    /// of the watch until [`Input::WatchMore`](super::Input::WatchMore).
+    Changes {
+        /// The watch.
+        watch: WatchId,
+        /// What has happened, and how far it has been told. Without changes it is a progress mark.
+        changes: Changes,
+    },
+    /// The watch is over.
+    WatchLost {
+        /// The watch.
+        watch: WatchId,
+        /// Why.
+        error: WatchError,
+    },
 }
 
 /// What the application is told about its session (Chubby's states).
@@ -166,6 +182,25 @@ pub enum Connection {
 /// Why a read was not answered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ReadError {
+    /// The server refused it for good.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// The session was closed by the application.
+    #[error("the session is closed")]
+    Closed,
+}
+
+/// Why a watch is over.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum WatchError {
+    /// It is not known any more what happened after the last change that was told: start over from a fresh read.
+    #[error("the changes after {after} are not all known any more: expected a fresh read, and a watch after it")]
+    Compacted {
+        /// The last change that was told, or from which the watch was to begin.
+        after: Revision,
+        /// The least that could be watched after when this was said.
+        oldest: Revision,
+    },
     /// The server refused it for good.
     #[error(transparent)]
     Refused(Refusal),

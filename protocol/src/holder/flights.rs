@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::input::{Ticket, WriteId};
+use super::input::{Ticket, WatchId, WriteId};
 use crate::{id::Stamp, message::Return, object::Object, path::Path, time::Instant};
 
 /// What a request is for: enough to build it anew, and to find who waits for it.
@@ -32,6 +32,8 @@ pub(super) enum Purpose {
     Read(Object),
     /// Send the write.
     Write(WriteId),
+    /// Ask what has happened to what is watched.
+    Watch(WatchId),
 }
 
 impl Purpose {
@@ -40,10 +42,10 @@ impl Purpose {
         matches!(self, Self::Read(_) | Self::Write(_))
     }
 
-    /// Whether the server answers it without waiting for other clients. A write may wait for their leases, and news of holds for what
-    /// they do.
+    /// Whether the server answers it without waiting for other clients. A write may wait for their leases, a watch for their writes, and
+    /// news of holds for what they do.
     pub(super) fn is_quick(&self) -> bool {
-        !matches!(self, Self::Write(_) | Self::AwaitHolds)
+        !matches!(self, Self::Write(_) | Self::Watch(_) | Self::AwaitHolds)
     }
 }
 
@@ -67,6 +69,9 @@ pub(super) struct Flights {
     live: BTreeMap<Ticket, Flight>,
     granting: BTreeSet<Ticket>,
     keep_alives: VecDeque<Ticket>,
+    /// Those that are answered quickly; and watches. There may be thousands of watches, and each step asks for the oldest of the others.
+    quick: BTreeSet<Ticket>,
+    watches: BTreeSet<Ticket>,
 }
 
 impl Flights {
@@ -83,7 +88,13 @@ impl Flights {
                 && let Some(oldest) = self.keep_alives.pop_front()
             {
                 self.live.remove(&oldest);
+                self.quick.remove(&oldest);
             }
+        }
+        if flight.purpose.is_quick() {
+            self.quick.insert(ticket);
+        } else if let Purpose::Watch(_) = flight.purpose {
+            self.watches.insert(ticket);
         }
         self.live.insert(ticket, flight);
         ticket
@@ -93,6 +104,8 @@ impl Flights {
     pub(super) fn end(&mut self, ticket: Ticket) -> Option<Flight> {
         let flight = self.live.remove(&ticket)?;
         self.granting.remove(&ticket);
+        self.quick.remove(&ticket);
+        self.watches.remove(&ticket);
         if flight.purpose == Purpose::KeepAlive {
             self.keep_alives.retain(|other| *other != ticket);
         }
@@ -103,6 +116,8 @@ impl Flights {
     pub(super) fn end_all(&mut self) -> Vec<Purpose> {
         self.granting.clear();
         self.keep_alives.clear();
+        self.quick.clear();
+        self.watches.clear();
         std::mem::take(&mut self.live).into_values().map(|flight| flight.purpose).collect()
     }
 
@@ -118,7 +133,21 @@ impl Flights {
 
     /// When the oldest request was sent that should have been answered quickly.
     pub(super) fn oldest_quick(&self) -> Option<Instant> {
-        self.live.values().find(|flight| flight.purpose.is_quick()).map(|flight| flight.sent)
+        self.sent(self.quick.first())
+    }
+
+    /// When the oldest watch was sent, which the server answers when its wait is over.
+    pub(super) fn oldest_watch(&self) -> Option<Instant> {
+        self.sent(self.watches.first())
+    }
+
+    /// When the oldest request was sent that may bring an object lease.
+    pub(super) fn oldest_granting_sent(&self) -> Option<Instant> {
+        self.sent(self.granting.first())
+    }
+
+    fn sent(&self, ticket: Option<&Ticket>) -> Option<Instant> {
+        ticket.and_then(|ticket| self.live.get(ticket)).map(|flight| flight.sent)
     }
 
     /// What a live ticket is for.

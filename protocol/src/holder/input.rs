@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::planted::Planted;
 use crate::{
+    change::Watched,
     command::Write,
-    id::{LeaseId, Stamp},
+    id::{LeaseId, Revision, Stamp},
     message::{Recall, Response},
     object::Object,
     path::Path,
@@ -41,6 +42,10 @@ pub struct ReadId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriteId(pub u64);
 
+/// Names a watch of the application. Given by the shell, never twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WatchId(pub u64);
+
 /// Names one sending of one request: what its answer is matched by. A request that is sent again gets a new ticket, so
 /// that a term is counted from the very sending that was answered (T2), and an answer that nobody waits for any more is
 /// known as such (S4).
@@ -48,6 +53,7 @@ pub struct WriteId(pub u64);
 pub struct Ticket(pub u64);
 
 /// Something that happened on the client.
+#[expect(clippy::large_enum_variant, reason = "an input is made, moved once, and taken apart")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Input {
     /// A connection to a server that may lead is up. One that was up before is over.
@@ -101,4 +107,21 @@ pub enum Input {
     },
     /// The application has no more use for the session.
     Close,
+    /// The application watches a node or a subtree. What it is told comes as [`Effect::Changes`](super::Effect::Changes): with a watch
+    /// from now on, first where it begins. The watch ends by [`Effect::WatchLost`](super::Effect::WatchLost), or by
+    /// [`Input::GiveUpWatch`].
+    Watch {
+        /// The watch.
+        watch: WatchId,
+        /// What is watched.
+        watched: Watched,
+        /// The last change that the application knows; none to watch from now on.
+        after: Option<Revision>,
+        /// About how many bytes of changes the application takes at once.
+        bytes_max: u32,
+    },
+    /// The application has taken what it was told by [`Effect::Changes`](super::Effect::Changes), and wants more.
+    WatchMore(WatchId),
+    /// The application does not watch any more.
+    GiveUpWatch(WatchId),
 }

@@ -10,6 +10,7 @@
 //!   with a value older than a write that had been acknowledged before the read began;
 //! - consent is given after the copy is gone, never before, and a grant that was overtaken by the recall is not cached (S4);
 //! - a write takes effect at most once; when that cannot be known, it says so (S9);
+//! - what is watched is told whole, each change once, in order, none left out, whatever becomes of connections, leaders and sessions;
 //! - the application hears of each change of the session's state once, by this clock, not by the connection's (DESIGN section 2).
 //!
 //! What it does not know: what the copies contain, which servers there are, what time it is anywhere else.
@@ -19,7 +20,8 @@
 //!
 //! Where to find the rules: promises, T2, T6 in `renewals.rs` and `volumes.rs`; grants and recalls, S1, S4, S5 in `grants.rs` and
 //! `recalls.rs`; new incarnations and the revival of copies in `acquiring.rs`; shared misses in `reads.rs`; S2w, S9 in
-//! `writes.rs`; S7 in `held.rs`; holds in `holding.rs`, key leases in `keeping.rs`; sessions and registering in `session.rs`; the invariants in `check.rs`.
+//! `writes.rs`; S7 in `held.rs`; holds in `holding.rs`, key leases in `keeping.rs`; sessions and registering in `session.rs`; watches in
+//! `watching.rs`; the invariants in `check.rs`.
 
 mod acquiring;
 mod check;
@@ -39,6 +41,7 @@ mod requests;
 mod session;
 pub mod validity;
 mod volumes;
+mod watching;
 mod writes;
 
 #[cfg(test)]
@@ -46,8 +49,9 @@ mod tests;
 
 use std::{collections::BTreeMap, time::Duration};
 
-pub use effect::{Connection, Effect, ReadError, WriteError};
-pub use input::{Config, Input, ReadId, Ticket, WriteId};
+pub use effect::{Connection, Effect, ReadError, WatchError, WriteError};
+pub use input::{Config, Input, ReadId, Ticket, WatchId, WriteId};
+pub use watching::WATCH_WAIT;
 
 use self::{
     acquiring::Acquisition,
@@ -63,6 +67,7 @@ use self::{
     session::{Link, Session, Standing},
     validity::{CopyValidity, VolumeValidity, may_use},
     volumes::Volumes,
+    watching::Watching,
     writes::Writes,
 };
 use crate::{
@@ -100,6 +105,7 @@ pub struct Holder {
     held: BTreeMap<Path, HeldList>,
     keeping: Keeping,
     holding: Holding,
+    watching: Watching,
     /// What a planted mistake forgot to drop in time.
     late_drops: Vec<ObjectSet>,
     /// Effects of the step under way. Empty between steps.
@@ -129,6 +135,7 @@ impl Holder {
             held: BTreeMap::new(),
             keeping: Keeping::default(),
             holding: Holding::default(),
+            watching: Watching::default(),
             late_drops: Vec::new(),
             effects: Vec::new(),
         }
@@ -160,6 +167,9 @@ impl Holder {
             Input::Evicted { object, stamp } => self.evicted(object, stamp, now),
             Input::Timeout { .. } => self.timed_out(now),
             Input::Close => self.close(now),
+            Input::Watch { watch, watched, after, bytes_max } => self.watch(watch, watched, after, bytes_max),
+            Input::WatchMore(watch) => self.watch_more(watch),
+            Input::GiveUpWatch(watch) => self.give_up_watch(watch),
         }
         self.send_ready(now);
         self.keep_due(now);

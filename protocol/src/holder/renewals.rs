@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::{Effect, Holder, flights::Purpose, session::Link, volumes::Ride};
+use super::{Effect, Holder, flights::Purpose, session::Link, volumes::Ride, watching::WATCH_WAIT};
 use crate::{
     message::{Body, Lapse, Promise},
     object::ObjectSet,
@@ -128,7 +128,11 @@ impl Holder {
         if !matches!(self.link, Link::Up | Link::Registered) {
             return None;
         }
-        self.flights.oldest_quick().map(|sent| sent.max(self.heard).after(self.patience()))
+        // A watch is answered when its wait is over on the server's clock, whether or not there is something to tell.
+        let wait = WATCH_WAIT + self.config.drift.over(WATCH_WAIT) * 2;
+        let watch = self.flights.oldest_watch().map(|sent| sent.after(wait));
+        let owed = self.flights.oldest_quick().into_iter().chain(watch).min();
+        owed.map(|owed| owed.max(self.heard).after(self.patience()))
     }
 
     /// When to ask a server for a sign of life that owes only answers that may be long in coming: without it a write would
@@ -136,9 +140,8 @@ impl Holder {
     pub(super) fn probe_deadline(&self) -> Option<Instant> {
         let is_waited_for = self.link == Link::Registered && self.flights.oldest_quick().is_none();
         let is_waited_for = is_waited_for && !self.planted(Bug::NoProbe);
-        // Who has holds renews the leases under which they live, and hears of the server by that.
-        let mut waiting = self.flights.iter().filter(|(_, flight)| flight.purpose != Purpose::AwaitHolds);
-        let sent = waiting.next().map(|(_, flight)| flight.sent).filter(|_| is_waited_for)?;
+        // No read is under way then: it is a write.
+        let sent = self.flights.oldest_granting_sent().filter(|_| is_waited_for)?;
         Some(sent.max(self.heard).after(self.patience()))
     }
 

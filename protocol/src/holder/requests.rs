@@ -79,6 +79,7 @@ impl Holder {
                 Purpose::Held(volume) => self.send_held(&volume, now),
                 Purpose::Read(object) => self.send_read(&object, now),
                 Purpose::Write(write) => self.send_write(write, now),
+                Purpose::Watch(watch) => self.send_watch(watch, now),
                 Purpose::KeepAlive
                 | Purpose::KeepLeases
                 | Purpose::AwaitHolds
@@ -108,6 +109,11 @@ impl Holder {
         if purpose.is_quick() {
             session.pace.asked(session.until, now);
         }
+        // A watch is answered too late for promises to be worth much.
+        let renew = match purpose {
+            Purpose::Watch(_) => Vec::new(),
+            _ => self.volumes.renewals(ride, purpose.is_quick(), now),
+        };
         let registration = match purpose {
             Purpose::Register => Some(self.flights.next()),
             _ => session.registered,
@@ -118,7 +124,7 @@ impl Holder {
             registration: registration.map_or(0, |ticket| ticket.0),
             sequence: self.writes.next_sequence(),
             unanswered_from: self.writes.unanswered_from(),
-            renew: self.volumes.renewals(ride, purpose.is_quick(), now),
+            renew,
             consents: self.riders.consents.iter().take(CONSENTS_PER_REQUEST).copied().collect(),
             returns: self.riders.returns.iter().take(RETURNS_PER_REQUEST).cloned().collect(),
         }
@@ -185,7 +191,11 @@ impl Holder {
             Refusal::Retry | Refusal::Unknown | Refusal::Busy { .. } | Refusal::SessionGone { .. } => {
                 self.wants_again(flight.purpose, now);
             }
-            Refusal::Window { .. } | Refusal::Write(_) | Refusal::Limit(_) | Refusal::Volume(_) => {
+            Refusal::Window { .. }
+            | Refusal::Write(_)
+            | Refusal::Limit(_)
+            | Refusal::Volume(_)
+            | Refusal::Compacted { .. } => {
                 self.queue.settle(&flight.purpose);
                 self.refused_for_good(flight.purpose, refusal);
             }
@@ -199,6 +209,8 @@ impl Holder {
             Purpose::KeepAlive | Purpose::KeepLeases | Purpose::AwaitHolds => return,
             Purpose::Read(object) => self.read_set_back(object),
             Purpose::Write(_) | Purpose::Acquire(_) | Purpose::Held(_) => {}
+            Purpose::Watch(watch) if !self.watch_set_back(*watch) => return,
+            Purpose::Watch(_) => {}
             Purpose::Open | Purpose::Register => {
                 self.queue.postpone(purpose, self.config.spread_permille, now);
                 return;
@@ -219,6 +231,7 @@ impl Holder {
             }
             Purpose::Read(object) => self.refused_read(&object, refusal),
             Purpose::Write(write) => self.refused_write(write, refusal),
+            Purpose::Watch(watch) => self.refused_watch(watch, refusal),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! under another; reads go on under a new one.
 
 use super::{
-    Connection, Effect, Holder, ReadError, Ticket, WriteError,
+    Connection, Effect, Holder, ReadError, Ticket, WatchError, WriteError,
     flights::{Flight, Purpose},
     recalls::Recalls,
     volumes::{Pace, Ride, Volumes},
@@ -81,6 +81,7 @@ impl Holder {
         self.held.clear();
         self.reads.unsend_all();
         self.holding.unsend();
+        self.watching.unsend_all();
         for purpose in self.flights.end_all() {
             match purpose {
                 Purpose::Open
@@ -90,7 +91,9 @@ impl Holder {
                 | Purpose::AwaitHolds
                 | Purpose::Held(_) => {}
                 Purpose::Close => self.closed(),
-                Purpose::Acquire(_) | Purpose::Read(_) | Purpose::Write(_) => self.queue.push(purpose),
+                Purpose::Acquire(_) | Purpose::Read(_) | Purpose::Write(_) | Purpose::Watch(_) => {
+                    self.queue.push(purpose);
+                }
             }
         }
         self.queue.wake_all();
@@ -99,7 +102,7 @@ impl Holder {
 
     /// Whether there is anything to have a session for.
     pub(super) fn has_work(&self) -> bool {
-        !self.reads.is_empty() || !self.writes.is_empty() || !self.keeping.is_empty()
+        !(self.reads.is_empty() && self.writes.is_empty() && self.keeping.is_empty() && self.watching.is_empty())
     }
 
     /// Says who is there, on a connection on which nothing has been said yet: everything else waits for the answer.
@@ -145,6 +148,7 @@ impl Holder {
                 let done = super::writes::Done { written, stamp, grant, applied };
                 self.written(write, sent, epoch, done, now);
             }
+            (Purpose::Watch(watch), Answer::Changes(changes)) => self.watch_answered(watch, changes, now),
             // Dealt with before the rest of the answer.
             (Purpose::Register, Answer::Registered { .. }) | (Purpose::KeepAlive, _) => {}
             // Not an answer to what was asked: as good as none.
@@ -263,6 +267,7 @@ impl Holder {
         for object in self.reads.begin_anew() {
             self.queue.push(Purpose::Read(object));
         }
+        self.watch_on();
         if self.link == Link::Registered {
             self.link = Link::Up;
         }
@@ -287,8 +292,9 @@ impl Holder {
         self.end_writes();
         let reads = self.reads.end_all();
         if !reads.is_empty() {
-            self.effects.push(Effect::ReadFailed { reads, error: ReadError::Refused(refusal) });
+            self.effects.push(Effect::ReadFailed { reads, error: ReadError::Refused(refusal.clone()) });
         }
+        self.end_watches(&WatchError::Refused(refusal));
     }
 
     /// The application has no more use for the session: everything ends, and the server is told if it can be.
@@ -306,6 +312,7 @@ impl Holder {
         if !reads.is_empty() {
             self.effects.push(Effect::ReadFailed { reads, error: ReadError::Closed });
         }
+        self.end_watches(&WatchError::Closed);
         self.standing = Standing::Closing;
         if self.link == Link::Registered {
             self.send(Purpose::Close, Body::Close, Ride::Due, now);

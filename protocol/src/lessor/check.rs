@@ -22,6 +22,7 @@ impl Lessor {
             return Ok(());
         }
         self.writes.check()?;
+        self.watching.check(state.revision())?;
         self.holdings.check(state)?;
         self.promises_stay_within_horizons(state)?;
         self.every_volume_lease_is_tracked(state)?;

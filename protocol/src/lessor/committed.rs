@@ -222,6 +222,7 @@ impl Lessor {
         }
         self.channels.remove(&session);
         self.stop_awaiting(session, Refusal::SessionGone { session }, turn);
+        self.forget_watches(session, &Refusal::SessionGone { session }, turn);
         self.end_waits_without_lease(session);
     }
 

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! The parts: [`clock`] (T4, T6), `ends` (when leases end), `holdings` (who holds what, S7), `channel` (stamps and
-//! recalls, S4, S5), `writes` (queues, S3); then what is done with them: `requests`, `writing`, `committed`, `expiry`, `removal`, `keeping`, `holding`, `inspect`.
+//! recalls, S4, S5), `writes` (queues, S3); then what is done with them: `requests`, `writing`, `committed`, `expiry`, `removal`,
+//! `keeping`, `holding`, `watching`, `inspect`.
 
 pub mod clock;
 
@@ -32,6 +33,7 @@ mod removal;
 mod requests;
 #[cfg(test)]
 mod tests;
+mod watching;
 mod writes;
 mod writing;
 
@@ -57,6 +59,7 @@ use clock::ClusterClock;
 use ends::Ends;
 use holding::Awaiting;
 use holdings::{Holdings, ObjectLease, Source};
+use watching::Watching;
 use writes::{Turn, Writes};
 
 /// The most commands in one proposal: an entry stays quick to apply.
@@ -73,6 +76,12 @@ pub const CONTENT_BYTES_MAX: usize = 8 << 20;
 pub const READS_MAX: usize = 1 << 16;
 /// About the most bytes of renewals in one tick: an entry stays quick to apply. With more, horizons move a tick later.
 pub const TICK_BYTES_MAX: usize = 2 << 20;
+/// About the most bytes of nodes in one page of a list, but for the first node.
+pub const LIST_BYTES_MAX: usize = 1 << 20;
+/// The most watches that may wait at one time; one more is refused as busy.
+pub const WATCHES_MAX: usize = 1 << 17;
+/// The most of them that may be one session's; one more is refused as busy.
+pub const SESSION_WATCHES_MAX: usize = 1 << 14;
 /// The object leases looked at for being over with each tick.
 const SWEEP_MAX: usize = 4096;
 
@@ -92,7 +101,6 @@ pub struct Config {
 }
 
 /// What happens to a lessor.
-#[expect(clippy::large_enum_variant, reason = "an input is made, moved once, and taken apart")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Input {
     /// A client asks. Answered by one [`Effect::Reply`] with this id, sooner or later.
@@ -169,8 +177,18 @@ struct Asker {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct WaitingRead {
     asker: Asker,
-    object: Object,
-    known: Option<Revision>,
+    wanted: Wanted,
+}
+
+/// What is read.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Wanted {
+    /// The content of an object.
+    Object { object: Object, known: Option<Revision> },
+    /// A page of a list.
+    List { path: Path, after: Option<Path>, nodes_max: u32 },
+    /// What *now* is, for a watch that begins.
+    Now,
 }
 
 /// Why a command was proposed: what to do when it is committed.
@@ -219,6 +237,7 @@ pub struct Lessor {
     last_tick: ClusterTime,
     /// A tick is on its way.
     is_ticking: bool,
+    watching: Watching,
 }
 
 /// One step: what it may look at, and what it wants done.
@@ -249,6 +268,7 @@ impl Lessor {
             in_flight: BTreeMap::new(),
             last_tick: state.cluster_time(),
             is_ticking: false,
+            watching: Watching::default(),
             config,
         }
         .with_first_proposal()
@@ -274,6 +294,7 @@ impl Lessor {
             Input::Timeout => self.end_waits_over(),
         }
         self.look_at_the_clock(&mut turn);
+        self.look_after_watches(&mut turn);
         turn.effects
     }
 
@@ -281,6 +302,7 @@ impl Lessor {
     pub fn next_deadline(&self, now: Instant) -> Instant {
         let ending = self.clock.ending();
         let until = self.ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
+        let until = if self.watching.is_behind() { Duration::ZERO } else { until };
         now.after(until.clamp(Duration::from_millis(1), clock::STEP_EVERY))
     }
 
@@ -353,6 +375,9 @@ impl Lessor {
             if let Reason::Open(asker) | Reason::Close(asker) | Reason::Acquire(asker, ..) = reason {
                 self.reply_bare(asker, Err(Refusal::Retry), &mut turn);
             }
+        }
+        for asker in std::mem::take(&mut self.watching).into_askers() {
+            self.reply_bare(&asker, Err(Refusal::Retry), &mut turn);
         }
         turn.effects
     }

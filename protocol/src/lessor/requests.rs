@@ -3,18 +3,22 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
+    change::Changes,
     command::Command,
     id::{CoveringNumber, RequestId, SessionId, Stamp},
     limits::LimitError,
-    message::{Answer, Body, Consent, HeldPiece, Inspect, ReadAnswer, Refusal, Request},
-    object::{Content, Object, ObjectSet},
+    message::{Answer, Body, Consent, HeldPiece, Inspect, LIST_NODES_MAX, Listed, ReadAnswer, Refusal, Request},
+    object::{Content, Data, Object, ObjectSet},
+    path::Path,
     planted::Bug,
+    state::State,
 };
 
 use super::{
-    Asker, CONTENT_BYTES_MAX, Effect, Lessor, READS_MAX, Reason, StepContext, WaitingRead,
+    Asker, CONTENT_BYTES_MAX, Effect, LIST_BYTES_MAX, Lessor, READS_MAX, Reason, StepContext, WaitingRead, Wanted,
     channel::{Channel, RECALL_AGAIN},
     holdings::{Mode, ObjectLease, Source},
+    watching::Wish,
 };
 
 impl Lessor {
@@ -24,13 +28,16 @@ impl Lessor {
         let asker = Asker { id, session, renew: header.renew };
         let Some(epoch) = self.epoch.filter(|epoch| *epoch == turn.state.epoch()) else {
             if let (Body::Read { object, known }, true) = (body, self.planted(Bug::ReadBeforeFirstEntry)) {
-                return self.answer_read(&WaitingRead { asker, object, known }, turn);
+                return self.answer_read(&WaitingRead { asker, wanted: Wanted::Object { object, known } }, turn);
             }
             return self.reply_bare(&asker, Err(Refusal::Retry), turn);
         };
         match body {
             Body::Open { name } => return self.open(asker, name, turn),
             Body::Inspect(inspect) => return self.inspect(&asker, &inspect, turn),
+            Body::List { path, after, nodes_max } => {
+                return self.read(WaitingRead { asker, wanted: Wanted::List { path, after, nodes_max } }, turn);
+            }
             _ if turn.state.session(session).is_none() => {
                 return self.reply_bare(&asker, Err(Refusal::SessionGone { session }), turn);
             }
@@ -57,7 +64,12 @@ impl Lessor {
                 self.propose(Command::AcquireVolume { session, path }, Reason::Acquire(asker, valid_at));
             }
             Body::KeepLeases { leases } => self.keep_leases(&asker, &leases, turn),
-            Body::Read { object, known } => self.read(WaitingRead { asker, object, known }, turn),
+            Body::Read { object, known } => {
+                self.read(WaitingRead { asker, wanted: Wanted::Object { object, known } }, turn);
+            }
+            Body::Watch { watched, after, wait, bytes_max } => {
+                self.watch(asker, Wish { watched, after, bytes_max }, wait, turn);
+            }
             Body::Write { write, dropped, seen } => {
                 let numbers = (header.sequence, header.unanswered_from);
                 self.write(asker, numbers, write, (dropped, seen), turn);
@@ -68,7 +80,7 @@ impl Lessor {
                 self.reply(&asker, Ok(Answer::Noted), turn);
             }
             // Answered above.
-            Body::Open { .. } | Body::Inspect(_) | Body::Register => {}
+            Body::Open { .. } | Body::Inspect(_) | Body::List { .. } | Body::Register => {}
         }
     }
 
@@ -95,6 +107,7 @@ impl Lessor {
         }
         // What was asked on an earlier connection, nobody waits for any more.
         self.stop_awaiting(session, Refusal::Retry, turn);
+        self.forget_watches(session, &Refusal::Retry, turn);
         let coverings = &mut self.coverings;
         let coverings = self.holdings.ask_for_lists(session, || {
             *coverings = coverings.next();
@@ -194,8 +207,13 @@ impl Lessor {
     }
 
     /// A read waits for a quorum round that begins after its arrival: if one is under way, for the next (S6).
-    fn read(&mut self, read: WaitingRead, turn: &mut StepContext<'_>) {
-        if let Err(error) = self.config.limits.check_path(&read.object.path) {
+    pub(super) fn read(&mut self, read: WaitingRead, turn: &mut StepContext<'_>) {
+        let path = match &read.wanted {
+            Wanted::Object { object, .. } => Some(&object.path),
+            Wanted::List { path, .. } => Some(path),
+            Wanted::Now => None,
+        };
+        if let Some(Err(error)) = path.map(|path| self.config.limits.check_path(path)) {
             return self.reply(&read.asker, Err(error.into()), turn);
         }
         let got = self.proving.len() + self.next_round.len();
@@ -203,7 +221,8 @@ impl Lessor {
             let refusal = Refusal::Busy { what: "reads".to_owned(), got, most: READS_MAX };
             return self.reply_bare(&read.asker, Err(refusal), turn);
         }
-        if self.planted(Bug::ReadWithoutProof) {
+        let is_list = matches!(read.wanted, Wanted::List { .. });
+        if self.planted(Bug::ReadWithoutProof) || (is_list && self.planted(Bug::ListWithoutProof)) {
             return self.answer_read(&read, turn);
         }
         let joins = !self.proving.is_empty() && self.planted(Bug::JoinRoundUnderWay);
@@ -239,7 +258,18 @@ impl Lessor {
     }
 
     fn answer_read(&mut self, read: &WaitingRead, turn: &mut StepContext<'_>) {
-        let WaitingRead { asker, object, known } = read;
+        let WaitingRead { asker, wanted } = read;
+        let (object, known) = match wanted {
+            Wanted::Object { object, known } => (object, known),
+            Wanted::List { path, after, nodes_max } => {
+                let page = list(path, after.as_ref(), *nodes_max, turn.state);
+                return self.reply(asker, Ok(Answer::Listed(page)), turn);
+            }
+            Wanted::Now => {
+                let changes = Changes { changes: Vec::new(), through: turn.state.revision() };
+                return self.reply(asker, Ok(Answer::Changes(changes)), turn);
+            }
+        };
         let is_unchanged = known.is_some() && *known == turn.state.modify_revision(object);
         let content = if is_unchanged { None } else { Some(turn.state.content(object)) };
         if let Some(got) = content.as_ref().map(Content::weight).filter(|got| *got > CONTENT_BYTES_MAX) {
@@ -269,3 +299,22 @@ impl Lessor {
         self.channels.entry(session).or_default()
     }
 }
+
+/// A page of the nodes at and below a path: as many as fit, and one at least if there is one.
+fn list(path: &Path, after: Option<&Path>, nodes_max: u32, state: &State) -> Listed {
+    let most = nodes_max.clamp(1, LIST_NODES_MAX) as usize;
+    let mut page = Listed { nodes: Vec::new(), revision: state.revision(), has_more: false };
+    let mut bytes = 0;
+    for (path, node) in state.nodes_in(path, after) {
+        bytes += path.as_str().len() + node.value.len() + NODE_BYTES;
+        if page.nodes.len() == most || (bytes > LIST_BYTES_MAX && !page.nodes.is_empty()) {
+            page.has_more = true;
+            break;
+        }
+        page.nodes.push((path.clone(), Data { value: node.value.clone(), stat: node.stat() }));
+    }
+    page
+}
+
+/// About what a node takes in a list beside its path and value.
+const NODE_BYTES: usize = 64;

@@ -10,6 +10,7 @@ mod reads;
 mod removals;
 mod transactions;
 mod volumes;
+mod watches;
 mod writes;
 
 use bytes::Bytes;

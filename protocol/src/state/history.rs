@@ -1,15 +1,113 @@
-//! The last changes: what a client missed while it was away.
+//! The last changes: what a client missed while it was away, and what watchers have yet to hear.
+//!
+//! Each change is remembered as the sets of objects that it changed, by which copies are revived, and as its
+//! [events](crate::change), which watchers are told. What is forgotten follows from the changes alone, so that all replicas forget the same.
+//!
+//! A change with very many events is remembered without them: it would not fit into one answer, and would push everything else out of the
+//! history. Whoever watches what it changed starts over from a fresh read.
 
 use std::collections::{BTreeSet, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use super::{RowKey, State};
-use crate::{id::Revision, object::ObjectSet, path::Path, planted::Bug};
+use crate::{
+    change::{Change, Changes, Event, EventKind, Reason, Watched},
+    id::Revision,
+    object::{Data, ObjectSet},
+    path::Path,
+    planted::Bug,
+};
+
+/// One change.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(super) struct Remembered {
+    /// What it changed.
+    pub(super) sets: Vec<ObjectSet>,
+    /// What happened; none if that is too much to be told.
+    events: Option<Vec<Event>>,
+}
+
+impl Remembered {
+    fn weight(&self) -> usize {
+        let sets: usize = self.sets.iter().map(|set| set.path().as_str().len()).sum();
+        CHANGE_BYTES + sets + weight_of(self.events.as_deref().unwrap_or_default())
+    }
+
+    /// Whether it changed something that is watched. Of one that is remembered without its events, whether it may have.
+    fn concerns(&self, watched: &Watched) -> bool {
+        match &self.events {
+            Some(events) => events.iter().any(|event| watched.includes(&event.path)),
+            None => self.sets.iter().any(|set| match set {
+                ObjectSet::One(object) => watched.includes(&object.path),
+                ObjectSet::Subtree(top) => top.contains(watched.path()) || watched.includes(top),
+            }),
+        }
+    }
+}
+
+/// What a change weighs by itself.
+const CHANGE_BYTES: usize = 64;
+
+fn weight_of(events: &[Event]) -> usize {
+    events.iter().map(Event::weight).sum()
+}
 
 /// What each of the last changes changed, oldest first. Revisions have no gaps, so that the place says which it was: the
 /// first is the one after [`Meta::history_start`](super::Meta).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct History {
-    pub(super) changes: VecDeque<Vec<ObjectSet>>,
+    changes: VecDeque<Remembered>,
+    /// Of all changes together. Follows from them.
+    weight: usize,
+    /// Events of the change that is being made. Empty between commands.
+    making: Vec<Event>,
+}
+
+impl History {
+    pub(super) fn of(changes: impl IntoIterator<Item = Remembered>) -> Self {
+        let changes: VecDeque<Remembered> = changes.into_iter().collect();
+        let weight = changes.iter().map(Remembered::weight).sum();
+        Self { changes, weight, making: Vec::new() }
+    }
+
+    pub(super) fn changes(&self) -> impl ExactSizeIterator<Item = &Remembered> {
+        self.changes.iter()
+    }
+
+    /// Checks the history by itself.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let weight: usize = self.changes.iter().map(Remembered::weight).sum();
+        if self.weight != weight || !self.making.is_empty() {
+            return Err(format!(
+                "the history weighs {} and {} events are left over: expected {weight} and none",
+                self.weight,
+                self.making.len()
+            ));
+        }
+        if weight > State::HISTORY_BYTES_MAX && self.changes.len() > 1 {
+            return Err(format!("the history weighs {weight}: expected at most {}", State::HISTORY_BYTES_MAX));
+        }
+        Ok(())
+    }
+}
+
+/// What became of a look at the history on behalf of a watcher.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// What happened, and how far was looked.
+    Found(Changes),
+    /// It is no longer known what happened: the least that can be watched after.
+    Forgotten(Revision),
+}
+
+/// What one look at the history may cost.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LookBounds {
+    /// The weight of what is found; what is found first may be heavier.
+    pub(crate) bytes: usize,
+    /// The changes and events that are looked at; what is looked at first may have more.
+    pub(crate) events: usize,
 }
 
 impl State {
@@ -21,11 +119,77 @@ impl State {
         if revision > self.meta.revision {
             return None;
         }
-        let known = revision.0.checked_sub(self.meta.history_start.0)?;
         let subtree = ObjectSet::Subtree(volume.clone());
-        let changes = self.history.changes.range(usize::try_from(known).ok()?..);
-        let changed: BTreeSet<&ObjectSet> = changes.flatten().filter(|set| set.overlaps(&subtree)).collect();
+        let sets = self.remembered_after(revision)?.flat_map(|(_, change)| &change.sets);
+        let changed: BTreeSet<&ObjectSet> = sets.filter(|set| set.overlaps(&subtree)).collect();
         Some(changed.into_iter().cloned().collect())
+    }
+
+    /// The last change that the history has forgotten: it knows all changes after this one.
+    pub fn history_start(&self) -> Revision {
+        self.meta.history_start
+    }
+
+    /// The changes after one, in order. None if the history does not reach back that far.
+    fn remembered_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, &Remembered)>> {
+        let known = usize::try_from(revision.0.checked_sub(self.meta.history_start.0)?).ok()?;
+        let changes = self.history.changes.range(known.min(self.history.changes.len())..);
+        // There is a change for each revision that is counted to, and no more are.
+        let revisions = revision.0.saturating_add(1)..;
+        Some(changes.zip(revisions).map(|(change, revision)| (Revision(revision), change)))
+    }
+
+    /// The events of each change after one, in order; none of a change that cannot be told. None if the history does not reach back that far.
+    pub fn events_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, Option<&[Event]>)>> {
+        let changes = self.remembered_after(revision)?;
+        Some(changes.map(|(revision, change)| (revision, change.events.as_deref())))
+    }
+
+    /// What happened after a revision to what is watched. Stops where it has cost enough; but one change at least is looked at, if
+    /// there is one, so that whoever goes on from there comes to the end.
+    pub(crate) fn look_after(&self, after: Revision, watched: &Watched, bounds: LookBounds) -> Look {
+        let start = if self.mistake.is(Bug::CompactionUnnoticed) { after.max(self.meta.history_start) } else { after };
+        let Some(remembered) = self.remembered_after(start) else {
+            return Look::Forgotten(self.meta.history_start);
+        };
+        let (mut looked_at, mut bytes) = (0, 0);
+        let mut found = Changes { changes: Vec::new(), through: after };
+        for (revision, change) in remembered {
+            looked_at += 1 + change.events.as_ref().map_or(0, Vec::len);
+            if found.through > after && looked_at > bounds.events {
+                break;
+            }
+            if change.concerns(watched) {
+                let Some(events) = &change.events else {
+                    // What came before it is told first.
+                    return if found.changes.is_empty() { Look::Forgotten(revision) } else { Look::Found(found) };
+                };
+                let mut events: Vec<Event> =
+                    events.iter().filter(|event| watched.includes(&event.path)).cloned().collect();
+                bytes += CHANGE_BYTES + weight_of(&events);
+                if !found.changes.is_empty() && bytes > bounds.bytes {
+                    match self.mistake.is(Bug::ChangeCutByBound) {
+                        true => events.truncate(1),
+                        false => break,
+                    }
+                }
+                found.changes.push(Change { revision, events });
+            }
+            found.through = revision;
+        }
+        Look::Found(found)
+    }
+
+    /// Something happens with the change that is being made.
+    pub(super) fn note_event(&mut self, path: Path, kind: EventKind, reason: Reason) {
+        self.history.making.push(Event { path, kind, reason });
+    }
+
+    /// A node has just been made or written.
+    pub(super) fn note_put(&mut self, path: &Path) {
+        if let Some(Data { value, stat }) = self.data(path) {
+            self.note_event(path.clone(), EventKind::Put(Data { value, stat }), Reason::Request);
+        }
     }
 
     /// Notes what the change that has just been made changed, and forgets the oldest if there are too many.
@@ -33,80 +197,33 @@ impl State {
         if self.mistake.is(Bug::ChangeHalfRemembered) {
             sets.truncate(1);
         }
-        self.history.changes.push_back(sets);
+        let events = std::mem::take(&mut self.history.making);
+        let events = Some(events).filter(|events| weight_of(events) <= Self::CHANGE_BYTES_MAX);
+        let change = Remembered { sets, events };
+        self.history.weight += change.weight();
+        self.history.changes.push_back(change);
         touched.insert(RowKey::Change(self.meta.revision));
-        if self.history.changes.len() > Self::HISTORY_MAX {
-            self.history.changes.pop_front();
+        while self.is_history_too_long()
+            && let Some(forgotten) = self.history.changes.pop_front()
+        {
+            self.history.weight -= forgotten.weight();
             self.meta.history_start = self.meta.history_start.next();
             touched.insert(RowKey::Change(self.meta.history_start));
         }
     }
 
+    /// The last change is kept, whatever it weighs: it weighs less than the bound by itself.
+    fn is_history_too_long(&self) -> bool {
+        let kept = self.history.changes.len();
+        kept as u64 > self.meta.history_max || (kept > 1 && self.history.weight > Self::HISTORY_BYTES_MAX)
+    }
+
     /// What the change of this revision changed, if that is still known.
-    pub(super) fn change(&self, revision: Revision) -> Option<&Vec<ObjectSet>> {
+    pub(super) fn change(&self, revision: Revision) -> Option<&Remembered> {
         let place = revision.0.checked_sub(self.meta.history_start.0)?.checked_sub(1)?;
         self.history.changes.get(usize::try_from(place).ok()?)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{super::fixture::*, *};
-    use crate::{
-        command::{Command, Proposal},
-        id::{Sequence, SessionId},
-    };
-
-    #[test]
-    fn what_changed_since_is_told_once_and_for_the_subtree_only() {
-        let mut fixture = Fixture::new();
-        let session = fixture.open();
-        fixture.put(session, "/a/x", "1");
-        fixture.put(session, "/b", "1");
-        fixture.put(session, "/a/x", "2");
-        fixture.put(session, "/a/x", "3");
-        fixture.write(session, create_volume("/a/v", 5)).expect("new");
-        let since = |revision, at: &str| fixture.state.changed_since(Revision(revision), &path(at));
-        assert_eq!(since(1, "/a"), Some(vec![children("/a"), data("/a/x"), subtree("/a/v")]));
-        assert_eq!(since(4, "/a/v/deep"), Some(vec![subtree("/a/v")]), "it covers what is asked for");
-        assert_eq!(since(1, "/b"), Some(vec![data("/b"), children("/b")]));
-        assert_eq!(since(5, "/"), Some(vec![]));
-        assert_eq!(since(6, "/"), None, "still to come");
-    }
-
-    #[test]
-    fn the_history_is_bounded_and_says_when_it_does_not_reach_back() {
-        let mut state = State::new(crate::volume::VolumeSettings::DEFAULT);
-        let mut index = 0;
-        let mut apply = |state: &mut State, command| {
-            index += 1;
-            let epoch = state.epoch();
-            state.apply(index, &Proposal { epoch, number: index, time: Default::default(), commands: vec![command] })
-        };
-        apply(&mut state, Command::BeginEpoch { replica: 1, attempt: 1 });
-        apply(&mut state, Command::OpenSession { name: String::new() });
-        let most = State::HISTORY_MAX as u64;
-        let mut last = None;
-        for number in 1..=most + 2 {
-            let write = Command::Write {
-                session: SessionId(1),
-                sequence: Sequence(number),
-                unanswered_from: Sequence(number),
-                write: put("/a", "x"),
-                covers: everything(),
-                carried: Revision(u64::MAX),
-            };
-            last = Some(apply(&mut state, write));
-        }
-        let touched = last.expect("a write").touched;
-        assert!(
-            touched.contains(&RowKey::Change(Revision(2))) && touched.contains(&RowKey::Change(Revision(most + 2)))
-        );
-        assert_eq!(state.row(&RowKey::Change(Revision(2))), None);
-        assert!(state.row(&RowKey::Change(Revision(3))).is_some());
-        assert_eq!(state.changed_since(Revision(1), &Path::root()), None, "change 2 is forgotten");
-        assert_eq!(state.changed_since(Revision(2), &Path::root()), Some(vec![data("/a")]));
-        assert_eq!(state.check(), Ok(()));
-        assert_eq!(State::from_rows(state.rows()), Ok(state));
-    }
-}
+mod tests;

@@ -113,10 +113,11 @@ impl State {
         self.holds.of_lease(incarnation)
     }
 
-    /// Whether a hold with this token is held by a session that lives: what a resource asks before it acts for a holder (S10).
-    pub fn is_held_under(&self, token: Token) -> bool {
+    /// Whether a node at or below `top` is held under this token by a session that lives: what a resource asks before it acts for a
+    /// holder (S10).
+    pub fn is_held_under(&self, top: &Path, token: Token) -> bool {
         let hold = self.holds.by_token.get(&token).and_then(|id| self.holds.rows.get(id));
-        hold.is_some_and(|(_, hold)| !matches!(hold.lease, LeaseKey::Delay(_)))
+        hold.is_some_and(|(path, hold)| top.contains(path) && !matches!(hold.lease, LeaseKey::Delay(_)))
     }
 
     /// How a hold on a node stands.

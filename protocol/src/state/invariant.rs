@@ -129,11 +129,15 @@ impl State {
     }
 
     fn check_history(&self) -> Result<(), String> {
-        let kept = self.history.changes.len();
-        let most = Self::HISTORY_MAX;
+        self.history.check()?;
+        let kept = self.history.changes().len() as u64;
+        let most = self.meta.history_max;
+        expect((1..=Self::HISTORY_MAX as u64).contains(&most), || {
+            format!("the history is to keep {most} changes: expected 1 to {}", Self::HISTORY_MAX)
+        })?;
         expect(kept <= most, || format!("the history keeps {kept} changes: expected at most {most}"))?;
         let (start, revision) = (self.meta.history_start, self.meta.revision);
-        expect(start.0.checked_add(kept as u64) == Some(revision.0), || {
+        expect(start.0.checked_add(kept) == Some(revision.0), || {
             format!("the history keeps {kept} changes after {start}: expected them to end with {revision}")
         })
     }

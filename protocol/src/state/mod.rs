@@ -54,6 +54,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::history::{Look, LookBounds};
 use self::{attached::Attached, history::History, hold::Holds, mistake::Mistake};
 pub use self::{
     attached::Attachment,
@@ -105,6 +106,10 @@ struct Meta {
     gone: BTreeSet<Incarnation>,
     /// The last number that a hold or a token got.
     last_hold: u64,
+    /// The leases that ended with their sessions, which were closed, and whose nodes are still there.
+    closed: BTreeSet<Incarnation>,
+    /// How many changes the history keeps.
+    history_max: u64,
 }
 
 /// What applying one log entry did.
@@ -136,9 +141,17 @@ impl State {
     /// use at one time. More than a client has under way, and still small for each session.
     pub const ANSWERS_MAX: u64 = 1024;
 
-    /// How many changes the history keeps: what a client can have missed and still revive its copies. About a minute
-    /// of a busy cluster, in some tens of megabytes.
+    /// How many changes the history keeps: what a client can have missed and still revive its copies or go on watching. About a
+    /// minute of a busy cluster.
     pub const HISTORY_MAX: usize = 100_000;
+
+    /// About how many bytes they may take, with the values that were put: some of what a replica has for its nodes, and enough
+    /// for [`HISTORY_MAX`](Self::HISTORY_MAX) small ones.
+    pub const HISTORY_BYTES_MAX: usize = 64 << 20;
+
+    /// The heaviest change that watchers are told: it fits into one answer, whole. Beyond it lies the removal of some 150,000
+    /// nodes at once.
+    pub const CHANGE_BYTES_MAX: usize = 8 << 20;
 
     /// The state before any entry: the node `/`, which is a volume with these settings, and nothing else. Every replica
     /// must begin with the same.
@@ -155,6 +168,8 @@ impl State {
                 history_start: origin,
                 gone: BTreeSet::new(),
                 last_hold: 0,
+                closed: BTreeSet::new(),
+                history_max: Self::HISTORY_MAX as u64,
             },
             nodes: BTreeMap::from([(Path::root(), Node::new(Default::default(), origin))]),
             volumes: BTreeMap::from([(Path::root(), Volume::new(root, origin))]),
@@ -168,6 +183,13 @@ impl State {
         };
         state.tick = state.shortest_tick();
         state
+    }
+
+    /// Keeps fewer changes in the history: at most so many, at least one. Every replica must begin with the same.
+    #[must_use]
+    pub fn with_history(mut self, changes: usize) -> Self {
+        self.meta.history_max = changes.clamp(1, Self::HISTORY_MAX) as u64;
+        self
     }
 
     /// Applies one log entry. `index` is its place in the log.

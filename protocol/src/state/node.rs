@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Attachment, RowKey, State, after_all_below, below};
 use crate::{
+    change::{EventKind, Reason},
     id::Revision,
     object::{Children, Content, Data, Kind, Object, Stat, Value},
     path::Path,
@@ -165,6 +166,24 @@ impl State {
         nodes.filter(|(_, node)| self.is_there(node))
     }
 
+    /// The nodes at and below `top` that come after a path, or all of them, in the order of paths.
+    pub fn nodes_in<'a>(
+        &'a self,
+        top: &Path,
+        after: Option<&Path>,
+    ) -> impl Iterator<Item = (&'a Path, &'a Node)> + use<'a> {
+        let lower = top.below();
+        let upper = after_all_below(&lower);
+        // An end that comes before the beginning is none: nothing follows.
+        let from = after.map_or(lower.as_str(), Path::as_str).clamp(lower.as_str(), upper.as_str());
+        let below = self.nodes.range::<str, _>((Bound::Excluded(from), Bound::Included(upper.as_str())));
+        let topmost = self.nodes.get_key_value(top).filter(|_| after.is_none());
+        // No node has the name of the upper bound, unless one lies right behind the subtree.
+        let within = move |path: &&Path| path.as_str() != upper;
+        let nodes = topmost.into_iter().chain(below.filter(move |(path, _)| within(path)));
+        nodes.filter(|(_, node)| self.is_there(node))
+    }
+
     /// The nodes strictly below `path`, in the order of paths.
     pub fn nodes_below<'a>(&'a self, path: &Path) -> impl Iterator<Item = (&'a Path, &'a Node)> + use<'a> {
         below(&self.nodes, path).filter(|(_, node)| self.is_there(node))
@@ -173,18 +192,21 @@ impl State {
     /// Makes a node that does not exist, and those above it that do not.
     pub(super) fn make_node(&mut self, path: &Path, node: Node, touched: &mut BTreeSet<RowKey>) {
         let revision = node.create_revision;
+        let mut made = vec![path.clone()];
         self.insert_node(path.clone(), node, touched);
         for ancestor in path.ancestors() {
             let is_there = self.node(&ancestor).is_some();
             if let Some(node) = self.nodes.get_mut(&ancestor).filter(|_| is_there) {
                 node.child_came(revision);
                 touched.insert(RowKey::Node(ancestor));
-                return;
+                break;
             }
             let mut node = Node::new(Value::new(), revision);
             node.child_came(revision);
+            made.push(ancestor.clone());
             self.insert_node(ancestor, node, touched);
         }
+        made.iter().rev().for_each(|path| self.note_put(path));
     }
 
     /// Takes the place of one whose lease has ended, if that has not been removed.
@@ -213,22 +235,29 @@ impl State {
             node.attachment = attachment.map(Box::new);
             self.attached.insert(path, node);
         }
-        Some(node.stat())
+        let stat = node.stat();
+        self.note_put(path);
+        Some(stat)
     }
 
     /// Removes a node other than the root, and all below it. Returns how many there were.
-    pub(super) fn remove_nodes(&mut self, path: &Path, revision: Revision, touched: &mut BTreeSet<RowKey>) -> u64 {
-        let mut gone: Vec<Path> = below(&self.nodes, path).map(|(below, _)| below.clone()).collect();
-        gone.push(path.clone());
+    pub(super) fn remove_nodes(&mut self, top: &Path, revision: Revision, touched: &mut BTreeSet<RowKey>) -> u64 {
+        let mut gone: Vec<Path> = below(&self.nodes, top).rev().map(|(below, _)| below.clone()).collect();
+        gone.push(top.clone());
         let mut removed = 0;
         for path in gone {
             if let Some(node) = self.nodes.remove(&path) {
-                removed += u64::from(self.is_there(&node));
+                if self.is_there(&node) {
+                    removed += 1;
+                    if path == *top || !self.mistake.is(Bug::DescendantsGoUntold) {
+                        self.note_event(path.clone(), EventKind::Delete, Reason::Request);
+                    }
+                }
                 self.attached.remove(&path, &node);
             }
             touched.insert(RowKey::Node(path));
         }
-        if let Some(parent) = path.parent()
+        if let Some(parent) = top.parent()
             && let Some(node) = self.nodes.get_mut(&parent)
         {
             node.child_went(revision);

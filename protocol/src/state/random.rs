@@ -1,17 +1,21 @@
 //! Random runs, each repeated by its seed: the state against what a simpler reading of the rules says.
 
+mod holds;
 mod transactions;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use self::transactions::random_transaction;
+use self::{holds::random_hold, transactions::random_transaction};
 
-use super::{Applied, State, fixture::*};
+use super::{Applied, Look, LookBounds, State, fixture::*};
 use crate::{
+    change::{Change, Event, EventKind, Reason, Watched},
     command::{Attach, Command, Condition, LeaseKey, Outcome, Proposal, Renewal, Write},
-    hold::HoldMode,
-    id::{Epoch, Generation, HoldId, LeaseId, Revision, Sequence, SessionId},
-    object::{Content, Object, ObjectSet, Value},
+    id::{Epoch, Generation, LeaseId, Revision, Sequence, SessionId},
+    object::{Content, Data, Object, ObjectSet, Value},
     path::Path,
     time::ClusterTime,
 };
@@ -88,19 +92,6 @@ fn random_write(random: &mut Random, state: &State) -> Write {
         14 => Write::SetVolume { path, settings },
         _ => Write::RemoveVolume { path },
     }
-}
-
-/// On few nodes, so that they meet.
-fn random_hold(random: &mut Random, state: &State) -> Write {
-    let mode = random.pick(&[HoldMode::Shared, HoldMode::Shared, HoldMode::Exclusive]);
-    let wait = !random.one_in(4);
-    let holds: Vec<(HoldId, Path)> = state.holds().map(|(id, path, _)| (id, path.clone())).collect();
-    if holds.is_empty() || random.one_in(2) {
-        let path = random.pick(&paths()[..2]);
-        return Write::Lock { path, mode, wait, delay: Duration::from_millis(500 * random.below(3)) };
-    }
-    let (hold, path) = random.pick(&holds);
-    if random.one_in(2) { Write::Convert { path, hold, mode, wait } } else { Write::Unlock { path, hold } }
 }
 
 fn random_session(random: &mut Random) -> SessionId {
@@ -411,6 +402,85 @@ fn what_changed_since_is_enough_to_revive_copies() {
             past.push(fixture.state.clone());
         }
     }
+}
+
+/// What a mirror of the tree makes of what it is told.
+fn mirror(nodes: &mut BTreeMap<Path, Data>, changes: Vec<Change>, place: &str) {
+    for Change { revision, events } in changes {
+        assert!(!events.is_empty(), "{place}");
+        for Event { path, kind, reason } in events {
+            match kind {
+                EventKind::Put(data) => {
+                    assert_eq!((data.stat.modify_revision, reason), (revision, Reason::Request), "{path}, {place}");
+                    let above = path.parent().is_none_or(|above| nodes.contains_key(&above));
+                    assert!(above, "{path} is told before the node above it, {place}");
+                    nodes.insert(path, data);
+                }
+                EventKind::Delete => {
+                    assert!(nodes.remove(&path).is_some(), "{path} is removed and was not there, {place}");
+                    let is_below = |other: &Path| path.contains(other);
+                    assert!(!nodes.keys().any(is_below), "{path} is told before what lies below it, {place}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_is_told_all_events_knows_the_whole_tree() {
+    let bounds = |random: &mut Random| LookBounds {
+        bytes: [1, 300, usize::MAX][random.below(3) as usize],
+        events: [1, 8, usize::MAX][random.below(3) as usize],
+    };
+    let everything = Watched::Subtree(Path::root());
+    for seed in 1..=SEEDS {
+        let mut random = Random::new(seed);
+        let mut fixture = Fixture::new();
+        let (mut nodes, mut through) = (BTreeMap::new(), Revision(0));
+        nodes.extend(fixture.state.data(&Path::root()).map(|root| (Path::root(), root)));
+        for step in 0..STEPS {
+            let before = fixture.state.clone();
+            fixture.apply(&random_proposal(&mut random, &before));
+            let place = format!("seed {seed}, step {step}");
+            while random.one_in(2) || step == STEPS - 1 {
+                let Look::Found(found) = fixture.state.look_after(through, &everything, bounds(&mut random)) else {
+                    panic!("nothing is forgotten yet, {place}")
+                };
+                mirror(&mut nodes, found.changes, &place);
+                if found.through == through {
+                    assert_eq!(through, fixture.state.revision(), "{place}");
+                    break;
+                }
+                through = found.through;
+            }
+        }
+        let there = fixture.state.nodes_from(&Path::root());
+        let there: BTreeMap<Path, Data> =
+            there.map(|(path, node)| (path.clone(), Data { value: node.value.clone(), stat: node.stat() })).collect();
+        assert_eq!(nodes, there, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_watch_of_less_is_told_what_a_watch_of_all_is_told_of_it() {
+    let bounds = LookBounds { bytes: usize::MAX, events: usize::MAX };
+    runs(|place, random, _, _, _, fixture| {
+        let watched = match random.below(2) {
+            0 => Watched::Node(random.pick(&paths())),
+            _ => Watched::Subtree(random.pick(&paths())),
+        };
+        let after = Revision(random.below(fixture.state.revision().0 + 1));
+        let look = |watched: &Watched| match fixture.state.look_after(after, watched, bounds) {
+            Look::Found(found) => found,
+            Look::Forgotten(oldest) => panic!("forgotten up to {oldest}, {place}"),
+        };
+        let mut all = look(&Watched::Subtree(Path::root()));
+        for change in &mut all.changes {
+            change.events.retain(|event| watched.includes(&event.path));
+        }
+        all.changes.retain(|change| !change.events.is_empty());
+        assert_eq!(look(&watched), all, "{watched:?} after {after}, {place}");
+    });
 }
 
 #[test]

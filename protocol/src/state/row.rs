@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{History, Meta, State};
+use super::{History, Meta, State, history::Remembered};
 use crate::{
     command::{LeaseKey, WriteRefusal, Written},
     id::{HoldId, LeaseId, Revision, Sequence, SessionId},
-    object::ObjectSet,
     path::{Path, PathError},
     planted::Bug,
 };
@@ -32,7 +31,7 @@ pub enum RowKey {
     Answer(SessionId, Sequence),
     /// A lease.
     Lease(LeaseKey),
-    /// What a change changed.
+    /// What a change changed, and what happened with it.
     Change(Revision),
     /// A hold on a node.
     Hold(HoldId, Path),
@@ -210,8 +209,8 @@ impl State {
         });
         let leases = self.leases.iter().map(|(key, lease)| (RowKey::Lease(key.clone()).encode(), encode(lease)));
         let first = self.meta.history_start.0 + 1;
-        let changes = (first..).zip(&self.history.changes);
-        let changes = changes.map(|(revision, sets)| (RowKey::Change(Revision(revision)).encode(), encode(sets)));
+        let changes = (first..).zip(self.history.changes());
+        let changes = changes.map(|(revision, change)| (RowKey::Change(Revision(revision)).encode(), encode(change)));
         let holds = self.holds().map(|(id, path, hold)| (RowKey::Hold(id, path.clone()).encode(), encode(hold)));
         meta.chain(nodes).chain(volumes).chain(sessions).chain(answers).chain(leases).chain(changes).chain(holds)
     }
@@ -239,7 +238,7 @@ struct RowReader {
     sessions: BTreeMap<SessionId, super::Session>,
     answers: BTreeMap<(SessionId, Sequence), Result<Written, WriteRefusal>>,
     leases: BTreeMap<LeaseKey, super::Lease>,
-    changes: BTreeMap<Revision, Vec<ObjectSet>>,
+    changes: BTreeMap<Revision, Remembered>,
     holds: BTreeMap<HoldId, (Path, super::Hold)>,
 }
 
@@ -282,7 +281,7 @@ impl RowReader {
             sessions: self.sessions,
             leases: self.leases,
             holds: super::Holds::of(self.holds),
-            history: History { changes: self.changes.into_values().collect() },
+            history: History::of(self.changes.into_values()),
             tick: Default::default(),
             mistake: Default::default(),
         };

@@ -28,7 +28,9 @@ impl State {
     fn failed_compare(&self, transaction: &Transaction) -> Option<FailedCompare> {
         let judged = if self.mistake.is(Bug::FirstCompareOnly) { 1 } else { Transaction::COMPARES_MAX };
         let compares = transaction.compares.iter().take(judged);
-        let mut failed = compares.enumerate().filter(|(_, compare)| !compare.holds(self.data(&compare.path).as_ref()));
+        let mut failed = compares.enumerate().filter(|(_, compare)| {
+            !compare.holds(self.data(&compare.path).as_ref(), |token| self.is_held_under(&compare.path, token))
+        });
         let (place, compare) = failed.next()?;
         Some(FailedCompare { place: place_of(place), found: self.node(&compare.path).map(|node| node.stat()) })
     }

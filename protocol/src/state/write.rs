@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 
 use super::{Node, RowKey, State, Volume};
 use crate::{
+    change::Reason,
     command::{Attach, Condition, LeaseKey, Write, WriteRefusal, Written},
     id::{Revision, SessionId},
     object::{Object, ObjectSet, Stat, Value, compact},
@@ -193,7 +194,7 @@ impl State {
                 let key = LeaseKey::Key(*id);
                 let incarnation = self.leases.get(&key).map(|lease| lease.incarnation);
                 self.end_lease(&key, touched);
-                let removed = incarnation.map_or(0, |incarnation| self.remove_carried(incarnation, touched));
+                let removed = incarnation.map_or(0, |lease| self.remove_carried(lease, Reason::Revoked, touched));
                 return Written { revision: self.meta.revision, removed, ..Written::default() };
             }
             Write::Lock { path, mode, delay, .. } => return self.lock(writer, path, (*mode, *delay), touched),

@@ -1,7 +1,9 @@
 //! What is typed of a transaction: paragraphs, comparisons, operations.
 
 use clap::{Parser, error::ErrorKind};
-use leasehold_client_cache::{Attach, Compare, LeaseId, Operation, Path, Relation, Revision, Target, Transaction};
+use leasehold_client_cache::{
+    Attach, Compare, LeaseId, Operation, Path, Relation, Revision, Target, Token, Transaction,
+};
 
 use crate::{cli, commands::lease, words};
 
@@ -113,7 +115,12 @@ fn target(what: &str, relation: Relation, than: &str) -> Result<Target, String> 
             (Relation::Equal, "false") | (Relation::NotEqual, "true") => Ok(Target::Exists(false)),
             _ => Err(format!("exists {relation} {than:?}: expected = or !=, and \"true\" or \"false\"")),
         },
-        _ => Err(format!("{what:?} cannot be compared: expected value, version, create, mod or exists")),
+        "held" => match relation {
+            Relation::Equal => Ok(Target::Held(true, Token(number()?))),
+            Relation::NotEqual => Ok(Target::Held(false, Token(number()?))),
+            _ => Err(format!("held {relation} {than:?}: expected = or !=, and a token")),
+        },
+        _ => Err(format!("{what:?} cannot be compared: expected value, version, create, mod, exists or held")),
     }
 }
 

@@ -342,6 +342,14 @@ impl Run<'_> {
             Effect::LeaseKept { .. } | Effect::LeaseOver { .. } | Effect::CarriedGone { .. } => {
                 self.demand(Err(format!("client {place} has leases of nodes, which nobody asked for")));
             }
+            // Nobody locks in any world.
+            Effect::HoldChanged { .. } | Effect::HoldsOver { .. } => {
+                self.demand(Err(format!("client {place} is told of a hold, which nobody asked for")));
+            }
+            // Nobody watches in any world.
+            Effect::Changes { .. } | Effect::WatchLost { .. } => {
+                self.demand(Err(format!("client {place} is told of a watch, which nobody asked for")));
+            }
             Effect::FindLeader { .. } => {
                 self.look_for_leader(place);
                 inputs.push_back(Input::Disconnected);

@@ -7,11 +7,15 @@ use std::time::Duration;
 
 use arbitrary::Unstructured;
 use leasehold_protocol::{
+    change::Watched,
     command::{Attach, Command, Condition, LeaseKey, Proposal, Renewal, Write},
-    id::{CoveringNumber, Epoch, Generation, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp},
+    hold::{HoldMode, HoldStatus},
+    id::{
+        CoveringNumber, Epoch, Generation, HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp, Token,
+    },
     message::{
-        Body, Consent, Header, HeldPiece, Inspect, KeepLease, Kept, KeysAfter, LastValid, Recall, Renew, Request,
-        Return,
+        AwaitHold, Body, Consent, Header, HeldPiece, Inspect, KeepLease, Kept, KeysAfter, LastValid, Recall, Renew,
+        Request, Return,
     },
     object::{Kind, Object, ObjectSet},
     path::Path,
@@ -162,8 +166,9 @@ impl<'a> Draw<'a> {
             3 => Condition::Revision(Revision(self.number(12))),
             _ => Condition::Any,
         };
-        match self.below(18) {
-            15.. => Write::Transaction(self.transaction(revision)),
+        match self.below(24) {
+            18.. => self.write_of_hold(),
+            15..=17 => Write::Transaction(self.transaction(revision)),
             12 | 13 => Write::GrantLease { id: self.maybe(Self::lease_id), ttl: self.span() },
             14 => Write::RevokeLease { id: self.lease_id() },
             0..=5 => Write::Put { path: self.path(), value: self.bytes(6).into(), condition, attach: self.attach() },
@@ -171,6 +176,33 @@ impl<'a> Draw<'a> {
             8 | 9 => Write::CreateVolume { path: self.top(), settings: self.settings() },
             10 => Write::SetVolume { path: self.top(), settings: self.settings() },
             _ => Write::RemoveVolume { path: self.top() },
+        }
+    }
+
+    fn write_of_hold(&mut self) -> Write {
+        let (path, hold, mode, wait) = (self.path(), HoldId(self.number(8)), self.hold_mode(), self.below(4) != 3);
+        match self.below(4) {
+            3 => Write::Unlock { path, hold },
+            2 => Write::Convert { path, hold, mode, wait },
+            _ => Write::Lock { path, mode, wait, delay: if self.one_in(4) { self.span() } else { Duration::ZERO } },
+        }
+    }
+
+    /// As what a node is held.
+    pub fn hold_mode(&mut self) -> HoldMode {
+        if self.below(2) == 1 { HoldMode::Exclusive } else { HoldMode::Shared }
+    }
+
+    /// How a hold stands.
+    pub fn hold_status(&mut self) -> HoldStatus {
+        match self.below(4) {
+            0 => HoldStatus::Over,
+            1 => HoldStatus::Waiting,
+            _ => HoldStatus::Held {
+                token: Token(self.number(12)),
+                mode: self.hold_mode(),
+                is_wanted: self.below(2) == 1,
+            },
         }
     }
 
@@ -196,7 +228,8 @@ impl<'a> Draw<'a> {
             3 => Relation::Greater,
             _ => Relation::Equal,
         };
-        let target = match self.below(5) {
+        let target = match self.below(6) {
+            5 => Target::Held(self.below(2) == 1, Token(self.number(12))),
             1 => Target::Value(relation, self.bytes(6).into()),
             2 => Target::Version(relation, self.number(4)),
             3 => Target::ModifyRevision(relation, revision),
@@ -302,7 +335,21 @@ impl<'a> Draw<'a> {
 
     /// What is asked.
     pub fn body(&mut self, epoch: Epoch, revision: Revision) -> Body {
-        match self.below(22) {
+        match self.below(28) {
+            26 | 27 => Body::AwaitHolds {
+                holds: self.list(3, |draw| AwaitHold {
+                    path: draw.path(),
+                    hold: HoldId(draw.number(8)),
+                    known: draw.hold_status(),
+                }),
+            },
+            22..=24 => Body::Watch {
+                watched: self.watched(),
+                after: self.maybe(|draw| Revision(draw.number(12))),
+                wait: self.span(),
+                bytes_max: self.number(200) as u32,
+            },
+            25 => Body::List { path: self.path(), after: self.maybe(Self::path), nodes_max: self.number(4) as u32 },
             20 | 21 => Body::KeepLeases {
                 leases: self.list(3, |draw| KeepLease {
                     id: draw.lease_id(),
@@ -326,7 +373,7 @@ impl<'a> Draw<'a> {
                 Body::Write { write: self.write(revision), dropped: self.list(2, Self::set), seen: self.stamp(epoch) }
             }
             17 | 18 => Body::Held(self.held()),
-            _ => Body::Inspect(match self.below(7) {
+            _ => Body::Inspect(match self.below(8) {
                 4 | 5 => {
                     let id = self.lease_id();
                     let keys_after = self.maybe(|draw| match draw.below(2) {
@@ -335,6 +382,7 @@ impl<'a> Draw<'a> {
                     });
                     Inspect::Lease { id, keys_after }
                 }
+                7 => Inspect::Holds { path: self.path() },
                 6 => Inspect::Leases { after: self.maybe(Self::lease_id) },
                 0 => Inspect::Holders { path: self.path() },
                 1 => Inspect::Waits { path: self.path() },
@@ -342,6 +390,12 @@ impl<'a> Draw<'a> {
                 _ => Inspect::Cluster,
             }),
         }
+    }
+
+    /// What is watched.
+    pub fn watched(&mut self) -> Watched {
+        let path = self.path();
+        if self.below(2) == 0 { Watched::Subtree(path) } else { Watched::Node(path) }
     }
 
     /// A piece of a list.

@@ -4,15 +4,19 @@
 //! the server is one that keeps to the protocol, everything that waits ends; half of the inputs have another, which says whatever
 //! is drawn: from that one nothing is expected but that it does no harm.
 
+mod answers;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
 use leasehold_protocol::{
+    change::{Change, Changes},
     command::{Write, Written},
-    holder::{Config, Effect, Holder, Input, ReadId, Ticket, WriteId},
-    id::{CoveringNumber, Epoch, Generation, Incarnation, Revision, SessionId, Stamp},
+    hold::Taken,
+    holder::{Config, Effect, Holder, Input, ReadId, Ticket, WatchId, WriteId},
+    id::{CoveringNumber, Epoch, Generation, HoldId, Incarnation, Revision, SessionId, Stamp, Token},
     message::{
         Acquired, Answer, Body, Covering, Grant, KeepLease, Kept, Lapse, Promise, ReadAnswer, Recall, Refusal, Renew,
         Request, Response, Revival,
@@ -63,6 +67,8 @@ struct World {
     recalling: Option<Recall>,
     reads: BTreeSet<ReadId>,
     writes: BTreeSet<WriteId>,
+    /// How far each watch has been told.
+    watches: BTreeMap<WatchId, Option<Revision>>,
     ids: u64,
     /// The server's counters.
     epoch: u64,
@@ -84,6 +90,7 @@ impl World {
             recalling: None,
             reads: BTreeSet::new(),
             writes: BTreeSet::new(),
+            watches: BTreeMap::new(),
             ids: 0,
             epoch: 1,
             sessions: 1,
@@ -129,10 +136,11 @@ impl World {
             28..=30 => self.time_out(),
             _ => match draw.below(4) {
                 0 if !self.is_honest => self.now = self.now.after(draw.span()),
-                2 => {
+                2 if draw.one_in(2) => {
                     let id = draw.lease_id();
                     self.step(if draw.below(3) == 1 { Input::LetGo(id) } else { Input::Keep(id) });
                 }
+                2 => self.watch(draw),
                 1 if draw.one_in(8) => {
                     self.is_closed = true;
                     self.step(Input::Close);
@@ -140,6 +148,34 @@ impl World {
                 _ => self.step(Input::Timeout { used: BTreeSet::new() }),
             },
         }
+    }
+
+    /// A watch begins, goes on, or ends.
+    fn watch(&mut self, draw: &mut Draw<'_>) {
+        let one = self.watches.keys().next().copied();
+        match (draw.below(4), one) {
+            (0, Some(watch)) => self.step(Input::WatchMore(watch)),
+            (1, Some(watch)) => {
+                self.watches.remove(&watch);
+                self.step(Input::GiveUpWatch(watch));
+            }
+            _ => {
+                self.ids += 1;
+                let watch = WatchId(self.ids);
+                let (watched, after) = (draw.watched(), draw.maybe(|draw| Revision(draw.number(12))));
+                self.watches.insert(watch, after);
+                self.step(Input::Watch { watch, watched, after, bytes_max: draw.number(200) as u32 });
+            }
+        }
+    }
+
+    /// Whatever a server says, nothing is told twice, and nothing out of order.
+    fn told(&mut self, watch: WatchId, changes: &Changes) {
+        let told = self.watches.get_mut(&watch).expect("nothing is told of what was given up");
+        let last = told.replace(changes.through).unwrap_or_default();
+        let revisions = || changes.changes.iter().map(|change| change.revision);
+        assert!(last <= changes.through && revisions().all(|revision| last < revision && revision <= changes.through));
+        assert!(revisions().is_sorted_by(|one, other| one < other));
     }
 
     fn step(&mut self, input: Input) {
@@ -176,13 +212,12 @@ impl World {
                 self.end_reads(&reads);
             }
             Effect::WriteDone { write, .. } => assert!(self.writes.remove(&write), "{write:?} ends twice"),
-            Effect::VolumeValid { .. }
-            | Effect::LeaseKept { .. }
-            | Effect::LeaseOver { .. }
-            | Effect::CarriedGone { .. }
-            | Effect::Connection(_)
-            | Effect::FindLeader { .. }
-            | Effect::Closed => {}
+            Effect::Changes { watch, changes } => self.told(watch, &changes),
+            Effect::WatchLost { watch, .. } => {
+                assert!(self.watches.remove(&watch).is_some(), "{watch:?} is lost twice");
+            }
+            // Nothing that a cache, a read or a write knows of.
+            _ => {}
         }
     }
 
@@ -269,146 +304,6 @@ impl World {
         self.step(Input::Answered { ticket, response });
     }
 
-    fn response(&mut self, request: &Request, draw: &mut Draw<'_>) -> Response {
-        let result = match draw.below(12) {
-            1 => Err(Refusal::Retry),
-            2 => Err(Refusal::Unknown),
-            3 => Err(Refusal::NotRegistered { got: request.header.epoch, expected: Epoch(self.epoch) }),
-            4 if draw.one_in(4) => Err(Refusal::NotLeader { leader: None }),
-            5 if draw.one_in(8) => Err(Refusal::SessionGone { session: request.header.session }),
-            _ => Ok(self.answer(request, draw)),
-        };
-        let mut response = Response { epoch: Epoch(self.epoch), promises: vec![], lapses: vec![], result };
-        for Renew { volume, incarnation } in request.header.renew.clone() {
-            if draw.below(5) == 1 {
-                response.lapses.push(Lapse { volume, incarnation });
-            } else {
-                let span = Duration::from_secs(10 - draw.below(11));
-                response.promises.push(self.promise(volume, incarnation, span));
-            }
-        }
-        response
-    }
-
-    fn generation(&self) -> Generation {
-        Generation(1 + self.stamps / 50)
-    }
-
-    fn promise(&self, volume: Path, incarnation: Incarnation, span: Duration) -> Promise {
-        let revision = Revision(self.stamps);
-        Promise { volume, incarnation, generation: self.generation(), span, term: TERM, revision }
-    }
-
-    /// The volume of a path: mostly the nearest; now and then its border has just moved.
-    fn volume(&self, of: &Path, draw: &mut Draw<'_>) -> Path {
-        let tops = TOPS.iter().filter_map(|top| Path::parse(top).ok());
-        let above: Vec<Path> = tops.filter(|top| top.contains(of)).collect();
-        let moved = if draw.one_in(8) { draw.pick(&above) } else { None };
-        moved.or_else(|| above.last().cloned()).unwrap_or_else(Path::root)
-    }
-
-    fn grant(&mut self, of: &Path, draw: &mut Draw<'_>) -> Option<Grant> {
-        let volume = self.volume(of, draw);
-        let incarnation = Incarnation(self.incarnations.saturating_sub(draw.below(4) / 3));
-        let stamp = self.stamp(draw);
-        let grant = Grant { stamp, volume, incarnation, generation: self.generation(), span: OBJECT_TERM };
-        (draw.below(4) != 3).then_some(grant)
-    }
-
-    fn answer(&mut self, request: &Request, draw: &mut Draw<'_>) -> Answer {
-        let revision = Revision(self.stamps);
-        match &request.body {
-            Body::Open { .. } => {
-                self.sessions += 1;
-                Answer::Opened { session: SessionId(self.sessions), term: TERM * 60 }
-            }
-            Body::Register => {
-                let volume = self.volume(&draw.path(), draw);
-                let (incarnation, number) = (Incarnation(self.incarnations), CoveringNumber(1));
-                Answer::Registered { coverings: vec![Covering { volume, incarnation, number }] }
-            }
-            Body::Acquire { path, .. } => {
-                self.incarnations += 1;
-                let volume = self.volume(path, draw);
-                let promise = self.promise(volume, Incarnation(self.incarnations), TERM);
-                let revival = match draw.below(2) {
-                    0 => Revival::None,
-                    _ => Revival::AllBut { changed: draw.list(2, Draw::set), covering: CoveringNumber(2) },
-                };
-                Answer::Acquired(Acquired { promise, stamp: self.stamp(draw), revival })
-            }
-            Body::Read { object, known } => {
-                let is_unchanged = known.is_some() && draw.below(2) == 1;
-                let content = (!is_unchanged).then(|| content(object.kind, revision, draw));
-                let grant = self.grant(&object.path, draw);
-                let volume = grant.as_ref().map(|grant| grant.volume.clone());
-                let volume = volume.unwrap_or_else(|| self.volume(&object.path, draw));
-                Answer::Read(ReadAnswer { content, grant, volume, applied: revision })
-            }
-            Body::Write { write, .. } => {
-                let lease = draw.maybe(Draw::lease_id);
-                let stat = Some(stat(revision));
-                let transaction = matches!(write, Write::Transaction(_)).then(|| {
-                    let failed = (draw.below(2) == 1).then_some(FailedCompare { place: 0, found: None });
-                    Box::new(Transacted { failed, results: Vec::new() })
-                });
-                let written = Written { revision, stat, lease, transaction, ..Written::default() };
-                let stamp = self.stamp(draw);
-                let grant = write.path().and_then(|path| self.grant(path, draw));
-                let kept = draw.maybe(Draw::kept);
-                Answer::Written { written, stamp, grant, applied: revision, kept }
-            }
-            Body::KeepLeases { leases } => {
-                let kept = |lease: &KeepLease| Kept { id: lease.id, ..draw.kept() };
-                Answer::Kept(leases.iter().map(kept).collect())
-            }
-            Body::Close => Answer::Closed,
-            Body::KeepAlive | Body::Held(_) | Body::Inspect(_) => Answer::Noted,
-        }
-    }
-
-    /// Whatever can be said, under any epoch, to any question.
-    fn lie(&mut self, draw: &mut Draw<'_>) -> Response {
-        let request = draw.request(SessionId(self.sessions), Epoch(self.epoch), 1, Revision(1));
-        let mut response = self.response(&request, draw);
-        response.epoch = Epoch(draw.number(8));
-        for promise in &mut response.promises {
-            (promise.span, promise.term) = (draw.span(), draw.span());
-            (promise.incarnation, promise.generation) = (Incarnation(draw.number(8)), Generation(draw.number(4)));
-            promise.revision = Revision(draw.number(12));
-        }
-        match &mut response.result {
-            Ok(Answer::Opened { session, term }) => (*session, *term) = (draw.session(), draw.span()),
-            Ok(Answer::Registered { coverings }) => {
-                *coverings = draw.list(3, |draw| Covering {
-                    volume: draw.top(),
-                    incarnation: Incarnation(draw.number(8)),
-                    number: CoveringNumber(draw.number(4)),
-                });
-            }
-            Ok(Answer::Acquired(acquired)) => {
-                (acquired.promise.span, acquired.promise.term) = (draw.span(), draw.span());
-                acquired.promise.volume = draw.top();
-                acquired.promise.incarnation = Incarnation(draw.number(8));
-                acquired.stamp = draw.stamp(Epoch(self.epoch));
-            }
-            Ok(Answer::Read(ReadAnswer { content: answered, grant, volume, .. })) => {
-                let kind = if draw.one_in(4) { Kind::Children } else { Kind::Data };
-                *answered = draw.maybe(|draw| content(kind, Revision(draw.number(8)), draw));
-                *volume = draw.top();
-                if let Some(grant) = grant {
-                    lie_in(grant, self.epoch, draw);
-                }
-            }
-            Ok(Answer::Written { stamp, grant: Some(grant), .. }) => {
-                *stamp = draw.stamp(Epoch(self.epoch));
-                lie_in(grant, self.epoch, draw);
-            }
-            _ => {}
-        }
-        response
-    }
-
     /// From here on the server answers: everything that waits has to end.
     fn settle(&mut self) {
         self.outstanding.clear();
@@ -433,27 +328,5 @@ impl World {
             }
         }
         panic!("{:?} and {:?} wait for ever (closed: {}): {:#?}", self.reads, self.writes, self.is_closed, self.holder);
-    }
-}
-
-fn lie_in(grant: &mut Grant, epoch: u64, draw: &mut Draw<'_>) {
-    grant.stamp = draw.stamp(Epoch(epoch));
-    (grant.incarnation, grant.generation) = (Incarnation(draw.number(8)), Generation(draw.number(4)));
-    (grant.volume, grant.span) = (draw.top(), draw.span());
-}
-
-fn stat(revision: Revision) -> Stat {
-    Stat { create_revision: Revision(0), modify_revision: revision, version: 1, value_len: 1, owner: None }
-}
-
-fn content(kind: Kind, revision: Revision, draw: &mut Draw<'_>) -> Content {
-    let is_there = draw.below(4) != 3;
-    match kind {
-        Kind::Data => Content::Data(is_there.then(|| Data { value: "v".into(), stat: stat(revision) })),
-        Kind::Children => Content::Children(is_there.then(|| Children {
-            names: vec!["a".to_owned()],
-            version: 1,
-            modify_revision: revision,
-        })),
     }
 }

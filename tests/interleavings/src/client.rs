@@ -182,6 +182,10 @@ impl Client {
             | Effect::LeaseKept { .. }
             | Effect::LeaseOver { .. }
             | Effect::CarriedGone { .. }
+            | Effect::HoldChanged { .. }
+            | Effect::HoldsOver { .. }
+            | Effect::Changes { .. }
+            | Effect::WatchLost { .. }
             | Effect::Connection(_)
             | Effect::FindLeader { .. }
             | Effect::Closed => {}

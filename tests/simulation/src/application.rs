@@ -32,6 +32,8 @@ impl World {
             self.give_up(place);
         } else if self.rng.chance(self.profile.holds) {
             self.lock_or_unlock(place);
+        } else if self.rng.chance(self.profile.watches) {
+            self.watch_something(place);
         } else if self.rng.chance(self.profile.lease_writes) {
             self.keep_or_let_go(place);
         } else if self.rng.chance(self.profile.writes) {
@@ -236,6 +238,7 @@ impl World {
         client.keeps.clear();
         client.kept.clear();
         client.holds.clear();
+        client.watches = Default::default();
         let life = client.life;
         if let Some(connection) = client.connection.take() {
             self.connections[connection].is_broken = true;

@@ -22,6 +22,7 @@ use crate::{
     invariants,
     network::Connection,
     profile::MS,
+    watching::Watches,
     world::{Machine, World},
 };
 
@@ -67,6 +68,7 @@ pub(crate) struct Client {
     pub(crate) holds: BTreeMap<HoldId, (Path, HoldStatus)>,
     /// What the last read of each object found.
     pub(crate) last_read: BTreeMap<Object, Content>,
+    pub(crate) watches: Watches,
     pub(crate) numbers: u64,
     timer: u64,
     told: Option<Told>,
@@ -92,6 +94,7 @@ impl Client {
             kept: BTreeMap::new(),
             holds: BTreeMap::new(),
             last_read: BTreeMap::new(),
+            watches: Watches::default(),
             numbers: 0,
             timer: 0,
             told: None,
@@ -122,6 +125,7 @@ impl World {
         client.keeps.clear();
         client.kept.clear();
         client.holds.clear();
+        client.watches = Watches::default();
         (client.is_open, client.is_connecting, client.told, client.spins) = (true, false, None, 0);
         self.trace.say(self.now, || format!("client {place} begins"));
         self.look_for_leader(place, None);
@@ -183,6 +187,7 @@ impl World {
             self.tally.add("copies revived");
         }
         match message {
+            Down::Response(ticket, response) if self.hears_of_list(place, ticket, &response) => {}
             Down::Response(ticket, response) => {
                 self.step_holder(place, Input::Answered { ticket, response: *response })
             }
@@ -301,6 +306,12 @@ impl World {
             Effect::HoldChanged { hold, status } => self.hold_changed(place, hold, status),
             Effect::HoldsOver { holds } => self.holds_over(place, &holds, inputs),
             Effect::Closed => self.closed(place),
+            Effect::Changes { watch, changes } => {
+                if self.told(place, watch, &changes) {
+                    inputs.push_back(Input::WatchMore(watch));
+                }
+            }
+            Effect::WatchLost { watch, error } => self.watch_lost(place, watch, &error),
         }
     }
 
@@ -310,6 +321,7 @@ impl World {
             Body::Write { .. } => "writes sent",
             Body::KeepAlive => "renewals sent",
             Body::KeepLeases { .. } => "renewals of key leases sent",
+            Body::Watch { .. } => "watches sent",
             Body::Read { known: Some(_), .. } => "copies to be validated",
             _ => "other requests",
         });

@@ -10,7 +10,7 @@
 //! nothing of all this: [`history`]. That the simulator would notice is shown by putting known mistakes back
 //! (`protocol/src/planted.rs`): each must be found.
 //!
-//! Not modelled: snapshots and logs that are cut off, disks that fail or lie, more than one group, holds and watches.
+//! Not modelled: snapshots and logs that are cut off, disks that fail or lie, more than one group, holds.
 
 mod application;
 mod cache;
@@ -20,6 +20,7 @@ mod event;
 mod faults;
 pub mod history;
 mod invariants;
+mod judging;
 mod locks;
 mod network;
 mod oracle;
@@ -31,6 +32,7 @@ mod server;
 mod tally;
 mod trace;
 mod transactions;
+mod watching;
 mod world;
 
 pub use profile::Fault;

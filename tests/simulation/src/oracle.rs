@@ -17,7 +17,9 @@ use leasehold_protocol::{
 };
 
 use crate::{
-    invariants::{holds::Tokens, horizons::Horizons, once::Once, prolonging, replicas, transactions},
+    invariants::{
+        holds::Tokens, horizons::Horizons, once::Once, prolonging, replicas, transactions, watches::Happened,
+    },
     raft::Entry,
 };
 
@@ -49,6 +51,9 @@ pub(crate) struct Oracle {
     pub(crate) granted: (u64, u64),
     /// The last entry has granted holds, or ended some.
     pub(crate) have_holds_changed: bool,
+    pub(crate) happened: Happened,
+    /// The last change that a client was told of as made.
+    pub(crate) acknowledged: Revision,
 }
 
 impl Oracle {
@@ -58,7 +63,23 @@ impl Oracle {
         let told = objects.iter().map(|object| (object.clone(), 0)).collect();
         let (log, asked, entry_of, once, horizons) = Default::default();
         let (tokens, granted, have_holds_changed) = Default::default();
-        Self { log, truth, versions, told, asked, entry_of, once, horizons, tokens, granted, have_holds_changed }
+        let happened = Happened::new(&truth);
+        let acknowledged = truth.revision();
+        Self {
+            log,
+            truth,
+            versions,
+            told,
+            asked,
+            entry_of,
+            once,
+            horizons,
+            tokens,
+            granted,
+            have_holds_changed,
+            happened,
+            acknowledged,
+        }
     }
 
     /// An entry was committed. The outcomes, and what they break.
@@ -81,6 +102,7 @@ impl Oracle {
         let (granted, late) = self.tokens.check(&self.truth, |id| waiting.contains(&id))?;
         self.granted = (self.granted.0 + granted, self.granted.1 + late);
         before.map_or(Ok(()), |before| transactions::check(before, proposal, &outcomes))?;
+        self.happened.learn(&self.truth)?;
         prolonging::check(&bounds, &self.truth)?;
         self.horizons.check(&self.truth)?;
         for ((command, outcome), is_new) in proposal.commands.iter().zip(&outcomes).zip(are_new) {
@@ -127,6 +149,7 @@ impl Oracle {
 
     /// A client was told that the change of this revision has been made: so have all before it.
     pub(crate) fn acknowledged(&mut self, revision: Revision) {
+        self.acknowledged = self.acknowledged.max(revision);
         let Some(entry) = self.entry_of.get(&revision) else { return };
         for (object, versions) in &self.versions {
             let seen = versions.partition_point(|version| version.since <= *entry).saturating_sub(1);

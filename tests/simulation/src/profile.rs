@@ -9,6 +9,7 @@ use leasehold_protocol::{
     limits::Limits,
     object::{Kind, Object},
     path::Path,
+    state::State,
     time::DriftAllowance,
     volume::{Tracking, VolumeSettings},
 };
@@ -163,6 +164,10 @@ pub(crate) struct Profile {
     pub(crate) holds: u64,
     /// How many of a thousand writes are transactions.
     pub(crate) transactions: u64,
+    /// How many of a thousand application steps are about watches.
+    pub(crate) watches: u64,
+    /// How many changes the history keeps: more than one entry makes.
+    pub(crate) history: usize,
 }
 
 /// The longest that one message, commit or application is held up by itself, as a multiple of its mean; see [`Rng::wait`].
@@ -218,6 +223,8 @@ impl Profile {
             objects,
             holds: *rng.pick(&[0, 0, 60, 250]),
             transactions: *rng.pick(&[0, 100, 400]),
+            watches: *rng.pick(&[0, 60, 250]),
+            history: *rng.pick(&[80, State::HISTORY_MAX]),
         }
     }
 

@@ -2,6 +2,8 @@
 
 use leasehold_protocol::{
     command::Write,
+    hold::HoldStatus,
+    id::Token,
     object::{Content, Object},
     path::Path,
     transaction::{Compare, Operation, Relation, Target, Transaction},
@@ -54,6 +56,15 @@ impl World {
     /// Mostly of what was read last, so that both branches are chosen.
     fn compare(&mut self, place: usize) -> Compare {
         let path = self.node();
+        let tokens = self.clients[place].holds.values().filter_map(|(held, status)| match status {
+            HoldStatus::Held { token, .. } => Some((held.clone(), *token)),
+            _ => None,
+        });
+        let tokens: Vec<(Path, Token)> = tokens.collect();
+        if !tokens.is_empty() && self.rng.chance(300) {
+            let (path, token) = self.rng.pick(&tokens).clone();
+            return Compare::held(path, token);
+        }
         let known = match self.clients[place].last_read.get(&Object::data(path.clone())) {
             Some(Content::Data(Some(data))) => data.clone(),
             Some(_) => return Compare::absent(path),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use leasehold_protocol::{
     command::{Command, Outcome, Proposal, Write},
-    id::LeaseId,
+    id::{LeaseId, Revision},
     planted::{Bug, Planted},
     state::State,
 };
@@ -72,15 +72,17 @@ pub(crate) struct World {
     /// Faults are over.
     pub(crate) is_healing: bool,
     /// The step in which faults were over.
-    healed_in: u64,
+    pub(crate) healed_in: u64,
     /// When holds were last granted or given back.
-    holds_changed_at: u64,
+    pub(crate) holds_changed_at: u64,
+    /// What had happened when everything was asked for in the end.
+    pub(crate) asked_at: Revision,
     pub(crate) lives: u64,
     pub(crate) requests: u64,
     pub(crate) trace: Trace,
     pub(crate) tally: Tally,
     violation: Option<String>,
-    is_over: bool,
+    pub(crate) is_over: bool,
 }
 
 /// What is to be run.
@@ -171,7 +173,7 @@ impl World {
     fn new(plan: &Plan) -> Self {
         let mut rng = Rng::new(plan.seed);
         let profile = Profile::random(&mut rng);
-        let (planted, first) = plant(plan.bug, State::new(profile.volume));
+        let (planted, first) = plant(plan.bug, State::new(profile.volume).with_history(profile.history));
         let mut machine = |host: Host| {
             let clock = match (profile.rogue, host) {
                 // A client's clock that is slow and a server's that is fast: those can do harm.
@@ -207,6 +209,7 @@ impl World {
             is_healing: false,
             healed_in: 0,
             holds_changed_at: 0,
+            asked_at: Revision(0),
             lives: 0,
             requests: 0,
             trace: Trace::new(plan.keeps_trace),
@@ -431,6 +434,7 @@ impl World {
         for client in 0..self.clients.len() {
             self.clients[client].isolated_until = 0;
             self.resume(Host::Client(client));
+            self.all_watch_on(client);
             // From now on nothing goes by itself but what nobody keeps alive, and that soon.
             for id in self.clients[client].keeps.clone() {
                 self.let_go(client, id);
@@ -449,52 +453,5 @@ impl World {
         let committed = self.oracle.log.len() as u64;
         let behind = self.servers.iter().map(|server| committed.saturating_sub(server.state.applied_index())).max();
         behind.unwrap_or_default() * self.profile.apply * 2
-    }
-
-    /// Nothing may be waiting any more. Every client reads everything.
-    fn ask(&mut self) {
-        self.oracle.ask_for_all();
-        for client in 0..self.clients.len() {
-            self.demand(invariants::healing::check_nothing_waits(&self.clients[client], self.healed_in));
-            self.clients[client].last_read.clear();
-            for object in self.profile.objects.clone() {
-                self.read(client, object);
-            }
-        }
-    }
-
-    fn judge(&mut self) {
-        for client in 0..self.clients.len() {
-            let held = invariants::healing::check_all_current(&self.clients[client], &self.oracle);
-            self.demand(held);
-        }
-        self.demand(invariants::owners::check_leases(&self.clients, &self.oracle.truth));
-        self.demand(invariants::owners::check_key_leases(&self.clients, &self.oracle.truth));
-        self.demand(invariants::holds::check_owners(&self.clients, &self.oracle.truth));
-        // A lease can be lost at any time: what that has just brought about need not be known to everybody yet.
-        let are_told = self.now > self.holds_changed_at + 2 * SECOND;
-        for place in (0..self.clients.len()).filter(|_| are_told) {
-            self.demand(invariants::holds::check_known(&self.clients[place], &self.oracle.truth));
-        }
-        let (granted, late) = self.oracle.granted;
-        self.tally.add_many("holds granted", granted);
-        self.tally.add_many("holds granted to those that had waited", late);
-        for client in 0..self.clients.len() {
-            self.forget_writes(client);
-        }
-        self.demand(invariants::linearizability::check(&self.told));
-        if self.profile.is_long {
-            self.after(700 * SECOND, Event::JudgeSessions);
-        } else {
-            self.is_over = true;
-        }
-    }
-
-    /// Nobody has asked for anything in more than a session's term.
-    fn judge_sessions(&mut self) {
-        let may_be_lost = |client| self.is_put_down_to_clocks(client);
-        let held = invariants::owners::check_sessions(&self.clients, &self.oracle.truth, may_be_lost);
-        self.demand(held);
-        self.is_over = true;
     }
 }

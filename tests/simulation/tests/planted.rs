@@ -91,6 +91,14 @@ planted! {
     doing_the_branch_of_the_proposal_is_found: BranchOfProposal,
     doing_half_of_a_refused_transaction_is_found: TransactionHalfDone,
     looking_at_one_comparison_only_is_found: FirstCompareOnly,
+    resuming_a_watch_one_change_too_far_is_found: WatchResumesPastNext,
+    resuming_a_watch_where_it_began_is_found: WatchResumesFromStart,
+    beginning_a_watch_anew_with_a_session_is_found: WatchEndsWithSession,
+    waking_watchers_by_one_event_only_is_found: WatcherWokenByFirstEvent,
+    marking_progress_beyond_what_was_told_is_found: MarkBeyondTold,
+    cutting_a_change_is_found: ChangeCutByBound,
+    watching_what_is_forgotten_is_found: CompactionUnnoticed,
+    telling_nothing_of_what_lay_below_is_found: DescendantsGoUntold,
 }
 
 /// The mistakes that a test of the rule finds, and which: it fails when the mistake is put back.
@@ -145,6 +153,7 @@ const BY_RULE: &[(Bug, &str)] = &[
         "state/attached/tests.rs::a_lease_that_carries_nodes_is_not_replaced_but_gets_more_time",
     ),
     (Bug::HoldTakenByAnyone, "state/hold/tests.rs::only_its_session_gives_a_hold_back"),
+    (Bug::ListWithoutProof, "lessor/tests/watches.rs::a_list_comes_in_pages_each_at_one_revision"),
     (Bug::GrantOfWhatIsGone, "lessor/tests/removals.rs::a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease"),
 ];
 

@@ -10,6 +10,7 @@ mod recalls;
 mod sessions;
 mod transactions;
 mod volumes;
+mod watches;
 mod with_lessor;
 mod writes;
 

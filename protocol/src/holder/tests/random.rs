@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::{
+    change::{Change, Changes, Watched},
     command::Attach,
     message::{Covering, Lapse},
     transaction::{FailedCompare, Operation, Transacted, Transaction},
@@ -28,6 +29,8 @@ struct World {
     outstanding: Vec<(Ticket, Request)>,
     reads: BTreeSet<ReadId>,
     writes: BTreeSet<WriteId>,
+    /// How far each watch has been told, and whether it is to be told more.
+    watches: BTreeMap<WatchId, (Revision, bool)>,
     stamps: u64,
     recalls: u64,
     incarnations: u64,
@@ -47,6 +50,7 @@ impl World {
             outstanding: Vec::new(),
             reads: BTreeSet::new(),
             writes: BTreeSet::new(),
+            watches: BTreeMap::new(),
             stamps: 0,
             recalls: 0,
             incarnations: 0,
@@ -86,6 +90,16 @@ impl World {
                 Effect::WriteDone { write, .. } => {
                     assert!(self.writes.remove(&write), "{write:?} is answered twice");
                 }
+                Effect::Changes { watch, changes } => {
+                    let (told, waits) = self.watches.get_mut(&watch).expect("nothing is told of what was given up");
+                    let revisions = || changes.changes.iter().map(|change| change.revision);
+                    assert!(*waits && *told <= changes.through && revisions().all(|revision| revision > *told));
+                    assert!(revisions().is_sorted() && revisions().all(|revision| revision <= changes.through));
+                    (*told, *waits) = (changes.through, false);
+                }
+                Effect::WatchLost { watch, .. } => {
+                    assert!(self.watches.remove(&watch).is_some(), "{watch:?} is lost twice");
+                }
                 Effect::FindLeader { .. } => self.ids += 1,
                 _ => {}
             }
@@ -99,6 +113,9 @@ impl World {
             1 => Err(Refusal::Unknown),
             2 => Err(Refusal::NotRegistered { got: request.header.epoch, expected: Epoch(self.epoch) }),
             3 if self.numbers.below(4) == 0 => Err(Refusal::NotLeader { leader: None }),
+            5 if self.numbers.below(8) == 0 && matches!(request.body, Body::Watch { .. }) => {
+                Err(Refusal::Compacted { after: Revision(0), oldest: Revision(self.stamps) })
+            }
             4 if self.numbers.below(8) == 0 => Err(Refusal::SessionGone { session: request.header.session }),
             _ => Ok(self.answer_to(&request)),
         };
@@ -167,13 +184,34 @@ impl World {
                 Answer::Written { written, stamp, grant, applied: revision, kept: None }
             }
             Body::Close => Answer::Closed,
+            Body::Watch { after, .. } => {
+                // Now and then not what was asked for.
+                let from = after.map_or(self.stamps, |after| after.0).saturating_sub(self.numbers.below(8) / 7);
+                let revisions = from + 1..from + 1 + self.numbers.below(3);
+                let through = Revision(revisions.end + self.numbers.below(2) - 1);
+                let change = |revision| Change { revision: Revision(revision), events: vec![] };
+                Answer::Changes(Changes { changes: revisions.map(change).collect(), through })
+            }
             _ => Answer::Noted,
         }
     }
 
     fn something(&mut self) {
         let used = VOLUMES.iter().map(|top| path(top)).collect();
-        match self.numbers.below(24) {
+        match self.numbers.below(27) {
+            24 => self.new_watch(),
+            25 => {
+                if let Some((watch, (_, waits))) = self.watches.iter_mut().next() {
+                    *waits = true;
+                    let watch = *watch;
+                    self.step(Input::WatchMore(watch));
+                }
+            }
+            26 if self.watches.len() > 2 => {
+                if let Some((watch, _)) = self.watches.pop_first() {
+                    self.step(Input::GiveUpWatch(watch));
+                }
+            }
             0 if self.numbers.below(4) == 0 => self.disconnect(),
             1 => self.connect(),
             2..=6 => self.new_read(),
@@ -218,6 +256,14 @@ impl World {
                 }
             }
         }
+    }
+
+    fn new_watch(&mut self) {
+        self.ids += 1;
+        let after = (self.numbers.below(3) > 0).then(|| Revision(self.numbers.below(100)));
+        let (watch, watched) = (WatchId(self.ids), Watched::Subtree(path(self.path())));
+        self.watches.insert(watch, (after.unwrap_or_default(), true));
+        self.step(Input::Watch { watch, watched, after, bytes_max: 1 });
     }
 
     fn new_read(&mut self) {
@@ -270,7 +316,8 @@ impl World {
         self.outstanding.clear();
         self.step(Input::Connected);
         for _ in 0..2000 {
-            if self.reads.is_empty() && self.writes.is_empty() {
+            let is_told = self.watches.values().all(|(_, waits)| !waits);
+            if self.reads.is_empty() && self.writes.is_empty() && is_told {
                 return;
             }
             match self.outstanding.pop() {
@@ -282,7 +329,8 @@ impl World {
                 }
             }
         }
-        panic!("{:?} and {:?} wait for ever: {:#?}", self.reads, self.writes, self.client.holder);
+        let Self { reads, writes, watches, client, .. } = self;
+        panic!("{reads:?}, {writes:?} and {watches:?} wait for ever: {:#?}", client.holder);
     }
 }
 

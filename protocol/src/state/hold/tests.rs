@@ -1,5 +1,8 @@
 use super::{super::fixture::*, *};
-use crate::command::{Command, Outcome, Write};
+use crate::{
+    command::{Command, Outcome, Write},
+    transaction::{Compare, Operation, Transaction},
+};
 
 const ZERO: Duration = Duration::ZERO;
 
@@ -76,7 +79,10 @@ fn a_hold_names_the_lease_under_which_it_lives_and_changes_no_node() {
     };
     assert_eq!(taken, expected);
     assert_eq!((crowd.fixture.state.revision().0, crowd.fixture.state.node(&path("/a"))), (0, None));
-    assert!(crowd.fixture.state.is_held_under(Token(2)) && !crowd.fixture.state.is_held_under(Token(1)));
+    assert!(
+        crowd.fixture.state.is_held_under(&Path::root(), Token(2))
+            && !crowd.fixture.state.is_held_under(&Path::root(), Token(1))
+    );
 }
 
 #[test]
@@ -178,7 +184,7 @@ fn a_shared_hold_becomes_exclusive_when_the_others_have_left_and_gets_another_to
     crowd.ask(1, unlock("/a", two)).expect("it is held");
     let status = crowd.fixture.state.hold_status(&path("/a"), one);
     let HoldStatus::Held { token, mode: Exclusive, is_wanted: true } = status else { panic!("{status:?}") };
-    assert!(Some(token) > old && !crowd.fixture.state.is_held_under(old.expect("held")));
+    assert!(Some(token) > old && !crowd.fixture.state.is_held_under(&Path::root(), old.expect("held")));
     assert_eq!(crowd.token(writer), None, "it goes before those who wait for the node");
 }
 
@@ -205,7 +211,7 @@ fn a_lost_hold_keeps_its_node_for_the_delay_that_was_asked_for() {
     crowd.expire(crowd.lease(0));
     assert_eq!(crowd.token(second), None);
     assert_eq!(crowd.fixture.state.hold_status(&path("/a"), taken.hold), HoldStatus::Over);
-    assert!(!crowd.fixture.state.is_held_under(taken.token.expect("free")));
+    assert!(!crowd.fixture.state.is_held_under(&Path::root(), taken.token.expect("free")));
     let lease = crowd.fixture.state.lease(&LeaseKey::Delay(taken.hold)).expect("a lease of its own");
     assert_eq!((lease.term, lease.horizon), (delay, seconds(108)), "the delay and a tick from then");
     crowd.expire(LeaseKey::Delay(taken.hold));
@@ -255,4 +261,26 @@ fn the_lessor_is_told_which_nodes_holds_have_changed() {
     let (incarnation, horizon) = (found.incarnation, found.horizon);
     let applied = crowd.fixture.apply_command(Command::Expire { lease, incarnation, horizon });
     assert_eq!(applied.held(), BTreeSet::from([path("/a"), path("/b")]));
+}
+
+#[test]
+fn a_write_with_a_token_is_done_only_while_the_token_is_good() {
+    let mut crowd = Crowd::new(2);
+    let (hold, token) = crowd.lock(0, Exclusive);
+    let token = token.expect("free");
+    let at = |top: &str, token| {
+        let transaction = Transaction::new().when(Compare::held(path(top), token));
+        Write::Transaction(transaction.then(Operation::put(path("/out"), "x")))
+    };
+    let is_done = |crowd: &mut Crowd, top: &str, token| {
+        // Whoever shows the token acts for its holder.
+        let written = crowd.fixture.write(crowd.sessions[1], at(top, token)).expect("not refused");
+        written.transaction.expect("a transaction").succeeded()
+    };
+    assert!(is_done(&mut crowd, "/", token) && is_done(&mut crowd, "/a", token));
+    assert!(!is_done(&mut crowd, "/b", token) && !is_done(&mut crowd, "/", Token(token.0 + 1)));
+    crowd.lock(1, Exclusive);
+    crowd.ask(0, unlock("/a", hold)).expect("it is held");
+    assert!(!is_done(&mut crowd, "/", token), "another has the node");
+    assert!(is_done(&mut crowd, "/a", Token(4)));
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    id::Token,
     object::Owner,
     transaction::{Compare, Operation, OperationResult, Relation, Target, Transaction},
 };
@@ -17,7 +18,8 @@ fn random_compare(random: &mut Random, state: &State) -> Compare {
     let path = random.pick(&paths());
     let relation = random.pick(&[Relation::Equal, Relation::NotEqual, Relation::Less, Relation::Greater]);
     let revision = Revision(random.below(state.revision().0 + 2));
-    let target = match random.below(6) {
+    let target = match random.below(7) {
+        6 => Target::Held(random.one_in(2), Token(random.below(state.meta.last_hold + 2))),
         0 => Target::Value(relation, Value::from(vec![0; random.below(5) as usize])),
         1 => Target::Version(relation, random.below(4)),
         2 => Target::ModifyRevision(relation, revision),
@@ -72,6 +74,12 @@ fn holds(state: &State, compare: &Compare) -> bool {
             related(relation, node.map_or(0, |node| node.create_revision.0), than.0)
         }
         Target::Exists(exists) => node.is_some() == *exists,
+        Target::Held(held, token) => {
+            let mut holds = state.holds().filter(|(_, path, hold)| {
+                compare.path.contains(path) && hold.token == Some(*token) && hold.lease.session().is_some()
+            });
+            holds.next().is_some() == *held
+        }
     }
 }
 

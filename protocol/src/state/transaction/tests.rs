@@ -61,7 +61,11 @@ fn all_operations_are_one_change_and_their_results_come_in_their_order() {
         put_result(3, 3, 1, 0),
     ];
     assert_eq!((revision, transacted), (Revision(3), Transacted { failed: None, results }));
-    assert_eq!(fixture.state.change(Revision(3)), Some(&sets), "one entry in the history, with all of it");
+    assert_eq!(
+        fixture.state.change(Revision(3)).map(|change| &change.sets),
+        Some(&sets),
+        "one entry in the history, with all of it"
+    );
     assert_eq!(
         fixture.state.data(&path("/new")).expect("made").value,
         "n",
@@ -222,7 +226,8 @@ fn what_a_transaction_names_beside_itself_is_few_for_each_operation() {
     let write = Write::Transaction(many("/all"));
     assert_eq!(fixture.state.footprint(session, &write).map(|sets| sets.len()), Ok(201));
     let (revision, _) = transact(&mut fixture, session, many("/all"));
-    assert_eq!(fixture.state.change(revision), Some(&vec![subtree("/all")]), "the history remembers what they lie in");
+    let sets = fixture.state.change(revision).map(|change| &change.sets);
+    assert_eq!(sets, Some(&vec![subtree("/all")]), "the history remembers what they lie in");
     assert_eq!(fixture.state.children(&path("/all")).expect("it exists").version, 1);
 }
 

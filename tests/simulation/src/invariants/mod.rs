@@ -17,3 +17,4 @@ pub(crate) mod reads;
 pub(crate) mod replicas;
 pub(crate) mod transactions;
 pub(crate) mod waits;
+pub(crate) mod watches;

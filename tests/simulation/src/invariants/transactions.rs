@@ -5,6 +5,7 @@ use std::{cmp::Ordering, collections::BTreeMap};
 
 use leasehold_protocol::{
     command::{Command, Outcome, Proposal, Write, Written},
+    id::Token,
     object::Data,
     path::Path,
     state::{Answered, State},
@@ -49,20 +50,25 @@ pub(crate) fn check(mut twin: State, proposal: &Proposal, outcomes: &[Outcome]) 
 struct Tree {
     revision: u64,
     nodes: BTreeMap<Path, Data>,
+    /// The nodes that are held, by the tokens.
+    held: BTreeMap<Token, Path>,
 }
 
 impl Tree {
     fn of(state: &State) -> Self {
         let node = |(path, _): (&Path, _)| Some((path.clone(), state.data(path)?));
-        Self { revision: state.revision().0, nodes: state.nodes_from(&Path::root()).filter_map(node).collect() }
+        let nodes = state.nodes_from(&Path::root()).filter_map(node).collect();
+        let holds = state.holds().filter(|(_, _, hold)| hold.lease.session().is_some());
+        let held = holds.filter_map(|(_, path, hold)| Some((hold.token?, path.clone()))).collect();
+        Self { revision: state.revision().0, nodes, held }
     }
 }
 
 fn done(before: &Tree, after: &Tree, transaction: &Transaction, written: &Written) -> Result<(), String> {
     let Some(transacted) = &written.transaction else { return Err("does not say what it did".to_owned()) };
     let failed = transaction.compares.iter().position(|compare| {
-        let stored = before.nodes.get(&compare.path);
-        !holds(&compare.target, stored)
+        let is_held = |token| before.held.get(&token).is_some_and(|held| compare.path.contains(held));
+        !holds(&compare.target, before.nodes.get(&compare.path), is_held)
     });
     if transacted.failed.map(|failed| failed.place as usize) != failed {
         return Err(format!("the first comparison that fails is {failed:?}"));
@@ -82,7 +88,7 @@ fn done(before: &Tree, after: &Tree, transaction: &Transaction, written: &Writte
     }
 }
 
-fn holds(target: &Target, stored: Option<&Data>) -> bool {
+fn holds(target: &Target, stored: Option<&Data>, is_held: impl Fn(Token) -> bool) -> bool {
     let is = |relation: &Relation, order: Ordering| match relation {
         Relation::Equal => order == Ordering::Equal,
         Relation::NotEqual => order != Ordering::Equal,
@@ -96,6 +102,7 @@ fn holds(target: &Target, stored: Option<&Data>) -> bool {
         Target::ModifyRevision(relation, than) => is(relation, number(|data| data.stat.modify_revision.0).cmp(&than.0)),
         Target::CreateRevision(relation, than) => is(relation, number(|data| data.stat.create_revision.0).cmp(&than.0)),
         Target::Exists(exists) => stored.is_some() == *exists,
+        Target::Held(held, token) => is_held(*token) == *held,
     }
 }
 

@@ -1,0 +1,190 @@
+//! Lists: all nodes of a subtree with their data, at one revision; and what happens from there on.
+//!
+//! # Why a list that comes in pages is consistent
+//!
+//! A page is what was there in its part of the subtree at its revision, which was current when it was asked for. Later pages are of later
+//! revisions, so together they are no state that ever was. A watch that begins after the *first* page's revision is told everything
+//! that happened since. Of that, a node is changed only by what is later than the page that it is on, or would be on: what happened up to
+//! the page's revision is in the page. When the watch has come to the revision of the last page, every node is as it was then. From
+//! there on every change applies to all.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use leasehold_protocol::{
+    change::{Change, Event, EventKind},
+    id::Revision,
+    message::{Answer, Body, LIST_NODES_MAX, Listed},
+    object::Data,
+    path::Path,
+};
+
+use crate::{
+    client::Client,
+    error::{InspectError, WatchError},
+    watch::{Told, Watch, WatchOptions},
+};
+
+/// A subtree as it was at one revision.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Subtree {
+    /// The last change that it has.
+    pub revision: Revision,
+    /// The nodes with their data, in the order of paths; the topmost too.
+    pub nodes: BTreeMap<Path, Data>,
+}
+
+impl Subtree {
+    /// Brings it up to a change, which has to be the next one of the subtree.
+    pub fn apply(&mut self, change: &Change) {
+        self.revision = change.revision;
+        change.events.iter().for_each(|event| happen(&mut self.nodes, event));
+    }
+}
+
+fn happen(nodes: &mut BTreeMap<Path, Data>, event: &Event) {
+    match &event.kind {
+        EventKind::Put(data) => nodes.insert(event.path.clone(), data.clone()),
+        EventKind::Delete => nodes.remove(&event.path),
+    };
+}
+
+/// The pages of a list, and what has happened since each was made.
+#[derive(Debug, Default)]
+struct Pages {
+    nodes: BTreeMap<Path, Data>,
+    /// The last path of each page but the last, and the revision of the page.
+    ends: Vec<(Option<Path>, Revision)>,
+}
+
+impl Pages {
+    /// Takes a page. Returns after which path the next begins, if there is one.
+    fn add(&mut self, page: Listed) -> Option<Path> {
+        let last = page.nodes.last().map(|(path, _)| path.clone()).filter(|_| page.has_more);
+        self.nodes.extend(page.nodes);
+        self.ends.push((last.clone(), page.revision));
+        last
+    }
+
+    fn first(&self) -> Revision {
+        self.ends.first().map_or(Revision(0), |(_, revision)| *revision)
+    }
+
+    fn last(&self) -> Revision {
+        self.ends.last().map_or(Revision(0), |(_, revision)| *revision)
+    }
+
+    /// When the page was made that the path is on, or would be on.
+    fn listed_at(&self, path: &Path) -> Revision {
+        let after = self.ends.partition_point(|(last, _)| last.as_ref().is_some_and(|last| last < path));
+        self.ends.get(after).map_or(Revision(0), |(_, revision)| *revision)
+    }
+
+    fn apply(&mut self, change: &Change) {
+        for event in &change.events {
+            if change.revision > self.listed_at(&event.path) {
+                happen(&mut self.nodes, event);
+            }
+        }
+    }
+}
+
+impl Client {
+    /// All that lies at and below a path, with data, as of one revision; and a watch of what happens to it from there on. Linearizable: it
+    /// has every write that was acknowledged to anybody before the call. Nothing of it is cached.
+    ///
+    /// # Errors
+    ///
+    /// [`WatchError`] if it cannot be read within the client's timeout for each page.
+    pub async fn list_and_watch(&self, path: &Path) -> Result<(Subtree, Watch), WatchError> {
+        let mut pages = Pages::default();
+        let mut after = None;
+        loop {
+            after = pages.add(self.list_page(path, after).await?);
+            if after.is_none() {
+                break;
+            }
+        }
+        let options =
+            WatchOptions { from: Some(Revision(pages.first().0.saturating_add(1))), ..WatchOptions::default() };
+        let mut watch = self.watch(path, options).await?;
+        let mut revision = pages.first();
+        while revision < pages.last() {
+            let told = self.within(watch.next()).await?;
+            if let Told::Change(change) = &told {
+                pages.apply(change);
+            }
+            revision = told.through();
+        }
+        Ok((Subtree { revision, nodes: pages.nodes }, watch))
+    }
+
+    async fn within(&self, told: impl Future<Output = Result<Told, WatchError>>) -> Result<Told, WatchError> {
+        let after = self.timeout(None);
+        match tokio::time::timeout(after, told).await {
+            Ok(told) => told,
+            Err(_) => Err(self.late(after)),
+        }
+    }
+
+    pub(crate) fn late(&self, after: Duration) -> WatchError {
+        match self.driver().status.unavailable() {
+            Some(source) => WatchError::Unavailable { after, source },
+            None => WatchError::TimedOut { after },
+        }
+    }
+
+    async fn list_page(&self, path: &Path, after: Option<Path>) -> Result<Listed, WatchError> {
+        let body = Body::List { path: path.clone(), after, nodes_max: LIST_NODES_MAX };
+        match self.driver().ask(body, self.timeout(None)).await? {
+            Answer::Listed(page) => Ok(page),
+            _ => Err(InspectError::OtherAnswer.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_protocol::{change::Reason, object::Stat};
+
+    use super::*;
+
+    fn path(text: &str) -> Path {
+        Path::parse(text).expect("a path")
+    }
+
+    fn data(revision: u64) -> Data {
+        let revision = Revision(revision);
+        let stat = Stat { create_revision: revision, modify_revision: revision, version: 1, value_len: 0, owner: None };
+        Data { value: Default::default(), stat }
+    }
+
+    fn page(nodes: &[(&str, u64)], revision: u64, has_more: bool) -> Listed {
+        let nodes = nodes.iter().map(|(at, revision)| (path(at), data(*revision))).collect();
+        Listed { nodes, revision: Revision(revision), has_more }
+    }
+
+    fn change(revision: u64, events: &[(&str, bool)]) -> Change {
+        let kind = |is_put| if is_put { EventKind::Put(data(revision)) } else { EventKind::Delete };
+        let event =
+            |(at, is_put): &(&str, bool)| Event { path: path(at), kind: kind(*is_put), reason: Reason::Request };
+        Change { revision: Revision(revision), events: events.iter().map(event).collect() }
+    }
+
+    #[test]
+    fn a_node_is_changed_only_by_what_happened_after_it_was_listed() {
+        let mut pages = Pages::default();
+        // Change 11 made /b and removed /y, 12 made /x and /bb, 13 removed /a.
+        assert_eq!(pages.add(page(&[("/a", 1), ("/c", 2)], 10, true)), Some(path("/c")));
+        assert_eq!(pages.add(page(&[("/x", 12), ("/z", 3)], 12, false)), None);
+        assert_eq!((pages.first(), pages.last()), (Revision(10), Revision(12)));
+        for change in [
+            change(11, &[("/b", true), ("/y", false)]),
+            change(12, &[("/bb", true), ("/x", true)]),
+            change(13, &[("/a", false)]),
+        ] {
+            pages.apply(&change);
+        }
+        let expected = [("/b", 11), ("/bb", 12), ("/c", 2), ("/x", 12), ("/z", 3)];
+        assert!(pages.nodes.into_iter().eq(expected.map(|(at, revision)| (path(at), data(revision)))));
+    }
+}

@@ -1,0 +1,59 @@
+//! A mirrored directory: a program keeps all flags of a service in memory and acts on each change of them, once and in order.
+//!
+//! `cargo run --example mirror` starts a server in this process, with its data in a temporary folder, and two clients of it. One mirrors
+//! `/flags`; the other changes flags. What the mirror tells is enough to follow along: nothing is read again.
+
+use leasehold_client_cache::{Client, DeleteOptions, EventKind, Mirrored, Options, Path};
+use leasehold_server::{Config, Server};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let server = Server::start(config).await?;
+    let endpoints = [server.address().to_string()];
+    let service = Client::connect(Options::new(endpoints.clone()).name("service")).await?;
+    let operator = Client::connect(Options::new(endpoints).name("operator")).await?;
+
+    let flags: Path = "/flags".parse()?;
+    let dark_mode: Path = "/flags/dark-mode".parse()?;
+    operator.put(&dark_mode, "off").await?;
+    let mirror = service.mirror(&flags).await?;
+    let (now, mut changes) = mirror.changes();
+    println!("{} nodes at revision {}", now.nodes.len(), now.revision);
+
+    operator.put(&dark_mode, "on").await?;
+    operator.put(&"/flags/beta".parse()?, "yes").await?;
+    let last = operator.delete(&dark_mode, DeleteOptions::default()).await?.revision;
+    while mirror_says(changes.next().await)? < last {}
+
+    // Whoever has written can wait until the mirror shows it.
+    assert!(mirror.shows(last).await);
+    assert_eq!(mirror.get(&dark_mode), None);
+    assert_eq!(mirror.children(&flags), ["beta"]);
+
+    drop(mirror);
+    service.close().await;
+    operator.close().await;
+    server.stop().await?;
+    Ok(())
+}
+
+/// Says what has changed, and up to where that goes.
+fn mirror_says(told: Option<Mirrored>) -> Result<leasehold_client_cache::Revision, &'static str> {
+    match told.ok_or("the client is open")? {
+        Mirrored::Change(change) => {
+            for event in &change.events {
+                match &event.kind {
+                    EventKind::Put(data) => {
+                        println!("{}: {} = {}", change.revision, event.path, String::from_utf8_lossy(&data.value));
+                    }
+                    EventKind::Delete => println!("{}: {} is gone", change.revision, event.path),
+                }
+            }
+            Ok(change.revision)
+        }
+        // Only after an outage that was too long to be caught up with.
+        Mirrored::StartOver(revision) => Ok(revision),
+    }
+}

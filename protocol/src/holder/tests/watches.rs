@@ -1,0 +1,166 @@
+//! Watches, on the client's side: told once, in order, and gone on with whatever happens.
+
+use super::*;
+use crate::{
+    change::{Change, Changes, Event, EventKind, Reason, Watched},
+    holder::{WATCH_WAIT, WatchError, flights::Purpose},
+};
+
+const ONE: WatchId = WatchId(1);
+
+fn watched() -> Watched {
+    Watched::Subtree(path("/a"))
+}
+
+fn begin(after: Option<u64>) -> Input {
+    Input::Watch { watch: ONE, watched: watched(), after: after.map(Revision), bytes_max: 100 }
+}
+
+/// What is asked as long as there may be something to tell at once.
+fn body(after: Option<u64>) -> Body {
+    Body::Watch { watched: watched(), after: after.map(Revision), wait: Duration::ZERO, bytes_max: 100 }
+}
+
+/// What is asked when everything up to now has been told.
+fn waiting(after: u64) -> Body {
+    Body::Watch { watched: watched(), after: Some(Revision(after)), wait: WATCH_WAIT, bytes_max: 100 }
+}
+
+/// Changes of these revisions, and how far that goes.
+fn changes(revisions: &[u64], through: u64) -> Changes {
+    let event = || Event { path: path("/a/x"), kind: EventKind::Delete, reason: Reason::Request };
+    let change = |revision: &u64| Change { revision: Revision(*revision), events: vec![event()] };
+    Changes { changes: revisions.iter().map(change).collect(), through: Revision(through) }
+}
+
+fn told(revisions: &[u64], through: u64) -> Effect {
+    Effect::Changes { watch: ONE, changes: changes(revisions, through) }
+}
+
+fn answer(revisions: &[u64], through: u64) -> Answer {
+    Answer::Changes(changes(revisions, through))
+}
+
+/// One that watches after revision 5, with the ticket of what it sent.
+fn watching() -> (Client, Ticket) {
+    let mut client = Client::registered();
+    let effects = client.step(begin(Some(5)));
+    let (ticket, request) = client.only(&effects);
+    assert_eq!((request.body, request.header.renew), (body(Some(5)), vec![]));
+    (client, ticket)
+}
+
+#[test]
+fn what_was_told_is_asked_for_no_more_and_more_only_when_it_was_taken() {
+    let (mut client, ticket) = watching();
+    assert_eq!(client.answer(ticket, answer(&[6, 8], 9)), [told(&[6, 8], 9)]);
+    let effects = client.step(Input::WatchMore(ONE));
+    let (ticket, request) = client.only(&effects);
+    assert_eq!(request.body, body(Some(9)));
+    assert_eq!(client.step(Input::WatchMore(ONE)), [], "it was asked already");
+    assert_eq!(client.answer(ticket, answer(&[], 12)), [told(&[], 12)], "a progress mark");
+    for (after, revisions) in [(12, &[13][..]), (13, &[]), (14, &[15])] {
+        let effects = client.step(Input::WatchMore(ONE));
+        let (ticket, request) = client.only(&effects);
+        assert_eq!(request.body, waiting(after), "it has heard everything once");
+        client.answer(ticket, answer(revisions, after + 1));
+    }
+}
+
+#[test]
+fn a_watch_from_now_on_is_told_first_where_it_begins() {
+    let mut client = Client::registered();
+    let effects = client.step(begin(None));
+    let (ticket, request) = client.only(&effects);
+    assert_eq!(request.body, body(None));
+    assert_eq!(client.answer(ticket, answer(&[], 7)), [told(&[], 7)]);
+    let effects = client.step(Input::WatchMore(ONE));
+    assert_eq!(client.only(&effects).1.body, body(Some(7)));
+}
+
+#[test]
+fn a_watch_goes_on_from_the_same_revision_on_another_connection() {
+    let (mut client, first) = watching();
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    let (second, request) = client.only(&effects);
+    assert_eq!(request.body, body(Some(5)));
+    assert_eq!(client.answer(first, answer(&[6], 6)), [], "an answer to what was sent before is not heard");
+    assert_eq!(client.answer(second, answer(&[6], 7)), [told(&[6], 7)]);
+}
+
+#[test]
+fn a_watch_outlives_the_session() {
+    let (mut client, ticket) = watching();
+    client.answer(ticket, answer(&[6], 6));
+    let effects = client.step(Input::WatchMore(ONE));
+    let ticket = client.only(&effects).0;
+    let effects = client.refuse(ticket, Refusal::SessionGone { session: SESSION });
+    let open = sent(&effects)[0].0;
+    let effects = client.answer(open, Answer::Opened { session: SessionId(8), term: SESSION_TERM });
+    let register = client.only(&effects).0;
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    let (_, request) = client.only(&effects);
+    assert_eq!((request.header.session, request.body), (SessionId(8), body(Some(6))));
+}
+
+#[test]
+fn what_is_not_known_any_more_ends_the_watch_with_where_it_was() {
+    let (mut client, ticket) = watching();
+    let effects = client.refuse(ticket, Refusal::Compacted { after: Revision(5), oldest: Revision(20) });
+    let error = WatchError::Compacted { after: Revision(5), oldest: Revision(20) };
+    assert_eq!(effects, [Effect::WatchLost { watch: ONE, error }]);
+    assert_eq!(client.step(Input::WatchMore(ONE)), []);
+}
+
+#[test]
+fn a_server_that_cannot_say_is_asked_again_later() {
+    let (mut client, ticket) = watching();
+    assert_eq!(client.refuse(ticket, Refusal::Busy { what: "watches".to_owned(), got: 9, most: 9 }), []);
+    client.now = client.holder.next_deadline().expect("it is asked again");
+    let effects = client.timeout(&[]);
+    assert_eq!(client.only(&effects).1.body, body(Some(5)));
+}
+
+#[test]
+fn an_answer_that_is_none_is_not_told() {
+    for (revisions, through) in [(&[5][..], 9), (&[7, 6], 9), (&[6, 6], 9), (&[6, 10], 9), (&[], 4)] {
+        let (mut client, ticket) = watching();
+        assert_eq!(client.answer(ticket, answer(revisions, through)), [], "{revisions:?} through {through}");
+        client.now = client.holder.next_deadline().expect("it is asked again");
+        let effects = client.timeout(&[]);
+        assert_eq!(client.only(&effects).1.body, body(Some(5)));
+    }
+}
+
+#[test]
+fn nothing_is_told_of_a_watch_that_was_given_up() {
+    let (mut client, ticket) = watching();
+    assert_eq!(client.step(Input::GiveUpWatch(ONE)), []);
+    assert_eq!(client.answer(ticket, answer(&[6], 9)), []);
+    let (mut client, ticket) = watching();
+    client.step(Input::GiveUpWatch(ONE));
+    assert_eq!(client.refuse(ticket, Refusal::Retry), []);
+    assert!(!client.holder.queue.iter().any(|purpose| matches!(purpose, Purpose::Watch(_))));
+}
+
+#[test]
+fn a_client_that_closes_watches_no_more() {
+    let (mut client, _) = watching();
+    let lost = Effect::WatchLost { watch: ONE, error: WatchError::Closed };
+    assert!(client.step(Input::Close).contains(&lost));
+    assert_eq!(client.step(begin(None)), [lost]);
+}
+
+#[test]
+fn a_silent_server_is_given_up_when_the_wait_is_over_and_its_time_for_an_answer_too() {
+    let (mut client, _) = watching();
+    let patience = Duration::from_secs(3);
+    let over = at(100).after(WATCH_WAIT + patience);
+    client.now = over.before(Duration::from_micros(1));
+    assert_eq!(client.timeout(&[]), []);
+    client.now = over;
+    assert_eq!(client.timeout(&[]), [Effect::FindLeader { hint: None }]);
+}

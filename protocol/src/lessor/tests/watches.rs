@@ -1,0 +1,276 @@
+//! Watches: who is told what, and when.
+
+use super::*;
+use crate::{
+    change::{Changes, Watched},
+    message::{CHANGES_BYTES_MAX, LIST_NODES_MAX, Listed},
+};
+
+const WAIT: Duration = Duration::from_secs(5);
+
+fn subtree(text: &str) -> Watched {
+    Watched::Subtree(path(text))
+}
+
+fn node(text: &str) -> Watched {
+    Watched::Node(path(text))
+}
+
+fn watch(watched: Watched, after: u64) -> Body {
+    Body::Watch { watched, after: Some(Revision(after)), wait: WAIT, bytes_max: CHANGES_BYTES_MAX }
+}
+
+/// The replies by request: the paths of each change told, and how far that goes.
+fn told(effects: &[Effect]) -> BTreeMap<u64, (Vec<Vec<String>>, u64)> {
+    let reply = |effect: &Effect| match effect {
+        Effect::Reply { id, response: Response { result: Ok(Answer::Changes(Changes { changes, through })), .. } } => {
+            let paths = |change: &crate::change::Change| {
+                change.events.iter().map(|event| event.path.to_string()).collect::<Vec<_>>()
+            };
+            Some((id.0, (changes.iter().map(paths).collect(), through.0)))
+        }
+        _ => None,
+    };
+    effects.iter().filter_map(reply).collect()
+}
+
+impl World {
+    /// Writes with nobody in the way, and gives what is told of it to others.
+    fn put_and_tell(&mut self, writer: SessionId, text: &str) -> BTreeMap<u64, (Vec<Vec<String>>, u64)> {
+        self.write(writer, put(text, b"x"));
+        told(&self.commit())
+    }
+}
+
+impl World {
+    /// So many watches of one node wait.
+    fn wait_often(&mut self, session: SessionId, count: usize) {
+        for _ in 0..count {
+            // The check of all invariants after each would take long.
+            self.requests += 1;
+            let (epoch, registration) = (self.state.epoch(), self.registration(session));
+            let header = Header { session, epoch, registration, ..Header::default() };
+            let request = Request { header, body: watch(node("/a"), 0) };
+            let input = Input::Request { id: RequestId(self.requests), request };
+            assert_eq!(self.lessor.step(input, &self.state, self.now), []);
+        }
+    }
+}
+
+#[test]
+fn very_many_are_told_in_several_steps_and_all_are_told() {
+    for time_is_over in [false, true] {
+        let mut world = World::new();
+        let (writer, one, other) = (world.session(), world.session(), world.session());
+        for session in [one, other] {
+            world.wait_often(session, 9_000);
+        }
+        let first = world.put_and_tell(writer, "/a");
+        assert!((1..18_000).contains(&first.len()), "{} are told at once", first.len());
+        assert_eq!(world.lessor.next_deadline(world.now), world.now.after(MILLI), "the others soon");
+        world.now = world.now.after(if time_is_over { WAIT } else { MILLI });
+        let (mut rest, mut steps) = (BTreeMap::new(), 0);
+        while world.lessor.watching.is_behind() {
+            rest.extend(told(&world.step(Input::Timeout)));
+            steps += 1;
+        }
+        assert_eq!((first.len() + rest.len(), steps), (18_000, 2));
+        let is_told = |(changes, through): &(Vec<Vec<String>>, u64)| changes.len() == 1 && *through == 1;
+        assert!(first.values().chain(rest.values()).all(is_told), "no mark in place of what happened");
+    }
+}
+
+#[test]
+fn a_watch_is_told_at_once_what_there_is_and_waits_for_what_is_not() {
+    let mut world = World::new();
+    let (writer, watcher) = (world.session(), world.session());
+    world.put_and_tell(writer, "/a/b");
+    let effects = world.request(watcher, watch(subtree("/a"), 0));
+    assert_eq!(told(&effects).into_values().collect::<Vec<_>>(), [(vec![vec!["/a".into(), "/a/b".into()]], 1)]);
+    assert_eq!(world.request(watcher, watch(subtree("/a"), 1)), [], "it waits");
+    let waiting = world.requests;
+    assert_eq!(world.put_and_tell(writer, "/b"), BTreeMap::new(), "that is elsewhere");
+    let expected = BTreeMap::from([(waiting, (vec![vec!["/a/c".to_owned()]], 3))]);
+    assert_eq!(world.put_and_tell(writer, "/a/c"), expected);
+    assert_eq!(world.put_and_tell(writer, "/a/c"), BTreeMap::new(), "it was answered");
+}
+
+#[test]
+fn each_who_watches_any_path_of_a_change_is_woken_and_nobody_else() {
+    let mut world = World::new();
+    let (writer, watcher) = (world.session(), world.session());
+    let watched = [
+        subtree("/"),
+        subtree("/a"),
+        subtree("/a/b/c"),
+        node("/a/b"),
+        node("/a/b/c"),
+        node("/a/x"),
+        subtree("/a/b/c/d"),
+    ];
+    let mut ids = Vec::new();
+    for one in watched {
+        assert_eq!(world.request(watcher, watch(one, 0)), []);
+        ids.push(world.requests);
+    }
+    let woken = world.put_and_tell(writer, "/a/b/c");
+    assert_eq!(woken.keys().copied().collect::<Vec<_>>(), ids[..5]);
+    assert_eq!(woken[&ids[3]], (vec![vec!["/a/b".to_owned()]], 1), "the node that was made on the way");
+}
+
+#[test]
+fn a_watch_of_the_future_waits_for_it() {
+    let mut world = World::new();
+    let (writer, watcher) = (world.session(), world.session());
+    assert_eq!(world.request(watcher, watch(subtree("/"), 2)), []);
+    assert_eq!(world.put_and_tell(writer, "/a"), BTreeMap::new());
+    assert_eq!(world.put_and_tell(writer, "/b"), BTreeMap::new());
+    let told = world.put_and_tell(writer, "/c");
+    assert_eq!(told.into_values().collect::<Vec<_>>(), [(vec![vec!["/c".to_owned()]], 3)]);
+}
+
+#[test]
+fn when_its_time_is_over_a_watch_is_told_that_nothing_has_happened() {
+    let mut world = World::new();
+    let (writer, watcher) = (world.session(), world.session());
+    assert_eq!(world.request(watcher, watch(node("/a"), 0)), []);
+    let first = world.requests;
+    assert_eq!(world.request(watcher, watch(node("/a"), 7)), []);
+    let second = world.requests;
+    world.put_and_tell(writer, "/b");
+    assert_eq!(told(&world.pass(WAIT - MILLI)), BTreeMap::new());
+    let over = told(&world.pass(MILLI));
+    assert_eq!(over, BTreeMap::from([(first, (vec![], 1)), (second, (vec![], 7))]), "one is about the future");
+    let mut wait = watch(node("/a"), 1);
+    if let Body::Watch { wait, .. } = &mut wait {
+        *wait = Duration::MAX;
+    }
+    world.request(watcher, wait);
+    assert_eq!(told(&world.pass(crate::message::WATCH_WAIT_MAX)).len(), 1, "it waits for a minute at most");
+}
+
+#[test]
+fn a_watch_from_now_on_begins_where_a_leader_that_has_proof_is() {
+    let mut world = World::new();
+    let (writer, watcher) = (world.session(), world.session());
+    world.put_and_tell(writer, "/a");
+    let mut now = watch(subtree("/"), 0);
+    if let Body::Watch { after, .. } = &mut now {
+        *after = None;
+    }
+    let effects = world.request(watcher, now);
+    let [Effect::Prove { round }] = effects[..] else { panic!("a round begins: {effects:?}") };
+    world.put_and_tell(writer, "/b");
+    let told = told(&world.step(Input::Proven { round }));
+    assert_eq!(told.into_values().collect::<Vec<_>>(), [(vec![], 2)]);
+}
+
+#[test]
+fn what_is_not_known_any_more_is_refused() {
+    let mut world = World::before_the_epoch();
+    world.state = world.state.clone().with_history(2);
+    world.lessor = Lessor::new(config(2), &world.state, world.now);
+    world.commit();
+    let (writer, watcher) = (world.session(), world.session());
+    for text in ["/a", "/b", "/c"] {
+        world.put_and_tell(writer, text);
+    }
+    let compacted = |after, oldest| Err(Refusal::Compacted { after: Revision(after), oldest: Revision(oldest) });
+    assert_eq!(result(&world.request(watcher, watch(node("/x"), 0))), compacted(0, 1));
+    assert_eq!(told(&world.request(watcher, watch(subtree("/"), 1))).len(), 1);
+    // One that waits has been looked after before anything is forgotten, even if all of it is by one entry.
+    assert_eq!(world.request(watcher, watch(node("/x"), 3)), []);
+    let writers: Vec<SessionId> = (0..4).map(|_| world.session()).collect();
+    for writer in writers {
+        world.write(writer, put("/y", b"1"));
+    }
+    let refusals = replies(&world.commit()).into_iter().filter(|reply| reply.result == compacted(3, 5)).count();
+    assert_eq!(refusals, 1, "two changes passed by unseen: nobody can say that they were about others");
+}
+
+#[test]
+fn an_answer_has_room_for_some_changes_and_says_how_far_it_goes() {
+    let mut world = World::new();
+    let (writer, watcher) = (world.session(), world.session());
+    for text in ["/a/x", "/a/y", "/a/z"] {
+        world.put_and_tell(writer, text);
+    }
+    let mut small = watch(subtree("/a"), 0);
+    if let Body::Watch { bytes_max, .. } = &mut small {
+        *bytes_max = 1;
+    }
+    let told = told(&world.request(watcher, small));
+    assert_eq!(told.into_values().collect::<Vec<_>>(), [(vec![vec!["/a".to_owned(), "/a/x".to_owned()]], 1)]);
+}
+
+#[test]
+fn a_session_that_registers_anew_or_goes_is_waited_for_no_more() {
+    let mut world = World::new();
+    let watcher = world.session();
+    assert_eq!(world.request(watcher, watch(node("/a"), 0)), []);
+    let again = replies(&world.request(watcher, Body::Register));
+    assert_eq!(again[0].result, Err(Refusal::Retry), "it will ask again, on the connection that it has now");
+    assert_eq!(world.request(watcher, watch(node("/a"), 0)), []);
+    world.request(watcher, Body::Close);
+    let gone = Err(Refusal::SessionGone { session: watcher });
+    assert!(replies(&world.commit()).iter().any(|reply| reply.result == gone));
+    let other = world.session();
+    assert_eq!(world.request(other, watch(node("/a"), 0)), []);
+    let World { lessor, state, now, .. } = world;
+    let left = replies(&lessor.step_down(&state, now));
+    assert_eq!(left.iter().map(|reply| reply.result.clone()).collect::<Vec<_>>(), [Err(Refusal::Retry)]);
+}
+
+#[test]
+fn the_next_leader_goes_on_where_the_last_one_ended() {
+    let mut world = World::new();
+    let (writer, watcher) = (world.session(), world.session());
+    world.put_and_tell(writer, "/a");
+    world.put_and_tell(writer, "/b");
+    world.fail_over();
+    world.request(watcher, Body::Register);
+    let told = told(&world.request(watcher, watch(subtree("/"), 1)));
+    assert_eq!(told.into_values().collect::<Vec<_>>(), [(vec![vec!["/b".to_owned()]], 2)]);
+}
+
+#[test]
+fn more_watches_than_a_session_may_have_are_refused_with_the_numbers() {
+    let mut world = World::new();
+    let (watcher, other) = (world.session(), world.session());
+    world.wait_often(watcher, SESSION_WATCHES_MAX);
+    let refusal = result(&world.request(watcher, watch(node("/a"), 0))).expect_err("too many");
+    assert_eq!(refusal.to_string(), "the server has 16384 watches of the session under way: expected at most 16384");
+    assert_eq!(world.request(other, watch(node("/a"), 0)), [], "others may");
+}
+
+fn list(world: &mut World, top: &str, after: Option<&str>, nodes_max: u32) -> (Vec<String>, u64, bool) {
+    let body = Body::List { path: path(top), after: after.map(path), nodes_max };
+    let effects = world.request(SessionId(0), body);
+    let [Effect::Prove { round }] = effects[..] else { panic!("a list is proven like a read: {effects:?}") };
+    let answer = answer(&world.step(Input::Proven { round }));
+    let Answer::Listed(Listed { nodes, revision, has_more }) = answer else { panic!("listed: {answer:?}") };
+    (nodes.into_iter().map(|(path, _)| path.to_string()).collect(), revision.0, has_more)
+}
+
+#[test]
+fn a_list_comes_in_pages_each_at_one_revision() {
+    let mut world = World::new();
+    let writer = world.session();
+    for text in ["/a/x", "/a/y", "/a-b", "/a0"] {
+        world.put_and_tell(writer, text);
+    }
+    let owned = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
+    assert_eq!(list(&mut world, "/a", None, 2), (owned(&["/a", "/a/x"]), 4, true));
+    world.put_and_tell(writer, "/a/z");
+    assert_eq!(list(&mut world, "/a", Some("/a/x"), 2), (owned(&["/a/y", "/a/z"]), 5, false));
+    assert_eq!(list(&mut world, "/a", Some("/a"), 9), (owned(&["/a/x", "/a/y", "/a/z"]), 5, false));
+    assert_eq!(list(&mut world, "/", None, u32::MAX).0.len(), 7);
+    assert_eq!(list(&mut world, "/", Some("/a0"), LIST_NODES_MAX), (vec![], 5, false));
+    assert_eq!(list(&mut world, "/none", None, 1), (vec![], 5, false));
+    for elsewhere in ["/a0/x", "/z", "/"] {
+        let (found, ..) = list(&mut world, "/a", Some(elsewhere), 9);
+        assert_eq!(found.len(), if elsewhere == "/" { 3 } else { 0 }, "after {elsewhere}");
+    }
+    let (first, _, has_more) = list(&mut world, "/", None, 0);
+    assert_eq!((first, has_more), (owned(&["/"]), true), "one at least");
+}

@@ -1,0 +1,243 @@
+//! What is remembered, forgotten and told of changes.
+
+use super::{super::fixture::*, *};
+use crate::{
+    command::{Attach, Command, Condition, LeaseKey, Proposal, Write},
+    id::{LeaseId, Sequence, SessionId},
+};
+
+const UNBOUNDED: LookBounds = LookBounds { bytes: usize::MAX, events: usize::MAX };
+
+/// What is told of all changes after one, in short.
+fn told(state: &State, after: u64, watched: &Watched) -> Vec<(u64, Vec<String>)> {
+    let Look::Found(found) = state.look_after(Revision(after), watched, UNBOUNDED) else { panic!("it is known") };
+    assert_eq!(found.through, state.revision());
+    let event = |Event { path, kind, reason }: &Event| match kind {
+        EventKind::Put(data) => format!("{path} = {}", String::from_utf8_lossy(&data.value)),
+        EventKind::Delete => format!("{path} {reason:?}"),
+    };
+    found.changes.iter().map(|change| (change.revision.0, change.events.iter().map(event).collect())).collect()
+}
+
+fn everything_below() -> Watched {
+    Watched::Subtree(Path::root())
+}
+
+fn attached(at: &str, attach: Attach) -> Write {
+    Write::Put { path: path(at), value: "v".into(), condition: Condition::Any, attach }
+}
+
+#[test]
+fn what_changed_since_is_told_once_and_for_the_subtree_only() {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    fixture.put(session, "/a/x", "1");
+    fixture.put(session, "/b", "1");
+    fixture.put(session, "/a/x", "2");
+    fixture.put(session, "/a/x", "3");
+    fixture.write(session, create_volume("/a/v", 5)).expect("new");
+    let since = |revision, at: &str| fixture.state.changed_since(Revision(revision), &path(at));
+    assert_eq!(since(1, "/a"), Some(vec![children("/a"), data("/a/x"), subtree("/a/v")]));
+    assert_eq!(since(4, "/a/v/deep"), Some(vec![subtree("/a/v")]), "it covers what is asked for");
+    assert_eq!(since(1, "/b"), Some(vec![data("/b"), children("/b")]));
+    assert_eq!(since(5, "/"), Some(vec![]));
+    assert_eq!(since(6, "/"), None, "still to come");
+}
+
+#[test]
+fn the_history_is_bounded_and_says_when_it_does_not_reach_back() {
+    let mut state = State::new(crate::volume::VolumeSettings::DEFAULT);
+    let mut index = 0;
+    let mut apply = |state: &mut State, command| {
+        index += 1;
+        let epoch = state.epoch();
+        state.apply(index, &Proposal { epoch, number: index, time: Default::default(), commands: vec![command] })
+    };
+    apply(&mut state, Command::BeginEpoch { replica: 1, attempt: 1 });
+    apply(&mut state, Command::OpenSession { name: String::new() });
+    let most = State::HISTORY_MAX as u64;
+    let mut last = None;
+    for number in 1..=most + 2 {
+        let write = Command::Write {
+            session: SessionId(1),
+            sequence: Sequence(number),
+            unanswered_from: Sequence(number),
+            write: put("/a", "x"),
+            covers: everything(),
+            carried: Revision(u64::MAX),
+        };
+        last = Some(apply(&mut state, write));
+    }
+    let touched = last.expect("a write").touched;
+    assert!(touched.contains(&RowKey::Change(Revision(2))) && touched.contains(&RowKey::Change(Revision(most + 2))));
+    assert_eq!(state.row(&RowKey::Change(Revision(2))), None);
+    assert!(state.row(&RowKey::Change(Revision(3))).is_some());
+    assert_eq!(state.changed_since(Revision(1), &Path::root()), None, "change 2 is forgotten");
+    assert_eq!(state.changed_since(Revision(2), &Path::root()), Some(vec![data("/a")]));
+    assert_eq!(state.check(), Ok(()));
+    assert_eq!(State::from_rows(state.rows()), Ok(state));
+}
+
+#[test]
+fn events_come_in_the_order_of_paths_and_removals_in_the_opposite() {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    fixture.put(session, "/a/b/c", "1");
+    fixture.put(session, "/a/b/d", "2");
+    fixture.put(session, "/a-b", "3");
+    fixture.write(session, delete("/a", true)).expect("it is there");
+    let all = [
+        (1, vec!["/a = ", "/a/b = ", "/a/b/c = 1"]),
+        (2, vec!["/a/b/d = 2"]),
+        (3, vec!["/a-b = 3"]),
+        (4, vec!["/a/b/d Request", "/a/b/c Request", "/a/b Request", "/a Request"]),
+    ];
+    let all = all.map(|(revision, events)| (revision, events.into_iter().map(str::to_owned).collect::<Vec<_>>()));
+    assert_eq!(told(&fixture.state, 0, &everything_below()), all);
+    assert_eq!(told(&fixture.state, 2, &everything_below()), all[2..]);
+    let node = Watched::Node(path("/a/b"));
+    let of_node = [(1, vec!["/a/b = ".to_owned()]), (4, vec!["/a/b Request".to_owned()])];
+    assert_eq!(told(&fixture.state, 0, &node), of_node, "of the node alone");
+    let subtree = Watched::Subtree(path("/a/b/c"));
+    assert_eq!(told(&fixture.state, 1, &subtree), [(4, vec!["/a/b/c Request".to_owned()])]);
+}
+
+#[test]
+fn a_change_of_settings_is_told_to_nobody_and_passed_by() {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    fixture.write(session, create_volume("/v", 5)).expect("new");
+    assert_eq!(told(&fixture.state, 0, &everything_below()), [(1, vec!["/v = ".to_owned()])]);
+    fixture.write(session, create_volume("/v/w", 5)).expect("new");
+    fixture.write(session, Write::RemoveVolume { path: path("/v") }).expect("a volume");
+    assert_eq!(told(&fixture.state, 2, &everything_below()), []);
+}
+
+#[test]
+fn what_goes_with_a_lease_goes_with_one_change_that_says_why() {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    fixture.acquire(session, "/");
+    let gone = |fixture: &Fixture, after: u64| told(&fixture.state, after, &everything_below()).pop().expect("told").1;
+    for (id, at) in [(1, "/x"), (1, "/y"), (2, "/z")] {
+        if fixture.state.lease(&LeaseKey::Key(LeaseId(id))).is_none() {
+            let ttl = std::time::Duration::from_secs(5);
+            fixture.write(session, Write::GrantLease { id: Some(LeaseId(id)), ttl }).expect("new");
+        }
+        fixture.write(session, attached(at, Attach::Lease(LeaseId(id)))).expect("granted");
+    }
+    fixture.write(session, attached("/s", Attach::Session)).expect("acquired");
+    fixture.write(session, Write::RevokeLease { id: LeaseId(1) }).expect("granted");
+    assert_eq!(gone(&fixture, 4), ["/y Revoked", "/x Revoked"]);
+    let key = LeaseKey::Key(LeaseId(2));
+    let lease = fixture.state.lease(&key).expect("granted").clone();
+    let (incarnation, horizon) = (lease.incarnation, lease.horizon);
+    fixture.run(Command::Expire { lease: key, incarnation, horizon });
+    let remove = Command::Remove { leases: fixture.state.orphaned().collect() };
+    fixture.run(remove);
+    assert_eq!(gone(&fixture, 5), ["/z Expired"]);
+    fixture.run(Command::CloseSession { session });
+    // A replica that is made anew knows why it ended.
+    fixture.state = State::from_rows(fixture.state.rows()).expect("the rows of a state");
+    let remove = Command::Remove { leases: fixture.state.orphaned().collect() };
+    fixture.run(remove);
+    assert_eq!(gone(&fixture, 6), ["/s Revoked"], "a session that is closed does not expire");
+}
+
+#[test]
+fn the_reason_of_an_end_is_forgotten_with_the_last_node_that_it_was_for() {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    let other = fixture.open();
+    fixture.acquire(session, "/");
+    fixture.write(session, attached("/s", Attach::Session)).expect("acquired");
+    fixture.run(Command::CloseSession { session });
+    fixture.put(other, "/s", "mine");
+    assert_eq!(fixture.state.orphaned().count(), 0);
+    assert_eq!(told(&fixture.state, 1, &everything_below()), [(2, vec!["/s = mine".to_owned()])]);
+}
+
+#[test]
+fn a_look_stops_between_changes_and_comes_to_the_end() {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    for at in ["/a/b", "/a/c", "/d", "/a/b"] {
+        fixture.put(session, at, "value");
+    }
+    let looks = |watched: Watched, bounds: LookBounds| {
+        let (mut after, mut looks) = (Revision(0), Vec::new());
+        while after < fixture.state.revision() {
+            let Look::Found(found) = fixture.state.look_after(after, &watched, bounds) else { panic!("known") };
+            after = found.through;
+            looks.push((found.changes.iter().map(|change| change.events.len()).collect::<Vec<_>>(), after.0));
+        }
+        looks
+    };
+    let little = LookBounds { bytes: 1, ..UNBOUNDED };
+    let ones = vec![(vec![2], 1), (vec![1], 2), (vec![1], 3), (vec![1], 4)];
+    assert_eq!(looks(everything_below(), little), ones, "one change at least, and whole");
+    assert_eq!(looks(Watched::Node(path("/d")), little), [(vec![1], 4)], "what is not watched has no weight");
+    let short = LookBounds { events: 1, ..UNBOUNDED };
+    assert_eq!(looks(Watched::Node(path("/d")), short), [(vec![], 1), (vec![], 2), (vec![1], 3), (vec![], 4)]);
+    assert_eq!(looks(everything_below(), UNBOUNDED), [(vec![2, 1, 1, 1], 4)]);
+}
+
+#[test]
+fn what_is_forgotten_is_not_told_and_a_later_watch_is() {
+    let mut fixture = Fixture::new();
+    fixture.state = State::new(crate::volume::VolumeSettings::DEFAULT).with_history(2);
+    fixture.rows = fixture.state.rows().collect();
+    fixture.run(Command::BeginEpoch { replica: 1, attempt: 1 });
+    let session = fixture.open();
+    for at in ["/a", "/b", "/c", "/d"] {
+        fixture.put(session, at, "");
+    }
+    let look = |after| fixture.state.look_after(Revision(after), &Watched::Node(path("/none")), UNBOUNDED);
+    assert_eq!((look(0), look(1)), (Look::Forgotten(Revision(2)), Look::Forgotten(Revision(2))));
+    let nothing = |through| Look::Found(Changes { changes: vec![], through: Revision(through) });
+    assert_eq!((look(2), look(4), look(9)), (nothing(4), nothing(4), nothing(9)), "it may be still to come");
+    assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state.clone()), "how much is kept is kept");
+}
+
+/// Puts a value of this many mebibytes.
+fn put_heavy(fixture: &mut Fixture, at: &str, mebibytes: usize) {
+    let session = SessionId(1);
+    let (value, sequence) = (vec![0; mebibytes << 20].into(), fixture.next_sequence(session));
+    let write = Write::put(path(at), value);
+    let (covers, carried) = (everything(), Revision(u64::MAX));
+    let command = Command::Write { session, sequence, unanswered_from: sequence, write, covers, carried };
+    let proposal = Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands: vec![command] };
+    fixture.state.apply(fixture.state.applied_index() + 1, &proposal);
+    assert_eq!(fixture.state.check(), Ok(()));
+}
+
+#[test]
+fn the_history_is_bounded_by_weight_too() {
+    let mut fixture = Fixture::new();
+    fixture.open();
+    let fit = State::HISTORY_BYTES_MAX / (4 << 20) - 1;
+    (0..fit).for_each(|_| put_heavy(&mut fixture, "/a", 4));
+    assert_eq!(fixture.state.history_start(), Revision(0));
+    put_heavy(&mut fixture, "/a", 4);
+    assert_eq!(fixture.state.history_start(), Revision(1), "the rest of what the last would have needed");
+    (0..fit).for_each(|_| put_heavy(&mut fixture, "/a", 0));
+    assert_eq!(fixture.state.history_start(), Revision(1), "what is small pushes nothing out");
+}
+
+#[test]
+fn whoever_watches_what_is_too_much_to_be_told_starts_over() {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    fixture.put(session, "/b", "1");
+    put_heavy(&mut fixture, "/a/x", 9);
+    fixture.rows = fixture.state.rows().collect();
+    fixture.put(session, "/b", "2");
+    let look = |after, watched| fixture.state.look_after(Revision(after), &watched, UNBOUNDED);
+    let Look::Found(found) = look(0, everything_below()) else { panic!("the first change is known") };
+    assert_eq!((found.changes.len(), found.through), (1, Revision(1)), "what came before it is told first");
+    assert_eq!(look(1, everything_below()), Look::Forgotten(Revision(2)));
+    assert_eq!(look(1, Watched::Node(path("/a/x"))), Look::Forgotten(Revision(2)));
+    let Look::Found(found) = look(0, Watched::Node(path("/b"))) else { panic!("it is about others") };
+    assert_eq!((found.changes.len(), found.through), (2, Revision(3)));
+    assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state.clone()));
+}

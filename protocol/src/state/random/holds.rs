@@ -1,0 +1,17 @@
+//! Random holds.
+
+use super::*;
+use crate::{hold::HoldMode, id::HoldId};
+
+/// On few nodes, so that they meet.
+pub(super) fn random_hold(random: &mut Random, state: &State) -> Write {
+    let mode = random.pick(&[HoldMode::Shared, HoldMode::Shared, HoldMode::Exclusive]);
+    let wait = !random.one_in(4);
+    let holds: Vec<(HoldId, Path)> = state.holds().map(|(id, path, _)| (id, path.clone())).collect();
+    if holds.is_empty() || random.one_in(2) {
+        let path = random.pick(&paths()[..2]);
+        return Write::Lock { path, mode, wait, delay: Duration::from_millis(500 * random.below(3)) };
+    }
+    let (hold, path) = random.pick(&holds);
+    if random.one_in(2) { Write::Convert { path, hold, mode, wait } } else { Write::Unlock { path, hold } }
+}

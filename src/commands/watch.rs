@@ -1,0 +1,166 @@
+//! `watch PATH`: a line for each thing that happens, until it is told to stop.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use clap::Args;
+use leasehold_client_cache::{
+    Event, EventKind, Path, Reason, Revision, Told, Value, Watch as Watching, WatchError, WatchOptions,
+};
+use serde::Serialize;
+
+use super::kept::Stop;
+use crate::{
+    cli,
+    context::Context,
+    exit::Failure,
+    output::{Output, Text, visible},
+};
+
+/// `watch PATH`
+#[derive(Debug, Args)]
+pub(crate) struct Watch {
+    /// The node; what lies below it is watched too
+    #[arg(value_parser = cli::path)]
+    pub(crate) path: Path,
+    /// The first revision that is told: one that was, or one to come; from now on unless told otherwise
+    #[arg(long, value_name = "N")]
+    from: Option<u64>,
+    /// The node alone
+    #[arg(long)]
+    node: bool,
+    /// Say how far everything has been told: when it begins, and every few seconds while nothing happens
+    #[arg(long)]
+    progress: bool,
+}
+
+/// What happened to a node.
+#[derive(Debug, Serialize)]
+struct EventLine {
+    revision: u64,
+    kind: &'static str,
+    path: Path,
+    reason: &'static str,
+    value: Option<String>,
+    encoding: Option<&'static str>,
+}
+
+impl EventLine {
+    fn new(revision: Revision, event: Event) -> Self {
+        let reason = match event.reason {
+            Reason::Request => "request",
+            Reason::Expired => "expired",
+            Reason::Revoked => "revoked",
+        };
+        let (kind, value) = match event.kind {
+            EventKind::Put(data) => ("put", Some(text_of(&data.value))),
+            EventKind::Delete => ("delete", None),
+        };
+        let (value, encoding) = value.unzip();
+        Self { revision: revision.0, kind, path: event.path, reason, value, encoding }
+    }
+}
+
+/// A value as text, and how it is written.
+fn text_of(value: &Value) -> (String, &'static str) {
+    match std::str::from_utf8(value) {
+        Ok(text) => (text.to_owned(), "utf8"),
+        Err(_) => (BASE64_STANDARD.encode(value), "base64"),
+    }
+}
+
+impl Text for EventLine {
+    fn text(&self, out: &mut Vec<u8>) {
+        let mut line = format!("{} {} {}", self.revision, self.kind, visible(self.path.as_str()));
+        if self.reason != "request" {
+            line = format!("{line} ({})", self.reason);
+        }
+        if let Some(value) = &self.value {
+            line = format!("{line} {}", visible(value));
+        }
+        out.extend_from_slice(format!("{}\n", line.trim_end()).as_bytes());
+    }
+}
+
+/// Everything has been told up to a revision.
+#[derive(Debug, Serialize)]
+struct ProgressLine {
+    revision: u64,
+    kind: &'static str,
+}
+
+impl Text for ProgressLine {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("{} {}\n", self.revision, self.kind).as_bytes());
+    }
+}
+
+impl Watch {
+    /// Goes on until it is told to stop, which is no failure, or until it is not known any more what happened, which is.
+    pub(crate) async fn run(self, context: &Context) -> Result<(), Failure> {
+        let stop = Stop::listen()?;
+        let watching = async {
+            let client = context.client().await?;
+            let from = self.from.map(Revision);
+            let options = WatchOptions { from, recursive: !self.node, ..WatchOptions::default() };
+            let watch = client.watch(&self.path, options).await.map_err(|error| watch_failure(&error))?;
+            self.tell(watch, context.output).await
+        };
+        tokio::select! {
+            biased;
+            () = stop.told() => Ok(()),
+            ended = watching => ended,
+        }
+    }
+
+    async fn tell(&self, mut watch: Watching, output: Output) -> Result<(), Failure> {
+        let say = |revision: Revision| {
+            if self.progress {
+                output.answer(&ProgressLine { revision: revision.0, kind: "progress" });
+            }
+        };
+        if self.from.is_none() {
+            say(Revision(watch.resume_from().0.saturating_sub(1)));
+        }
+        loop {
+            match watch.next().await.map_err(|error| watch_failure(&error))? {
+                Told::Change(change) => {
+                    let revision = change.revision;
+                    change.events.into_iter().for_each(|event| output.answer(&EventLine::new(revision, event)));
+                }
+                Told::Progress(revision) => say(revision),
+            }
+        }
+    }
+}
+
+/// Why nothing more is told.
+fn watch_failure(error: &WatchError) -> Failure {
+    match error {
+        WatchError::Compacted { .. } => Failure::refused("compacted", error),
+        WatchError::Refused(refusal) => Failure::from_refusal(refusal),
+        WatchError::Unavailable { .. } | WatchError::TimedOut { .. } => Failure::unavailable(error),
+        WatchError::OtherAnswer => Failure::refused("other_answer", error),
+        WatchError::Closed => Failure::refused("session_gone", error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(value: Option<&str>, reason: &'static str) -> String {
+        let value = value.map(str::to_owned);
+        let kind = if value.is_some() { "put" } else { "delete" };
+        let line = EventLine { revision: 7, kind, path: Path::root(), reason, value, encoding: None };
+        let mut out = Vec::new();
+        line.text(&mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn a_line_says_what_happened_and_why_if_nobody_asked_for_it() {
+        assert_eq!(line(Some("two words"), "request"), "7 put / two words\n");
+        assert_eq!(line(Some(""), "request"), "7 put /\n");
+        assert_eq!(line(Some("a\nb"), "request"), "7 put / a\u{fffd}b\n", "one line, whatever was written");
+        assert_eq!(line(None, "expired"), "7 delete / (expired)\n");
+    }
+}

@@ -1,0 +1,146 @@
+//! *Watchers are told what happened* (the six properties of etcd's robustness tests, `tests/robustness/validate/watch.go`): changes come
+//! in order, each once, whole, none left out; a watch is resumed from any change that was told, and from any progress mark.
+//!
+//! What happened is learned twice: from the events that the true state remembers, and from its nodes. A tree that is kept by the events
+//! alone must be the state's.
+
+use std::collections::BTreeMap;
+
+use leasehold_protocol::{
+    change::{Change, Changes, Event, EventKind, Watched},
+    id::Revision,
+    message::Listed,
+    object::Data,
+    path::Path,
+    state::State,
+};
+
+/// All nodes, with their data.
+pub(crate) type Tree = BTreeMap<Path, Data>;
+
+/// A tree is kept for every so many changes, to find any other from.
+const KEPT_EVERY: u64 = 64;
+
+/// Everything that ever happened.
+#[derive(Debug)]
+pub(crate) struct Happened {
+    /// The changes, from revision 1 on.
+    changes: Vec<Change>,
+    tree: Tree,
+    kept: BTreeMap<u64, Tree>,
+}
+
+/// What an event makes of a tree.
+pub(crate) fn happen(tree: &mut Tree, event: &Event) {
+    match &event.kind {
+        EventKind::Put(data) => tree.insert(event.path.clone(), data.clone()),
+        EventKind::Delete => tree.remove(&event.path),
+    };
+}
+
+fn tree_of(state: &State) -> Tree {
+    let nodes = state.nodes_from(&Path::root());
+    nodes.map(|(path, node)| (path.clone(), Data { value: node.value.clone(), stat: node.stat() })).collect()
+}
+
+impl Happened {
+    pub(crate) fn new(truth: &State) -> Self {
+        let tree = tree_of(truth);
+        Self { changes: Vec::new(), kept: BTreeMap::from([(0, tree.clone())]), tree }
+    }
+
+    /// The last change.
+    pub(crate) fn revision(&self) -> Revision {
+        Revision(self.changes.len() as u64)
+    }
+
+    /// An entry was applied: what happened with it makes of the tree what it is now.
+    pub(crate) fn learn(&mut self, truth: &State) -> Result<(), String> {
+        let from = self.revision();
+        let changes = truth.events_after(from).ok_or("one entry made more changes than the history keeps")?;
+        for (revision, events) in changes {
+            let events = events.ok_or("a change of this size cannot happen here")?.to_vec();
+            events.iter().for_each(|event| happen(&mut self.tree, event));
+            self.changes.push(Change { revision, events });
+            if revision.0.is_multiple_of(KEPT_EVERY) {
+                self.kept.insert(revision.0, self.tree.clone());
+            }
+        }
+        if self.revision() != truth.revision() {
+            return Err(format!("changes are told up to {}: expected {}", self.revision(), truth.revision()));
+        }
+        if from != truth.revision() && self.tree != tree_of(truth) {
+            return Err(format!("the events up to {} do not lead to the nodes that there are", truth.revision()));
+        }
+        Ok(())
+    }
+
+    /// What was there at a revision.
+    fn at(&self, revision: Revision) -> Tree {
+        let revision = revision.min(self.revision());
+        let (from, mut tree) =
+            self.kept.range(..=revision.0).next_back().map(|(from, tree)| (*from, tree.clone())).unwrap_or_default();
+        for change in &self.changes[place(from)..place(revision.0)] {
+            change.events.iter().for_each(|event| happen(&mut tree, event));
+        }
+        tree
+    }
+
+    /// Whether that is all that a watcher has to be told after what it was told before, and no more.
+    pub(crate) fn check_told(&self, watched: &Watched, after: Revision, told: &Changes) -> Result<(), String> {
+        if told.through > self.revision().max(after) || told.through < after {
+            let last = self.revision();
+            return Err(format!(
+                "told through {} after {after}: expected no less, and no more than {last}",
+                told.through
+            ));
+        }
+        let of_interest = |change: &Change| {
+            let events: Vec<Event> =
+                change.events.iter().filter(|event| watched.includes(&event.path)).cloned().collect();
+            (!events.is_empty()).then_some(Change { revision: change.revision, events })
+        };
+        let (from, to) = (place(after.0).min(self.changes.len()), place(told.through.0).min(self.changes.len()));
+        let expected: Vec<Change> = self.changes[from..to].iter().filter_map(of_interest).collect();
+        if told.changes != expected {
+            return Err(format!("{watched:?} after {after} is told {told:?}: expected {expected:?}"));
+        }
+        Ok(())
+    }
+
+    /// Whether a page of a list is what was there, and not before what was acknowledged when it was asked for.
+    pub(crate) fn check_page(
+        &self,
+        (top, after): (&Path, Option<&Path>),
+        acknowledged: Revision,
+        page: &Listed,
+    ) -> Result<(), String> {
+        if page.revision < acknowledged || page.revision > self.revision() {
+            return Err(format!("a list at {}: expected {acknowledged} to {}", page.revision, self.revision()));
+        }
+        let last = page.nodes.last().map(|(path, _)| path).filter(|_| page.has_more);
+        let mut expected = self.at(page.revision);
+        expected.retain(|path, _| {
+            let is_after = after.is_none_or(|after| path > after);
+            top.contains(path) && is_after && last.is_none_or(|last| path <= last)
+        });
+        if !page.nodes.iter().map(|(path, data)| (path, data)).eq(&expected) {
+            return Err(format!("a list of {top} after {after:?} is {page:?}: expected {expected:?}"));
+        }
+        Ok(())
+    }
+
+    /// Whether a mirrored subtree is what was there at the revision that it claims to show.
+    pub(crate) fn check_mirror(&self, top: &Path, mirrored: &Tree, at: Revision) -> Result<(), String> {
+        let mut expected = self.at(at);
+        expected.retain(|path, _| top.contains(path));
+        if *mirrored != expected {
+            return Err(format!("a mirror of {top} at {at} is {mirrored:?}: expected {expected:?}"));
+        }
+        Ok(())
+    }
+}
+
+fn place(revision: u64) -> usize {
+    usize::try_from(revision).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,55 @@
+//! The end of a run: everything is asked for, and judged.
+
+use crate::{event::Event, invariants, profile::SECOND, world::World};
+
+impl World {
+    /// Nothing may be waiting any more. Every client reads everything.
+    pub(crate) fn ask(&mut self) {
+        self.oracle.ask_for_all();
+        self.asked_at = self.oracle.truth.revision();
+        for client in 0..self.clients.len() {
+            self.demand(invariants::healing::check_nothing_waits(&self.clients[client], self.healed_in));
+            self.clients[client].last_read.clear();
+            self.ask_watches(client);
+            for object in self.profile.objects.clone() {
+                self.read(client, object);
+            }
+        }
+    }
+
+    pub(crate) fn judge(&mut self) {
+        for client in 0..self.clients.len() {
+            let held = invariants::healing::check_all_current(&self.clients[client], &self.oracle);
+            self.demand(held);
+        }
+        self.demand(invariants::owners::check_leases(&self.clients, &self.oracle.truth));
+        self.demand(invariants::owners::check_key_leases(&self.clients, &self.oracle.truth));
+        self.demand(invariants::holds::check_owners(&self.clients, &self.oracle.truth));
+        // A lease can be lost at any time: what that has just brought about need not be known to everybody yet.
+        let are_told = self.now > self.holds_changed_at + 2 * SECOND;
+        for place in (0..self.clients.len()).filter(|_| are_told) {
+            self.demand(invariants::holds::check_known(&self.clients[place], &self.oracle.truth));
+        }
+        let (granted, late) = self.oracle.granted;
+        self.tally.add_many("holds granted", granted);
+        self.tally.add_many("holds granted to those that had waited", late);
+        for client in 0..self.clients.len() {
+            self.judge_watches(client, self.asked_at);
+            self.forget_writes(client);
+        }
+        self.demand(invariants::linearizability::check(&self.told));
+        if self.profile.is_long {
+            self.after(700 * SECOND, Event::JudgeSessions);
+        } else {
+            self.is_over = true;
+        }
+    }
+
+    /// Nobody has asked for anything in more than a session's term.
+    pub(crate) fn judge_sessions(&mut self) {
+        let may_be_lost = |client| self.is_put_down_to_clocks(client);
+        let held = invariants::owners::check_sessions(&self.clients, &self.oracle.truth, may_be_lost);
+        self.demand(held);
+        self.is_over = true;
+    }
+}

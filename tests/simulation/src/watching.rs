@@ -1,0 +1,294 @@
+//! Applications that watch: from now on, from what they were told once, or from a list that they keep up to date from there on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_protocol::{
+    change::{Changes, Watched},
+    holder::{Input, Ticket, WatchError, WatchId},
+    id::Revision,
+    message::{Answer, Body, CHANGES_BYTES_MAX, Header, LIST_NODES_MAX, Listed, Request, Response},
+    path::Path,
+};
+
+use crate::{
+    client::Client,
+    event::Up,
+    invariants::watches::{Tree, happen},
+    world::World,
+};
+
+/// More than this are never open at once at one client.
+const WATCHES_MAX: usize = 4;
+
+/// The tickets of what an application asks without the holder begin here.
+const OWN_TICKETS: u64 = 1 << 48;
+
+/// A watch of the application.
+#[derive(Debug, Clone)]
+pub(crate) struct OpenWatch {
+    watched: Watched,
+    /// What it was told up to, or began after. None before it is told where it begins.
+    told: Option<Revision>,
+    /// What had been acknowledged when it began: *now* is no earlier.
+    acknowledged: Revision,
+    /// It takes little at a time, and may be far behind: what it had been told when everything was asked for in the end.
+    is_small: bool,
+    asked_when_told: Option<Revision>,
+    /// It waits to be told more.
+    waits: bool,
+    mirror: Option<Mirror>,
+}
+
+/// A subtree that is kept in memory.
+#[derive(Debug, Clone)]
+struct Mirror {
+    top: Path,
+    nodes: Tree,
+    /// The last path of each page but the last, and the revision of the page.
+    pages: Vec<(Option<Path>, Revision)>,
+}
+
+impl Mirror {
+    /// What was there when the page was made that a path would be on.
+    fn listed_at(&self, path: &Path) -> Revision {
+        let page = self.pages.iter().find(|(last, _)| last.as_ref().is_none_or(|last| path <= last));
+        page.map_or(Revision(0), |(_, revision)| *revision)
+    }
+
+    fn first(&self) -> Revision {
+        self.pages.first().map_or(Revision(0), |(_, revision)| *revision)
+    }
+
+    fn last(&self) -> Revision {
+        self.pages.last().map_or(Revision(0), |(_, revision)| *revision)
+    }
+
+    /// Each node is changed only by what happened after it was listed.
+    fn follow(&mut self, changes: &Changes) {
+        for change in &changes.changes {
+            for event in &change.events {
+                if change.revision > self.listed_at(&event.path) {
+                    happen(&mut self.nodes, event);
+                }
+            }
+        }
+    }
+}
+
+/// A list that is being read.
+#[derive(Debug, Clone)]
+pub(crate) struct Listing {
+    ticket: Ticket,
+    acknowledged: Revision,
+    mirror: Mirror,
+}
+
+/// What a client's application watches.
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    open: BTreeMap<WatchId, OpenWatch>,
+    listing: Option<Listing>,
+    /// Revisions that watches can be resumed from.
+    bookmarks: BTreeSet<Revision>,
+    last_ticket: u64,
+}
+
+impl Watches {
+    fn bookmark(&mut self, changes: &Changes) {
+        self.bookmarks.extend(changes.changes.iter().map(|change| change.revision).chain([changes.through]));
+        while self.bookmarks.len() > 16 {
+            self.bookmarks.pop_first();
+        }
+    }
+}
+
+impl World {
+    /// The application does something about what it watches.
+    pub(crate) fn watch_something(&mut self, place: usize) {
+        let watches = &self.clients[place].watches;
+        let slow = watches.open.iter().find(|(_, watch)| !watch.waits).map(|(id, _)| *id);
+        let first = watches.open.keys().next().copied();
+        match (self.rng.below(10), slow, first) {
+            (0..=4, Some(slow), _) => self.watch_more(place, slow),
+            (5, _, Some(first)) => self.give_up_watch(place, first),
+            _ if self.clients[place].watches.open.len() >= WATCHES_MAX => {}
+            (6, ..) => self.begin_list(place),
+            _ => self.begin_watch(place),
+        }
+    }
+
+    fn begin_watch(&mut self, place: usize) {
+        let path = self.rng.pick(&self.profile.objects).path.clone();
+        let watched = if self.rng.chance(300) { Watched::Node(path) } else { Watched::Subtree(path) };
+        let bookmarks: Vec<Revision> = self.clients[place].watches.bookmarks.iter().copied().collect();
+        let after = match self.rng.below(10) {
+            0..=2 => None,
+            3 => Some(Revision(self.rng.below(self.oracle.truth.revision().0 + 4))),
+            _ if bookmarks.is_empty() => None,
+            _ => Some(*self.rng.pick(&bookmarks)),
+        };
+        self.watch(place, watched, after, None);
+    }
+
+    fn watch(&mut self, place: usize, watched: Watched, after: Option<Revision>, mirror: Option<Mirror>) {
+        let bytes_max = *self.rng.pick(&[1, 200, CHANGES_BYTES_MAX]);
+        let acknowledged = self.oracle.acknowledged;
+        let client = &mut self.clients[place];
+        client.numbers += 1;
+        let watch = WatchId(client.numbers);
+        let open = OpenWatch {
+            watched: watched.clone(),
+            told: after,
+            acknowledged,
+            is_small: bytes_max < CHANGES_BYTES_MAX,
+            asked_when_told: None,
+            waits: true,
+            mirror,
+        };
+        client.watches.open.insert(watch, open);
+        self.tally.add("watches begun");
+        self.step_holder(place, Input::Watch { watch, watched, after, bytes_max });
+    }
+
+    fn watch_more(&mut self, place: usize, watch: WatchId) {
+        if let Some(open) = self.clients[place].watches.open.get_mut(&watch) {
+            open.waits = true;
+            self.step_holder(place, Input::WatchMore(watch));
+        }
+    }
+
+    fn give_up_watch(&mut self, place: usize, watch: WatchId) {
+        self.clients[place].watches.open.remove(&watch);
+        self.tally.add("watches given up");
+        self.step_holder(place, Input::GiveUpWatch(watch));
+    }
+
+    /// The application is told what has happened. True if it wants more at once.
+    pub(crate) fn told(&mut self, place: usize, watch: WatchId, changes: &Changes) -> bool {
+        let wants_more = self.is_healing || self.rng.chance(700);
+        self.tally.add_many("changes told to watchers", changes.changes.len() as u64);
+        if changes.changes.is_empty() {
+            self.tally.add("progress marks");
+        }
+        let Some(open) = self.clients[place].watches.open.get_mut(&watch) else {
+            self.demand(Err(format!("client {place} is told of {watch:?}, which it does not watch")));
+            return false;
+        };
+        let happened = &self.oracle.happened;
+        let is_asked = std::mem::replace(&mut open.waits, wants_more);
+        let held = match open.told {
+            _ if !is_asked => Err("it was told more than it asked for".to_owned()),
+            Some(after) => happened.check_told(&open.watched, after, changes),
+            None if changes.through < open.acknowledged || !changes.changes.is_empty() => {
+                Err(format!("it begins with {changes:?}: expected no changes, and {} or later", open.acknowledged))
+            }
+            None => Ok(()),
+        };
+        open.told = Some(changes.through);
+        let mirrored = open.mirror.as_mut().map_or(Ok(()), |mirror| {
+            mirror.follow(changes);
+            let is_whole = changes.through >= mirror.last();
+            if is_whole { happened.check_mirror(&mirror.top, &mirror.nodes, changes.through) } else { Ok(()) }
+        });
+        self.clients[place].watches.bookmark(changes);
+        self.demand(held.and(mirrored).map_err(|what| format!("client {place}, {watch:?}: {what}")));
+        wants_more
+    }
+
+    /// A watch of the application is over.
+    pub(crate) fn watch_lost(&mut self, place: usize, watch: WatchId, error: &WatchError) {
+        let Some(open) = self.clients[place].watches.open.remove(&watch) else {
+            return self.demand(Err(format!("client {place} loses {watch:?}, which it does not watch")));
+        };
+        let start = self.oracle.truth.history_start();
+        match error {
+            WatchError::Compacted { after, .. } if open.told == Some(*after) && *after < start => {
+                self.tally.add("watches that had to start over");
+                self.clients[place].watches.bookmarks.retain(|revision| *revision >= start);
+            }
+            WatchError::Closed => {}
+            error => {
+                self.demand(Err(format!("client {place} loses {open:?}: {error}, and all is known after {start}")))
+            }
+        }
+    }
+
+    /// The application reads a subtree, to keep it in memory from then on.
+    fn begin_list(&mut self, place: usize) {
+        let top = self.rng.pick(&self.profile.objects).path.clone();
+        self.list_page(place, Mirror { top, nodes: Tree::new(), pages: Vec::new() });
+    }
+
+    fn list_page(&mut self, place: usize, mirror: Mirror) {
+        let nodes_max = *self.rng.pick(&[1, 2, LIST_NODES_MAX]);
+        let client = &mut self.clients[place];
+        let Some(connection) = client.connection else { return };
+        client.watches.last_ticket += 1;
+        let ticket = Ticket(OWN_TICKETS + client.watches.last_ticket);
+        let after = mirror.pages.last().and_then(|(last, _)| last.clone());
+        let body = Body::List { path: mirror.top.clone(), after, nodes_max };
+        client.watches.listing = Some(Listing { ticket, acknowledged: self.oracle.acknowledged, mirror });
+        self.send_up(connection, Up::Request(ticket, Box::new(Request { header: Header::default(), body })));
+    }
+
+    /// An answer to what the application asked without the holder. False if the holder is to have it.
+    pub(crate) fn hears_of_list(&mut self, place: usize, ticket: Ticket, response: &Response) -> bool {
+        if ticket.0 < OWN_TICKETS {
+            return false;
+        }
+        let listing = self.clients[place].watches.listing.take_if(|listing| listing.ticket == ticket);
+        if let (Some(listing), Ok(Answer::Listed(page))) = (listing, &response.result) {
+            self.listed(place, listing, page);
+        }
+        true
+    }
+
+    fn listed(&mut self, place: usize, Listing { acknowledged, mut mirror, .. }: Listing, page: &Listed) {
+        self.tally.add("pages of lists");
+        let after = mirror.pages.last().and_then(|(last, _)| last.clone());
+        let held = self.oracle.happened.check_page((&mirror.top, after.as_ref()), acknowledged, page);
+        let in_order = if page.revision < mirror.last() { Err("a later page is older".to_owned()) } else { Ok(()) };
+        self.demand(held.and(in_order).map_err(|what| format!("client {place}: {what}")));
+        mirror.nodes.extend(page.nodes.iter().cloned());
+        let last = page.nodes.last().map(|(path, _)| path.clone()).filter(|_| page.has_more);
+        mirror.pages.push((last, page.revision));
+        if page.has_more {
+            self.list_page(place, mirror);
+        } else if self.clients[place].is_open && !self.is_healing {
+            self.tally.add("mirrors");
+            self.watch(place, Watched::Subtree(mirror.top.clone()), Some(mirror.first()), Some(mirror));
+        }
+    }
+
+    /// Faults are over: whoever has been told something wants to hear more.
+    pub(crate) fn all_watch_on(&mut self, place: usize) {
+        let watches = &self.clients[place].watches.open;
+        let slow: Vec<WatchId> = watches.iter().filter(|(_, watch)| !watch.waits).map(|(id, _)| *id).collect();
+        for watch in slow {
+            self.watch_more(place, watch);
+        }
+    }
+
+    /// Nothing happens any more that anybody asked for.
+    pub(crate) fn ask_watches(&mut self, place: usize) {
+        for watch in self.clients[place].watches.open.values_mut() {
+            watch.asked_when_told = watch.told;
+        }
+    }
+
+    /// Everybody has been told everything that happened before a while ago, or gets there little by little. Nobody watches any more.
+    pub(crate) fn judge_watches(&mut self, place: usize, asked: Revision) {
+        let moves_on = |watch: &OpenWatch| watch.is_small && watch.told > watch.asked_when_told;
+        let late = |watch: &OpenWatch| watch.told.is_none_or(|told| told < asked) && !moves_on(watch);
+        let Client { is_open, watches, .. } = &self.clients[place];
+        let behind: Vec<&OpenWatch> = watches.open.values().filter(|watch| *is_open && late(watch)).collect();
+        let held = match behind.first() {
+            Some(watch) => Err(format!("client {place} has not been told of {asked} in the end: {watch:?}")),
+            None => Ok(()),
+        };
+        self.demand(held);
+        while let Some(watch) = self.clients[place].watches.open.keys().next().copied() {
+            self.give_up_watch(place, watch);
+        }
+    }
+}
