@@ -261,11 +261,11 @@ fn no_file_names_the_machine_that_it_was_written_on() {
 fn the_protocol_page_names_every_message_and_command() {
     let page = read("docs/PROTOCOL.md");
     let (messages, commands) = (read("protocol/src/message.rs"), read("protocol/src/command.rs"));
-    let inspections = read("protocol/src/message/inspect.rs");
+    let (inspections, refusals) = (read("protocol/src/message/inspect.rs"), read("protocol/src/message/refusal.rs"));
     let enums = [
         (&messages, "Body"),
         (&messages, "Answer"),
-        (&messages, "Refusal"),
+        (&refusals, "Refusal"),
         (&inspections, "Inspect"),
         (&commands, "Command"),
         (&commands, "Write"),

@@ -33,9 +33,10 @@ async fn counts(client: &Client) -> (usize, usize) {
 }
 
 async fn until_counts(client: &Client, expected: (usize, usize)) {
+    let mut looks = tokio::time::interval(Duration::from_millis(1));
     within(async {
         while counts(client).await != expected {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            looks.tick().await;
         }
     })
     .await;

@@ -2,13 +2,14 @@
 
 mod holds;
 mod transactions;
+mod writes;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use self::{holds::random_hold, transactions::random_transaction};
+use self::{holds::owner_of, writes::random_write};
 
 use super::{Applied, Look, LookBounds, State, fixture::*};
 use crate::{
@@ -61,52 +62,13 @@ fn paths() -> Vec<Path> {
     all
 }
 
-fn random_write(random: &mut Random, state: &State) -> Write {
-    let path = random.pick(&paths());
-    let condition = match random.below(6) {
-        0 => Condition::Absent,
-        1 => Condition::Revision(Revision(random.below(state.revision().0 + 2))),
-        2 => state.node(&path).map_or(Condition::Any, |node| Condition::Revision(node.modify_revision)),
-        _ => Condition::Any,
-    };
-    let settings = settings(Duration::from_millis(200 + 200 * random.below(60)));
-    let attach = match random.below(8) {
-        0 | 1 => Attach::Lease(LeaseId(random.below(3))),
-        2 | 3 => Attach::Session,
-        4 => Attach::Keep,
-        _ => Attach::Nothing,
-    };
-    if random.one_in(5) {
-        return random_hold(random, state);
-    }
-    match random.below(24) {
-        20.. => Write::Transaction(random_transaction(random, state)),
-        16 | 17 => {
-            let id = if random.one_in(4) { None } else { Some(LeaseId(random.below(3))) };
-            Write::GrantLease { id, ttl: Duration::from_millis(200 + random.below(9000)) }
-        }
-        18 => Write::RevokeLease { id: LeaseId(random.below(3)) },
-        0..=8 => Write::Put { path, value: Value::from(vec![0; random.below(5) as usize]), condition, attach },
-        9..=12 => Write::Delete { path, recursive: random.one_in(2), condition },
-        13 => Write::CreateVolume { path, settings },
-        14 => Write::SetVolume { path, settings },
-        _ => Write::RemoveVolume { path },
-    }
-}
-
 fn random_session(random: &mut Random) -> SessionId {
     SessionId(1 + random.below(6))
 }
 
 fn random_write_command(random: &mut Random, state: &State) -> Command {
     let write = random_write(random, state);
-    let owner = match &write {
-        Write::Convert { hold, .. } | Write::Unlock { hold, .. } if !random.one_in(8) => {
-            state.holds().find(|(id, ..)| id == hold).map(|(_, _, hold)| hold.session)
-        }
-        _ => None,
-    };
-    let session = owner.unwrap_or_else(|| random_session(random));
+    let session = owner_of(&write, random, state).unwrap_or_else(|| random_session(random));
     let lowest = state.session(session).map_or(1, |session| session.unanswered_from.0);
     let far = if random.one_in(20) { State::ANSWERS_MAX } else { 0 };
     let sequence = Sequence((lowest + far + random.below(8)).saturating_sub(1));

@@ -37,6 +37,7 @@ impl World {
             self.judge_watches(client, self.asked_at);
             self.forget_writes(client);
         }
+        self.is_judged = true;
         self.demand(invariants::linearizability::check(&self.told));
         if self.profile.is_long {
             self.after(700 * SECOND, Event::JudgeSessions);

@@ -113,10 +113,8 @@ impl Oracle {
                 self.entry_of.entry(written.revision).or_insert(index);
                 self.once.took_effect((*session, *sequence), written.revision)?;
             }
-            if let (
-                Command::Write { session, sequence, .. },
-                Outcome::Written(Err(WriteRefusal::NoVolumeLease { .. })),
-            ) = (command, outcome)
+            if let (Command::Write { session, sequence, .. }, Outcome::Written(Err(refusal))) = (command, outcome)
+                && let WriteRefusal::NoVolumeLease { .. } = innermost(refusal)
             {
                 self.once.was_misplaced((*session, *sequence));
             }
@@ -161,3 +159,11 @@ impl Oracle {
 
 /// Names a write in the log.
 pub(crate) type WriteKey = (SessionId, Sequence);
+
+/// Why an operation of a transaction was refused, if it was one.
+fn innermost(refusal: &WriteRefusal) -> &WriteRefusal {
+    match refusal {
+        WriteRefusal::Operation { refusal, .. } => refusal,
+        refusal => refusal,
+    }
+}

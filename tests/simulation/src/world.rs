@@ -77,6 +77,8 @@ pub(crate) struct World {
     pub(crate) holds_changed_at: u64,
     /// What had happened when everything was asked for in the end.
     pub(crate) asked_at: Revision,
+    /// The histories have been judged. Sessions are yet to be, in a long world.
+    pub(crate) is_judged: bool,
     pub(crate) lives: u64,
     pub(crate) requests: u64,
     pub(crate) trace: Trace,
@@ -210,6 +212,7 @@ impl World {
             healed_in: 0,
             holds_changed_at: 0,
             asked_at: Revision(0),
+            is_judged: false,
             lives: 0,
             requests: 0,
             trace: Trace::new(plan.keeps_trace),

@@ -1,3 +1,5 @@
+//! Holds: granted in order, beside those that they go with, under leases that live.
+
 use super::{super::fixture::*, *};
 use crate::{
     command::{Command, Outcome, Write},

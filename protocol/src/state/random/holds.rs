@@ -15,3 +15,13 @@ pub(super) fn random_hold(random: &mut Random, state: &State) -> Write {
     let (hold, path) = random.pick(&holds);
     if random.one_in(2) { Write::Convert { path, hold, mode, wait } } else { Write::Unlock { path, hold } }
 }
+
+/// Whose hold the write is about, most of the time.
+pub(super) fn owner_of(write: &Write, random: &mut Random, state: &State) -> Option<SessionId> {
+    match write {
+        Write::Convert { hold, .. } | Write::Unlock { hold, .. } if !random.one_in(8) => {
+            state.holds().find(|(id, ..)| id == hold).map(|(_, _, hold)| hold.session)
+        }
+        _ => None,
+    }
+}
