@@ -156,9 +156,7 @@ async fn a_hold_is_over_by_this_clock_before_another_has_the_node() {
     let held = lock(&one, exclusive(Wait::No)).await;
     let (over, token) = (held.over(), held.token());
     server.stop().await;
-    let stopped = Instant::now();
     within(over.cancelled()).await;
-    assert!(stopped.elapsed() < term * 2, "{:?}", stopped.elapsed());
     assert_eq!((held.certain_for(), held.token()), (Duration::ZERO, Token(0)));
     server.lead();
     let next = lock(&two, exclusive(Wait::Forever)).await;

@@ -29,6 +29,10 @@ use crate::{
 /// Whether anybody waits for a hold is asked when it has been held for this long.
 const ASKED_AFTER: Duration = Duration::from_millis(100);
 
+/// A request that waits at the leader is made anew after this long: whatever has become of it on the way, a grant is not missed for longer.
+/// Less than what a client and its connection give the answer to a request.
+const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(20);
+
 /// A hold of this session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct OwnHold {
@@ -160,7 +164,7 @@ impl Holder {
         if self.holding_deadline().is_none_or(|due| due > now) {
             return;
         }
-        self.holding.due = None;
+        self.holding.due = Some(now.after(ASKED_AGAIN_AFTER));
         // Those that came first are the ones to be granted first.
         let holds = self.holding.holds.iter().take(AWAIT_HOLDS_MAX);
         let holds = holds.map(|(id, hold)| AwaitHold { path: hold.path.clone(), hold: *id, known: hold.status });

@@ -45,6 +45,18 @@ impl Awaiting {
         self.requests.values().map(|(asker, _)| asker)
     }
 
+    /// Each is found by the nodes that it names, and by no others.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let named = self
+            .requests
+            .iter()
+            .flat_map(|(session, (_, holds))| holds.iter().map(|hold| (hold.path.clone(), *session)));
+        if named.collect::<BTreeSet<_>>() == self.by_path {
+            return Ok(());
+        }
+        Err("the nodes by which those are found who wait for news of holds are not the ones that they named".to_owned())
+    }
+
     fn on(&self, path: &Path) -> impl Iterator<Item = SessionId> {
         self.by_path.range((path.clone(), SessionId(0))..=(path.clone(), SessionId(u64::MAX))).map(|(_, id)| *id)
     }

@@ -186,6 +186,7 @@ mod tests {
             (r#"create("/a") < "5""#, Compare::create_revision(a(), Relation::Less, five)),
             (r#"exists("/a (b)") = "true""#, Compare::exists(path("/a (b)"))),
             (r#"exists("/a") != "true""#, Compare::absent(a())),
+            (r#"held("/a") = "7""#, Compare::held(a(), Token(7))),
         ];
         for (text, expected) in cases {
             assert_eq!(compare(text).as_ref(), Ok(&expected), "{text}");
@@ -205,7 +206,9 @@ mod tests {
             ("value(/a) = x y", "expected nothing more"),
             ("version(/a) = x", "\"x\" is not a number"),
             ("mod(/a) = -1", "\"-1\" is not a number"),
-            ("lease(/a) = 1", "expected value, version, create, mod or exists"),
+            ("lease(/a) = 1", "expected value, version, create, mod, exists or held"),
+            ("held(/a) > 1", "expected = or !=, and a token"),
+            ("held(/a) = x", "\"x\" is not a number"),
             ("exists(/a) < true", "expected = or !="),
             ("value(/a//b) = x", "empty component"),
         ];

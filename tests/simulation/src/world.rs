@@ -444,7 +444,11 @@ impl World {
             }
         }
         let terms = u64::try_from(self.profile.term_max().as_micros()).expect("short") * 5;
-        let calm = terms + self.replay();
+        // What a machine was about to send when it was frozen comes when it would have (seed 4444).
+        let hosts =
+            self.clients.iter().map(|client| &client.machine).chain(self.servers.iter().map(|server| &server.machine));
+        let frozen = hosts.map(|machine| machine.sends_from).max().unwrap_or_default().saturating_sub(self.now);
+        let calm = terms + frozen + self.replay();
         self.after(6 * SECOND + calm, Event::Ask);
         // A client that has been silent takes a while to notice that its connection is dead.
         self.after(12 * SECOND + calm, Event::Judge);

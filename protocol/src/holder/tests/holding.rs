@@ -233,6 +233,31 @@ fn a_lease_under_which_there_are_holds_is_renewed_though_nothing_is_read() {
 }
 
 #[test]
+fn a_request_that_waits_for_long_is_made_anew() {
+    let (mut client, first) = waiting();
+    let asked = |effects: &[Effect]| {
+        let mut asked = sent(effects).into_iter().filter(|(_, body)| matches!(body, Body::AwaitHolds { .. }));
+        asked.next().map(|(ticket, _)| ticket)
+    };
+    let mut second = None;
+    while second.is_none() {
+        client.now = client.holder.next_deadline().expect("always something").max(client.now);
+        let effects = client.timeout(&[]);
+        second = asked(&effects);
+        for (ticket, request) in requests(&effects) {
+            if request.body == Body::KeepAlive {
+                client.renew(ticket, promise("/", 1));
+            }
+        }
+    }
+    assert_eq!(client.now, at(120));
+    let told = || Answer::Holds(vec![(HOLD, held(9, false))]);
+    assert_eq!(client.answer(first, Answer::Holds(vec![])), [], "it has been overtaken");
+    let effects = client.answer(second.expect("asked"), told());
+    assert!(effects.contains(&Effect::HoldChanged { hold: HOLD, status: held(9, false) }), "{effects:?}");
+}
+
+#[test]
 fn another_connection_is_asked_anew() {
     let (mut client, ticket) = waiting();
     client.step(Input::Disconnected);
