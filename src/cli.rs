@@ -132,6 +132,12 @@ impl Command {
                 context.close().await;
                 status
             }
+            Self::Request(Request::Elect(elect)) if elect.has_command() => {
+                let context = Context::new(global, output, "elect");
+                let status = elect.run_command(&context).await;
+                context.close().await;
+                status
+            }
             Self::Request(request) => {
                 let context = Context::new(global, output, request.name());
                 let result = carry_out(request, &context).await;
@@ -150,10 +156,17 @@ impl Command {
 
 /// Carries a request out, and what goes on after it. Gives the answer, if it is yet to be said.
 async fn carry_out(request: Request, context: &Context) -> Result<Option<Box<dyn Answer>>, Failure> {
-    if let Request::Watch(watch) = request {
-        let asked = format!("watch {}", watch.path);
-        return watch.run(context).await.map(|()| None).map_err(|failure| failure.of(&asked));
-    }
+    let request = match request {
+        Request::Watch(watch) => {
+            let asked = format!("watch {}", watch.path);
+            return watch.run(context).await.map(|()| None).map_err(|failure| failure.of(&asked));
+        }
+        Request::Elect(elect) if elect.observes() => {
+            let asked = elect.asked();
+            return elect.run_observe(context).await.map(|()| None).map_err(|failure| failure.of(&asked));
+        }
+        request => request,
+    };
     let answer = commands::run(request, context).await?;
     let Some(kept) = context.take_kept() else { return Ok(Some(answer)) };
     // Whoever has read the answer may tell this to stop at once.

@@ -26,6 +26,7 @@ mod client;
 mod clock;
 mod connection;
 mod driver;
+mod election;
 mod error;
 mod hold;
 mod inspect;
@@ -48,6 +49,7 @@ mod write;
 
 pub use cache::ENTRY_OVERHEAD_BYTES;
 pub use client::Client;
+pub use election::{CampaignOptions, Leader, Leaders, Leadership};
 pub use error::{
     ConnectError, InspectError, LeaseError, LockError, ReadError, SnapshotError, Unavailable, UpdateError, WatchError,
     WriteError,

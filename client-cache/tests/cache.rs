@@ -2,6 +2,8 @@
 //! leases.
 
 mod common;
+#[path = "elections/mod.rs"]
+mod elections;
 #[path = "holds/mod.rs"]
 mod holds;
 #[path = "leases/mod.rs"]

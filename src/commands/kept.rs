@@ -6,8 +6,8 @@
 use std::{fmt, time::Duration};
 
 use leasehold_client_cache::{
-    CancellationToken, Client, Condition, ConnectionState, DeleteOptions, EventsError, Hold, KeyLease, LeaseId, Path,
-    Registration, Revision,
+    CancellationToken, Client, Condition, ConnectionState, DeleteOptions, EventsError, Hold, KeyLease, Leadership,
+    LeaseId, Path, Registration, Revision,
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use super::{
+    elect,
     lease::{RenewalAnswer, hex},
     lock, write_failure,
 };
@@ -40,6 +41,8 @@ pub(crate) enum Kept {
     Node(Node),
     /// A node is held.
     Hold(Hold),
+    /// This leads.
+    Leadership(Leadership),
 }
 
 /// A node that shows that its service lives.
@@ -161,6 +164,7 @@ impl fmt::Display for Kept {
             Self::Lease { lease, .. } => write!(f, "lease keep-alive {}", hex(lease.id())),
             Self::Node(node) => write!(f, "register {}", node.path()),
             Self::Hold(hold) => write!(f, "lock {}", hold.path()),
+            Self::Leadership(leadership) => write!(f, "elect {}", leadership.path()),
         }
     }
 }
@@ -173,6 +177,10 @@ impl Kept {
             Self::Hold(hold) => {
                 hold.over().cancelled().await;
                 lock::lost(hold.path())
+            }
+            Self::Leadership(leadership) => {
+                leadership.over().cancelled().await;
+                elect::lost(leadership.path())
             }
             Self::Lease { lease, ttl } => {
                 while let Some(remaining) = lease.renewed().await {
@@ -191,6 +199,7 @@ impl Kept {
             Self::Lease { .. } => Ok(()),
             Self::Node(node) => node.leave(client).await,
             Self::Hold(hold) => hold.release().await.map_err(|error| lock::lock_failure(&error)),
+            Self::Leadership(leadership) => leadership.resign().await.map_err(|error| lock::lock_failure(&error)),
         }
     }
 }

@@ -9,7 +9,7 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::Args;
-use leasehold_client_cache::{Hold, HoldMode, LockError, LockOptions, Path, Wait};
+use leasehold_client_cache::{CancellationToken, Hold, HoldMode, LockError, LockOptions, Path, Wait};
 use serde::Serialize;
 
 use super::{kept::Kept, write_failure};
@@ -99,38 +99,49 @@ impl Lock {
         let hold = self.take(context).await?;
         let variables =
             [("LEASEHOLD_TOKEN", hold.token().to_string()), ("LEASEHOLD_ENDPOINTS", context.endpoints().join(","))];
-        let over = hold.over();
-        let mut child = Child::start(&self.command, &variables)?;
-        let ended = tokio::select! {
-            biased;
-            () = over.cancelled() => None,
-            ended = child.ended() => Some(ended?),
-        };
-        let Some(ended) = ended else {
-            child.kill_all().await?;
-            return Err(lost(&self.path));
-        };
+        let status = run_until(&hold.over(), &self.command, &variables).await?.ok_or_else(|| lost(&self.path))?;
         // What it has left running holds nothing. If nobody hears of it, the lease ends by itself.
         let _ = hold.release().await;
-        Ok(match ended {
-            Ended::Status(0) => Status::Done,
-            Ended::Status(code) => Status::Command(code),
-        })
+        Ok(status)
     }
 
     async fn take(&self, context: &Context) -> Result<Hold, Failure> {
         let options = LockOptions {
             mode: if self.read { HoldMode::Shared } else { HoldMode::Exclusive },
-            wait: match (self.tries, self.wait) {
-                (true, _) => Wait::No,
-                (false, Some(most)) => Wait::For(most),
-                (false, None) => Wait::Forever,
-            },
+            wait: wait(self.tries, self.wait),
             delay: self.delay.unwrap_or_default(),
             timeout: None,
         };
         context.client().await?.lock(&self.path, options).await.map_err(|error| lock_failure(&error))
     }
+}
+
+/// How long is to be waited.
+pub(crate) fn wait(tries: bool, most: Option<Duration>) -> Wait {
+    match (tries, most) {
+        (true, _) => Wait::No,
+        (false, Some(most)) => Wait::For(most),
+        (false, None) => Wait::Forever,
+    }
+}
+
+/// Runs a command until it ends, or until what it needs is over: then nothing of it is left, and it has no status.
+pub(crate) async fn run_until(
+    over: &CancellationToken,
+    command: &[OsString],
+    variables: &[(&str, String)],
+) -> Result<Option<Status>, Failure> {
+    let mut child = Child::start(command, variables)?;
+    let ended = tokio::select! {
+        biased;
+        () = over.cancelled() => None,
+        ended = child.ended() => Some(ended?),
+    };
+    let Some(Ended::Status(code)) = ended else {
+        child.kill_all().await?;
+        return Ok(None);
+    };
+    Ok(Some(if code == 0 { Status::Done } else { Status::Command(code) }))
 }
 
 /// The hold is over though nobody gave it back.

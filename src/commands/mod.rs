@@ -1,6 +1,7 @@
 //! The commands that work on a cluster: each a set of arguments, what it does in a [`Context`], and its answer.
 
 pub(crate) mod cluster;
+pub(crate) mod elect;
 pub(crate) mod inspect;
 pub(crate) mod kept;
 pub(crate) mod lease;
@@ -48,6 +49,8 @@ pub(crate) enum Request {
     Register(register::Register),
     /// Hold a node, alone or shared with others who read, while a command runs or until this is stopped
     Lock(lock::Lock),
+    /// Lead, as one of several, while a command runs or until this is stopped; or say who leads
+    Elect(elect::Elect),
     /// Show which sessions hold leases on a node, and for how long
     Holders(inspect::Holders),
     /// Show what writes of a node wait for right now
@@ -75,16 +78,27 @@ pub(crate) async fn run(request: Request, context: &Context) -> Result<Box<dyn A
         Request::Volume(volume) => volume.run(context).await,
         Request::Lease(lease) => lease.run(context).await,
         Request::Register(register) => boxed(register.run(context).await),
-        Request::Lock(lock) if lock.has_command() => {
-            Err(Failure::usage("a command can be run on the command line only: expected no more than the node"))
-        }
+        Request::Lock(lock) if lock.has_command() => Err(runs_a_command()),
+        Request::Elect(elect) if elect.has_command() => Err(runs_a_command()),
         Request::Lock(lock) => boxed(lock.run(context).await),
+        Request::Elect(elect) if elect.observes() => Err(answers_more_than_once()),
+        Request::Elect(elect) => boxed(elect.run(context).await),
         Request::Holders(holders) => boxed(holders.run(context).await),
         Request::Why(why) => boxed(why.run(context).await),
         Request::Cluster(cluster::Cluster::Status) => boxed(cluster::status(context).await),
-        Request::Watch(_) => Err(Failure::usage("the shell answers each line once: expected it on the command line")),
+        Request::Watch(_) => Err(answers_more_than_once()),
     };
     answer.map_err(|failure| failure.of(&asked))
+}
+
+/// What goes on saying things has a place on the command line only.
+fn answers_more_than_once() -> Failure {
+    Failure::usage("the shell answers each line once: expected it on the command line")
+}
+
+/// So has what runs a command.
+fn runs_a_command() -> Failure {
+    Failure::usage("a command can be run on the command line only: expected none")
 }
 
 fn boxed<T: Answer + 'static>(answer: Result<T, Failure>) -> Result<Box<dyn Answer>, Failure> {
@@ -108,6 +122,7 @@ impl Request {
             Self::Lease(_) => "lease",
             Self::Register(_) => "register",
             Self::Lock(_) => "lock",
+            Self::Elect(_) => "elect",
             Self::Holders(_) => "holders",
             Self::Why(_) => "why",
             Self::Cluster(_) => "cluster",
@@ -136,6 +151,7 @@ impl Request {
             | Self::Rm(node::Rm { path, .. })
             | Self::Register(register::Register { path, .. })
             | Self::Lock(lock::Lock { path, .. })
+            | Self::Elect(elect::Elect { path, .. })
             | Self::Holders(inspect::Holders { path })
             | Self::Why(inspect::Why { path })
             | Self::Watch(watch::Watch { path, .. }) => format!("{name} {path}"),

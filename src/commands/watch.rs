@@ -60,7 +60,7 @@ impl EventLine {
 }
 
 /// A value as text, and how it is written.
-fn text_of(value: &Value) -> (String, &'static str) {
+pub(crate) fn text_of(value: &Value) -> (String, &'static str) {
     match std::str::from_utf8(value) {
         Ok(text) => (text.to_owned(), "utf8"),
         Err(_) => (BASE64_STANDARD.encode(value), "base64"),
@@ -133,7 +133,7 @@ impl Watch {
 }
 
 /// Why nothing more is told.
-fn watch_failure(error: &WatchError) -> Failure {
+pub(crate) fn watch_failure(error: &WatchError) -> Failure {
     match error {
         WatchError::Compacted { .. } => Failure::refused("compacted", error),
         WatchError::Refused(refusal) => Failure::from_refusal(refusal),

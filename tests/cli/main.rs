@@ -4,6 +4,7 @@
 mod common;
 
 mod bad_input;
+mod elections;
 mod leases;
 mod locks;
 mod nodes;

@@ -1,0 +1,324 @@
+//! Elections: one of several leads, as long as it holds a node; its name is there to be read.
+//!
+//! A thin layer over [`Client::lock`]: who leads holds the node exclusively, those who campaign wait in its queue, and only the next in
+//! line is woken. When it is elected it writes the node: the fencing token of its hold, a space, and what it has to say. The
+//! write is a transaction that compares the token, and the node goes with the session's lease on its volume, which the hold lives under
+//! as well: both end together.
+//!
+//! So three things say together whether somebody leads: the *token*, which grows from leader to leader and is good only while the
+//! hold is there; the *lease* that the node goes with ([`Leader::session`]); and the *revision*, the place of the announcement in the order of all
+//! changes. The name alone says nothing: what is read may be the leader of a moment ago.
+
+use std::time::Duration;
+
+use leasehold_protocol::{
+    change::EventKind,
+    command::Attach,
+    id::{Revision, SessionId, Token},
+    object::{Data, Owner, Value},
+    path::Path,
+    transaction::{Compare, Operation, Transaction},
+};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    client::Client,
+    error::{LockError, ReadError, WatchError},
+    hold::{Hold, LockOptions, Wait},
+    watch::{Told, Watch},
+};
+
+/// How to campaign.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CampaignOptions {
+    /// How long to wait for one's turn: candidates are elected in the order in which they came.
+    pub wait: Wait,
+    /// If the leadership is lost with its lease, nobody is elected for so long; see [`LockOptions::delay`].
+    pub delay: Duration,
+    /// How long each request may take to be answered, the waiting aside; as long as the client's operations do unless told otherwise.
+    pub timeout: Option<Duration>,
+}
+
+/// Somebody who was elected, as the node says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leader {
+    /// What it wrote: its name, as a rule.
+    pub value: Value,
+    /// The fencing token of its leadership.
+    pub token: Token,
+    /// The session whose lease the node goes with.
+    pub session: SessionId,
+    /// When it wrote this.
+    pub revision: Revision,
+}
+
+impl Leader {
+    /// Reads what a node says. None if no leader has written it.
+    pub fn of(data: &Data) -> Option<Self> {
+        let Some(Owner::Session(session)) = data.stat.owner else { return None };
+        let space = data.value.iter().position(|byte| *byte == b' ')?;
+        let token = std::str::from_utf8(&data.value[..space]).ok()?.parse().ok()?;
+        let value = data.value.slice(space + 1..);
+        Some(Self { value, token: Token(token), session, revision: data.stat.modify_revision })
+    }
+}
+
+/// What a leader's node holds.
+fn written(token: Token, value: &[u8]) -> Value {
+    [token.to_string().as_bytes(), b" ", value].concat().into()
+}
+
+/// This client leads, until it [resigns](Leadership::resign), is dropped, or loses the hold.
+///
+/// # What it promises
+///
+/// Nobody else leads while [`Leadership::certain_for`] says more than zero: it is the hold's promise (see [`Hold`]). By
+/// [`Leadership::over`] the leader learns of its end by its own clock, before anybody else can be elected.
+///
+/// # What only its token can
+///
+/// What the leader sent before its end may arrive after it. Only whoever it arrives at can refuse it, by the [`Leadership::token`] that
+/// goes with it; in a transaction, by comparing with [`Compare::held`].
+#[derive(Debug)]
+pub struct Leadership {
+    /// None once it has been given back.
+    hold: Option<Hold>,
+    client: Client,
+    path: Path,
+    token: Token,
+    over: CancellationToken,
+    timeout: Option<Duration>,
+    /// Where what is dropped is given back from.
+    runtime: Handle,
+}
+
+impl Leadership {
+    fn new(client: Client, hold: Hold, timeout: Option<Duration>) -> Self {
+        let (path, token, over) = (hold.path().clone(), hold.token(), hold.over());
+        Self { hold: Some(hold), client, path, token, over, timeout, runtime: Handle::current() }
+    }
+
+    /// The node.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The fencing token: it grows from leader to leader, and stays the same when the leadership is over.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// How long nobody else leads if nothing more is heard; zero if it is over.
+    pub fn certain_for(&self) -> Duration {
+        self.hold.as_ref().map_or(Duration::ZERO, Hold::certain_for)
+    }
+
+    /// Cancelled when the leadership is over, or can no longer be relied on: by this client's own clock at the latest. Once for all.
+    pub fn over(&self) -> CancellationToken {
+        self.over.clone()
+    }
+
+    /// Whether somebody else waits to be elected.
+    pub fn is_wanted(&self) -> bool {
+        self.hold.as_ref().is_some_and(Hold::is_wanted)
+    }
+
+    /// Writes something else for others to read: an address, a state. Only as the leader.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Lost`] if it does not lead any more: nothing was written.
+    pub async fn proclaim(&self, value: impl AsRef<[u8]>) -> Result<Revision, LockError> {
+        let put = Operation::Put {
+            path: self.path.clone(),
+            value: written(self.token, value.as_ref()),
+            attach: Attach::Session,
+        };
+        let transaction = Transaction::new().when(Compare::held(self.path.clone(), self.token)).then(put);
+        let outcome = self.client.transaction_with(transaction, self.timeout).await?;
+        if outcome.succeeded() { Ok(outcome.revision) } else { Err(LockError::Lost { path: self.path.clone() }) }
+    }
+
+    /// Leads no more: removes the node and lets the next in line be elected. Dropping it does so too, and waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Lost`] if it was over already; [`LockError::Write`] if nobody answered in time: then all of it ends with the client's
+    /// lease at the latest.
+    pub async fn resign(mut self) -> Result<(), LockError> {
+        let Some(hold) = self.hold.take() else { return Ok(()) };
+        give_back(self.client.clone(), hold, self.token, self.timeout).await
+    }
+}
+
+impl Drop for Leadership {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take().filter(|_| !self.over.is_cancelled()) {
+            let given_back = give_back(self.client.clone(), hold, self.token, self.timeout);
+            // If nobody hears of it, all of it ends with the lease.
+            self.runtime.spawn(async { drop(given_back.await) });
+        }
+    }
+}
+
+/// The node goes first: else the next leader's could be found there.
+async fn give_back(client: Client, hold: Hold, token: Token, timeout: Option<Duration>) -> Result<(), LockError> {
+    let path = hold.path().clone();
+    let transaction = Transaction::new()
+        .when(Compare::held(path.clone(), token))
+        .when(Compare::exists(path.clone()))
+        .then(Operation::delete(path));
+    let removed = client.transaction_with(transaction, timeout).await;
+    hold.release().await?;
+    removed.map(|_| ()).map_err(LockError::Write)
+}
+
+/// The leaders of one node, one after the other.
+#[derive(Debug)]
+pub struct Leaders {
+    client: Client,
+    path: Path,
+    watch: Option<Watch>,
+    /// Who was told last.
+    told: Option<Leader>,
+}
+
+impl Leaders {
+    /// The next leader, and each thing that it proclaims: the one that there is at first. Each is told once, in order of tokens. Who led while
+    /// this was too far behind to know (see [`WatchError::Compacted`]) is left out. Nothing is lost if the future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`WatchError`] if there is nothing to wait for, or nobody who answers in time.
+    pub async fn next(&mut self) -> Result<Leader, WatchError> {
+        loop {
+            let found = match &mut self.watch {
+                None => {
+                    let (subtree, watch) = self.client.list_and_watch(&self.path).await?;
+                    self.watch = Some(watch);
+                    subtree.nodes.get(&self.path).and_then(Leader::of)
+                }
+                Some(watch) => match watch.next().await {
+                    Ok(told) => self.elected_by(&told),
+                    Err(WatchError::Compacted { .. }) => {
+                        self.watch = None;
+                        None
+                    }
+                    Err(error) => return Err(error),
+                },
+            };
+            let is_news = |found: &Leader| self.told.as_ref().is_none_or(|told| told.revision < found.revision);
+            if let Some(leader) = found.filter(is_news) {
+                self.told = Some(leader.clone());
+                return Ok(leader);
+            }
+        }
+    }
+
+    fn elected_by(&self, told: &Told) -> Option<Leader> {
+        let Told::Change(change) = told else { return None };
+        // A node is put once in a change.
+        change.events.iter().filter(|event| event.path == self.path).find_map(|event| match &event.kind {
+            EventKind::Put(data) => Leader::of(data),
+            EventKind::Delete => None,
+        })
+    }
+}
+
+impl Client {
+    /// Waits to be elected, and says so to others by writing `value` to the node: a name, as a rule. The node must not be a volume, or have
+    /// children. Dropping the future withdraws the candidate.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::CampaignOptions;
+    ///
+    /// let leadership = client.campaign(&"/scheduler".parse()?, "host-1", CampaignOptions::default()).await?;
+    /// let over = leadership.over();
+    /// tokio::select! {
+    ///     () = over.cancelled() => println!("stopped in time"),
+    ///     () = async { /* what only the leader does */ } => leadership.resign().await?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`], as of [`Client::lock`]; also if the node cannot be written.
+    pub async fn campaign(
+        &self,
+        path: &Path,
+        value: impl AsRef<[u8]>,
+        options: CampaignOptions,
+    ) -> Result<Leadership, LockError> {
+        let CampaignOptions { wait, delay, timeout } = options;
+        let hold = self.lock(path, LockOptions { wait, delay, timeout, ..LockOptions::default() }).await?;
+        // From here on, whatever becomes of this, it is given back with the node.
+        let leadership = Leadership::new(self.clone(), hold, timeout);
+        leadership.proclaim(value).await?;
+        Ok(leadership)
+    }
+
+    /// Who leads, as the node says: through the cache. None if nobody does, or nobody has said so yet.
+    ///
+    /// It may be over already, as far as the leader itself is concerned: whoever acts for a leader checks the token.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`].
+    pub async fn leader(&self, path: &Path) -> Result<Option<Leader>, ReadError> {
+        let entry = self.get(path).await?;
+        Ok(entry.and_then(|entry| Leader::of(&entry)))
+    }
+
+    /// The leaders from the first [`Leaders::next`] on, the one that there is then first.
+    pub fn observe(&self, path: &Path) -> Leaders {
+        Leaders { client: self.clone(), path: path.clone(), watch: None, told: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_protocol::{id::LeaseId, object::Stat};
+
+    use super::*;
+
+    fn data(value: &[u8], owner: Option<Owner>) -> Data {
+        let stat = Stat {
+            create_revision: Revision(3),
+            modify_revision: Revision(4),
+            version: 2,
+            value_len: value.len() as u64,
+            owner,
+        };
+        Data { value: Value::copy_from_slice(value), stat }
+    }
+
+    #[test]
+    fn what_a_leader_writes_is_read_back_and_nothing_else_is() {
+        let session = SessionId(7);
+        let owner = Some(Owner::Session(session));
+        let leader = |value: &'static str| Leader {
+            value: Value::from(value),
+            token: Token(12),
+            session,
+            revision: Revision(4),
+        };
+        for value in ["host 1", "", " "] {
+            assert_eq!(Leader::of(&data(&written(Token(12), value.as_bytes()), owner)), Some(leader(value)));
+        }
+        for (value, owner) in [
+            ("12 host", None),
+            ("12 host", Some(Owner::Lease(LeaseId(7)))),
+            ("host 1", owner),
+            ("12", owner),
+            ("-1 host", owner),
+            ("", owner),
+        ] {
+            assert_eq!(Leader::of(&data(value.as_bytes(), owner)), None, "{value}");
+        }
+    }
+}

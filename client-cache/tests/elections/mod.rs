@@ -1,0 +1,154 @@
+//! Elections: one leads, and says so.
+
+// A helper fails as a test does.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use leasehold_client_cache::{
+    CampaignOptions, Client, Compare, Leader, Leaders, Leadership, LockError, Operation, Refusal, Token, Transaction,
+    Wait, WriteError, WriteRefusal,
+};
+
+use crate::common::{Server, path, until, within};
+
+const TERM: Duration = Duration::from_secs(10);
+
+async fn campaign(client: &Client, name: &str) -> Leadership {
+    within(client.campaign(&path("/a"), name, CampaignOptions::default())).await.unwrap()
+}
+
+fn in_line(client: &Client, name: &'static str) -> tokio::task::JoinHandle<Leadership> {
+    let client = client.clone();
+    tokio::spawn(async move { campaign(&client, name).await })
+}
+
+async fn until_in_line(client: &Client, count: usize) {
+    within(async {
+        while client.holds(&path("/a")).await.unwrap().len() != count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+async fn leader(client: &Client) -> Option<Leader> {
+    within(client.leader(&path("/a"))).await.unwrap()
+}
+
+async fn next(leaders: &mut Leaders) -> (String, Token) {
+    let leader = within(leaders.next()).await.unwrap();
+    (String::from_utf8(leader.value.to_vec()).unwrap(), leader.token)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn candidates_lead_one_after_the_other_in_the_order_in_which_they_came() {
+    let server = Server::start(TERM).await;
+    let (one, two, three) = (server.client().await, server.client().await, server.client().await);
+    let mut leaders = one.observe(&path("/a"));
+    assert_eq!(leader(&one).await, None);
+    let first = campaign(&one, "one").await;
+    let second = in_line(&two, "two");
+    until_in_line(&one, 2).await;
+    let third = in_line(&three, "three");
+    until_in_line(&one, 3).await;
+    assert!(first.certain_for() > TERM / 2);
+    until(|| first.is_wanted()).await;
+    let found = leader(&two).await.unwrap();
+    assert_eq!((&found.value[..], found.token, Some(found.session)), (&b"one"[..], first.token(), one.session()));
+    let mut tokens = vec![first.token()];
+    assert_eq!(next(&mut leaders).await, ("one".to_owned(), tokens[0]));
+    let proclaimed = first.proclaim("one, ready").await.unwrap();
+    assert_eq!(leader(&two).await.unwrap().revision, proclaimed);
+    assert_eq!(next(&mut leaders).await, ("one, ready".to_owned(), tokens[0]));
+    first.resign().await.unwrap();
+    let second = within(second).await.unwrap();
+    tokens.push(second.token());
+    drop(second);
+    let third = within(third).await.unwrap();
+    tokens.push(third.token());
+    assert_eq!(next(&mut leaders).await, ("two".to_owned(), tokens[1]));
+    assert_eq!(next(&mut leaders).await, ("three".to_owned(), tokens[2]));
+    assert!(tokens.is_sorted_by(|one, other| one < other), "{tokens:?}");
+    third.resign().await.unwrap();
+    assert_eq!(leader(&one).await, None, "nobody is left");
+    until_in_line(&one, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_elected_is_told_to_one_who_looks_later_and_nothing_else_is() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    two.put(&path("/a"), "7 by hand").await.unwrap();
+    let mut early = two.observe(&path("/a"));
+    assert_eq!(leader(&two).await, None, "it is nobody's word");
+    let first = campaign(&one, "one").await;
+    let mut late = two.observe(&path("/a"));
+    for leaders in [&mut early, &mut late] {
+        assert_eq!(next(leaders).await, ("one".to_owned(), first.token()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_want_to_wait_is_refused_and_leaves_nothing() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let first = campaign(&one, "one").await;
+    let at_once = CampaignOptions { wait: Wait::No, ..CampaignOptions::default() };
+    let refused = two.campaign(&path("/a"), "two", at_once).await.unwrap_err();
+    assert!(
+        matches!(refused, LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Held { .. })))),
+        "{refused:?}"
+    );
+    let waiting = in_line(&two, "two");
+    until_in_line(&one, 2).await;
+    waiting.abort();
+    until_in_line(&one, 1).await;
+    // What cannot be written cannot be led: the hold is given back.
+    two.put(&path("/b/child"), "").await.unwrap();
+    let refused = two.campaign(&path("/b"), "two", at_once).await.unwrap_err();
+    assert!(matches!(refused, LockError::Write(WriteError::Refused(_))), "{refused:?}");
+    within(async {
+        while !two.holds(&path("/b")).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    assert_eq!(leader(&two).await.unwrap().token, first.token());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_cut_off_knows_before_another_is_elected_and_can_write_nothing() {
+    let term = Duration::from_millis(400);
+    let mut server = Server::start(term).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let first = campaign(&one, "one").await;
+    let (over, token) = (first.over(), first.token());
+    server.stop().await;
+    within(over.cancelled()).await;
+    assert_eq!(first.certain_for(), Duration::ZERO);
+    server.lead();
+    let second = campaign(&two, "two").await;
+    assert!(second.token() > token && first.token() == token);
+    let late = first.proclaim("still one").await;
+    assert!(matches!(late, Err(LockError::Lost { .. })), "{late:?}");
+    let fenced = Transaction::new()
+        .when(Compare::held(path("/a"), token))
+        .then(Operation::put(path("/work"), "late"))
+        .otherwise(Operation::put(path("/refused"), "late"));
+    assert!(!within(one.transaction(fenced)).await.unwrap().succeeded());
+    drop(first);
+    assert!(matches!(leader(&one).await, Some(leader) if leader.token == second.token()), "it took nothing with it");
+    assert!(second.certain_for() > Duration::ZERO);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_goes_with_its_client() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let first = campaign(&one, "one").await;
+    one.close().await;
+    assert!(first.over().is_cancelled());
+    assert_eq!(leader(&two).await, None);
+    assert!(campaign(&two, "two").await.token() > first.token());
+}

@@ -1,0 +1,189 @@
+//! `elect PATH NAME`: one of several leads while a command runs, or until this is told to stop. `--observe` says who leads.
+//!
+//! Leading is holding the node: what [`lock`](super::lock) says of commands, signals and tokens goes for leaders too.
+
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    time::Duration,
+};
+
+use clap::Args;
+use leasehold_client_cache::{CampaignOptions, Leader, Leadership, Path, Value};
+use serde::Serialize;
+
+use super::{
+    kept::{Kept, Stop},
+    lock::{self, lock_failure},
+    watch::{text_of, watch_failure},
+};
+use crate::{
+    cli,
+    context::Context,
+    duration,
+    exit::{Failure, Status},
+    output::{Text, visible},
+};
+
+/// `elect PATH NAME [-- COMMAND…]`, `elect PATH --observe`
+#[derive(Debug, Args)]
+pub(crate) struct Elect {
+    /// The node that its leader holds, and says its name at
+    #[arg(value_parser = cli::path)]
+    pub(crate) path: Path,
+    /// The candidate's name
+    #[arg(required_unless_present = "observe")]
+    name: Option<OsString>,
+    /// Campaign for nothing: say who leads, and each leader after that, a line each, until this is stopped
+    #[arg(long, conflicts_with_all = ["name", "tries", "wait", "delay", "command"])]
+    observe: bool,
+    /// Fail if somebody else leads
+    #[arg(long = "try", conflicts_with = "wait")]
+    tries: bool,
+    /// Wait no longer than this: 500ms, 10s, 2m, 1h
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    wait: Option<Duration>,
+    /// If this is lost without a word, let nobody be elected for so long; at most 1m
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    delay: Option<Duration>,
+    /// What to run while this leads; it finds the token in LEASEHOLD_TOKEN. Without one it leads until this is told to stop
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Somebody who leads.
+#[derive(Debug, Serialize)]
+pub(crate) struct LeaderAnswer {
+    path: Path,
+    name: String,
+    encoding: &'static str,
+    /// The fencing token: grows from leader to leader.
+    token: u64,
+    /// When the name was written; known of others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<u64>,
+    /// The session that the name goes with; known of others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<u64>,
+    /// How long it is certain if nothing more is heard; known of oneself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certain_ms: Option<u64>,
+}
+
+impl LeaderAnswer {
+    fn own(leadership: &Leadership, name: &OsStr) -> Self {
+        let (name, encoding) = text_of(&Value::copy_from_slice(name.as_bytes()));
+        Self {
+            path: leadership.path().clone(),
+            name,
+            encoding,
+            token: leadership.token().0,
+            revision: None,
+            session: None,
+            certain_ms: Some(duration::millis(leadership.certain_for())),
+        }
+    }
+
+    fn of(path: &Path, leader: &Leader) -> Self {
+        let (name, encoding) = text_of(&leader.value);
+        Self {
+            path: path.clone(),
+            name,
+            encoding,
+            token: leader.token.0,
+            revision: Some(leader.revision.0),
+            session: Some(leader.session.0),
+            certain_ms: None,
+        }
+    }
+}
+
+impl Text for LeaderAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("{} {}\n", self.token, visible(&self.name)).as_bytes());
+    }
+}
+
+impl Elect {
+    /// Whether it is to run a command.
+    pub(crate) fn has_command(&self) -> bool {
+        !self.command.is_empty()
+    }
+
+    /// Whether it only says who leads.
+    pub(crate) fn observes(&self) -> bool {
+        self.observe
+    }
+
+    /// Leads until this ends.
+    pub(crate) async fn run(self, context: &Context) -> Result<LeaderAnswer, Failure> {
+        let leadership = self.campaign(context).await?;
+        let answer = LeaderAnswer::own(&leadership, self.name());
+        context.keep(Kept::Leadership(leadership));
+        Ok(answer)
+    }
+
+    /// Leads while the command runs. The status is the command's.
+    pub(crate) async fn run_command(self, context: &Context) -> Result<Status, Failure> {
+        let asked = self.asked();
+        self.lead_and_run(context).await.map_err(|failure| failure.of(&asked))
+    }
+
+    /// What is asked, as errors begin.
+    pub(crate) fn asked(&self) -> String {
+        format!("elect {}", visible(self.path.as_str()))
+    }
+
+    async fn lead_and_run(self, context: &Context) -> Result<Status, Failure> {
+        let leadership = self.campaign(context).await?;
+        let variables = [
+            ("LEASEHOLD_TOKEN", leadership.token().to_string()),
+            ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",")),
+        ];
+        let ended = lock::run_until(&leadership.over(), &self.command, &variables).await?;
+        let status = ended.ok_or_else(|| lost(&self.path))?;
+        // What it has left running leads nothing. If nobody hears of it, the lease ends by itself.
+        let _ = leadership.resign().await;
+        Ok(status)
+    }
+
+    fn name(&self) -> &OsStr {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    async fn campaign(&self, context: &Context) -> Result<Leadership, Failure> {
+        let options = CampaignOptions {
+            wait: lock::wait(self.tries, self.wait),
+            delay: self.delay.unwrap_or_default(),
+            timeout: None,
+        };
+        let client = context.client().await?;
+        client.campaign(&self.path, self.name().as_bytes(), options).await.map_err(|error| lock_failure(&error))
+    }
+
+    /// Says each leader until it is told to stop, which is no failure.
+    pub(crate) async fn run_observe(self, context: &Context) -> Result<(), Failure> {
+        let stop = Stop::listen()?;
+        let observing = async {
+            let mut leaders = context.client().await?.observe(&self.path);
+            loop {
+                let leader = leaders.next().await.map_err(|error| watch_failure(&error))?;
+                context.output.answer(&LeaderAnswer::of(&self.path, &leader));
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.told() => Ok(()),
+            failed = observing => failed,
+        }
+    }
+}
+
+/// It does not lead any more though it has not resigned.
+pub(crate) fn lost(path: &Path) -> Failure {
+    let path = visible(path.as_str());
+    Failure::refused(
+        "leadership_lost",
+        format!("the leadership of {path} is over: expected a server to be heard of in time"),
+    )
+}

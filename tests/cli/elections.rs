@@ -1,0 +1,116 @@
+//! `elect`: one of several leads, and others are told who.
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::{
+    common::{Cli, Cluster, eventually},
+    running::Running,
+};
+
+/// A volume whose leaders are missed soon.
+fn cluster() -> Cluster {
+    let cluster = Cluster::start(1);
+    cluster.cli().done(["volume", "create", "/jobs", "--term", "1s"]);
+    cluster
+}
+
+fn candidate(cli: &Cli, name: &str) -> Running {
+    Running::start(cli, ["--json", "elect", "/jobs/leader", name])
+}
+
+fn until_in_line(cli: &Cli, count: usize) {
+    eventually("so many hold or wait", || {
+        let holders = cli.done(["holders", "/jobs/leader"]);
+        if holders["holds"].as_array().map_or(0, Vec::len) == count { Ok(()) } else { Err(format!("{holders}")) }
+    });
+}
+
+fn token(said: &Value, name: &str) -> u64 {
+    assert_eq!((&said["path"], &said["name"]), (&"/jobs/leader".into(), &name.into()), "{said}");
+    said["token"].as_u64().expect("a token")
+}
+
+#[test]
+fn candidates_lead_one_after_the_other_whether_leaders_resign_or_are_killed() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    let observer = Running::start(&cli, ["--json", "elect", "/jobs/leader", "--observe"]);
+    let names = ["one", "two", "three"];
+    let mut candidates: Vec<Running> = Vec::new();
+    for (at, name) in names.iter().enumerate() {
+        candidates.push(candidate(&cli, name));
+        until_in_line(&cli, at + 1);
+    }
+    let mut tokens = Vec::new();
+    for (name, candidate) in names.iter().zip(&mut candidates) {
+        let said = candidate.json();
+        assert!(said["certain_ms"].as_u64().is_some_and(|certain| certain > 0), "{said}");
+        tokens.push(token(&said, name));
+        assert_eq!(token(&observer.json(), name), tokens[tokens.len() - 1]);
+        match *name {
+            "one" => {
+                candidate.process.signal(Signal::SIGTERM);
+                assert_eq!(candidate.process.ended().code(), Some(0));
+            }
+            _ => candidate.process.kill(),
+        }
+    }
+    assert!(tokens.is_sorted_by(|one, other| one < other), "{tokens:?}");
+    eventually("its name went with its lease", || (cli.run(["get", "/jobs/leader"]).status == 1).then_some(()));
+    observer.process.signal(Signal::SIGTERM);
+    assert_eq!(observer.rest(), Vec::<String>::new(), "each leader once");
+}
+
+#[test]
+fn a_command_runs_while_its_candidate_leads_and_is_stopped_before_another_does() {
+    let mut cluster = cluster();
+    let cli = cluster.cli();
+    let said = cli.run(["elect", "/jobs/leader", "one", "--", "sh", "-c", "echo $LEASEHOLD_TOKEN; exit 7"]);
+    assert_eq!(said.status, 7);
+    let first: u64 = said.text().trim().parse().expect("a token");
+    let mut second = Running::start(&cli, ["elect", "/jobs/leader", "two", "--", "sh", "-c", "echo led; sleep 600"]);
+    assert_eq!(second.line(), "led");
+    let observer = Running::start(&cli, ["elect", "/jobs/leader", "--observe"]);
+    let line = observer.line();
+    let (token, name) = line.split_once(' ').expect("a token and a name");
+    assert!(token.parse::<u64>().expect("a token") > first && name == "two", "{line}");
+    let (status, kind, message) = cli.fails(["elect", "/jobs/leader", "three", "--try"]);
+    assert_eq!((status, kind.as_str()), (1, "held"), "{message}");
+    let (status, kind, message) = cli.fails(["elect", "/jobs/leader", "three", "--wait", "100ms"]);
+    assert_eq!((status, kind.as_str()), (1, "not_granted"), "{message}");
+    cluster.kill(1);
+    let mut errors = second.errors();
+    assert_eq!(second.process.ended().code(), Some(1));
+    assert!(second.process.has_ended().is_some());
+    let said = errors.next().expect("it says why").expect("text");
+    assert!(said.contains("the leadership of /jobs/leader is over"), "{said}");
+}
+
+#[test]
+fn who_stands_still_past_its_term_has_lost_when_it_goes_on() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    let mut first = candidate(&cli, "one");
+    let old = token(&first.json(), "one");
+    let second = candidate(&cli, "two");
+    until_in_line(&cli, 2);
+    first.process.pause(true);
+    let new = token(&second.json(), "two");
+    assert!(new > old);
+    first.process.pause(false);
+    assert_eq!(first.process.ended().code(), Some(1));
+    let (status, kind, _) = cli.fails(["put", "/work", "late", "--token", &old.to_string()]);
+    assert_eq!((status, kind.as_str()), (1, "token_not_held"));
+    cli.done(["put", "/work", "good", "--token", &new.to_string()]);
+}
+
+#[test]
+fn a_candidate_needs_a_name_and_an_observer_has_none() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    for arguments in [&["elect", "/jobs/leader"][..], &["elect", "/jobs/leader", "one", "--observe"]] {
+        let (status, _, message) = cli.fails(arguments);
+        assert_eq!(status, 2, "{message}");
+    }
+}
