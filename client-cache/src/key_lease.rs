@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use leasehold_protocol::{
     command::{Attach, Condition, Write, Written},
     id::{LeaseId, Revision},
-    message::{Answer, Inspect, KeysAfter, LeaseInfo},
+    message::{Answer, Inspect, KeysAfter, LeaseInfo, ServiceInfo},
     object::Value,
     path::Path,
     time::Instant,
@@ -298,6 +298,24 @@ impl Client {
             match self.inspect(Inspect::Leases { after }).await? {
                 Answer::Leases(page) if page.is_empty() => return Ok(all),
                 Answer::Leases(page) => all.extend(page),
+                _ => return Err(InspectError::OtherAnswer),
+            }
+        }
+    }
+
+    /// The nodes at and below a path that go with leases, and those that did and are gone, as far as that is known: who is alive. In the
+    /// order of paths, as the leader sees it. They are fetched in several pieces if they are many, each as of its own moment.
+    ///
+    /// # Errors
+    ///
+    /// [`InspectError`].
+    pub async fn services(&self, path: &Path) -> Result<Vec<ServiceInfo>, InspectError> {
+        let mut all: Vec<ServiceInfo> = Vec::new();
+        loop {
+            let after = all.last().map(|service| service.path.clone());
+            match self.inspect(Inspect::Services { path: path.clone(), after }).await? {
+                Answer::Services(page) if page.is_empty() => return Ok(all),
+                Answer::Services(page) => all.extend(page),
                 _ => return Err(InspectError::OtherAnswer),
             }
         }

@@ -74,7 +74,9 @@ pub use leasehold_protocol::{
     command::{Attach, Condition, Write, WriteRefusal, Written},
     hold::{HoldMode, HoldStatus, Taken},
     id::{HoldId, LeaseId, Revision, SessionId, Token},
-    message::{ClusterInfo, HoldInfo, HolderInfo, LeaseInfo, MemberInfo, Refusal, VolumeInfo, WaitInfo},
+    message::{
+        ClusterInfo, HoldInfo, HolderInfo, LeaseInfo, MemberInfo, Refusal, ServiceInfo, Standing, VolumeInfo, WaitInfo,
+    },
     object::{Children, Content, Data, Kind, Owner, Stat, Value},
     path::{Path, PathError},
     time::{DriftAllowance, DriftError},

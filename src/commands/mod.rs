@@ -8,6 +8,7 @@ pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod node;
 pub(crate) mod register;
+pub(crate) mod services;
 pub(crate) mod tree;
 pub(crate) mod txn;
 pub(crate) mod volume;
@@ -47,6 +48,8 @@ pub(crate) enum Request {
     Lease(lease::Lease),
     /// Keep a service registered while this runs: its node goes when this is stopped, or is not heard of for a term
     Register(register::Register),
+    /// Show who is registered at and below a node: live, in jeopardy, gone, and when last seen
+    Services(services::Services),
     /// Hold a node, alone or shared with others who read, while a command runs or until this is stopped
     Lock(lock::Lock),
     /// Lead, as one of several, while a command runs or until this is stopped; or say who leads
@@ -83,6 +86,7 @@ pub(crate) async fn run(request: Request, context: &Context) -> Result<Box<dyn A
         Request::Lock(lock) => boxed(lock.run(context).await),
         Request::Elect(elect) if elect.observes() => Err(answers_more_than_once()),
         Request::Elect(elect) => boxed(elect.run(context).await),
+        Request::Services(services) => boxed(services.run(context).await),
         Request::Holders(holders) => boxed(holders.run(context).await),
         Request::Why(why) => boxed(why.run(context).await),
         Request::Cluster(cluster::Cluster::Status) => boxed(cluster::status(context).await),
@@ -123,6 +127,7 @@ impl Request {
             Self::Register(_) => "register",
             Self::Lock(_) => "lock",
             Self::Elect(_) => "elect",
+            Self::Services(_) => "services",
             Self::Holders(_) => "holders",
             Self::Why(_) => "why",
             Self::Cluster(_) => "cluster",
@@ -152,6 +157,7 @@ impl Request {
             | Self::Register(register::Register { path, .. })
             | Self::Lock(lock::Lock { path, .. })
             | Self::Elect(elect::Elect { path, .. })
+            | Self::Services(services::Services { path })
             | Self::Holders(inspect::Holders { path })
             | Self::Why(inspect::Why { path })
             | Self::Watch(watch::Watch { path, .. }) => format!("{name} {path}"),

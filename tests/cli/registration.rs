@@ -126,3 +126,46 @@ fn a_service_that_was_not_heard_of_in_time_says_so_and_ends_with_status_1() {
         assert_eq!(last_error(&service)["kind"], "registration_lost");
     }
 }
+
+/// What `services` says of the only one.
+fn service(cli: &Cli) -> Value {
+    let said = cli.done(["services", "/services"]);
+    let services = said["services"].as_array().expect("a list");
+    assert_eq!(services.len(), 1, "{said}");
+    services[0].clone()
+}
+
+#[test]
+fn services_are_live_in_jeopardy_and_gone_and_when_they_were_seen_is_known() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    assert_eq!(cli.done(["services", "/services"])["services"], Value::Array(Vec::new()));
+    for term in [&[][..], &["--term", "2"]] {
+        let mut service_process = register(&cli, &[&["/services/web", "here"], term].concat());
+        let live = eventually("it was renewed", || {
+            let found = service(&cli);
+            if found["state"] == "live" && found["last_seen_ms"].is_u64() { Ok(found) } else { Err(found.to_string()) }
+        });
+        assert_eq!((&live["path"], live["session"].is_u64()), (&"/services/web".into(), term.is_empty()), "{live}");
+        assert!(live["remaining_ms"].as_u64().is_some_and(|remaining| remaining > 0), "{live}");
+        service_process.process.pause(true);
+        let late = eventually("it is late", || {
+            let found = service(&cli);
+            if found["state"] == "live" { Err(found.to_string()) } else { Ok(found) }
+        });
+        // A machine that stood still may have looked too late.
+        assert!(late["state"] == "gone" || late["remaining_ms"].as_u64().is_some_and(|left| left < 1_000), "{late}");
+        let gone = eventually("it is gone", || {
+            let found = service(&cli);
+            if found["state"] == "gone" { Ok(found) } else { Err(found.to_string()) }
+        });
+        assert_eq!((&gone["reason"], &gone["remaining_ms"]), (&"expired".into(), &Value::Null), "{gone}");
+        assert!(gone["last_seen_ms"].as_u64() >= late["last_seen_ms"].as_u64(), "{gone} after {late}");
+        service_process.process.kill();
+    }
+    let mut service_process = register(&cli, &["/services/web", "here"]);
+    assert_eq!(service(&cli)["state"], "live", "it is there again");
+    service_process.process.signal(Signal::SIGTERM);
+    assert_eq!(service_process.process.ended().code(), Some(0));
+    assert_eq!((&service(&cli)["state"], &service(&cli)["reason"]), (&"gone".into(), &"left".into()));
+}

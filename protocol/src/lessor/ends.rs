@@ -1,7 +1,8 @@
 //! When each replicated lease really ends: the leader's memory, within the horizons that the log has (T5, T6).
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    hash::{Hash, Hasher},
     time::Duration,
 };
 
@@ -24,7 +25,27 @@ pub(super) struct End {
     renewed: Option<ClusterTime>,
     /// Its end was proposed: it is not renewed any more (T5).
     pub(super) is_ending: bool,
+    seen: Untold<Option<ClusterTime>>,
 }
+
+/// What is remembered for people only. No step depends on it, so that two lessors that differ in nothing else are the same.
+#[derive(Debug, Clone, Default)]
+struct Untold<T>(T);
+
+impl<T> PartialEq for Untold<T> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<T> Eq for Untold<T> {}
+
+impl<T> Hash for Untold<T> {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// Of how many leases that are gone it is remembered when they were last renewed.
+const DEPARTED_MAX: usize = 1024;
 
 /// All leases of the replicated state, with their ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -35,6 +56,8 @@ pub(super) struct Ends {
     queue: BTreeSet<(ClusterTime, LeaseKey)>,
     /// Leases that were renewed since the last tick.
     renewed: BTreeSet<LeaseKey>,
+    /// When leases that are gone were last renewed, the latest at the end.
+    departed: Untold<VecDeque<(LeaseKey, ClusterTime)>>,
     planted: Planted,
 }
 
@@ -52,12 +75,25 @@ impl Ends {
     pub(super) fn insert(&mut self, key: LeaseKey, incarnation: Incarnation, end: ClusterTime) {
         self.queue.insert((end, key.clone()));
         self.renewed.remove(&key);
-        self.ends.insert(key, End { incarnation, end, renewed: None, is_ending: false });
+        self.ends.insert(key, End { incarnation, end, renewed: None, is_ending: false, seen: Untold(None) });
     }
 
     pub(super) fn remove(&mut self, key: &LeaseKey) {
-        self.ends.remove(key);
+        let removed = self.ends.remove(key);
         self.renewed.remove(key);
+        let carries = matches!(key, LeaseKey::Volume(..) | LeaseKey::Key(_));
+        if let Some(seen) = removed.and_then(|end| end.seen.0).filter(|_| carries) {
+            self.departed.0.push_back((key.clone(), seen));
+            if self.departed.0.len() > DEPARTED_MAX {
+                self.departed.0.pop_front();
+            }
+        }
+    }
+
+    /// When the lease was last renewed, if that is known; also of one that has gone lately. For people.
+    pub(super) fn seen(&self, key: &LeaseKey) -> Option<ClusterTime> {
+        let departed = || self.departed.0.iter().rev().find(|(gone, _)| gone == key).map(|(_, seen)| *seen);
+        self.ends.get(key).and_then(|end| end.seen.0).or_else(departed)
     }
 
     pub(super) fn get(&self, key: &LeaseKey) -> Option<&End> {
@@ -89,6 +125,7 @@ impl Ends {
                 lease.end = now.after(span);
             }
             lease.renewed = Some(now);
+            lease.seen = Untold(Some(now));
             if !self.renewed.contains(key) {
                 self.renewed.insert(key.clone());
             }

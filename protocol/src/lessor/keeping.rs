@@ -14,7 +14,7 @@ use crate::{
 use super::{Asker, Lessor, StepContext, inspect::ROWS_MAX};
 
 /// The most bytes of paths in one answer.
-const KEYS_BYTES_MAX: usize = 1 << 20;
+pub(super) const KEYS_BYTES_MAX: usize = 1 << 20;
 
 impl Lessor {
     /// A key lease is granted: its entry is committed. It has been promised nothing yet.

@@ -31,6 +31,7 @@ mod inspect;
 mod keeping;
 mod removal;
 mod requests;
+mod services;
 #[cfg(test)]
 mod tests;
 mod watching;

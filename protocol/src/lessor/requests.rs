@@ -290,6 +290,7 @@ impl Lessor {
             Inspect::Lease { id, keys_after } => Some(Answer::Lease(self.lease_info(*id, keys_after.as_ref(), turn))),
             Inspect::Holds { path } => Some(Answer::HoldInfos(self.hold_infos(path, turn))),
             Inspect::Leases { after } => Some(Answer::Leases(self.lease_infos(*after, turn))),
+            Inspect::Services { path, after } => Some(Answer::Services(self.services(path, after.as_ref(), turn))),
             Inspect::Cluster => None,
         }
     }

@@ -8,6 +8,7 @@ mod mistakes;
 mod proposals;
 mod reads;
 mod removals;
+mod services;
 mod transactions;
 mod volumes;
 mod watches;

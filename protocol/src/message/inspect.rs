@@ -5,9 +5,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    change::Reason,
     hold::HoldMode,
     id::{Epoch, Generation, HoldId, LeaseId, Revision, SessionId, Token},
-    object::Object,
+    object::{Object, Owner},
     path::Path,
     volume::VolumeSettings,
 };
@@ -48,6 +49,49 @@ pub enum Inspect {
     Holds {
         /// The node.
         path: Path,
+    },
+    /// The nodes at and below `path` that go with leases, or did: who is alive. In the order of paths. From the leader.
+    Services {
+        /// The top.
+        path: Path,
+        /// The last that is known already.
+        after: Option<Path>,
+    },
+}
+
+/// A node that goes with a lease, or did, for people: by it a service shows that it lives.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ServiceInfo {
+    /// The node.
+    pub path: Path,
+    /// What it goes with, or did. None if that is not known any more.
+    pub owner: Option<Owner>,
+    /// What the session calls itself that it goes with. Empty if there is none, or none any more.
+    pub name: String,
+    /// The last change of the node's value. None if that is not known any more.
+    pub registered: Option<Revision>,
+    /// Whether it is there, and how well.
+    pub standing: Standing,
+    /// How long ago its lease was renewed last. None if that is not known: it was not since this leader began, or it is long ago.
+    pub seen: Option<Duration>,
+    /// What remains of its lease, without the margin.
+    pub remaining: Duration,
+}
+
+/// How it stands with a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Standing {
+    /// It has been heard of in time.
+    Live,
+    /// It has not: less than a third of its lease remains, and it is renewed well before that when all goes well. Or its lease is over,
+    /// and the removal of its node waits for others.
+    Jeopardy,
+    /// Its node was removed, and nobody is registered there. Known as far back as the changes are.
+    Gone {
+        /// By this change.
+        revision: Revision,
+        /// Why.
+        reason: Reason,
     },
 }
 

@@ -1,0 +1,152 @@
+//! `services PATH`: who is registered at and below a node, and how well, as the leader sees it at this moment.
+
+use std::time::Duration;
+
+use clap::Args;
+use leasehold_client_cache::{Owner, Path, Reason, ServiceInfo, Standing};
+use serde::Serialize;
+
+use super::{inspect_failure, lease::hex};
+use crate::{
+    cli,
+    context::Context,
+    duration,
+    exit::Failure,
+    output::{Table, Text, visible},
+};
+
+/// `services PATH`
+#[derive(Debug, Args)]
+pub(crate) struct Services {
+    /// The topmost node
+    #[arg(value_parser = cli::path)]
+    pub(crate) path: Path,
+}
+
+/// The nodes that go with leases, or did.
+#[derive(Debug, Serialize)]
+pub(crate) struct ServicesAnswer {
+    path: Path,
+    /// In the order of paths.
+    services: Vec<Service>,
+}
+
+/// One of them.
+#[derive(Debug, Serialize)]
+struct Service {
+    path: Path,
+    /// `live`, `jeopardy` or `gone`.
+    state: &'static str,
+    /// Why it is gone: `left`, `expired` or `revoked`.
+    reason: Option<&'static str>,
+    session: Option<u64>,
+    lease: Option<String>,
+    name: Option<String>,
+    /// When it was last written.
+    revision: Option<u64>,
+    /// When it was removed.
+    gone_revision: Option<u64>,
+    /// How long ago its lease was last renewed, if that is known.
+    last_seen_ms: Option<u64>,
+    /// What remains of its lease; of one that is there.
+    remaining_ms: Option<u64>,
+    #[serde(skip)]
+    seen: Option<Duration>,
+    #[serde(skip)]
+    remaining: Duration,
+}
+
+impl Service {
+    fn of(info: ServiceInfo) -> Self {
+        let (state, gone) = match info.standing {
+            Standing::Live => ("live", None),
+            Standing::Jeopardy => ("jeopardy", None),
+            Standing::Gone { revision, reason } => ("gone", Some((revision, reason))),
+        };
+        let reason = gone.map(|(_, reason)| match reason {
+            Reason::Request => "left",
+            Reason::Expired => "expired",
+            Reason::Revoked => "revoked",
+        });
+        let (session, lease) = match info.owner {
+            Some(Owner::Session(session)) => (Some(session.0), None),
+            Some(Owner::Lease(lease)) => (None, Some(hex(lease))),
+            None => (None, None),
+        };
+        Self {
+            path: info.path,
+            state,
+            reason,
+            session,
+            lease,
+            name: Some(info.name).filter(|name| !name.is_empty()),
+            revision: info.registered.map(|revision| revision.0),
+            gone_revision: gone.map(|(revision, _)| revision.0),
+            last_seen_ms: info.seen.map(duration::millis),
+            remaining_ms: gone.is_none().then(|| duration::millis(info.remaining)),
+            seen: info.seen,
+            remaining: info.remaining,
+        }
+    }
+
+    fn cells(&self) -> [String; 5] {
+        let state = self.reason.map_or(self.state.to_owned(), |reason| format!("{} ({reason})", self.state));
+        let by = match (&self.session, &self.lease) {
+            (Some(session), _) => {
+                format!("session {session} {}", self.name.as_deref().map(visible).unwrap_or_default())
+            }
+            (_, Some(lease)) => format!("lease {lease}"),
+            _ => "-".to_owned(),
+        };
+        let seen = self.seen.map_or("-".to_owned(), |seen| format!("{} ago", duration::rough(seen)));
+        let remaining = self.remaining_ms.map_or("-".to_owned(), |_| duration::rough(self.remaining));
+        [visible(self.path.as_str()), state, by.trim_end().to_owned(), seen, remaining]
+    }
+}
+
+impl Text for ServicesAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        if self.services.is_empty() {
+            let path = visible(self.path.as_str());
+            return out.extend_from_slice(format!("nobody is registered at or below {path}\n").as_bytes());
+        }
+        let mut table = Table::new(&["PATH", "STATE", "BY", "LAST SEEN", "REMAINING"]);
+        self.services.iter().for_each(|service| table.row(service.cells()));
+        table.write(out);
+    }
+}
+
+impl Services {
+    pub(crate) async fn run(self, context: &Context) -> Result<ServicesAnswer, Failure> {
+        let found = context.client().await?.services(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        Ok(ServicesAnswer { path: self.path, services: found.into_iter().map(Service::of).collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_client_cache::{LeaseId, Revision, SessionId};
+
+    use super::*;
+
+    #[test]
+    fn a_line_says_how_it_stands_and_why() {
+        let info = |owner, standing, seen| ServiceInfo {
+            path: Path::root(),
+            owner,
+            name: "web".to_owned(),
+            registered: Some(Revision(3)),
+            standing,
+            seen,
+            remaining: Duration::from_secs(4),
+        };
+        let line = |owner, standing, seen| Service::of(info(owner, standing, seen)).cells().join(" | ");
+        let session = Some(Owner::Session(SessionId(7)));
+        let seen = Some(Duration::from_secs(2));
+        assert_eq!(line(session, Standing::Live, seen), "/ | live | session 7 web | 2.0 s ago | 4.0 s");
+        let gone = Standing::Gone { revision: Revision(9), reason: Reason::Request };
+        assert_eq!(line(None, gone, None), "/ | gone (left) | - | - | -");
+        let lease = Some(Owner::Lease(LeaseId(10)));
+        assert!(line(lease, Standing::Jeopardy, None).starts_with("/ | jeopardy | lease "));
+    }
+}
