@@ -24,9 +24,14 @@ fn in_line(client: &Client, name: &'static str) -> tokio::task::JoinHandle<Leade
 }
 
 async fn until_in_line(client: &Client, count: usize) {
+    until_so_many(client, "/a", count).await;
+}
+
+async fn until_so_many(client: &Client, at: &str, count: usize) {
+    let mut looks = tokio::time::interval(Duration::from_millis(1));
     within(async {
-        while client.holds(&path("/a")).await.unwrap().len() != count {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        while client.holds(&path(at)).await.unwrap().len() != count {
+            looks.tick().await;
         }
     })
     .await;
@@ -108,12 +113,7 @@ async fn who_does_not_want_to_wait_is_refused_and_leaves_nothing() {
     two.put(&path("/b/child"), "").await.unwrap();
     let refused = two.campaign(&path("/b"), "two", at_once).await.unwrap_err();
     assert!(matches!(refused, LockError::Write(WriteError::Refused(_))), "{refused:?}");
-    within(async {
-        while !two.holds(&path("/b")).await.unwrap().is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
+    until_so_many(&two, "/b", 0).await;
     assert_eq!(leader(&two).await.unwrap().token, first.token());
 }
 
