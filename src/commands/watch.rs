@@ -133,7 +133,7 @@ impl Watch {
 }
 
 /// Why nothing more is told.
-fn watch_failure(error: &WatchError) -> Failure {
+pub(crate) fn watch_failure(error: &WatchError) -> Failure {
     match error {
         WatchError::Compacted { .. } => Failure::refused("compacted", error),
         WatchError::Refused(refusal) => Failure::from_refusal(refusal),

@@ -4,6 +4,7 @@
 mod common;
 
 mod bad_input;
+mod benches;
 mod leases;
 mod locks;
 mod nodes;
