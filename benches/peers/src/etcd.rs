@@ -222,7 +222,7 @@ pub(crate) async fn watched(endpoint: &str, watchers: usize) -> Result<Watchers>
         }
         Ok(())
     });
-    Ok(Watchers { told, tasks })
+    Ok(Watchers { told, _tasks: tasks })
 }
 
 /// One HTTP/2 connection, which requests share.

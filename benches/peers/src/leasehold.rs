@@ -160,7 +160,10 @@ pub(crate) async fn watched(endpoints: &[String], watchers: usize) -> Result<Wat
     for _ in 0..watchers {
         let options = WatchOptions { recursive: false, ..WatchOptions::default() };
         let (mut watch, sender) = (client.watch(&path, options).await?, sender.clone());
+        let client = client.clone();
         tasks.spawn(async move {
+            // Watches end with their client.
+            let _client = client;
             loop {
                 if let Told::Change(_) = watch.next().await? {
                     sender.send(Instant::now())?;
@@ -168,7 +171,7 @@ pub(crate) async fn watched(endpoints: &[String], watchers: usize) -> Result<Wat
             }
         });
     }
-    Ok(Watchers { told, tasks })
+    Ok(Watchers { told, _tasks: tasks })
 }
 
 /// Nanoseconds for a read from memory.

@@ -18,7 +18,8 @@ const TOLD_WITHIN: Duration = Duration::from_secs(60);
 pub(crate) struct Watchers {
     /// When one of them was told of a change, for each of them and each change.
     pub(crate) told: mpsc::UnboundedReceiver<Instant>,
-    pub(crate) tasks: JoinSet<Result<()>>,
+    /// They end with it.
+    pub(crate) _tasks: JoinSet<Result<()>>,
 }
 
 /// The median, in milliseconds; one write after the other, each when all have been told of the last.
@@ -56,7 +57,7 @@ mod tests {
     #[tokio::test]
     async fn it_is_the_last_that_counts_and_those_before_the_writer_are_not_late() {
         let (sender, told) = mpsc::unbounded_channel();
-        let mut watching = Watchers { told, tasks: JoinSet::new() };
+        let mut watching = Watchers { told, _tasks: JoinSet::new() };
         let now = Instant::now();
         let later = now + Duration::from_secs(5);
         for at in [now, later, now] {
