@@ -6,7 +6,7 @@ use futures::future::try_join_all;
 
 use super::{
     Bench, close,
-    load::{Load, histogram},
+    load::{Load, histogram, nanos},
     result::Row,
     server::value,
 };
@@ -32,13 +32,12 @@ impl Bench {
                     .map_err(|error| read_failure(&error))?;
                 let begin = Instant::now();
                 writer.put(&path, value(latency.len())).await.map_err(|error| write_failure(&error))?;
-                latency.saturating_record(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
+                latency.saturating_record(nanos(begin.elapsed()));
                 self.meter.say(|| format!("writes with {count} holders: {}", latency.len()));
             }
             let load = Load { count: latency.len(), elapsed: began.elapsed(), latency };
             // The rate is that of writes and of reading again: it says nothing.
-            let figures = load.figures().into_iter().filter(|(name, _)| *name != "per_second").collect();
-            rows.push(Row { bench: "write, held by clients", settings: vec![("holders", count as u64)], figures });
+            rows.push(load.row_of_latencies("write, held by clients", vec![("holders", count as u64)]));
             close(holders).await;
         }
         close(vec![writer]).await;

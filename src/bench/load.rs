@@ -12,6 +12,7 @@ use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::JoinSet;
 
+use super::result::Row;
 use crate::{exit::Failure, output::Output};
 
 /// How often the live line moves.
@@ -43,6 +44,22 @@ impl Load {
             ("max_ms", self.latency.max() as f64 / 1e6),
         ]
     }
+
+    /// A row of them.
+    pub(crate) fn row(&self, bench: &'static str, settings: Vec<(&'static str, u64)>) -> Row {
+        Row { bench, settings, figures: self.figures() }
+    }
+
+    /// The same where the rate says nothing.
+    pub(crate) fn row_of_latencies(&self, bench: &'static str, settings: Vec<(&'static str, u64)>) -> Row {
+        let figures = self.figures().into_iter().filter(|(name, _)| *name != "per_second").collect();
+        Row { bench, settings, figures }
+    }
+}
+
+/// Nanoseconds, as the histograms count.
+pub(crate) fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// When a loop ends.
@@ -111,7 +128,7 @@ impl Meter {
                     done.fetch_add(1, Relaxed);
                     let end = Instant::now();
                     if end >= from && to.is_none_or(|to| end < to) {
-                        latency.saturating_record(u64::try_from((end - begin).as_nanos()).unwrap_or(u64::MAX));
+                        latency.saturating_record(nanos(end - begin));
                     }
                 }
             });

@@ -1,12 +1,15 @@
-//! The server's memory for each object lease: the difference that leases make to its resident memory.
+//! The server's memory for each object lease, and for each key lease with its node: the difference that they make to its resident memory.
 //!
 //! Everything is read once without a lease before, so that what reading itself brings into memory is there already.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use leasehold_client_cache::Path;
 
-use super::{Bench, cached::fetch, close, line::Line, load::Until, result::Row};
+use super::{Bench, cached::fetch, close, expiry::Carrier, line::Line, load::Until, result::Row};
 use crate::{demo::replicas::Replicas, exit::Failure};
 
 /// How often the memory is looked at.
@@ -20,6 +23,9 @@ const LOOKS_MAX: usize = 40;
 
 /// Reads under way while nodes are read without leases.
 const READS_AT_ONCE: usize = 64;
+
+/// Key leases are there for longer than anything here takes.
+const KEY_LEASES_FOR: Duration = Duration::from_secs(3600);
 
 impl Bench {
     /// Bytes for each object lease, with one session and more that hold all nodes.
@@ -47,8 +53,26 @@ impl Bench {
                 ],
             });
         }
+        // While those are held: their memory is nobody's yet.
+        rows.push(self.memory_of_key_leases(replicas, objects).await?);
         close(clients).await;
         Ok(rows)
+    }
+
+    /// Bytes for each key lease with the one node that goes with it.
+    async fn memory_of_key_leases(&self, replicas: &Replicas, leases: u64) -> Result<Row, Failure> {
+        let before = self.at_rest(replicas).await?;
+        self.make("key-leases", leases, Carrier::Each(Instant::now() + KEY_LEASES_FOR)).await?;
+        let after = self.at_rest(replicas).await?;
+        Ok(Row {
+            bench: "server memory, key leases with a node each",
+            settings: vec![("leases", leases)],
+            figures: vec![
+                ("bytes_per_lease", (after as f64 - before as f64) / leases as f64),
+                ("resident_before_mib", before as f64 / f64::from(1 << 20)),
+                ("resident_after_mib", after as f64 / f64::from(1 << 20)),
+            ],
+        })
     }
 
     async fn read_without_leases(&self, paths: Arc<[Path]>) -> Result<(), Failure> {

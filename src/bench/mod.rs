@@ -7,12 +7,17 @@
 //! What is written goes below a node of its own and is removed at the end.
 
 mod cached;
+mod expiry;
 mod holders;
+mod leases;
 mod line;
 mod load;
+mod locks;
 mod memory;
+mod renewals;
 mod result;
 mod server;
+mod watch;
 
 use std::time::Duration;
 
@@ -53,9 +58,19 @@ enum Kind {
     Cached,
     /// Writes of what clients hold
     Holders,
-    /// The server's memory for each object lease (needs --spawn)
+    /// The server's memory for each object lease, and for each key lease with a node (needs --spawn 1)
     Memory,
-    /// All of them
+    /// Key leases, granted and revoked
+    Leases,
+    /// Locks: taken and given back, and handed over
+    Locks,
+    /// Watches: how soon many watchers are told of a write
+    Watch,
+    /// Sessions that only renew their leases, and the processor time of the leader (needs --spawn)
+    Renewals,
+    /// Very much that ends at one time: a lease with very many nodes, very many leases (needs --spawn)
+    Expiry,
+    /// All of them but expiry, which takes minutes
     All,
 }
 
@@ -71,7 +86,7 @@ pub(crate) struct Args {
     /// How long each setting is measured
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Operations under way (put, read, miss)
+    /// Operations under way (put, read, miss, leases, locks)
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16,64,256", value_parser = positive)]
     inflight: Vec<usize>,
     /// Sessions that they are spread over, at most
@@ -80,7 +95,7 @@ pub(crate) struct Args {
     /// Write a thousand nodes over and over, instead of new ones (put)
     #[arg(long)]
     overwrite: bool,
-    /// Nodes in memory (cached)
+    /// Nodes in memory (cached); of memory and expiry, the most nodes, or leases
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1000,100000", value_parser = positive)]
     objects: Vec<usize>,
     /// Threads that read (cached)
@@ -92,6 +107,18 @@ pub(crate) struct Args {
     /// Sessions that hold all nodes, at most (memory)
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = positive)]
     sessions: usize,
+    /// Clients that want one lock (locks)
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "2,10", value_parser = positive)]
+    contenders: Vec<usize>,
+    /// Watchers of what is written (watch)
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,100,1000", value_parser = positive)]
+    watchers: Vec<usize>,
+    /// Sessions that renew their leases (renewals)
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = positive)]
+    renewing: usize,
+    /// Leases that end together (expiry)
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = positive)]
+    leases: usize,
 }
 
 fn positive(text: &str) -> Result<usize, String> {
@@ -122,14 +149,19 @@ async fn measure(args: Args, global: &Global, output: Output) -> Result<Results,
                     expected --spawn 1";
         return Err(Failure::usage(text));
     }
-    let replicas = match args.spawn {
+    if matches!(args.kind, Kind::Renewals | Kind::Expiry) && args.spawn.is_none() {
+        return Err(Failure::usage(
+            "only a cluster with nothing else to do can be measured like this: expected --spawn",
+        ));
+    }
+    let mut replicas = match args.spawn {
         Some(count) => Some(Replicas::start(count as usize).await?),
         None => None,
     };
     let endpoints = replicas.as_ref().map_or(&global.endpoints[..], Replicas::endpoints).to_vec();
     let top = Path::parse(&format!("/leasehold-bench-{}", std::process::id())).map_err(Failure::usage)?;
     let bench = Bench { endpoints, meter: Meter::new(output), top, args };
-    let mut rows = bench.all(replicas.as_ref()).await?;
+    let mut rows = bench.all(replicas.as_mut()).await?;
     if bench.args.kind == Kind::All && bench.args.spawn.is_some() {
         drop(replicas);
         rows.extend(bench.memory_alone().await?);
@@ -140,7 +172,7 @@ async fn measure(args: Args, global: &Global, output: Output) -> Result<Results,
 }
 
 impl Bench {
-    async fn all(&self, replicas: Option<&Replicas>) -> Result<Vec<Row>, Failure> {
+    async fn all(&self, replicas: Option<&mut Replicas>) -> Result<Vec<Row>, Failure> {
         let (kind, mut rows) = (self.args.kind, Vec::new());
         let is_wanted = |one| kind == one || kind == Kind::All;
         if is_wanted(Kind::Put) {
@@ -161,8 +193,22 @@ impl Bench {
         if is_wanted(Kind::Holders) {
             rows.extend(self.holders().await?);
         }
-        if let (Kind::Memory, Some(replicas)) = (kind, replicas) {
-            rows.extend(self.memory(replicas).await?);
+        if is_wanted(Kind::Leases) {
+            rows.extend(self.leases().await?);
+        }
+        if is_wanted(Kind::Locks) {
+            rows.extend(self.locks().await?);
+        }
+        if is_wanted(Kind::Watch) {
+            rows.extend(self.watch().await?);
+        }
+        if kind == Kind::Expiry {
+            rows.extend(self.expiry().await?);
+        }
+        match (kind, replicas) {
+            (Kind::Memory, Some(replicas)) => rows.extend(self.memory(replicas).await?),
+            (Kind::Renewals | Kind::All, Some(replicas)) => rows.extend(self.renewals(replicas).await?),
+            _ => {}
         }
         Ok(rows)
     }

@@ -132,5 +132,5 @@ impl Bench {
 }
 
 fn row(bench: &'static str, inflight: usize, load: &Load) -> Row {
-    Row { bench, settings: vec![("inflight", inflight as u64)], figures: load.figures() }
+    load.row(bench, vec![("inflight", inflight as u64)])
 }

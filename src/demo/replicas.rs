@@ -13,6 +13,7 @@ use std::{
 };
 
 use leasehold_client_cache::ClusterInfo;
+use nix::unistd::{SysconfVar, sysconf};
 use tempfile::TempDir;
 
 use super::replica;
@@ -127,11 +128,25 @@ impl Replicas {
 
     /// The memory that a replica's process has in use, in bytes: VmRSS.
     pub(crate) fn resident_bytes(&self, id: usize) -> Result<u64, Failure> {
-        let child = self.processes.get(id - 1).and_then(Option::as_ref).and_then(|process| process.0.as_ref());
-        let child = child.ok_or_else(|| Failure::refused("replica", format!("replica {id} is not running")))?;
-        let file = format!("/proc/{}/status", child.id());
+        let file = format!("/proc/{}/status", self.child(id)?.id());
         let status = std::fs::read_to_string(&file).map_err(|error| Failure::io(&file, &error))?;
         resident_bytes(&status).ok_or_else(|| Failure::refused("proc", format!("{file} has no VmRSS: expected one")))
+    }
+
+    /// The processor time that a replica's process has had.
+    pub(crate) fn processor_time(&self, id: usize) -> Result<Duration, Failure> {
+        let file = format!("/proc/{}/stat", self.child(id)?.id());
+        let stat = std::fs::read_to_string(&file).map_err(|error| Failure::io(&file, &error))?;
+        let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten();
+        match (processor_ticks(&stat), per_second) {
+            (Some(ticks), Some(per_second)) => Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64)),
+            _ => Err(Failure::refused("proc", format!("{file}: expected user and system time, in clock ticks"))),
+        }
+    }
+
+    fn child(&self, id: usize) -> Result<&Child, Failure> {
+        let child = self.processes.get(id - 1).and_then(Option::as_ref).and_then(|process| process.0.as_ref());
+        child.ok_or_else(|| Failure::refused("replica", format!("replica {id} is not running")))
     }
 
     /// Lets the cluster run on, and leaves its data. Returns the folder and the ids of the processes.
@@ -212,6 +227,13 @@ fn resident_bytes(status: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
+/// User and system time. The name, in parentheses, can contain anything.
+fn processor_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(user + system)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,6 +250,12 @@ mod tests {
     fn resident_memory_is_read_from_the_line_that_has_it() {
         assert_eq!(resident_bytes("Name:\tx\nVmHWM:\t 9 kB\nVmRSS:\t    5124 kB\n"), Some(5124 * 1024));
         assert_eq!(resident_bytes("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn processor_time_is_found_behind_any_name() {
+        assert_eq!(processor_ticks("17 (a) b) R 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1"), Some(300));
+        assert_eq!(processor_ticks("17 (a"), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod common;
 
 mod bad_input;
 mod elections;
+mod benches;
 mod leases;
 mod locks;
 mod nodes;

@@ -35,6 +35,10 @@ pub(crate) enum Load {
     Read,
     /// Reads what the server that is asked has.
     LocalRead,
+    /// Grants a lease and revokes it.
+    Lease,
+    /// Locks a name that nobody else wants, and unlocks it.
+    Lock,
 }
 
 /// A connection to a server.
@@ -110,11 +114,11 @@ pub(crate) async fn run(lines: &Lines, load: Load, inflight: usize, nodes: u64, 
     Ok(Outcome::new(&latency, to.map_or_else(|| began.elapsed(), |to| to - from)))
 }
 
-/// Which node a request is for. Writers have nodes of their own: what is measured is not how they wait for each other.
+/// Which node a request is for. Writers, and who locks, have nodes of their own: what is measured is not how they wait for each other.
 fn node(load: Load, task: usize, inflight: usize, number: u64, nodes: u64) -> u64 {
     match load {
-        Load::Fill => number,
-        Load::Write => {
+        Load::Fill | Load::Lease => number,
+        Load::Write | Load::Lock => {
             let own = (nodes / inflight as u64).max(1);
             (task as u64 * own + number % own) % nodes
         }

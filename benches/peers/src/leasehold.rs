@@ -10,19 +10,23 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use futures::future::BoxFuture;
-use leasehold_client_cache::{Client, Options, Path};
+use leasehold_client_cache::{Client, LeaseOptions, LockOptions, Options, Path, Told, WatchOptions};
 use leasehold_protocol::{
     id::{Epoch, SessionId},
     message::{Answer, Body, Header, Request, Response},
     object::Object,
 };
 use leasehold_wire::{CallbackTransport, LeaseholdClient, Role, client_connection, connect};
-use tokio::task::JoinHandle;
+use tokio::{
+    sync::mpsc,
+    task::{JoinHandle, JoinSet},
+};
 
 use crate::{
     cached,
     closed_loop::{Line, Load},
-    system::{path_of, value},
+    system::{LEASE_TERM, path_of, value},
+    watched::Watchers,
 };
 
 /// How long one operation may take: what is slow is measured, not given up.
@@ -56,7 +60,7 @@ pub(crate) async fn is_leader(endpoint: &str, number: usize) -> Result<bool> {
 /// A connection for a load. Clients find the leader by themselves.
 pub(crate) async fn line(endpoints: &[String], leader: &str, load: Load) -> Result<Arc<dyn Line>> {
     Ok(match load {
-        Load::Fill | Load::Write => Arc::new(Writer(client(endpoints).await?)),
+        Load::Fill | Load::Write | Load::Lease | Load::Lock => Arc::new(Writer(client(endpoints).await?)),
         Load::Read | Load::LocalRead => Arc::new(Reader::open(leader).await?),
     })
 }
@@ -70,10 +74,19 @@ async fn client(endpoints: &[String]) -> Result<Client> {
 struct Writer(Client);
 
 impl Line for Writer {
-    fn request(&self, _: Load, node: u64) -> BoxFuture<'_, Result<()>> {
+    fn request(&self, load: Load, node: u64) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             let path: Path = path_of(node).parse()?;
-            self.0.put(&path, value(node)).await?;
+            match load {
+                Load::Lease => {
+                    let lease = self.0.grant_lease(LEASE_TERM, LeaseOptions::default()).await?;
+                    self.0.revoke_lease(lease).await?;
+                }
+                Load::Lock => self.0.lock(&path, LockOptions::default()).await?.release().await?,
+                Load::Fill | Load::Write | Load::Read | Load::LocalRead => {
+                    self.0.put(&path, value(node)).await?;
+                }
+            }
             Ok(())
         })
     }
@@ -136,6 +149,29 @@ impl Line for Reader {
             }
         })
     }
+}
+
+/// Watches of one client, each with its own place in what is told.
+pub(crate) async fn watched(endpoints: &[String], watchers: usize) -> Result<Watchers> {
+    let client = client(endpoints).await?;
+    let path: Path = path_of(0).parse()?;
+    let (sender, told) = mpsc::unbounded_channel();
+    let mut tasks = JoinSet::new();
+    for _ in 0..watchers {
+        let options = WatchOptions { recursive: false, ..WatchOptions::default() };
+        let (mut watch, sender) = (client.watch(&path, options).await?, sender.clone());
+        let client = client.clone();
+        tasks.spawn(async move {
+            // Watches end with their client.
+            let _client = client;
+            loop {
+                if let Told::Change(_) = watch.next().await? {
+                    sender.send(Instant::now())?;
+                }
+            }
+        });
+    }
+    Ok(Watchers { told, _tasks: tasks })
 }
 
 /// Nanoseconds for a read from memory.

@@ -14,6 +14,7 @@ mod process;
 mod redis;
 mod report;
 mod system;
+mod watched;
 mod zookeeper;
 
 use std::process::ExitCode;

@@ -15,6 +15,7 @@ use crate::{
     process::processor_time,
     report::{Extra, Report, Sample},
     system::{Cluster, System},
+    watched,
 };
 
 /// Requests under way while nodes are made. It warms the servers up, too.
@@ -25,6 +26,9 @@ const CACHED_NODES: u64 = 1_000;
 
 /// Threads that read copies.
 const CACHED_THREADS: [usize; 2] = [1, 2];
+
+/// Watchers of one node.
+const WATCHERS: [usize; 3] = [1, 100, 1_000];
 
 /// Leasehold beside etcd, ZooKeeper and Redis, on this machine, by one closed loop
 #[derive(Debug, Clone, Parser)]
@@ -134,6 +138,12 @@ impl Run<'_> {
         for (threads, extra) in CACHED_THREADS.into_iter().zip([Extra::CachedAlone, Extra::CachedByTwo]) {
             if let Some(ns) = cluster.cached_read_ns(threads, CACHED_NODES, self.args.seconds / 2).await? {
                 report.extra(system, extra, ns);
+            }
+        }
+        let watched = [Extra::WatchedByOne, Extra::WatchedByHundred, Extra::WatchedByThousand];
+        for (watchers, extra) in WATCHERS.into_iter().zip(watched) {
+            if let Some(ms) = watched::last_told_ms(&cluster, watchers, self.args.seconds).await? {
+                report.extra(system, extra, ms);
             }
         }
         if !system.is_single() {

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use futures::future::BoxFuture;
 use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection, caching::CacheConfig, cmd};
 
@@ -63,6 +63,7 @@ impl Line for Connection {
                 Load::Fill | Load::Write => {
                     Ok(cmd("SET").arg(path_of(node)).arg(value(node)).exec_async(&mut connection).await?)
                 }
+                Load::Lease | Load::Lock => bail!("there is nothing like it that lasts: not measured"),
                 Load::Read | Load::LocalRead => {
                     let found: Option<Vec<u8>> = cmd("GET").arg(path_of(node)).query_async(&mut connection).await?;
                     ensure!(found.is_some(), "expected a value for node {node}, got none");

@@ -26,10 +26,22 @@ pub(crate) enum Extra {
     Failover,
     CachedAlone,
     CachedByTwo,
+    WatchedByOne,
+    WatchedByHundred,
+    WatchedByThousand,
 }
 
 impl Extra {
-    const ALL: [Self; 5] = [Self::MemoryEmpty, Self::MemoryFull, Self::Failover, Self::CachedAlone, Self::CachedByTwo];
+    const ALL: [Self; 8] = [
+        Self::MemoryEmpty,
+        Self::MemoryFull,
+        Self::Failover,
+        Self::CachedAlone,
+        Self::CachedByTwo,
+        Self::WatchedByOne,
+        Self::WatchedByHundred,
+        Self::WatchedByThousand,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -38,6 +50,9 @@ impl Extra {
             Self::Failover => "leader killed, until the first write, s",
             Self::CachedAlone => "cached read, 1 thread, ns",
             Self::CachedByTwo => "cached read, 2 threads, ns",
+            Self::WatchedByOne => "write acknowledged, until 1 watcher is told, ms",
+            Self::WatchedByHundred => "write acknowledged, until the last of 100 watchers is told, ms",
+            Self::WatchedByThousand => "write acknowledged, until the last of 1,000 watchers is told, ms",
         }
     }
 }
@@ -250,6 +265,8 @@ fn verb(load: Load) -> &'static str {
     match load {
         Load::Fill | Load::Write => "write",
         Load::Read | Load::LocalRead => "read",
+        Load::Lease => "lease grant + revoke",
+        Load::Lock => "lock + unlock",
     }
 }
 

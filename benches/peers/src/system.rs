@@ -14,7 +14,9 @@ use crate::{
     closed_loop::{Line, Lines, Load},
     etcd, leasehold,
     process::{Process, free_ports},
-    redis, zookeeper,
+    redis,
+    watched::Watchers,
+    zookeeper,
 };
 
 /// How long a cluster may take until it serves.
@@ -25,6 +27,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Length of all values.
 pub(crate) const VALUE_BYTES: usize = 256;
+
+/// The term of leases that are revoked before.
+pub(crate) const LEASE_TERM: Duration = Duration::from_secs(3_600);
 
 /// Nodes below one parent.
 pub(crate) const GROUP: u64 = 1_000;
@@ -54,11 +59,18 @@ impl System {
     /// What is measured of it, and what that is called.
     pub(crate) fn loads(self) -> &'static [(Load, &'static str)] {
         match self {
-            Self::Leasehold => &[(Load::Write, "Leasehold"), (Load::Read, "Leasehold, linearizable, no lease taken")],
+            Self::Leasehold => &[
+                (Load::Write, "Leasehold"),
+                (Load::Read, "Leasehold, linearizable, no lease taken"),
+                (Load::Lease, "Leasehold"),
+                (Load::Lock, "Leasehold"),
+            ],
             Self::Etcd => &[
                 (Load::Write, "etcd"),
                 (Load::Read, "etcd, linearizable"),
                 (Load::LocalRead, "etcd, serializable, all servers"),
+                (Load::Lease, "etcd"),
+                (Load::Lock, "etcd"),
             ],
             Self::Zookeeper => &[
                 (Load::Write, "ZooKeeper"),
@@ -189,6 +201,15 @@ impl Cluster {
             System::Leasehold => leasehold::cached_read_ns(&self.endpoints, threads, nodes, span).await.map(Some),
             System::Redis => redis::cached_read_ns(&self.endpoints[0], threads, nodes, span).await.map(Some),
             System::Etcd | System::Zookeeper => Ok(None),
+        }
+    }
+
+    /// So many watches of node 0 on one connection to the leader, where there are any that tell each change.
+    pub(crate) async fn watched(&self, watchers: usize) -> Result<Option<Watchers>> {
+        match self.system {
+            System::Leasehold => leasehold::watched(&self.endpoints, watchers).await.map(Some),
+            System::Etcd => etcd::watched(&self.endpoints[self.leader], watchers).await.map(Some),
+            System::Zookeeper | System::Redis => Ok(None),
         }
     }
 

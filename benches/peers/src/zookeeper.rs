@@ -6,7 +6,7 @@ mod session;
 
 use std::{fs, path::Path, process::Command, sync::Arc, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use futures::future::{BoxFuture, try_join};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -127,6 +127,7 @@ impl Line for Connection {
                     let (_, found) = try_join(synced, session.ask(Ask::GetData, &path)).await?;
                     check(&found, node)?;
                 }
+                Load::Lease | Load::Lock => bail!("ephemeral nodes are something else: not measured"),
                 Load::LocalRead => check(&session.ask(Ask::GetData, &path).await?, node)?,
             }
             Ok(())

@@ -12,6 +12,10 @@ use crate::{
 
 use super::{Lessor, Reason, SWEEP_MAX, StepContext, TICK_BYTES_MAX};
 
+/// While so much waits to be proposed, no more ends are: a million leases that end at one time must not stand before everyone's writes.
+/// The others follow as soon as there is room, a moment later.
+const EXPIRIES_WAITING_MAX: usize = 512;
+
 impl Lessor {
     pub(super) fn look_at_the_clock(&mut self, turn: &mut StepContext<'_>) {
         if self.epoch.is_none() {
@@ -35,7 +39,9 @@ impl Lessor {
             LeaseKey::Session(session) => state.leases_of(*session).all(|(key, _)| matches!(key, LeaseKey::Session(_))),
             LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::Delay(_) => true,
         };
-        while let Some((lease, incarnation)) = self.ends.next_over(now, margin, may_end, state.tick()) {
+        while self.outbox.len() < EXPIRIES_WAITING_MAX
+            && let Some((lease, incarnation)) = self.ends.next_over(now, margin, may_end, state.tick())
+        {
             if let Some(session) = lease.session().filter(|_| self.planted(Bug::EndedBeforeApplied)) {
                 self.end_waits(session, |_| true);
             }

@@ -290,15 +290,22 @@ impl State {
         // Its last node may have been written or removed meanwhile.
         let orphaned = &self.attached.orphaned;
         self.meta.closed.retain(|lease| orphaned.contains(lease));
-        let Some(incarnation) = self.meta.gone.first().copied() else { return };
-        let gone: Vec<Path> = self.attached.of_lease(incarnation).take(BURIED_PER_ENTRY).cloned().collect();
-        for path in &gone {
-            self.nodes.remove(path);
-            touched.insert(RowKey::Node(path.clone()));
-            self.attached.nodes.remove(&(incarnation, path.clone()));
-        }
-        if gone.len() < BURIED_PER_ENTRY {
+        // Many leases of few nodes together, and the more the more there are: each entry writes down which leases are left, and a million
+        // of them that end in one second must not be in a million entries.
+        let mut room = BURIED_PER_ENTRY.max(self.meta.gone.len() * 2);
+        while let Some(incarnation) = self.meta.gone.first().copied() {
+            let gone: Vec<Path> = self.attached.of_lease(incarnation).take(room).cloned().collect();
+            for path in &gone {
+                self.nodes.remove(path);
+                touched.insert(RowKey::Node(path.clone()));
+                self.attached.nodes.remove(&(incarnation, path.clone()));
+            }
+            if gone.len() == room {
+                return;
+            }
             self.meta.gone.remove(&incarnation);
+            // A lease costs something though all its nodes have been written anew meanwhile.
+            room -= gone.len().max(1);
         }
     }
 

@@ -254,3 +254,32 @@ fn a_lease_that_took_the_name_of_the_one_that_is_meant_is_not_renewed_in_its_pla
     assert_eq!((kept[0].span, kept[0].incarnation), (None, first));
     assert!(world.keep(session).is_some(), "whoever means any gets the one that there is");
 }
+
+#[test]
+fn leases_that_end_together_do_not_stand_before_everyones_writes() {
+    let mut world = World::new();
+    let session = world.session();
+    for _ in 0..600 {
+        world.write(session, Write::GrantLease { id: None, ttl: TTL });
+        world.commit();
+    }
+    let key_leases = |world: &World| world.state.leases().filter(|(key, _)| matches!(key, LeaseKey::Key(_))).count();
+    assert_eq!(key_leases(&world), 600);
+    // Nothing that is proposed enters the log for a while.
+    let later = world.now.after(TTL * 2);
+    while world.now < later {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    let waiting = world.lessor.outbox.len();
+    assert!((400..=512).contains(&waiting), "{waiting} wait: expected no more ends than there is room for");
+    world.write(session, put("/x", b"1"));
+    let proposal = world.lessor.take_proposal(world.now).expect("ends and a write");
+    assert!(
+        matches!(proposal.commands.last(), Some(Command::Write { .. })),
+        "with the first entry, not after all ends"
+    );
+    world.apply(&proposal);
+    world.pass(TTL);
+    assert_eq!(key_leases(&world), 0, "the others followed");
+}

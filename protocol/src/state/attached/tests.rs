@@ -321,3 +321,16 @@ fn a_volume_is_not_removed_from_under_nodes_that_go_with_a_lease_on_it() {
     fixture.write(session, delete("/v/a", false)).expect("a leaf");
     fixture.write(session, remove).expect("nothing goes with it");
 }
+
+#[test]
+fn many_leases_that_end_with_one_entry_are_buried_with_it() {
+    let (mut fixture, session) = fixture();
+    for id in [ONE, TWO] {
+        fixture.write(session, to(&format!("/{}", id.0), id)).expect("attached");
+        fixture.write(session, to(&format!("/{}b", id.0), id)).expect("attached");
+    }
+    let leases = [ONE, TWO].map(|id| expire(&mut fixture, &LeaseKey::Key(id))).to_vec();
+    assert_eq!(fixture.run(Command::Remove { leases }), Outcome::Removed { nodes: 4 });
+    assert_eq!(fixture.state.nodes.len(), 1, "only the root");
+    assert_eq!(fixture.state.meta.gone, BTreeSet::new(), "nothing is carried along from entry to entry");
+}

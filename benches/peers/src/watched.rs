@@ -1,0 +1,71 @@
+//! Watches: how long after a write was acknowledged the last of many watchers has been told of it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tokio::{sync::mpsc, task::JoinSet};
+
+use crate::{
+    closed_loop::{Lines, Load},
+    system::Cluster,
+};
+
+/// How long watchers may take until all have been told.
+const TOLD_WITHIN: Duration = Duration::from_secs(60);
+
+/// Watchers of one node. They end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watchers {
+    /// When one of them was told of a change, for each of them and each change.
+    pub(crate) told: mpsc::UnboundedReceiver<Instant>,
+    /// They end with it.
+    pub(crate) _tasks: JoinSet<Result<()>>,
+}
+
+/// The median, in milliseconds; one write after the other, each when all have been told of the last.
+pub(crate) async fn last_told_ms(cluster: &Cluster, watchers: usize, span: Duration) -> Result<Option<f64>> {
+    let Some(mut watching) = cluster.watched(watchers).await? else { return Ok(None) };
+    let lines: Lines = cluster.lines(Load::Write, 1).await?;
+    let mut late = Vec::new();
+    let began = Instant::now();
+    while began.elapsed() < span {
+        lines[0].request(Load::Write, 0).await?;
+        late.push(last_told(&mut watching, watchers).await?);
+    }
+    lines[0].close().await;
+    late.sort_unstable();
+    ensure!(!late.is_empty(), "no write was made in {span:?}");
+    Ok(Some(late[late.len() / 2].as_secs_f64() * 1e3))
+}
+
+/// How long from now until the last is told; nothing if that was before.
+async fn last_told(watching: &mut Watchers, watchers: usize) -> Result<Duration> {
+    let acknowledged = Instant::now();
+    let mut last = acknowledged;
+    for number in 0..watchers {
+        let told = tokio::time::timeout(TOLD_WITHIN, watching.told.recv()).await;
+        let told = told.with_context(|| format!("{number} of {watchers} watchers were told in {TOLD_WITHIN:?}"))?;
+        last = last.max(told.context("the watchers have ended")?);
+    }
+    Ok(last - acknowledged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn it_is_the_last_that_counts_and_those_before_the_writer_are_not_late() {
+        let (sender, told) = mpsc::unbounded_channel();
+        let mut watching = Watchers { told, _tasks: JoinSet::new() };
+        let now = Instant::now();
+        let later = now + Duration::from_secs(5);
+        for at in [now, later, now] {
+            sender.send(at).expect("it listens");
+        }
+        let last = last_told(&mut watching, 3).await.expect("all were told");
+        assert!(last <= Duration::from_secs(5) && last > Duration::from_secs(4), "{last:?}");
+        sender.send(now).expect("it listens");
+        assert_eq!(last_told(&mut watching, 1).await.expect("told"), Duration::ZERO);
+    }
+}

@@ -1,0 +1,235 @@
+//! The end of very much at one time: many leases that end in the same moment, and one lease that very many nodes go with; and what those
+//! notice of it who write meanwhile.
+//!
+//! *Gone* is what a watcher sees: the time until it has been told of the last node.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use leasehold_client_cache::{
+    Attach, Client, EventKind, LeaseId, LeaseOptions, Path, PutOptions, Told, Watch, WatchOptions,
+};
+use tokio::task::JoinSet;
+
+use super::{
+    Bench, close,
+    load::{Until, histogram, nanos},
+    result::Row,
+    server::value,
+};
+use crate::{
+    commands::{inspect_failure, watch::watch_failure, write_failure},
+    exit::Failure,
+};
+
+/// Requests under way while leases are granted and nodes attached.
+const AT_ONCE: usize = 256;
+
+/// The value of a node that goes with a lease.
+const VALUE: &str = "here";
+
+/// How long the writers are measured before anything ends, to have something to compare with.
+const BEFORE: Duration = Duration::from_secs(2);
+
+/// The term of a lease that is revoked: longer than anything here takes.
+const TERM: Duration = Duration::from_secs(3600);
+
+/// How fast leases of one node each are made at least: decides when they end.
+const LEASES_PER_SECOND: u64 = 2000;
+
+/// Clients that write meanwhile.
+const WRITERS: usize = 4;
+
+/// How long a watcher may wait for the next event.
+const TOLD_WITHIN: Duration = Duration::from_secs(120);
+
+/// How often it is asked whether leases are left.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+impl Bench {
+    /// One lease with many nodes, revoked; then many leases with a node each, which end together.
+    pub(super) async fn expiry(&self) -> Result<Vec<Row>, Failure> {
+        let nodes = self.args.objects.iter().copied().max().unwrap_or(100_000) as u64;
+        Ok(vec![self.one_with_many(nodes).await?, self.many_at_once(self.args.leases as u64).await?])
+    }
+
+    async fn one_with_many(&self, nodes: u64) -> Result<Row, Failure> {
+        let client = self.client("expiry").await?;
+        let lease = client.grant_lease(TERM, LeaseOptions::default()).await.map_err(|error| write_failure(&error))?;
+        self.make("one", nodes, Carrier::One(lease)).await?;
+        let (watch, writers) = (self.watch_of(&client, "one").await?, self.writers().await?);
+        tokio::time::sleep(BEFORE).await;
+        let (before, began) = (writers.take(), Instant::now());
+        client.revoke_lease(lease).await.map_err(|error| write_failure(&error))?;
+        let answered = began.elapsed();
+        let told = self.told_of(watch, nodes, began).await?;
+        let meanwhile = writers.end().await?;
+        close(vec![client]).await;
+        let ended = [("answered_ms", millis(answered)), ("last_told_ms", millis(told))];
+        Ok(row("one lease revoked", vec![("nodes", nodes)], ended, &before, &meanwhile))
+    }
+
+    async fn many_at_once(&self, leases: u64) -> Result<Row, Failure> {
+        let end = Instant::now() + Duration::from_secs(leases / LEASES_PER_SECOND) + BEFORE * 3;
+        self.make("many", leases, Carrier::Each(end)).await?;
+        let client = self.client("expiry").await?;
+        let (watch, writers) = (self.watch_of(&client, "many").await?, self.writers().await?);
+        if end < Instant::now() + BEFORE {
+            let text =
+                format!("{leases} leases could not be granted in time: expected {LEASES_PER_SECOND} in a second");
+            return Err(Failure::refused("expiry", text));
+        }
+        self.meter.say(|| format!("{leases} leases are about to end"));
+        tokio::time::sleep_until((end - BEFORE).into()).await;
+        drop(writers.take());
+        tokio::time::sleep_until(end.into()).await;
+        let before = writers.take();
+        let told = self.told_of(watch, leases, end).await?;
+        let meanwhile = writers.end().await?;
+        while !client.leases().await.map_err(|error| inspect_failure(&error))?.is_empty() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        let none = end.elapsed();
+        close(vec![client]).await;
+        let ended = [("last_told_ms", millis(told)), ("none_left_ms", millis(none))];
+        Ok(row("leases that end together, a node each", vec![("leases", leases)], ended, &before, &meanwhile))
+    }
+
+    /// Makes nodes that go with leases.
+    pub(super) async fn make(&self, set: &str, nodes: u64, carrier: Carrier) -> Result<(), Failure> {
+        let clients = self.clients("expiry", self.args.clients).await?;
+        let shared = clients.clone();
+        let paths: Arc<[Path]> = (0..nodes).map(|number| self.node(set, number)).collect();
+        let op = move |worker: usize, number: u64| {
+            let (client, paths) = (shared[worker % shared.len()].clone(), Arc::clone(&paths));
+            async move { carrier.put(&client, &paths[number as usize]).await }
+        };
+        let what = format!("making {nodes} nodes that go with leases");
+        let made = self.meter.run(&what, AT_ONCE.min(nodes as usize), Until::Count(nodes), op).await;
+        close(clients).await;
+        made.map(drop)
+    }
+
+    async fn watch_of(&self, client: &Client, set: &str) -> Result<Watch, Failure> {
+        let top = self.node(set, 0).ancestors().nth(1).unwrap_or_else(Path::root);
+        client.watch(&top, WatchOptions::default()).await.map_err(|error| watch_failure(&error))
+    }
+
+    /// Waits until the watch has told of so many deletions. How long after `began` the last was.
+    async fn told_of(&self, mut watch: Watch, nodes: u64, began: Instant) -> Result<Duration, Failure> {
+        let mut gone = 0;
+        while gone < nodes {
+            let told = tokio::time::timeout(TOLD_WITHIN, watch.next()).await;
+            let told =
+                told.map_err(|_| Failure::refused("watch", format!("{gone} of {nodes} nodes went: expected all")))?;
+            if let Told::Change(change) = told.map_err(|error| watch_failure(&error))? {
+                gone += change.events.iter().filter(|event| matches!(event.kind, EventKind::Delete)).count() as u64;
+                self.meter.say(|| format!("{gone} of {nodes} nodes are gone"));
+            }
+        }
+        Ok(began.elapsed())
+    }
+
+    async fn writers(&self) -> Result<Writers, Failure> {
+        let clients = self.clients("writer", WRITERS).await?;
+        let (is_over, latency) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(histogram())));
+        let mut tasks = JoinSet::new();
+        for (number, client) in (0..).zip(clients) {
+            let path = self.node("others", number);
+            tasks.spawn(write(client, path, Arc::clone(&is_over), Arc::clone(&latency)));
+        }
+        Ok(Writers { tasks, is_over, latency })
+    }
+}
+
+/// What a node goes with.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Carrier {
+    /// This lease.
+    One(LeaseId),
+    /// A new one of its own, which ends then.
+    Each(Instant),
+}
+
+impl Carrier {
+    async fn put(self, client: &Client, path: &Path) -> Result<(), Failure> {
+        let lease = match self {
+            Self::One(lease) => lease,
+            Self::Each(end) => {
+                let left = end.saturating_duration_since(Instant::now());
+                let lease = client.grant_lease(left, LeaseOptions::default()).await;
+                lease.map_err(|error| write_failure(&error))?
+            }
+        };
+        let options = PutOptions { attach: Attach::Lease(lease), ..PutOptions::default() };
+        client.put_with(path, VALUE, options).await.map(drop).map_err(|error| write_failure(&error))
+    }
+}
+
+/// Clients that have nothing to do with what ends, each writing a node of its own, one write at a time.
+#[derive(Debug)]
+struct Writers {
+    tasks: JoinSet<Result<(), Failure>>,
+    is_over: Arc<AtomicBool>,
+    latency: Arc<Mutex<Histogram<u64>>>,
+}
+
+impl Writers {
+    /// The writes that have ended since this was last asked.
+    fn take(&self) -> Histogram<u64> {
+        std::mem::replace(&mut *self.latency.lock().unwrap_or_else(PoisonError::into_inner), histogram())
+    }
+
+    async fn end(mut self) -> Result<Histogram<u64>, Failure> {
+        // One that is under way is among them: it may be the slowest.
+        self.is_over.store(true, Relaxed);
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.map_err(|error| Failure::refused("bench", error))??;
+        }
+        Ok(self.take())
+    }
+}
+
+async fn write(
+    client: Client,
+    path: Path,
+    is_over: Arc<AtomicBool>,
+    latency: Arc<Mutex<Histogram<u64>>>,
+) -> Result<(), Failure> {
+    let mut number = 0;
+    while !is_over.load(Relaxed) {
+        let begin = Instant::now();
+        client.put(&path, value(number)).await.map_err(|error| write_failure(&error))?;
+        latency.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(nanos(begin.elapsed()));
+        number += 1;
+    }
+    close(vec![client]).await;
+    Ok(())
+}
+
+fn millis(span: Duration) -> f64 {
+    span.as_secs_f64() * 1e3
+}
+
+fn row(
+    bench: &'static str,
+    settings: Vec<(&'static str, u64)>,
+    ended: [(&'static str, f64); 2],
+    before: &Histogram<u64>,
+    meanwhile: &Histogram<u64>,
+) -> Row {
+    let ms = |nanos: u64| nanos as f64 / 1e6;
+    let writes = [
+        ("others_p99_before_ms", ms(before.value_at_quantile(0.99))),
+        ("others_p50_ms", ms(meanwhile.value_at_quantile(0.5))),
+        ("others_p99_ms", ms(meanwhile.value_at_quantile(0.99))),
+        ("others_max_ms", ms(meanwhile.max())),
+    ];
+    Row { bench, settings, figures: ended.into_iter().chain(writes).collect() }
+}

@@ -1,0 +1,35 @@
+//! Key leases, granted and revoked.
+
+use std::time::Duration;
+
+use leasehold_client_cache::LeaseOptions;
+
+use super::{Bench, close, load::Until, result::Row};
+use crate::{commands::write_failure, exit::Failure};
+
+/// Long enough for none to end by itself.
+const TERM: Duration = Duration::from_secs(3600);
+
+impl Bench {
+    /// Pairs of a grant and the revocation that follows it. Both are durable writes.
+    pub(super) async fn leases(&self) -> Result<Vec<Row>, Failure> {
+        let mut rows = Vec::new();
+        for &inflight in &self.args.inflight {
+            let clients = self.clients("leases", inflight.min(self.args.clients)).await?;
+            let shared = clients.clone();
+            let op = move |worker: usize, _| {
+                let client = shared[worker % shared.len()].clone();
+                async move {
+                    let lease = client.grant_lease(TERM, LeaseOptions::default()).await;
+                    let lease = lease.map_err(|error| write_failure(&error))?;
+                    client.revoke_lease(lease).await.map(drop).map_err(|error| write_failure(&error))
+                }
+            };
+            let what = format!("leases, {inflight} in flight");
+            let load = self.meter.run(&what, inflight, Until::Elapsed(self.seconds()), op).await?;
+            rows.push(load.row("lease grant and revoke, pairs", vec![("inflight", inflight as u64)]));
+            close(clients).await;
+        }
+        Ok(rows)
+    }
+}

@@ -1,0 +1,91 @@
+//! Locks: taken and given back where nobody else wants them, and handed over where many do.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use leasehold_client_cache::{Client, LockOptions, Path};
+
+use super::{
+    Bench, close,
+    load::{Load, Until, histogram, nanos},
+    result::Row,
+};
+use crate::{commands::lock::lock_failure, exit::Failure};
+
+impl Bench {
+    /// Pairs of a lock and an unlock, and hand-overs.
+    pub(super) async fn locks(&self) -> Result<Vec<Row>, Failure> {
+        let mut rows = Vec::new();
+        for &inflight in &self.args.inflight {
+            rows.push(self.uncontended(inflight).await?);
+        }
+        for &contenders in self.args.contenders.iter().filter(|count| **count > 1) {
+            rows.push(self.handed_over(contenders).await?);
+        }
+        Ok(rows)
+    }
+
+    /// Each worker has a node of its own.
+    async fn uncontended(&self, inflight: usize) -> Result<Row, Failure> {
+        let clients = self.clients("locks", inflight.min(self.args.clients)).await?;
+        let shared = clients.clone();
+        let paths: Arc<[Path]> = (0..inflight as u64).map(|worker| self.node("locks", worker)).collect();
+        let op = move |worker: usize, _| {
+            let (client, paths) = (shared[worker % shared.len()].clone(), Arc::clone(&paths));
+            async move {
+                let hold = client.lock(&paths[worker], LockOptions::default()).await;
+                let hold = hold.map_err(|error| lock_failure(&error))?;
+                hold.release().await.map_err(|error| lock_failure(&error))
+            }
+        };
+        let what = format!("locks, {inflight} in flight");
+        let load = self.meter.run(&what, inflight, Until::Elapsed(self.seconds()), op).await?;
+        close(clients).await;
+        Ok(load.row("lock and unlock, pairs, uncontended", vec![("inflight", inflight as u64)]))
+    }
+
+    /// So many clients want one node, each again as soon as it has given it back. Each hold is given back at once. What is measured
+    /// is the time from there until the next has it.
+    async fn handed_over(&self, contenders: usize) -> Result<Row, Failure> {
+        let clients = self.clients("contender", contenders).await?;
+        let path = self.node("contended", 0);
+        // When it was last given back.
+        let given: Arc<Mutex<Option<Instant>>> = Arc::default();
+        let latency = Arc::new(Mutex::new(histogram()));
+        let (shared, times) = (clients.clone(), Arc::clone(&latency));
+        let op = move |worker: usize, _| {
+            let (client, path) = (shared[worker].clone(), path.clone());
+            let (given, times) = (Arc::clone(&given), Arc::clone(&times));
+            async move {
+                let since = || given.lock().unwrap_or_else(PoisonError::into_inner).take();
+                take_once(&client, &path, since, &times, &given).await
+            }
+        };
+        let what = format!("one lock, {contenders} clients");
+        let load = self.meter.run(&what, contenders, Until::Elapsed(self.seconds()), op).await?;
+        close(clients).await;
+        let latency = latency.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Those of the first tenth are among them: nothing is warmed up by then that was not before.
+        let elapsed = load.elapsed + load.elapsed / 10;
+        let load = Load { count: latency.len(), elapsed, latency };
+        Ok(load.row("lock, handed over", vec![("contenders", contenders as u64)]))
+    }
+}
+
+/// Takes the node, notes how long ago it was given back, and gives it back.
+async fn take_once(
+    client: &Client,
+    path: &Path,
+    since: impl Fn() -> Option<Instant>,
+    times: &Mutex<hdrhistogram::Histogram<u64>>,
+    given: &Mutex<Option<Instant>>,
+) -> Result<(), Failure> {
+    let hold = client.lock(path, LockOptions::default()).await.map_err(|error| lock_failure(&error))?;
+    if let Some(at) = since() {
+        times.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(nanos(at.elapsed()));
+    }
+    *given.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    hold.release().await.map_err(|error| lock_failure(&error))
+}

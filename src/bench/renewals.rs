@@ -1,0 +1,61 @@
+//! Sessions that do nothing but live: what their renewals cost the leader.
+
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use leasehold_client_cache::{Client, RegisterOptions, Registration};
+
+use super::{Bench, TIMEOUT, close, result::Row};
+use crate::{commands::write_failure, demo::replicas::Replicas, exit::Failure};
+
+/// Sessions opened, or closed, at one time.
+const AT_ONCE: usize = 64;
+
+/// The least that is looked at: as long as the root volume's term, in which each lease is renewed about twice.
+const SPAN_MIN: Duration = Duration::from_secs(10);
+
+impl Bench {
+    /// Each session is registered at a node: it keeps its lease on the volume for as long as it lives.
+    pub(super) async fn renewals(&self, replicas: &mut Replicas) -> Result<Vec<Row>, Failure> {
+        let leader = replicas.leader(None).await?;
+        let idle = self.core_of(replicas, leader).await?.0;
+        let count = self.args.renewing as u64;
+        self.meter.say(|| format!("opening {count} sessions"));
+        let opening = (0..count).map(|number| self.registered(number));
+        let all: Vec<(Client, Registration)> = stream::iter(opening).buffer_unordered(AT_ONCE).try_collect().await?;
+        self.meter.say(|| format!("{count} sessions renew their leases"));
+        // Until nothing is left of the opening: renewals are spread over a term by then.
+        tokio::time::sleep(SPAN_MIN).await;
+        let sent = || all.iter().map(|(client, _)| client.stats().messages_sent).sum::<u64>();
+        let before = sent();
+        let (cores, span) = self.core_of(replicas, leader).await?;
+        let messages = (sent() - before) as f64 / span.as_secs_f64();
+        let lost = all.iter().filter(|(_, registration)| registration.over().is_cancelled()).count();
+        if lost > 0 || replicas.leader(None).await? != leader {
+            let text = format!("{lost} of {count} leases were lost: expected none, and replica {leader} to lead on");
+            return Err(Failure::refused("renewals", text));
+        }
+        let row = Row {
+            bench: "renewals",
+            settings: vec![("sessions", count)],
+            figures: vec![("messages_per_second", messages), ("leader_cores", cores), ("leader_cores_idle", idle)],
+        };
+        stream::iter(all).for_each_concurrent(AT_ONCE, |(client, _)| close(vec![client])).await;
+        Ok(vec![row])
+    }
+
+    async fn registered(&self, number: u64) -> Result<(Client, Registration), Failure> {
+        let client = self.client("renewing").await?;
+        let options = RegisterOptions { timeout: Some(TIMEOUT), ..RegisterOptions::default() };
+        let registered = client.register(&self.node("renewals", number), "here", options).await;
+        registered.map(|registration| (client, registration)).map_err(|error| write_failure(&error))
+    }
+
+    /// The share of a core that the process had, and over how long.
+    async fn core_of(&self, replicas: &Replicas, id: usize) -> Result<(f64, Duration), Failure> {
+        let (began, before) = (Instant::now(), replicas.processor_time(id)?);
+        tokio::time::sleep(self.seconds().max(SPAN_MIN)).await;
+        let (spent, span) = (replicas.processor_time(id)?.saturating_sub(before), began.elapsed());
+        Ok((spent.as_secs_f64() / span.as_secs_f64(), span))
+    }
+}

@@ -1,0 +1,95 @@
+//! Watches: how long after a write was acknowledged the last of many watchers has been told of it.
+
+use std::time::{Duration, Instant};
+
+use leasehold_client_cache::{Client, Path, Told, WatchOptions};
+use tokio::{sync::mpsc, task::JoinSet};
+
+use super::{
+    Bench, close,
+    load::{Load, histogram, nanos},
+    result::Row,
+    server::value,
+};
+use crate::{
+    commands::{watch::watch_failure, write_failure},
+    exit::Failure,
+};
+
+/// How long a watcher may take until it has been told.
+const TOLD_WITHIN: Duration = Duration::from_secs(60);
+
+impl Bench {
+    /// With each number of watchers: all of them at one client, and each at a client of its own.
+    pub(super) async fn watch(&self) -> Result<Vec<Row>, Failure> {
+        let mut rows = Vec::new();
+        for &watchers in &self.args.watchers {
+            rows.push(self.fan_out(watchers, 1).await?);
+            if watchers > 1 {
+                rows.push(self.fan_out(watchers, watchers).await?);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// One write at a time, the next when all have been told of the last.
+    async fn fan_out(&self, watchers: usize, clients: usize) -> Result<Row, Failure> {
+        let path = self.node(&format!("watch-{watchers}-{clients}"), 0);
+        let writer = self.client("writer").await?;
+        writer.put(&path, value(0)).await.map_err(|error| write_failure(&error))?;
+        let watching = self.clients("watcher", clients).await?;
+        let (sender, mut told) = mpsc::unbounded_channel();
+        let mut tasks = JoinSet::new();
+        for number in 0..watchers {
+            let options = WatchOptions { recursive: false, ..WatchOptions::default() };
+            let watch = watching[number % clients].watch(&path, options).await;
+            let watch = watch.map_err(|error| watch_failure(&error))?;
+            tasks.spawn(tell(watch, sender.clone()));
+        }
+        drop(sender);
+        let load = self.writes(&writer, &path, watchers, &mut told).await;
+        tasks.shutdown().await;
+        close(watching).await;
+        close(vec![writer]).await;
+        let settings = vec![("watchers", watchers as u64), ("clients", clients as u64)];
+        Ok(load?.row_of_latencies("write acknowledged, to the last watcher told", settings))
+    }
+
+    async fn writes(
+        &self,
+        writer: &Client,
+        path: &Path,
+        watchers: usize,
+        told: &mut mpsc::UnboundedReceiver<Instant>,
+    ) -> Result<Load, Failure> {
+        let mut latency = histogram();
+        let began = Instant::now();
+        while began.elapsed() < self.seconds() {
+            writer.put(path, value(latency.len())).await.map_err(|error| write_failure(&error))?;
+            let acknowledged = Instant::now();
+            let mut last = acknowledged;
+            for _ in 0..watchers {
+                let one = tokio::time::timeout(TOLD_WITHIN, told.recv()).await;
+                let Ok(Some(at)) = one else {
+                    let text = format!("a watcher was not told: expected all {watchers} to be within {TOLD_WITHIN:?}");
+                    return Err(Failure::refused("watch", text));
+                };
+                last = last.max(at);
+            }
+            // Those who were told before the writer are not late.
+            latency.saturating_record(nanos(last - acknowledged));
+            self.meter.say(|| format!("writes with {watchers} watchers: {}", latency.len()));
+        }
+        Ok(Load { count: latency.len(), elapsed: began.elapsed(), latency })
+    }
+}
+
+/// Says when it is told of a change, each time.
+async fn tell(mut watch: leasehold_client_cache::Watch, sender: mpsc::UnboundedSender<Instant>) {
+    // A watch that fails is missed by whoever waits for it to be told.
+    while let Ok(told) = watch.next().await {
+        if matches!(told, Told::Change(_)) && sender.send(Instant::now()).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `bench`: each kind measures what it says, and says so in one document.
+
+use crate::common::leasehold;
+
+/// The rows of a short run, on a cluster of one.
+fn rows(kind: &str, options: &[&str]) -> Vec<serde_json::Value> {
+    let mut command = leasehold();
+    command.args(["--json", "bench", kind, "--spawn", "1", "--seconds", "1"]).args(options);
+    let output = command.output().expect("the binary starts");
+    assert!(output.status.success(), "{kind}: {}", String::from_utf8_lossy(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one document");
+    document["results"].as_array().expect("rows").clone()
+}
+
+fn is_positive(row: &serde_json::Value, figure: &str) -> bool {
+    row[figure].as_f64().is_some_and(|value| value > 0.0)
+}
+
+#[test]
+fn leases_and_locks_are_measured_with_each_number_in_flight_and_locks_handed_over() {
+    let leases = rows("leases", &["--inflight", "1,4"]);
+    assert_eq!(leases.len(), 2);
+    assert!(leases.iter().all(|row| is_positive(row, "per_second")), "{leases:?}");
+    let locks = rows("locks", &["--inflight", "4", "--contenders", "3"]);
+    assert_eq!(locks.len(), 2);
+    assert!(locks[1]["contenders"] == 3 && locks.iter().all(|row| is_positive(row, "p50_ms")), "{locks:?}");
+}
+
+#[test]
+fn watchers_are_measured_at_one_client_and_at_many() {
+    let watched = rows("watch", &["--watchers", "1,3"]);
+    let clients: Vec<_> = watched.iter().map(|row| row["clients"].as_u64()).collect();
+    assert_eq!(clients, [Some(1), Some(1), Some(3)]);
+    assert!(watched.iter().all(|row| is_positive(row, "max_ms")), "{watched:?}");
+}
+
+#[test]
+fn what_ends_together_is_gone_when_the_figures_say_so() {
+    let ended = rows("expiry", &["--objects", "2000", "--leases", "1000"]);
+    assert_eq!((&ended[0]["nodes"], &ended[1]["leases"]), (&2000.into(), &1000.into()));
+    assert!(is_positive(&ended[0], "answered_ms") && is_positive(&ended[1], "none_left_ms"), "{ended:?}");
+    assert!(ended.iter().all(|row| is_positive(row, "last_told_ms")), "{ended:?}");
+}
