@@ -4,8 +4,8 @@
 mod common;
 
 mod bad_input;
-mod elections;
 mod benches;
+mod elections;
 mod leases;
 mod locks;
 mod nodes;
