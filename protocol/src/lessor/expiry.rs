@@ -12,8 +12,8 @@ use crate::{
 
 use super::{Lessor, Reason, SWEEP_MAX, StepContext, TICK_BYTES_MAX};
 
-/// While so much waits to be proposed, no more ends are: a million leases that end at one time must not stand before everyone's writes.
-/// The others follow as soon as there is room, a moment later.
+/// The most ends that wait to be proposed: a million leases that end at one time must not stand before everyone's writes. The others
+/// follow as soon as there is room, a moment later. Writes that wait take no room from them: writes wait for ends (S2).
 const EXPIRIES_WAITING_MAX: usize = 512;
 
 impl Lessor {
@@ -39,7 +39,7 @@ impl Lessor {
             LeaseKey::Session(session) => state.leases_of(*session).all(|(key, _)| matches!(key, LeaseKey::Session(_))),
             LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::Delay(_) => true,
         };
-        while self.outbox.len() < EXPIRIES_WAITING_MAX
+        while self.ends_waiting < EXPIRIES_WAITING_MAX
             && let Some((lease, incarnation)) = self.ends.next_over(now, margin, may_end, state.tick())
         {
             if let Some(session) = lease.session().filter(|_| self.planted(Bug::EndedBeforeApplied)) {
@@ -53,6 +53,7 @@ impl Lessor {
     pub(super) fn propose_end(&mut self, lease: LeaseKey, incarnation: Incarnation, state: &State) {
         let Some(horizon) = state.lease(&lease).map(|lease| lease.horizon) else { return };
         let reason = Reason::Expire(lease.clone(), incarnation);
+        self.ends_waiting += 1;
         self.propose(Command::Expire { lease, incarnation, horizon }, reason);
     }
 

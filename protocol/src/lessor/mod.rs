@@ -233,6 +233,8 @@ pub struct Lessor {
     next_round: Vec<WaitingRead>,
     /// Commands that the next proposal takes.
     outbox: Vec<(Command, Reason)>,
+    /// How many of them are ends of leases.
+    ends_waiting: usize,
     proposals: u64,
     in_flight: BTreeMap<u64, InFlight>,
     last_tick: ClusterTime,
@@ -265,6 +267,7 @@ impl Lessor {
             proving: Vec::new(),
             next_round: Vec::new(),
             outbox: Vec::new(),
+            ends_waiting: 0,
             proposals: 0,
             in_flight: BTreeMap::new(),
             last_tick: state.cluster_time(),
@@ -331,7 +334,8 @@ impl Lessor {
             fits
         });
         let count = count.count();
-        let (commands, reasons) = self.outbox.drain(..count).unzip();
+        let (commands, reasons): (Vec<Command>, Vec<Reason>) = self.outbox.drain(..count).unzip();
+        self.ends_waiting -= reasons.iter().filter(|reason| matches!(reason, Reason::Expire(..))).count();
         let (epoch, number) = match self.epoch {
             Some(epoch) => {
                 self.proposals += 1;
