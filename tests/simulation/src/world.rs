@@ -429,6 +429,10 @@ impl World {
         (self.is_healing, self.healed_in) = (true, self.steps);
         self.links = Links::default();
         self.trace.say(self.now, || "faults are over".to_owned());
+        // What a machine was about to send when it was frozen comes when it would have (seed 4444).
+        let hosts =
+            self.clients.iter().map(|client| &client.machine).chain(self.servers.iter().map(|server| &server.machine));
+        let frozen = hosts.map(|machine| machine.sends_from).max().unwrap_or_default().saturating_sub(self.now);
         // A disk that is held up goes on when it would have: what was handed to it waits until then, and writes with it (seed 5068).
         for server in 0..self.servers.len() {
             self.boot(server);
@@ -444,10 +448,6 @@ impl World {
             }
         }
         let terms = u64::try_from(self.profile.term_max().as_micros()).expect("short") * 5;
-        // What a machine was about to send when it was frozen comes when it would have (seed 4444).
-        let hosts =
-            self.clients.iter().map(|client| &client.machine).chain(self.servers.iter().map(|server| &server.machine));
-        let frozen = hosts.map(|machine| machine.sends_from).max().unwrap_or_default().saturating_sub(self.now);
         let calm = terms + frozen + self.replay();
         self.after(6 * SECOND + calm, Event::Ask);
         // A client that has been silent takes a while to notice that its connection is dead.
