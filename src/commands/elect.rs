@@ -1,6 +1,6 @@
 //! `elect PATH NAME`: one of several leads while a command runs, or until this is told to stop. `--observe` says who leads.
 //!
-//! Leading is holding the node: what [`lock`](super::lock) says of commands, signals and tokens goes for leaders too.
+//! Leading is holding the node: what [`super::lock`] says of commands, signals and tokens goes for leaders too.
 
 use std::{
     ffi::{OsStr, OsString},
