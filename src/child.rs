@@ -35,13 +35,6 @@ const BY_SIGNAL: i32 = 128;
 /// How often it is looked whether what was killed is gone. The kernel takes no longer, as a rule.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// With this status; 128 and the signal's number if a signal ended it.
-    Status(u8),
-}
-
 /// A command that runs.
 #[derive(Debug)]
 pub(crate) struct Child {
@@ -65,13 +58,13 @@ impl Child {
         Ok(Self { process, terminate, interrupt })
     }
 
-    /// Waits until it has ended. What tells this process to stop is passed on to it; the terminal has told it already.
-    pub(crate) async fn ended(&mut self) -> Result<Ended, Failure> {
+    /// Waits until it has ended, and gives its status: 128 and the signal's number if a signal ended it. What tells this process to stop is passed on to it; the terminal has told it already.
+    pub(crate) async fn ended(&mut self) -> Result<u8, Failure> {
         loop {
             tokio::select! {
                 status = self.process.wait() => {
                     let status = status.map_err(|error| Failure::io("cannot wait for the command", &error))?;
-                    return Ok(Ended::Status(code(status)));
+                    return Ok(code(status));
                 }
                 _ = self.interrupt.recv() => {}
                 _ = self.terminate.recv() => {

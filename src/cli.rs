@@ -126,13 +126,13 @@ impl Command {
                 output.failure(&failure);
                 Ok(status)
             }
-            Self::Request(Request::Lock(lock)) if lock.has_command() => {
+            Self::Request(Request::Lock(lock)) if lock.turn.has_command() => {
                 let context = Context::new(global, output, "lock");
                 let status = lock.run_command(&context).await;
                 context.close().await;
                 status
             }
-            Self::Request(Request::Elect(elect)) if elect.has_command() => {
+            Self::Request(Request::Elect(elect)) if elect.turn.has_command() => {
                 let context = Context::new(global, output, "elect");
                 let status = elect.run_command(&context).await;
                 context.close().await;

@@ -5,7 +5,6 @@
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
-    time::Duration,
 };
 
 use clap::Args;
@@ -14,7 +13,7 @@ use serde::Serialize;
 
 use super::{
     kept::{Kept, Stop},
-    lock::{self, lock_failure},
+    lock::{Turn, lock_failure},
     watch::{text_of, watch_failure},
 };
 use crate::{
@@ -37,18 +36,8 @@ pub(crate) struct Elect {
     /// Campaign for nothing: say who leads, and each leader after that, a line each, until this is stopped
     #[arg(long, conflicts_with_all = ["name", "tries", "wait", "delay", "command"])]
     observe: bool,
-    /// Fail if somebody else leads
-    #[arg(long = "try", conflicts_with = "wait")]
-    tries: bool,
-    /// Wait no longer than this: 500ms, 10s, 2m, 1h
-    #[arg(long, value_name = "D", value_parser = duration::parse)]
-    wait: Option<Duration>,
-    /// If this is lost without a word, let nobody be elected for so long; at most 1m
-    #[arg(long, value_name = "D", value_parser = duration::parse)]
-    delay: Option<Duration>,
-    /// What to run while this leads; it finds the token in LEASEHOLD_TOKEN. Without one it leads until this is told to stop
-    #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) turn: Turn,
 }
 
 /// Somebody who leads.
@@ -105,11 +94,6 @@ impl Text for LeaderAnswer {
 }
 
 impl Elect {
-    /// Whether it is to run a command.
-    pub(crate) fn has_command(&self) -> bool {
-        !self.command.is_empty()
-    }
-
     /// Whether it only says who leads.
     pub(crate) fn observes(&self) -> bool {
         self.observe
@@ -140,7 +124,7 @@ impl Elect {
             ("LEASEHOLD_TOKEN", leadership.token().to_string()),
             ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",")),
         ];
-        let ended = lock::run_until(&leadership.over(), &self.command, &variables).await?;
+        let ended = self.turn.run_until(&leadership.over(), &variables).await?;
         let status = ended.ok_or_else(|| lost(&self.path))?;
         // What it has left running leads nothing. If nobody hears of it, the lease ends by itself.
         let _ = leadership.resign().await;
@@ -152,11 +136,7 @@ impl Elect {
     }
 
     async fn campaign(&self, context: &Context) -> Result<Leadership, Failure> {
-        let options = CampaignOptions {
-            wait: lock::wait(self.tries, self.wait),
-            delay: self.delay.unwrap_or_default(),
-            timeout: None,
-        };
+        let options = CampaignOptions { wait: self.turn.wait(), delay: self.turn.delay(), timeout: None };
         let client = context.client().await?;
         client.campaign(&self.path, self.name().as_bytes(), options).await.map_err(|error| lock_failure(&error))
     }

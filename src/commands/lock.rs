@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::{kept::Kept, write_failure};
 use crate::{
-    child::{Child, Ended},
+    child::Child,
     cli,
     context::Context,
     duration,
@@ -31,18 +31,64 @@ pub(crate) struct Lock {
     /// Share it with others who read
     #[arg(long)]
     read: bool,
-    /// Fail if it cannot be had at once
+    #[command(flatten)]
+    pub(crate) turn: Turn,
+}
+
+/// How to wait for one's turn to hold a node, and what to do with it: of `lock` and of `elect`.
+#[derive(Debug, Args)]
+pub(crate) struct Turn {
+    /// Fail if it is somebody else's now
     #[arg(long = "try", conflicts_with = "wait")]
     tries: bool,
     /// Wait no longer than this: 500ms, 10s, 2m, 1h
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     wait: Option<Duration>,
-    /// If this is lost without a word, let nobody have the node for so long; at most 1m
+    /// If it is lost without a word, let nobody have it for so long; at most 1m
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     delay: Option<Duration>,
-    /// What to run while it is held; it finds the token in LEASEHOLD_TOKEN. Without one it is held until this is told to stop
+    /// What to run meanwhile; it finds the token in LEASEHOLD_TOKEN. Without one this goes on until it is told to stop
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+impl Turn {
+    /// Whether a command is to be run.
+    pub(crate) fn has_command(&self) -> bool {
+        !self.command.is_empty()
+    }
+
+    /// How long is to be waited.
+    pub(crate) fn wait(&self) -> Wait {
+        match (self.tries, self.wait) {
+            (true, _) => Wait::No,
+            (false, Some(most)) => Wait::For(most),
+            (false, None) => Wait::Forever,
+        }
+    }
+
+    /// How long nobody else gets it if it is lost.
+    pub(crate) fn delay(&self) -> Duration {
+        self.delay.unwrap_or_default()
+    }
+
+    /// Runs the command until it ends, or until what it needs is over: then nothing of it is left, and it has no status.
+    pub(crate) async fn run_until(
+        &self,
+        over: &CancellationToken,
+        variables: &[(&str, String)],
+    ) -> Result<Option<Status>, Failure> {
+        let mut child = Child::start(&self.command, variables)?;
+        let code = tokio::select! {
+            biased;
+            () = over.cancelled() => None,
+            code = child.ended() => Some(code?),
+        };
+        if code.is_none() {
+            child.kill_all().await?;
+        }
+        Ok(code.map(|code| if code == 0 { Status::Done } else { Status::Command(code) }))
+    }
 }
 
 /// A node that is held.
@@ -76,11 +122,6 @@ impl LockAnswer {
 }
 
 impl Lock {
-    /// Whether it is to run a command.
-    pub(crate) fn has_command(&self) -> bool {
-        !self.command.is_empty()
-    }
-
     /// Holds the node until this ends.
     pub(crate) async fn run(self, context: &Context) -> Result<LockAnswer, Failure> {
         let hold = self.take(context).await?;
@@ -99,7 +140,7 @@ impl Lock {
         let hold = self.take(context).await?;
         let variables =
             [("LEASEHOLD_TOKEN", hold.token().to_string()), ("LEASEHOLD_ENDPOINTS", context.endpoints().join(","))];
-        let status = run_until(&hold.over(), &self.command, &variables).await?.ok_or_else(|| lost(&self.path))?;
+        let status = self.turn.run_until(&hold.over(), &variables).await?.ok_or_else(|| lost(&self.path))?;
         // What it has left running holds nothing. If nobody hears of it, the lease ends by itself.
         let _ = hold.release().await;
         Ok(status)
@@ -108,40 +149,12 @@ impl Lock {
     async fn take(&self, context: &Context) -> Result<Hold, Failure> {
         let options = LockOptions {
             mode: if self.read { HoldMode::Shared } else { HoldMode::Exclusive },
-            wait: wait(self.tries, self.wait),
-            delay: self.delay.unwrap_or_default(),
+            wait: self.turn.wait(),
+            delay: self.turn.delay(),
             timeout: None,
         };
         context.client().await?.lock(&self.path, options).await.map_err(|error| lock_failure(&error))
     }
-}
-
-/// How long is to be waited.
-pub(crate) fn wait(tries: bool, most: Option<Duration>) -> Wait {
-    match (tries, most) {
-        (true, _) => Wait::No,
-        (false, Some(most)) => Wait::For(most),
-        (false, None) => Wait::Forever,
-    }
-}
-
-/// Runs a command until it ends, or until what it needs is over: then nothing of it is left, and it has no status.
-pub(crate) async fn run_until(
-    over: &CancellationToken,
-    command: &[OsString],
-    variables: &[(&str, String)],
-) -> Result<Option<Status>, Failure> {
-    let mut child = Child::start(command, variables)?;
-    let ended = tokio::select! {
-        biased;
-        () = over.cancelled() => None,
-        ended = child.ended() => Some(ended?),
-    };
-    let Some(Ended::Status(code)) = ended else {
-        child.kill_all().await?;
-        return Ok(None);
-    };
-    Ok(Some(if code == 0 { Status::Done } else { Status::Command(code) }))
 }
 
 /// The hold is over though nobody gave it back.

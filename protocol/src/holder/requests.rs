@@ -109,11 +109,6 @@ impl Holder {
         if purpose.is_quick() {
             session.pace.asked(session.until, now);
         }
-        // A watch is answered too late for promises to be worth much.
-        let renew = match purpose {
-            Purpose::Watch(_) => Vec::new(),
-            _ => self.volumes.renewals(ride, purpose.is_quick(), now),
-        };
         let registration = match purpose {
             Purpose::Register => Some(self.flights.next()),
             _ => session.registered,
@@ -124,7 +119,7 @@ impl Holder {
             registration: registration.map_or(0, |ticket| ticket.0),
             sequence: self.writes.next_sequence(),
             unanswered_from: self.writes.unanswered_from(),
-            renew,
+            renew: self.volumes.renewals(ride, purpose.is_quick(), now),
             consents: self.riders.consents.iter().take(CONSENTS_PER_REQUEST).copied().collect(),
             returns: self.riders.returns.iter().take(RETURNS_PER_REQUEST).cloned().collect(),
         }

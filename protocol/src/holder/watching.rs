@@ -104,7 +104,7 @@ impl Holder {
         // Whoever begins wants to know when it has heard everything up to now.
         let wait = if watch.is_caught_up { WATCH_WAIT } else { Duration::ZERO };
         let body = Body::Watch { watched, after, wait, bytes_max };
-        let ticket = self.send(Purpose::Watch(id), body, Ride::Due, now);
+        let ticket = self.send(Purpose::Watch(id), body, Ride::Nothing, now);
         if let Some(watch) = self.watching.watches.get_mut(&id) {
             watch.stage = Stage::Sent(ticket);
         }
