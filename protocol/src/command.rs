@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     hold::{HoldMode, Taken},
-    id::{Epoch, Generation, HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId},
+    id::{Epoch, Generation, HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId, Token},
     object::{ObjectSet, Stat, Value},
     path::Path,
     time::ClusterTime,
@@ -108,6 +108,7 @@ impl Write {
     pub(crate) fn weight(&self) -> usize {
         let own = match self {
             Self::Put { value, .. } => value.len(),
+            Self::Flush { value: Some(value), .. } => value.len(),
             Self::Transaction(transaction) => transaction.value_bytes() + transaction.path_bytes(),
             _ => 0,
         };
@@ -259,6 +260,29 @@ pub enum Write {
     },
     /// Compares, and does one thing or the other: all of it as one change, or none of it.
     Transaction(Transaction),
+    /// Lets the holder of an exclusive hold keep the node's data to itself from now on: a write lease. It reads and writes in its own
+    /// memory; others' reads and writes of the data wait until it [ends](Write::Flush) that, or its lease. The node has to exist, and to go
+    /// with no lease. Its data does not change, yet all copies of it are recalled, as if it did (S2).
+    Cache {
+        /// The node.
+        path: Path,
+        /// The hold.
+        hold: HoldId,
+    },
+    /// What the holder of a write lease has written in its own memory. Waits for nobody's consent, and for no other write: nobody else
+    /// has a copy of the node's data, or can write it, while the write lease is there (S10).
+    Flush {
+        /// The node.
+        path: Path,
+        /// The hold.
+        hold: HoldId,
+        /// The token under which it is held: with another one it is refused.
+        token: Token,
+        /// The node's value from now on; none to leave it as it is.
+        value: Option<Value>,
+        /// The holder keeps the data to itself no longer. It goes on holding the node.
+        ends: bool,
+    },
 }
 
 /// The lease that a put attaches its node to. A node goes with one lease at most, a lease carries any number of nodes.
@@ -291,7 +315,9 @@ impl Write {
             | Self::RemoveVolume { path }
             | Self::Lock { path, .. }
             | Self::Convert { path, .. }
-            | Self::Unlock { path, .. } => Some(path),
+            | Self::Unlock { path, .. }
+            | Self::Cache { path, .. }
+            | Self::Flush { path, .. } => Some(path),
             Self::GrantLease { .. } | Self::RevokeLease { .. } | Self::Transaction(_) => None,
         }
     }

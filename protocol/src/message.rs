@@ -321,6 +321,8 @@ pub enum Answer {
         /// More time on the key lease that was granted, counted by the client from before it sent the request (T2). In a repeated
         /// answer it is computed afresh; none if the lease is gone by then.
         kept: Option<Kept>,
+        /// After [`Write::Cache`]: the data that its holder keeps to itself now. None if it does not any more.
+        cached: Option<Box<Data>>,
     },
     /// To [`Body::KeepLeases`]: one for each that was asked for, in order.
     Kept(Vec<Kept>),

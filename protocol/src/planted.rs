@@ -220,6 +220,22 @@ bugs! {
     DescendantsGoUntold,
     /// A page of a list is answered without a proof of leadership (S6). Read.
     ListWithoutProof,
+    /// A write is applied though somebody keeps the data that it changes to itself.
+    WritePastWriteLease,
+    /// A transaction is applied though somebody keeps the data that it compares to itself.
+    ComparePastWriteLease,
+    /// Nobody is asked for consent when a holder begins to keep a node's data to itself (S2).
+    WriteLeaseWithoutRecall,
+    /// A read is answered though somebody keeps the data to itself.
+    ReadPastWriteLease,
+    /// A returning client's copy of what somebody keeps to itself by now is said to be good.
+    ReviveUnderWriteLease,
+    /// What a holder has not flushed is forgotten when a recall comes.
+    RecallDropsDirty,
+    /// What a holder has not flushed is forgotten when its hold is over, and nobody is told.
+    LostInSilence,
+    /// A holder goes on reading and writing in its memory when its lease may have ended.
+    WriteLeaseWithoutClock,
 }
 
 impl std::str::FromStr for Bug {

@@ -91,8 +91,8 @@ pub enum WriteRefusal {
         /// The volume that it belongs to.
         volume: Path,
     },
-    /// The node goes with a lease, and such a node has no children and is no volume (ZooKeeper).
-    #[error("{path} goes with a lease: expected a node that stays, to have children or be a volume")]
+    /// The node goes with a lease, and such a node has no children, is no volume (ZooKeeper) and under no write lease.
+    #[error("{path} goes with a lease: expected a node that stays, to have children, be a volume or be under a write lease")]
     Leased {
         /// The node.
         path: Path,
@@ -146,6 +146,34 @@ pub enum WriteRefusal {
     UpgradePending {
         /// The node.
         path: Path,
+    },
+    /// The hold is shared, and only who holds a node alone can keep its data to itself.
+    #[error("hold {hold} on {path} is shared: expected an exclusive one")]
+    NotExclusive {
+        /// The node.
+        path: Path,
+        /// The hold.
+        hold: HoldId,
+    },
+    /// The node is held under another token than what was flushed was written under.
+    #[error("hold {hold} on {path} is held under token {expected}: expected what is flushed to be of it, got {got}")]
+    TokenOver {
+        /// The node.
+        path: Path,
+        /// The hold.
+        hold: HoldId,
+        /// The token that the flush named.
+        got: Token,
+        /// The token of the hold.
+        expected: Token,
+    },
+    /// The holder does not keep the node's data to itself (any more), so it has nothing to flush.
+    #[error("hold {hold} on {path} is no write lease: expected one, for there to be something to flush")]
+    NotCaching {
+        /// The node.
+        path: Path,
+        /// The hold.
+        hold: HoldId,
     },
     /// There are too many holds on the node.
     #[error("{path} has {got} holders and waiters: expected at most {most}")]

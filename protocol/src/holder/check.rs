@@ -25,6 +25,7 @@ impl Holder {
         self.recalls.check(self.flights.oldest_granting())?;
         self.check_reads()?;
         self.check_holding()?;
+        self.check_caching()?;
         self.check_writes()?;
         self.check_watches()
     }

@@ -9,10 +9,10 @@ use super::{
 use crate::{
     change::Changes,
     command::Written,
-    hold::HoldStatus,
+    hold::{CachingStatus, HoldStatus},
     id::{HoldId, Incarnation, LeaseId, Revision, SessionId, Stamp},
     message::{Consent, Refusal, Request},
-    object::{Content, Object},
+    object::{Content, Object, Value},
     path::Path,
     time::Instant,
 };
@@ -133,6 +133,24 @@ pub enum Effect {
     HoldsOver {
         /// The holds.
         holds: Vec<HoldId>,
+    },
+    /// A write lease stands otherwise than was told last: from the answer to [`Write::Cache`](crate::command::Write::Cache) on, until it is an ordinary hold again,
+    /// or over.
+    CachingChanged {
+        /// The hold.
+        hold: HoldId,
+        /// How it stands.
+        status: CachingStatus,
+    },
+    /// What the application has set under a write lease was not flushed, and will not be: the hold was over first, or given back, or the
+    /// servers have refused it. Comes before the [`Effect::HoldsOver`] that tells of the hold.
+    FlushLost {
+        /// The hold.
+        hold: HoldId,
+        /// What it set last.
+        value: Value,
+        /// A flush was sent, and what came of it is not known: this value or one that it set earlier may be there.
+        may_be_there: bool,
     },
     /// Tell the application: the state of the session has changed to this. Each change is told once.
     Connection(Connection),

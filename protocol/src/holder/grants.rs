@@ -84,6 +84,9 @@ impl Holder {
         let everything = [ObjectSet::Subtree(Path::root())];
         let has_gap = self.recalls.has_gap(recall) && !self.planted(Bug::RecallGapIgnored);
         let sets = if has_gap { &everything[..] } else { &recall.sets };
+        if self.owes(recall.stamp, sets) {
+            return self.overtake(sets, recall.stamp);
+        }
         let consent = Effect::Consent(Consent { session, stamp: recall.stamp });
         self.riders.consent(recall.stamp);
         if self.planted(Bug::ConsentBeforeDrop) {

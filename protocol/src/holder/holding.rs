@@ -12,6 +12,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     Effect, Holder, Ticket,
+    caching::Caching,
     flights::Purpose,
     session::Link,
     volumes::{Ride, Volume},
@@ -35,19 +36,21 @@ const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(20);
 
 /// A hold of this session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct OwnHold {
-    path: Path,
-    volume: Path,
+pub(super) struct OwnHold {
+    pub(super) path: Path,
+    pub(super) volume: Path,
     incarnation: Incarnation,
-    status: HoldStatus,
+    pub(super) status: HoldStatus,
     /// The application wants it to be another, and has not been answered.
-    converting: Option<HoldMode>,
+    pub(super) converting: Option<HoldMode>,
+    /// The session keeps the node's data to itself, or asks to.
+    pub(super) caching: Option<Box<Caching>>,
 }
 
 /// All holds of this session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Holding {
-    holds: BTreeMap<HoldId, OwnHold>,
+    pub(super) holds: BTreeMap<HoldId, OwnHold>,
     /// The request that waits at the leader.
     asked: Option<Ticket>,
     /// When the leader is to be asked, because it does not know of all holds, or knows less than this side.
@@ -95,12 +98,16 @@ impl Holder {
     /// before the answer is here.
     ///
     /// False if it asks for two things at once, of which nobody could tell which would be done last; or of a hold that waits, of which
-    /// nobody could tell whether it will wait then.
+    /// nobody could tell whether it will wait then; or of one that is a write lease.
     pub(super) fn ask_of_hold(&mut self, change: &Write) -> bool {
-        let Write::Convert { hold, mode, .. } = change else { return true };
+        let (hold, mode) = match change {
+            Write::Convert { hold, mode, .. } => (hold, mode),
+            Write::Cache { hold, .. } => return self.ask_to_cache(*hold),
+            _ => return true,
+        };
         let exclusive_meanwhile = self.planted(Bug::LoweredByAnswer);
         let Some(own) = self.holding.holds.get_mut(hold) else { return true };
-        if own.converting.is_some() || own.status == HoldStatus::Waiting {
+        if own.converting.is_some() || own.status == HoldStatus::Waiting || own.caching.is_some() {
             return false;
         }
         own.converting = Some(*mode).filter(|_| !exclusive_meanwhile);
@@ -120,6 +127,7 @@ impl Holder {
     /// The application has given the hold back, or has been told that it is over.
     pub(super) fn forget_hold(&mut self, id: HoldId) {
         let Some(hold) = self.holding.holds.remove(&id) else { return };
+        self.lose_caching(id, &hold);
         if let Some(volume) = self.volumes.get_mut(&hold.volume) {
             volume.holds.remove(&id);
         }
@@ -147,7 +155,7 @@ impl Holder {
             Some(_) => {}
             None => {
                 self.volumes.learn(&volume).holds.insert(hold);
-                self.holding.holds.insert(hold, OwnHold { path, volume, incarnation, status, converting: None });
+                self.holding.holds.insert(hold, OwnHold { path, volume, incarnation, status, converting: None, caching: None });
             }
         }
         self.holding.ask_by(if waits { now } else { now.after(ASKED_AFTER) });
@@ -249,8 +257,9 @@ impl Holder {
 
     /// The session is over, and all its holds.
     pub(super) fn end_all_holds(&mut self) {
-        let holds = std::mem::take(&mut self.holding).holds.into_keys().collect();
-        self.tell_holds_over(holds);
+        let holds = std::mem::take(&mut self.holding).holds;
+        holds.iter().for_each(|(id, own)| self.lose_caching(*id, own));
+        self.tell_holds_over(holds.into_keys().collect());
     }
 
     fn tell_holds_over(&mut self, holds: Vec<HoldId>) {

@@ -6,9 +6,9 @@ use crate::planted::Planted;
 use crate::{
     change::Watched,
     command::Write,
-    id::{LeaseId, Revision, Stamp},
+    id::{HoldId, LeaseId, Revision, Stamp},
     message::{Recall, Response},
-    object::Object,
+    object::{Object, Value},
     path::Path,
     time::DriftAllowance,
 };
@@ -38,7 +38,7 @@ impl Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadId(pub u64);
 
-/// Names a write that the application waits for. Given by the shell, never twice, and in rising order.
+/// Names a write that the application waits for. Given by the shell, never twice, in rising order, and below 2^63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriteId(pub u64);
 
@@ -82,7 +82,7 @@ pub enum Input {
     /// The application does not wait for the read any more.
     GiveUpRead(ReadId),
     /// The application does not wait for the write any more. Answered by [`Effect::WriteDone`](super::Effect::WriteDone)
-    /// with an error that says whether it may still happen.
+    /// with an error that says whether it may still happen. A request for a write lease is not given up: what came of it has to be known.
     GiveUpWrite(WriteId),
     /// The answer to what was sent under this ticket.
     Answered {
@@ -124,4 +124,17 @@ pub enum Input {
     WatchMore(WatchId),
     /// The application does not watch any more.
     GiveUpWatch(WatchId),
+    /// The application sets the value of a node under a write lease. Only where [`Holder::cached`](super::Holder::cached) says that it may,
+    /// at the same moment; ignored otherwise.
+    SetCached {
+        /// The hold.
+        hold: HoldId,
+        /// The node's value from now on.
+        value: Value,
+    },
+    /// The application wants what it has set to be on the servers: told by
+    /// [`Effect::CachingChanged`](super::Effect::CachingChanged).
+    Flush(HoldId),
+    /// The application gives a write lease up, and goes on holding the node. What it has set is flushed first.
+    EndCaching(HoldId),
 }

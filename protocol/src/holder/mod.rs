@@ -20,10 +20,11 @@
 //!
 //! Where to find the rules: promises, T2, T6 in `renewals.rs` and `volumes.rs`; grants and recalls, S1, S4, S5 in `grants.rs` and
 //! `recalls.rs`; new incarnations and the revival of copies in `acquiring.rs`; shared misses in `reads.rs`; S2w, S9 in
-//! `writes.rs`; S7 in `held.rs`; holds in `holding.rs`, key leases in `keeping.rs`; sessions and registering in `session.rs`; watches in
+//! `writes.rs`; S7 in `held.rs`; holds in `holding.rs`, write leases in `caching.rs`, key leases in `keeping.rs`; sessions and registering in `session.rs`; watches in
 //! `watching.rs`; the invariants in `check.rs`.
 
 mod acquiring;
+mod caching;
 mod check;
 mod copies;
 mod effect;
@@ -55,6 +56,7 @@ pub use watching::WATCH_WAIT;
 
 use self::{
     acquiring::Acquisition,
+    caching::WriteLeases,
     copies::Copies,
     flights::Flights,
     held::HeldList,
@@ -105,6 +107,7 @@ pub struct Holder {
     held: BTreeMap<Path, HeldList>,
     keeping: Keeping,
     holding: Holding,
+    write_leases: WriteLeases,
     watching: Watching,
     /// What a planted mistake forgot to drop in time.
     late_drops: Vec<ObjectSet>,
@@ -135,6 +138,7 @@ impl Holder {
             held: BTreeMap::new(),
             keeping: Keeping::default(),
             holding: Holding::default(),
+            write_leases: WriteLeases::default(),
             watching: Watching::default(),
             late_drops: Vec::new(),
             effects: Vec::new(),
@@ -170,7 +174,11 @@ impl Holder {
             Input::Watch { watch, watched, after, bytes_max } => self.watch(watch, watched, after, bytes_max),
             Input::WatchMore(watch) => self.watch_more(watch),
             Input::GiveUpWatch(watch) => self.give_up_watch(watch),
+            Input::SetCached { hold, value } => self.set_cached(hold, value, now),
+            Input::Flush(hold) => self.flush(hold),
+            Input::EndCaching(hold) => self.end_caching(hold),
         }
+        self.look_after_caching(now);
         self.send_ready(now);
         self.keep_due(now);
         self.await_holds(now);
@@ -191,6 +199,7 @@ impl Holder {
             self.probe_deadline(),
             self.keeping_deadline(),
             self.holding_deadline(),
+            self.flush_deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }

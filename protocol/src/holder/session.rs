@@ -141,11 +141,11 @@ impl Holder {
             (Purpose::Read(object), Answer::Read(answer)) => self.read_answered(object, sent, epoch, answer, now),
             (Purpose::KeepLeases, Answer::Kept(kept)) => self.kept(&kept, sent, now),
             (Purpose::AwaitHolds, Answer::Holds(told)) => self.holds_told(ticket, told, now),
-            (Purpose::Write(write), Answer::Written { written, stamp, grant, applied, kept }) => {
+            (Purpose::Write(write), Answer::Written { written, stamp, grant, applied, kept, cached }) => {
                 if let Some(kept) = kept {
                     self.kept_one(&kept, sent, now);
                 }
-                let done = super::writes::Done { written, stamp, grant, applied };
+                let done = super::writes::Done { written, stamp, grant, applied, cached };
                 self.written(write, sent, epoch, done, now);
             }
             (Purpose::Watch(watch), Answer::Changes(changes)) => self.watch_answered(watch, changes, now),
@@ -183,6 +183,7 @@ impl Holder {
             self.seen = self.seen.max(Stamp { epoch, sequence: 0 });
             self.recalls.begin_epoch(epoch);
             self.riders.begin_epoch(epoch);
+            self.write_leases.begin_epoch(epoch);
         }
         if let Some(session) = &mut self.session {
             session.registered = Some(ticket);
@@ -284,6 +285,7 @@ impl Holder {
         self.recalls = Recalls::default();
         self.acquisitions.clear();
         self.held.clear();
+        self.write_leases.owe_nothing();
         self.late_drops.clear();
     }
 
@@ -335,7 +337,7 @@ impl Holder {
     fn end_writes(&mut self) {
         for (write, was_sent) in self.writes.end_all() {
             let error = if was_sent { WriteError::OutcomeUnknown } else { WriteError::NotSent };
-            self.effects.push(Effect::WriteDone { write, result: Err(error) });
+            self.write_done(write, Err(error));
         }
     }
 }

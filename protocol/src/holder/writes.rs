@@ -64,6 +64,7 @@ pub(super) struct Done {
     pub(super) stamp: Stamp,
     pub(super) grant: Option<Grant>,
     pub(super) applied: Revision,
+    pub(super) cached: Option<Box<Data>>,
 }
 
 impl Writes {
@@ -79,6 +80,16 @@ impl Writes {
     /// All below this have been answered or given up.
     pub(super) fn unanswered_from(&self) -> Sequence {
         self.numbered.keys().next().copied().unwrap_or(self.next_sequence())
+    }
+
+    /// Whether the write has not ended.
+    pub(super) fn is_pending(&self, write: WriteId) -> bool {
+        self.pending.contains_key(&write)
+    }
+
+    /// Whether it asks for a write lease.
+    fn asks_to_cache(&self, write: WriteId) -> bool {
+        self.pending.get(&write).is_some_and(|pending| matches!(pending.change, Write::Cache { .. }))
     }
 
     /// The number of a write that was sent.
@@ -160,6 +171,7 @@ fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
     let parent = |path: &Path| path.parent().map(|parent| one(Object::children(parent)));
     let node = |path: &Path| vec![one(Object::data(path.clone())), one(Object::children(path.clone()))];
     let mut sets = match change {
+        Write::Cache { path, .. } | Write::Flush { path, .. } => return vec![one(Object::data(path.clone()))],
         Write::Put { path, .. } if is_known_to_exist => return vec![one(Object::data(path.clone()))],
         Write::Put { path, .. } | Write::Delete { path, recursive: false, .. } => node(path),
         Write::Delete { path, recursive: true, .. }
@@ -209,8 +221,7 @@ impl Holder {
     /// The application writes.
     pub(super) fn write(&mut self, write: WriteId, change: Write) {
         if self.is_closed() || !self.ask_of_hold(&change) {
-            let result = Err(WriteError::NotSent);
-            return self.effects.push(Effect::WriteDone { write, result });
+            return self.write_done(write, Err(WriteError::NotSent));
         }
         let paths: Vec<&Path> = match &change {
             Write::Transaction(transaction) => transaction.paths().collect(),
@@ -283,10 +294,13 @@ impl Holder {
     /// The write took effect.
     pub(super) fn written(&mut self, write: WriteId, sent: Instant, epoch: Epoch, done: Done, now: Instant) {
         let Some(pending) = self.end_write(write) else { return };
-        let Done { written, stamp, grant, applied } = done;
+        let Done { written, stamp, grant, applied, cached } = done;
         self.overtake_older(&pending.dropped, stamp);
         self.note_carried(&pending.change, &written);
         let lost = self.taken(&pending.change, &written, now);
+        if let Write::Cache { hold, .. } = &pending.change {
+            self.asked_to_cache(*hold, cached.map(|data| *data));
+        }
         if let (Write::Put { path, value, .. }, Some(stat), Some(grant)) = (pending.change, written.stat, grant) {
             let object = Object::data(path);
             let arrival = Arrival { grant: &grant, epoch, applied, sent };
@@ -295,7 +309,7 @@ impl Holder {
                 self.install(&object, copy, &content, now);
             }
         }
-        self.effects.push(Effect::WriteDone { write, result: Ok(written) });
+        self.write_done(write, Ok(written));
         if let Some(hold) = lost {
             self.effects.push(Effect::HoldsOver { holds: vec![hold] });
         }
@@ -360,18 +374,24 @@ impl Holder {
         // Outside of the window nothing is known of what an earlier sending did.
         let is_unknown = matches!(refusal, Refusal::Window { .. }) && pending.sendings > 1;
         let error = if is_unknown { WriteError::OutcomeUnknown } else { WriteError::Refused(refusal) };
-        self.effects.push(Effect::WriteDone { write, result: Err(error) });
+        if let Write::Cache { hold, .. } = &pending.change {
+            self.asked_to_cache(*hold, None);
+        }
+        self.write_done(write, Err(error));
     }
 
     /// The application does not wait any more.
     pub(super) fn give_up_write(&mut self, write: WriteId) {
+        if self.writes.asks_to_cache(write) {
+            return;
+        }
         let Some(pending) = self.end_write(write) else { return };
         if let Some(ticket) = pending.ticket {
             self.flights.end(ticket);
         }
         let was_sent = pending.sendings > 0 && !self.planted(Bug::UnknownToldAsNotSent);
         let error = if was_sent { WriteError::OutcomeUnknown } else { WriteError::NotSent };
-        self.effects.push(Effect::WriteDone { write, result: Err(error) });
+        self.write_done(write, Err(error));
     }
 
     /// Whether the write was refused because the node is in a volume that this client did not know of: then it is sent again, as another,

@@ -76,6 +76,11 @@ impl Channel {
         (stamp, self.registration.map(|_| recall))
     }
 
+    /// What an unanswered recall asks for.
+    pub(super) fn recalled(&self, stamp: Stamp) -> &[ObjectSet] {
+        self.unanswered.get(&stamp).map_or(&[], |unanswered| &unanswered.recall.sets)
+    }
+
     /// Takes a consent. Returns what had been recalled, once (S2).
     pub(super) fn consent(&mut self, stamp: Stamp) -> Option<Recall> {
         self.unanswered.remove(&stamp).map(|unanswered| unanswered.recall)

@@ -24,6 +24,7 @@ impl Lessor {
         self.writes.check()?;
         self.watching.check(state.revision())?;
         self.awaiting.check()?;
+        self.parked.check(state)?;
         self.holdings.check(state)?;
         self.promises_stay_within_horizons(state)?;
         self.every_volume_lease_is_tracked(state)?;

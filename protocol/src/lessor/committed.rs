@@ -173,6 +173,10 @@ impl Lessor {
                     changed.extend(self.writes.covers_within(volume));
                     changed.extend(self.removed_within(volume, state));
                 }
+                if !self.planted(Bug::ReviveUnderWriteLease) {
+                    let within = ObjectSet::Subtree(volume.clone());
+                    changed.extend(state.cached_in(&within).map(|path| ObjectSet::One(Object::data(path.clone()))));
+                }
                 Revival::AllBut { changed, covering: self.next_covering() }
             }
             None => Revival::None,
@@ -223,6 +227,7 @@ impl Lessor {
         self.channels.remove(&session);
         self.stop_awaiting(session, Refusal::SessionGone { session }, turn);
         self.forget_watches(session, &Refusal::SessionGone { session }, turn);
+        self.forget_parked(session, &Refusal::SessionGone { session }, turn);
         self.end_waits_without_lease(session);
     }
 
@@ -253,7 +258,9 @@ impl Lessor {
                 | Write::Transaction(_)
                 | Write::Lock { .. }
                 | Write::Convert { .. }
-                | Write::Unlock { .. },
+                | Write::Unlock { .. }
+                | Write::Cache { .. }
+                | Write::Flush { .. },
             ) => {}
             (Ok(written), Write::GrantLease { .. }) => self.key_lease_granted(written, turn),
             (Ok(_), Write::RevokeLease { id }) => self.forget_lease(&LeaseKey::Key(*id), turn),
@@ -350,7 +357,13 @@ impl Lessor {
             _ => None,
         };
         let kept = written.lease.map(|id| self.keep(KeepLease { id, incarnation: None }, turn));
-        Answer::Written { written: written.clone(), stamp, grant, applied: turn.state.revision(), kept }
+        let cached = match write {
+            Write::Cache { path, hold } if turn.state.cached_by(path).is_some_and(|(id, _)| id == *hold) => {
+                turn.state.data(path).map(Box::new)
+            }
+            _ => None,
+        };
+        Answer::Written { written: written.clone(), stamp, grant, applied: turn.state.revision(), kept, cached }
     }
 
     fn stamp(&mut self, session: SessionId) -> Stamp {

@@ -93,6 +93,7 @@ impl Lessor {
 
     /// Holds on these nodes have changed: those are told whom it concerns.
     pub(super) fn holds_changed(&mut self, paths: &BTreeSet<Path>, turn: &mut StepContext<'_>) {
+        self.unpark(paths, turn);
         for path in paths {
             self.time_delays(path, turn.state);
             let waiting: Vec<SessionId> = self.awaiting.on(path).collect();

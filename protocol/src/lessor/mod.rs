@@ -15,16 +15,18 @@
 //! ```
 //!
 //! The parts: [`clock`] (T4, T6), `ends` (when leases end), `holdings` (who holds what, S7), `channel` (stamps and
-//! recalls, S4, S5), `writes` (queues, S3); then what is done with them: `requests`, `writing`, `committed`, `expiry`, `removal`,
-//! `keeping`, `holding`, `watching`, `inspect`.
+//! recalls, S4, S5), `writes` (queues, S3); then what is done with them: `requests`, `granting`, `writing`, `committed`, `expiry`, `removal`,
+//! `keeping`, `holding`, `caching`, `watching`, `inspect`.
 
 pub mod clock;
 
+mod caching;
 mod channel;
 mod check;
 mod committed;
 mod ends;
 mod expiry;
+mod granting;
 mod holding;
 mod holdings;
 mod inspect;
@@ -47,7 +49,7 @@ use crate::{
     command::{Command, LeaseKey, Outcome, Proposal},
     id::{CoveringNumber, Epoch, Incarnation, RequestId, Revision, SessionId},
     limits::Limits,
-    message::{Answer, Consent, Grant, Lapse, LastValid, Promise, Recall, Refusal, Renew, Request, Response},
+    message::{Answer, Consent, LastValid, Recall, Refusal, Renew, Request, Response},
     object::Object,
     path::Path,
     planted::{Bug, Planted},
@@ -55,11 +57,12 @@ use crate::{
     time::{ClusterTime, DriftAllowance, Instant},
 };
 
+use caching::Parked;
 use channel::Channel;
 use clock::ClusterClock;
 use ends::Ends;
 use holding::Awaiting;
-use holdings::{Holdings, ObjectLease, Source};
+use holdings::Holdings;
 use watching::Watching;
 use writes::{Turn, Writes};
 
@@ -231,6 +234,8 @@ pub struct Lessor {
     round: u64,
     proving: Vec<WaitingRead>,
     next_round: Vec<WaitingRead>,
+    /// Reads that wait for a holder to flush.
+    parked: Parked,
     /// Commands that the next proposal takes.
     outbox: Vec<(Command, Reason)>,
     /// How many of them are ends of leases.
@@ -266,6 +271,7 @@ impl Lessor {
             round: if config.planted.has(Bug::ProofReusedAfterStepDown) { 0 } else { config.attempt },
             proving: Vec::new(),
             next_round: Vec::new(),
+            parked: Parked::default(),
             outbox: Vec::new(),
             ends_waiting: 0,
             proposals: 0,
@@ -361,7 +367,9 @@ impl Lessor {
     /// others it is not known whether they will take effect (S9).
     pub fn step_down(mut self, state: &State, now: Instant) -> Vec<Effect> {
         let mut turn = StepContext { state, now, effects: Vec::new() };
-        for read in std::mem::take(&mut self.proving).into_iter().chain(std::mem::take(&mut self.next_round)) {
+        let parked = std::mem::take(&mut self.parked).into_reads();
+        let proving = std::mem::take(&mut self.proving).into_iter().chain(std::mem::take(&mut self.next_round));
+        for read in proving.chain(parked) {
             self.reply_bare(&read.asker, Err(Refusal::Retry), &mut turn);
         }
         let writes = std::mem::take(&mut self.writes);
@@ -405,84 +413,6 @@ impl Lessor {
         }
         let response = Response { epoch: self.epoch.unwrap_or_default(), promises, lapses, result };
         turn.effects.push(Effect::Reply { id: asker.id, response });
-    }
-
-    /// Renews a volume lease in memory. The answer to a renewal of a lease that is gone, or whose end has been
-    /// proposed, is *expired*, never a new lease (T5, T6).
-    fn renew(&mut self, session: SessionId, renew: &Renew, turn: &StepContext<'_>) -> Result<Promise, Lapse> {
-        let Renew { volume, incarnation } = renew;
-        let key = LeaseKey::Volume(session, volume.clone());
-        let is_live = self.ends.get(&key).is_some_and(|end| {
-            let is_meant = end.incarnation == *incarnation || self.planted(Bug::RenewalWithoutIncarnation);
-            is_meant && (!end.is_ending || self.planted(Bug::EndingLeaseRenewed))
-        });
-        match is_live.then(|| self.promise(&key, volume, turn)).flatten() {
-            Some(promise) => Ok(promise),
-            None => Err(Lapse { volume: volume.clone(), incarnation: *incarnation }),
-        }
-    }
-
-    /// Promises more time on a volume lease: a term, but no further than the horizon by the promising clock (T6), and no further
-    /// than a term after the oldest recall that the session has left unanswered (S5).
-    fn promise(&mut self, key: &LeaseKey, volume: &Path, turn: &StepContext<'_>) -> Option<Promise> {
-        let lease = turn.state.lease(key)?;
-        let settings = turn.state.volume(volume)?;
-        let term = settings.settings.term();
-        let promising = if self.planted(Bug::PromiseByClampedClock) {
-            self.clock.ending()
-        } else {
-            self.clock.promising(turn.now)?
-        };
-        let mut span = term;
-        if !self.planted(Bug::RenewBeyondHorizon) {
-            span = span.min(lease.horizon.since(promising));
-        }
-        let channel = key.session().and_then(|session| self.channels.get(&session));
-        let unanswered = channel.and_then(Channel::unanswered_since);
-        if let Some(since) = unanswered.filter(|_| !self.planted(Bug::PromisePastUnansweredRecall)) {
-            span = span.min(since.after(term).since(turn.now));
-        }
-        let ending = self.clock.ending();
-        self.ends.renew(key, ending, span);
-        Some(Promise {
-            volume: volume.clone(),
-            incarnation: lease.incarnation,
-            generation: settings.generation,
-            span,
-            term,
-            revision: turn.state.revision(),
-        })
-    }
-
-    /// Leases an object to a session, if it has a live lease on the volume, and no write of the object is under way (S3).
-    fn grant(&mut self, session: SessionId, object: &Object, turn: &StepContext<'_>) -> Option<Grant> {
-        let (volume, settings) = turn.state.volume_of(&object.path);
-        let end = self.ends.get(&LeaseKey::Volume(session, volume.clone()))?;
-        let track = self.holdings.track(volume, session)?;
-        let is_removed = self.is_removed(&object.path, turn.state) && !self.planted(Bug::GrantDuringRemoval);
-        let is_written = (self.writes.covers(object) || is_removed) && !self.planted(Bug::GrantDuringWrite);
-        if end.is_ending || end.incarnation != track.incarnation || is_written {
-            return None;
-        }
-        let incarnation = track.incarnation;
-        let stamp = self.channels.entry(session).or_default().stamp_grant(self.epoch?);
-        let wait = if self.planted(Bug::ObjectLeaseWithoutMargin) {
-            settings.settings.object_term()
-        } else {
-            settings.settings.object_wait(self.config.drift)
-        };
-        let over = self.clock.ending().after(wait);
-        let lease = ObjectLease { over, source: Source::granted(stamp.sequence) };
-        let most = self.config.limits.session_objects_max;
-        self.holdings.add(volume, object, session, lease, most, turn.state);
-        let span = settings.settings.object_term();
-        Some(Grant { stamp, volume: volume.clone(), incarnation, generation: settings.generation, span })
-    }
-
-    /// Whether the node is being removed with what went with its lease (S3). Most of the time nothing is, and no node is looked at.
-    fn is_removed(&self, path: &Path, state: &State) -> bool {
-        let goes_with = || state.node(path).and_then(|node| node.attachment.as_ref());
-        self.writes.is_removing() && goes_with().is_some_and(|to| self.writes.removes(to.incarnation))
     }
 
     fn propose(&mut self, command: Command, reason: Reason) {

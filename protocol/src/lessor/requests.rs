@@ -108,6 +108,7 @@ impl Lessor {
         // What was asked on an earlier connection, nobody waits for any more.
         self.stop_awaiting(session, Refusal::Retry, turn);
         self.forget_watches(session, &Refusal::Retry, turn);
+        self.forget_parked(session, &Refusal::Retry, turn);
         let coverings = &mut self.coverings;
         let coverings = self.holdings.ask_for_lists(session, || {
             *coverings = coverings.next();
@@ -132,6 +133,9 @@ impl Lessor {
     /// The session has dropped what this recall named (S2). A consent to any other stamp has no effect.
     pub(super) fn consent(&mut self, consent: Consent, turn: &mut StepContext<'_>) {
         let Consent { session, stamp } = consent;
+        if self.still_keeps(session, stamp, turn.state) {
+            return;
+        }
         let Some(recall) = self.channels.get_mut(&session).and_then(|channel| channel.consent(stamp)) else { return };
         for set in &recall.sets {
             self.drop_older(session, set, stamp, turn);
@@ -216,7 +220,7 @@ impl Lessor {
         if let Some(Err(error)) = path.map(|path| self.config.limits.check_path(path)) {
             return self.reply(&read.asker, Err(error.into()), turn);
         }
-        let got = self.proving.len() + self.next_round.len();
+        let got = self.proving.len() + self.next_round.len() + self.parked.len();
         if got >= READS_MAX {
             let refusal = Refusal::Busy { what: "reads".to_owned(), got, most: READS_MAX };
             return self.reply_bare(&read.asker, Err(refusal), turn);
@@ -257,8 +261,11 @@ impl Lessor {
         }
     }
 
-    fn answer_read(&mut self, read: &WaitingRead, turn: &mut StepContext<'_>) {
+    pub(super) fn answer_read(&mut self, read: &WaitingRead, turn: &mut StepContext<'_>) {
         let WaitingRead { asker, wanted } = read;
+        if let Some(path) = self.kept_from_reader(wanted, turn.state) {
+            return self.park(path, read.clone(), turn);
+        }
         let (object, known) = match wanted {
             Wanted::Object { object, known } => (object, known),
             Wanted::List { path, after, nodes_max } => {

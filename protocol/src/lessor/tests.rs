@@ -20,7 +20,9 @@ use super::*;
 use crate::{
     command::{Condition, Renewal, Write, WriteRefusal},
     id::{Generation, Incarnation, Sequence, Stamp},
-    message::{Acquired, Body, Covering, Header, HeldPiece, Inspect, ReadAnswer, Revival},
+    message::{
+        Acquired, Body, Covering, Grant, Header, HeldPiece, Inspect, Lapse, Promise, ReadAnswer, Revival,
+    },
     object::{Content, ObjectSet},
     volume::VolumeSettings,
 };

@@ -118,6 +118,11 @@ impl Pending {
         }
     }
 
+    /// Whether it passes the writes of the same data that came first: they wait for it (S10).
+    fn passes(&self) -> bool {
+        self.asked().is_some_and(|asked| matches!(asked.write, Write::Flush { .. }))
+    }
+
     fn weight(&self) -> usize {
         self.asked().map_or(0, |asked| asked.write.weight())
     }
@@ -282,8 +287,11 @@ impl Writes {
     }
 
     fn enter_queues(&mut self, turn: Turn, covers: &[ObjectSet]) {
-        let ahead: BTreeSet<Turn> =
-            covers.iter().flat_map(|set| self.sharing(set)).filter(|other| *other < turn).collect();
+        let passes = self.pending.get(&turn).is_some_and(Pending::passes);
+        let ahead: BTreeSet<Turn> = match passes {
+            true => BTreeSet::new(),
+            false => covers.iter().flat_map(|set| self.sharing(set)).filter(|other| *other < turn).collect(),
+        };
         let ahead: BTreeSet<Turn> = ahead.into_iter().filter(|other| !self.pending[other].is_proposed).collect();
         for other in &ahead {
             self.behind.entry(*other).or_default().insert(turn);

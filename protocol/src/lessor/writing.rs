@@ -6,7 +6,7 @@ use crate::{
     command::{Attach, Command, LeaseKey, Write, WriteRefusal},
     id::{Incarnation, Sequence, SessionId, Stamp},
     message::Refusal,
-    object::{ObjectSet, compact},
+    object::{Object, ObjectSet, compact},
     path::Path,
     planted::Bug,
     state::{Answered, State},
@@ -102,7 +102,11 @@ impl Lessor {
     /// it compares would ask in vain for one branch after the other: from now on it asks for both.
     pub(super) fn covers_again(&self, writer: SessionId, write: &Write, state: &State) -> Vec<ObjectSet> {
         match write {
-            Write::Transaction(transaction) => state.footprint_of_both(writer, transaction),
+            Write::Transaction(transaction) => {
+                // In the queue of what it compares, it comes before a holder that would keep that to itself once more.
+                let kept = state.kept_from(write, &[]).into_iter().map(|path| ObjectSet::One(Object::data(path)));
+                state.footprint_of_both(writer, transaction).into_iter().chain(kept).collect()
+            }
             _ => self.covers(writer, write, state),
         }
     }
@@ -176,7 +180,10 @@ impl Lessor {
             | Write::RemoveVolume { .. }
             | Write::RevokeLease { .. }
             | Write::Convert { .. }
-            | Write::Unlock { .. } => None,
+            | Write::Unlock { .. }
+            | Write::Cache { .. }
+            | Write::Flush { value: None, .. } => None,
+            Write::Flush { value: Some(value), .. } => limits.check_value(value).err().map(Refusal::from),
         }
     }
 
@@ -218,13 +225,20 @@ impl Lessor {
     }
 
     /// Asks everyone who may hold an object that the write covers for consent (S2), and proposes the write if there is
-    /// nothing to wait for.
+    /// nothing to wait for. Of what is flushed nobody has a copy: that was seen to when it began to be written back.
     pub(super) fn gather(&mut self, waiting: Turn, turn: &mut StepContext<'_>) {
         let Some(pending) = self.writes.get_mut(waiting) else { return };
         pending.carried_at = turn.state.revision();
         let (covers, leases) = (pending.covers.clone(), pending.carried.clone());
         let writer = pending.asked().map(|asked| (asked.session, asked.dropped.clone(), asked.seen));
         let mut claims: BTreeMap<SessionId, Claim> = BTreeMap::new();
+        if let Some(asked) = pending.asked() {
+            if let Write::Flush { .. } = asked.write {
+                return self.propose_ready(vec![waiting]);
+            }
+            let write = asked.write.clone();
+            self.claim_cached(&write, &covers, &mut claims, turn.state);
+        }
         let nodes = self.claim_carried(&leases, &mut claims, turn.state);
         for set in covers.into_iter().chain(nodes) {
             for (holder, volume, over) in self.holdings.holders(&set, self.clock.ending(), turn.state) {

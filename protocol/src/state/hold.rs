@@ -45,6 +45,8 @@ pub struct Hold {
     pub is_upgrading: bool,
     /// How long nobody gets the node if the hold is lost.
     pub delay: Duration,
+    /// Its holder keeps the node's data to itself (`caching.rs`).
+    pub caches: bool,
 }
 
 /// All holds. What is found by path, lease and token follows from the holds.
@@ -54,6 +56,8 @@ pub(super) struct Holds {
     by_path: BTreeMap<Path, BTreeSet<HoldId>>,
     by_lease: BTreeSet<(Incarnation, HoldId)>,
     by_token: BTreeMap<Token, HoldId>,
+    /// Those whose holders keep the data to themselves: one on a node at most.
+    pub(super) caching: BTreeMap<Path, HoldId>,
 }
 
 impl Holds {
@@ -69,6 +73,9 @@ impl Holds {
         self.by_path.entry(path.clone()).or_default().insert(id);
         self.by_lease.insert((hold.incarnation, id));
         self.by_token.extend(hold.token.map(|token| (token, id)));
+        if hold.caches {
+            self.caching.insert(path.clone(), id);
+        }
         self.rows.insert(id, (path, hold));
     }
 
@@ -84,7 +91,21 @@ impl Holds {
         if let Some(token) = hold.token {
             self.by_token.remove(&token);
         }
+        if hold.caches {
+            self.caching.remove(&path);
+        }
         Some((path, hold))
+    }
+
+    /// The holder keeps the node's data to itself from now on, or does not any more. Returns the node, if that is another than before.
+    pub(super) fn set_caching(&mut self, id: HoldId, caches: bool) -> Option<Path> {
+        let (path, hold) = self.rows.get_mut(&id).filter(|(_, hold)| hold.caches != caches)?;
+        hold.caches = caches;
+        match caches {
+            true => self.caching.insert(path.clone(), id),
+            false => self.caching.remove(path),
+        };
+        Some(path.clone())
     }
 
     fn of_lease(&self, incarnation: Incarnation) -> impl Iterator<Item = HoldId> + use<'_> {
@@ -227,7 +248,7 @@ impl State {
         let is_free = self.is_free(path, mode);
         let id = HoldId(self.next_hold_number());
         let token = is_free.then(|| Token(self.next_hold_number()));
-        let hold = Hold { session, lease, incarnation, mode, token, is_upgrading: false, delay };
+        let hold = Hold { session, lease, incarnation, mode, token, is_upgrading: false, delay, caches: false };
         self.holds.insert(id, path.clone(), hold);
         touched.insert(RowKey::Hold(id, path.clone()));
         self.taken(id)
@@ -248,6 +269,9 @@ impl State {
             }
             touched.insert(RowKey::Hold(id, path.clone()));
         }
+        if mode == HoldMode::Shared {
+            self.holds.set_caching(id, false);
+        }
         self.grant_holds(path, touched);
         self.taken(id)
     }
@@ -262,7 +286,7 @@ impl State {
     }
 
     /// What a request came to that changes no node.
-    fn unchanged(&self) -> Written {
+    pub(super) fn unchanged(&self) -> Written {
         Written { revision: self.meta.revision, ..Written::default() }
     }
 
@@ -344,7 +368,7 @@ impl State {
             if let Some(delay) = delay(&hold) {
                 hold.lease = LeaseKey::Delay(id);
                 hold.incarnation = self.grant_lease(LeaseKey::Delay(id), delay, touched).incarnation;
-                hold.is_upgrading = false;
+                (hold.is_upgrading, hold.caches) = (false, false);
                 self.holds.insert(id, path.clone(), hold);
             }
             paths.insert(path);
@@ -377,6 +401,7 @@ impl State {
                 ));
             }
         }
+        self.check_caching()?;
         self.holds.by_path.keys().try_for_each(|path| self.check_holds_on(path))
     }
 

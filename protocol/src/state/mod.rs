@@ -29,6 +29,7 @@
 //! costs a look at each node; they are taken out of memory with later entries, some with each.
 
 mod attached;
+mod caching;
 mod history;
 mod hold;
 mod invariant;

@@ -153,6 +153,10 @@ impl State {
             Write::RevokeLease { id } => self.covers_carried(&LeaseKey::Key(*id), carried),
             _ => true,
         };
+        // What a transaction compares says which of its branches is judged at all.
+        if !self.kept_from(write, &[]).is_empty() {
+            return Outcome::NotCovered;
+        }
         let result = match self.footprint(session, write) {
             Err(refusal) => {
                 if self.mistake.is(Bug::TransactionHalfDone) {
@@ -160,6 +164,7 @@ impl State {
                 }
                 Err(refusal)
             }
+            Ok(sets) if !self.kept_from(write, &sets).is_empty() => return Outcome::NotCovered,
             Ok(sets) if (are_covered && sets.iter().all(is_covered)) || self.mistake.is(Bug::WriteBeyondConsents) => {
                 Ok(self.write(session, write, sets, touched))
             }

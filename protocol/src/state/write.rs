@@ -73,6 +73,10 @@ impl State {
             }
             Write::Unlock { path, hold } => self.check_hold(writer, path, *hold).map(|_| Vec::new()),
             Write::Transaction(transaction) => self.transaction_footprint(writer, transaction),
+            Write::Cache { path, hold } => self.cache_footprint(writer, path, *hold),
+            Write::Flush { path, hold, token, value, .. } => {
+                self.flush_footprint(writer, (path, *hold, *token), value.is_some())
+            }
         }
     }
 
@@ -201,6 +205,10 @@ impl State {
             Write::Convert { path, hold, mode, .. } => return self.convert(path, *hold, *mode, touched),
             Write::Unlock { hold, .. } => return self.unlock(*hold, touched),
             Write::Transaction(transaction) => return self.transact(writer, transaction, sets, touched),
+            Write::Cache { hold, .. } => return self.cache(*hold, touched),
+            Write::Flush { path, hold, value, ends, .. } => {
+                return self.flush(writer, (path, *hold), (value.as_ref(), *ends), sets, touched);
+            }
             _ => {}
         }
         let revision = self.meta.revision.next();
@@ -231,7 +239,9 @@ impl State {
             | Write::Transaction(_)
             | Write::Lock { .. }
             | Write::Convert { .. }
-            | Write::Unlock { .. } => {}
+            | Write::Unlock { .. }
+            | Write::Cache { .. }
+            | Write::Flush { .. } => {}
         }
         self.note_change(compact(sets), touched);
         written

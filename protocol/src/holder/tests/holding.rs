@@ -24,7 +24,7 @@ fn taken(token: Option<u64>, incarnation: u64) -> Answer {
         incarnation: Incarnation(incarnation),
     };
     let written = Written { taken: Some(Box::new(taken)), ..Written::default() };
-    Answer::Written { written, stamp: stamp(40), grant: None, applied: Revision(30), kept: None }
+    Answer::Written { written, stamp: stamp(40), grant: None, applied: Revision(30), kept: None, cached: None }
 }
 
 fn held(token: u64, is_wanted: bool) -> HoldStatus {

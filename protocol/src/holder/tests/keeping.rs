@@ -28,7 +28,7 @@ fn attached(text: &str) -> Write {
 
 fn written() -> Answer {
     let written = Written { revision: Revision(30), ..Written::default() };
-    Answer::Written { written, stamp: stamp(40), grant: None, applied: Revision(30), kept: None }
+    Answer::Written { written, stamp: stamp(40), grant: None, applied: Revision(30), kept: None, cached: None }
 }
 
 /// One that keeps the lease, from 100 s on.

@@ -181,7 +181,7 @@ impl World {
                 }
                 let stamp = self.next_stamp();
                 let grant = write.path().and_then(|path| granted(self, path));
-                Answer::Written { written, stamp, grant, applied: revision, kept: None }
+                Answer::Written { written, stamp, grant, applied: revision, kept: None, cached: None }
             }
             Body::Close => Answer::Closed,
             Body::Watch { after, .. } => {

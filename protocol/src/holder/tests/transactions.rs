@@ -21,7 +21,7 @@ fn children(at: &str) -> ObjectSet {
 fn answer_to(failed: Option<FailedCompare>) -> Answer {
     let transaction = Some(Box::new(Transacted { failed, results: vec![] }));
     let written = Written { revision: Revision(30), transaction, ..Written::default() };
-    Answer::Written { written, stamp: stamp(9), grant: None, applied: Revision(30), kept: None }
+    Answer::Written { written, stamp: stamp(9), grant: None, applied: Revision(30), kept: None, cached: None }
 }
 
 const FAILED: Option<FailedCompare> = Some(FailedCompare { place: 0, found: None });

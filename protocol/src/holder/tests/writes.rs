@@ -6,7 +6,7 @@ use crate::command::{WriteRefusal, Written};
 fn written(sequence: u64, grant: Option<Grant>) -> Answer {
     let Content::Data(Some(found)) = value(30) else { unreachable!("a value") };
     let written = Written { revision: Revision(30), stat: Some(found.stat), ..Written::default() };
-    Answer::Written { written, stamp: stamp(sequence), grant, applied: Revision(30), kept: None }
+    Answer::Written { written, stamp: stamp(sequence), grant, applied: Revision(30), kept: None, cached: None }
 }
 
 fn done(write: u64, result: Result<(), WriteError>) -> Effect {

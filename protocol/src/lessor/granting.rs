@@ -1,0 +1,99 @@
+//! What the leader promises in its memory: more time on volume leases (T6, S5), and leases on objects (S3).
+
+use crate::{
+    command::LeaseKey,
+    id::SessionId,
+    message::{Grant, Lapse, Promise, Renew},
+    object::{Kind, Object},
+    path::Path,
+    planted::Bug,
+    state::State,
+};
+
+use super::{
+    Lessor, StepContext,
+    channel::Channel,
+    holdings::{ObjectLease, Source},
+};
+
+impl Lessor {
+    /// Renews a volume lease in memory. The answer to a renewal of a lease that is gone, or whose end has been
+    /// proposed, is *expired*, never a new lease (T5, T6).
+    pub(super) fn renew(&mut self, session: SessionId, renew: &Renew, turn: &StepContext<'_>) -> Result<Promise, Lapse> {
+        let Renew { volume, incarnation } = renew;
+        let key = LeaseKey::Volume(session, volume.clone());
+        let is_live = self.ends.get(&key).is_some_and(|end| {
+            let is_meant = end.incarnation == *incarnation || self.planted(Bug::RenewalWithoutIncarnation);
+            is_meant && (!end.is_ending || self.planted(Bug::EndingLeaseRenewed))
+        });
+        match is_live.then(|| self.promise(&key, volume, turn)).flatten() {
+            Some(promise) => Ok(promise),
+            None => Err(Lapse { volume: volume.clone(), incarnation: *incarnation }),
+        }
+    }
+
+    /// Promises more time on a volume lease: a term, but no further than the horizon by the promising clock (T6), and no further
+    /// than a term after the oldest recall that the session has left unanswered (S5).
+    pub(super) fn promise(&mut self, key: &LeaseKey, volume: &Path, turn: &StepContext<'_>) -> Option<Promise> {
+        let lease = turn.state.lease(key)?;
+        let settings = turn.state.volume(volume)?;
+        let term = settings.settings.term();
+        let promising = if self.planted(Bug::PromiseByClampedClock) {
+            self.clock.ending()
+        } else {
+            self.clock.promising(turn.now)?
+        };
+        let mut span = term;
+        if !self.planted(Bug::RenewBeyondHorizon) {
+            span = span.min(lease.horizon.since(promising));
+        }
+        let channel = key.session().and_then(|session| self.channels.get(&session));
+        let unanswered = channel.and_then(Channel::unanswered_since);
+        if let Some(since) = unanswered.filter(|_| !self.planted(Bug::PromisePastUnansweredRecall)) {
+            span = span.min(since.after(term).since(turn.now));
+        }
+        let ending = self.clock.ending();
+        self.ends.renew(key, ending, span);
+        Some(Promise {
+            volume: volume.clone(),
+            incarnation: lease.incarnation,
+            generation: settings.generation,
+            span,
+            term,
+            revision: turn.state.revision(),
+        })
+    }
+
+    /// Leases an object to a session, if it has a live lease on the volume, and no write of the object is under way (S3).
+    pub(super) fn grant(&mut self, session: SessionId, object: &Object, turn: &StepContext<'_>) -> Option<Grant> {
+        let (volume, settings) = turn.state.volume_of(&object.path);
+        let end = self.ends.get(&LeaseKey::Volume(session, volume.clone()))?;
+        let track = self.holdings.track(volume, session)?;
+        let is_removed = self.is_removed(&object.path, turn.state) && !self.planted(Bug::GrantDuringRemoval);
+        let is_written = (self.writes.covers(object) || is_removed) && !self.planted(Bug::GrantDuringWrite);
+        let is_kept = object.kind == Kind::Data && turn.state.cached_by(&object.path).is_some();
+        let is_written = is_written || is_kept;
+        if end.is_ending || end.incarnation != track.incarnation || is_written {
+            return None;
+        }
+        let incarnation = track.incarnation;
+        let stamp = self.channels.entry(session).or_default().stamp_grant(self.epoch?);
+        let wait = if self.planted(Bug::ObjectLeaseWithoutMargin) {
+            settings.settings.object_term()
+        } else {
+            settings.settings.object_wait(self.config.drift)
+        };
+        let over = self.clock.ending().after(wait);
+        let lease = ObjectLease { over, source: Source::granted(stamp.sequence) };
+        let most = self.config.limits.session_objects_max;
+        self.holdings.add(volume, object, session, lease, most, turn.state);
+        let span = settings.settings.object_term();
+        Some(Grant { stamp, volume: volume.clone(), incarnation, generation: settings.generation, span })
+    }
+
+    /// Whether the node is being removed with what went with its lease (S3). Most of the time nothing is, and no node is looked at.
+    fn is_removed(&self, path: &Path, state: &State) -> bool {
+        let goes_with = || state.node(path).and_then(|node| node.attachment.as_ref());
+        self.writes.is_removing() && goes_with().is_some_and(|to| self.writes.removes(to.incarnation))
+    }
+}
