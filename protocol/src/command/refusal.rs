@@ -92,7 +92,9 @@ pub enum WriteRefusal {
         volume: Path,
     },
     /// The node goes with a lease, and such a node has no children, is no volume (ZooKeeper) and under no write lease.
-    #[error("{path} goes with a lease: expected a node that stays, to have children, be a volume or be under a write lease")]
+    #[error(
+        "{path} goes with a lease: expected a node that stays, to have children, be a volume or be under a write lease"
+    )]
     Leased {
         /// The node.
         path: Path,

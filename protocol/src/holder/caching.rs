@@ -119,6 +119,11 @@ impl Holder {
         is_certain.then_some(&caching.value)
     }
 
+    /// Whether the hold is a write lease, is asked to be one, or is about to be one no longer.
+    pub fn is_caching(&self, id: HoldId) -> bool {
+        self.write_leases.holds.contains(&id)
+    }
+
     /// The application sets the value of a node that it has to itself. Nothing happens if it [has not](Self::cached).
     pub(super) fn set_cached(&mut self, id: HoldId, value: Value, now: Instant) {
         if self.cached(id, now).is_none() {
@@ -197,7 +202,8 @@ impl Holder {
 
     /// Gives the consents for which nothing has to be flushed any more, and flushes what has to be.
     pub(super) fn look_after_caching(&mut self, now: Instant) {
-        let due: Vec<HoldId> = self.write_leases.holds.iter().copied().filter(|id| self.is_flush_due(*id, now)).collect();
+        let due: Vec<HoldId> =
+            self.write_leases.holds.iter().copied().filter(|id| self.is_flush_due(*id, now)).collect();
         due.into_iter().for_each(|id| self.start_flush(id));
         let Some(session) = self.session() else { return };
         let is_paid = |holds: &BTreeSet<HoldId>| holds.is_disjoint(&self.write_leases.holds);

@@ -155,7 +155,9 @@ impl Holder {
             Some(_) => {}
             None => {
                 self.volumes.learn(&volume).holds.insert(hold);
-                self.holding.holds.insert(hold, OwnHold { path, volume, incarnation, status, converting: None, caching: None });
+                self.holding
+                    .holds
+                    .insert(hold, OwnHold { path, volume, incarnation, status, converting: None, caching: None });
             }
         }
         self.holding.ask_by(if waits { now } else { now.after(ASKED_AFTER) });

@@ -87,9 +87,10 @@ impl Writes {
         self.pending.contains_key(&write)
     }
 
-    /// Whether it asks for a write lease.
-    fn asks_to_cache(&self, write: WriteId) -> bool {
-        self.pending.get(&write).is_some_and(|pending| matches!(pending.change, Write::Cache { .. }))
+    /// Whether it is about a write lease: what comes of it has to be known.
+    fn is_about_caching(&self, write: WriteId) -> bool {
+        let change = self.pending.get(&write).map(|pending| &pending.change);
+        matches!(change, Some(Write::Cache { .. } | Write::Flush { .. }))
     }
 
     /// The number of a write that was sent.
@@ -382,7 +383,7 @@ impl Holder {
 
     /// The application does not wait any more.
     pub(super) fn give_up_write(&mut self, write: WriteId) {
-        if self.writes.asks_to_cache(write) {
+        if self.writes.is_about_caching(write) {
             return;
         }
         let Some(pending) = self.end_write(write) else { return };

@@ -19,7 +19,12 @@ use super::{
 impl Lessor {
     /// Renews a volume lease in memory. The answer to a renewal of a lease that is gone, or whose end has been
     /// proposed, is *expired*, never a new lease (T5, T6).
-    pub(super) fn renew(&mut self, session: SessionId, renew: &Renew, turn: &StepContext<'_>) -> Result<Promise, Lapse> {
+    pub(super) fn renew(
+        &mut self,
+        session: SessionId,
+        renew: &Renew,
+        turn: &StepContext<'_>,
+    ) -> Result<Promise, Lapse> {
         let Renew { volume, incarnation } = renew;
         let key = LeaseKey::Volume(session, volume.clone());
         let is_live = self.ends.get(&key).is_some_and(|end| {

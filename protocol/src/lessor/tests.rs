@@ -1,5 +1,6 @@
 //! Each rule by itself: a state, one step, the exact effects. Here is the small world that they happen in.
 
+mod caching;
 mod consents;
 mod failovers;
 mod holding;
@@ -20,9 +21,7 @@ use super::*;
 use crate::{
     command::{Condition, Renewal, Write, WriteRefusal},
     id::{Generation, Incarnation, Sequence, Stamp},
-    message::{
-        Acquired, Body, Covering, Grant, Header, HeldPiece, Inspect, Lapse, Promise, ReadAnswer, Revival,
-    },
+    message::{Acquired, Body, Covering, Grant, Header, HeldPiece, Inspect, Lapse, Promise, ReadAnswer, Revival},
     object::{Content, ObjectSet},
     volume::VolumeSettings,
 };

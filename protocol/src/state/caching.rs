@@ -52,7 +52,9 @@ impl State {
         }
         let changed = sets.iter().flat_map(|set| self.cached_in(set));
         let compares = match write {
-            Write::Transaction(transaction) if !self.mistake.is(Bug::ComparePastWriteLease) => &transaction.compares[..],
+            Write::Transaction(transaction) if !self.mistake.is(Bug::ComparePastWriteLease) => {
+                &transaction.compares[..]
+            }
             _ => &[],
         };
         let of_data = compares.iter().filter(|compare| !matches!(compare.target, Target::Held(..)));

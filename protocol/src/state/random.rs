@@ -188,7 +188,9 @@ fn the_random_runs_reach_every_outcome() {
         "NoVolumeLease",
         "NotALeaf",
         "NotAVolume",
+        "NotCaching",
         "NotCovered",
+        "NotExclusive",
         "NotFound",
         "NotHeld",
         "Operation",
@@ -200,6 +202,7 @@ fn the_random_runs_reach_every_outcome() {
         "SessionGone",
         "SessionOpened",
         "Ticked",
+        "TokenOver",
         "VolumeAcquired",
         "VolumeExists",
         "Written",
@@ -257,14 +260,21 @@ fn a_footprint_is_exactly_what_a_write_changes() {
                 session,
                 sequence,
                 unanswered_from: sequence,
-                write,
+                write: write.clone(),
                 covers,
                 carried: Revision(u64::MAX),
             };
+            let kept = before.kept_from(&write, footprint.as_deref().unwrap_or_default());
+            let is_cache = matches!(write, Write::Cache { .. });
             let outcome = fixture.run(command);
             let changed: BTreeSet<&Object> =
                 objects.iter().filter(|object| seen(&before, object) != seen(&fixture.state, object)).collect();
             match (outcome, footprint) {
+                (Outcome::NotCovered, _) if !kept.is_empty() => assert_eq!(changed.len(), 0, "{place}"),
+                // Nothing changes, and all copies are recalled as if it did.
+                (Outcome::Written(Ok(written)), Ok(_)) if is_cache => {
+                    assert_eq!((written.revision, changed.len()), (before.revision(), 0), "{place}");
+                }
                 (Outcome::Written(Err(got)), Err(expected)) => {
                     assert_eq!((got, changed.len()), (expected, 0), "{place}");
                 }

@@ -181,7 +181,12 @@ impl<'a> Draw<'a> {
 
     fn write_of_hold(&mut self) -> Write {
         let (path, hold, mode, wait) = (self.path(), HoldId(self.number(8)), self.hold_mode(), self.below(4) != 3);
-        match self.below(4) {
+        match self.below(6) {
+            5 => {
+                let value = self.maybe(|draw| draw.bytes(6).into());
+                Write::Flush { path, hold, token: Token(self.number(12)), value, ends: self.one_in(2) }
+            }
+            4 => Write::Cache { path, hold },
             3 => Write::Unlock { path, hold },
             2 => Write::Convert { path, hold, mode, wait },
             _ => Write::Lock { path, mode, wait, delay: if self.one_in(4) { self.span() } else { Duration::ZERO } },

@@ -21,7 +21,7 @@ use leasehold_protocol::{
         Acquired, Answer, Body, Covering, Grant, KeepLease, Kept, Lapse, Promise, ReadAnswer, Recall, Refusal, Renew,
         Request, Response, Revival,
     },
-    object::{Children, Content, Data, Kind, Object, Stat},
+    object::{Children, Content, Data, Kind, Object, Stat, Value},
     path::Path,
     time::Instant,
     transaction::{FailedCompare, Transacted},
@@ -67,6 +67,10 @@ struct World {
     recalling: Option<Recall>,
     reads: BTreeSet<ReadId>,
     writes: BTreeSet<WriteId>,
+    /// Those of them that cannot be given up.
+    lasting: BTreeSet<WriteId>,
+    /// What was recalled.
+    recalled: BTreeSet<Stamp>,
     /// How far each watch has been told.
     watches: BTreeMap<WatchId, Option<Revision>>,
     ids: u64,
@@ -90,6 +94,8 @@ impl World {
             recalling: None,
             reads: BTreeSet::new(),
             writes: BTreeSet::new(),
+            lasting: BTreeSet::new(),
+            recalled: BTreeSet::new(),
             watches: BTreeMap::new(),
             ids: 0,
             epoch: 1,
@@ -129,7 +135,8 @@ impl World {
                 let write = if draw.one_in(4) { Some(WriteId(draw.wild())) } else { self.writes.first().copied() };
                 if let Some(write) = write {
                     self.step(Input::GiveUpWrite(write));
-                    assert!(!self.writes.contains(&write), "given up, and still there");
+                    let is_there = self.writes.contains(&write) && !self.lasting.contains(&write);
+                    assert!(!is_there, "given up, and still there");
                 }
             }
             27 => self.now = self.now.after(Duration::from_millis(16 * draw.below(256))),
@@ -140,13 +147,30 @@ impl World {
                     let id = draw.lease_id();
                     self.step(if draw.below(3) == 1 { Input::LetGo(id) } else { Input::Keep(id) });
                 }
-                2 => self.watch(draw),
+                2 if draw.one_in(2) => self.watch(draw),
+                2 => self.cache(draw),
                 1 if draw.one_in(8) => {
                     self.is_closed = true;
                     self.step(Input::Close);
                 }
                 _ => self.step(Input::Timeout { used: BTreeSet::new() }),
             },
+        }
+    }
+
+    /// The application does something with a write lease, or with what is none.
+    fn cache(&mut self, draw: &mut Draw<'_>) {
+        let hold = HoldId(draw.number(8));
+        match draw.below(4) {
+            0 => self.step(Input::Flush(hold)),
+            1 => self.step(Input::EndCaching(hold)),
+            _ => {
+                let value: Value = draw.bytes(6).into();
+                let is_open = self.holder.cached(hold, self.now).is_some();
+                self.step(Input::SetCached { hold, value: value.clone() });
+                let kept = self.holder.cached(hold, self.now);
+                assert_eq!(kept, Some(&value).filter(|_| is_open), "what is set is there, if it may be set");
+            }
         }
     }
 
@@ -227,11 +251,11 @@ impl World {
         }
     }
 
-    /// Whoever consents has dropped what was granted before. Consent is given at once, to the recall that has come: a server
-    /// that lies may use one stamp for two.
+    /// Whoever consents has dropped what was granted before. Consent is given at once, to the recall that has come, or when a write lease has been
+    /// flushed: a server that lies may use one stamp for two.
     fn consented(&mut self, stamp: Stamp) {
-        let recall = self.recalling.as_ref();
-        assert_eq!(recall.map(|recall| recall.stamp), Some(stamp), "consented to what was not recalled");
+        assert!(self.recalled.contains(&stamp), "consented to what was not recalled");
+        let recall = self.recalling.as_ref().filter(|recall| recall.stamp == stamp);
         let is_recalled =
             |object: &Object| recall.is_some_and(|recall| recall.sets.iter().any(|set| set.contains(object)));
         let left = self.cache.iter().find(|(object, granted)| **granted < stamp && is_recalled(object));
@@ -248,6 +272,9 @@ impl World {
         self.ids += 1;
         self.writes.insert(WriteId(self.ids));
         let change = draw.write(Revision(self.stamps));
+        if matches!(change, Write::Cache { .. } | Write::Flush { .. }) {
+            self.lasting.insert(WriteId(self.ids));
+        }
         self.step(Input::Write { write: WriteId(self.ids), change });
     }
 
@@ -278,6 +305,7 @@ impl World {
         } else {
             draw.recall(session, Epoch(self.epoch))
         };
+        self.recalled.insert(recall.stamp);
         self.recalling = Some(recall.clone());
         self.step(Input::Recalled(recall));
         self.recalling = None;

@@ -30,6 +30,8 @@ impl World {
         }
         if self.rng.chance(20) {
             self.give_up(place);
+        } else if !self.clients[place].kept_data.is_empty() && self.rng.chance(500) {
+            self.use_some_kept(place);
         } else if self.rng.chance(self.profile.holds) {
             self.lock_or_unlock(place);
         } else if self.rng.chance(self.profile.watches) {
@@ -241,6 +243,8 @@ impl World {
         client.kept.clear();
         client.holds.clear();
         client.watches = Default::default();
+        self.forget_kept(place);
+        let client = &mut self.clients[place];
         let life = client.life;
         if let Some(connection) = client.connection.take() {
             self.connections[connection].is_broken = true;

@@ -18,6 +18,7 @@ use leasehold_protocol::{
 
 use crate::{
     cache::{Cache, Copy},
+    caching::Kept,
     event::{Down, Event, Host, Up},
     invariants,
     network::Connection,
@@ -66,6 +67,8 @@ pub(crate) struct Client {
     pub(crate) kept: BTreeMap<LeaseId, (Incarnation, Instant)>,
     /// Its holds, and how each stands as far as it was told.
     pub(crate) holds: BTreeMap<HoldId, (Path, HoldStatus)>,
+    /// What it keeps to itself under holds that are write leases.
+    pub(crate) kept_data: BTreeMap<HoldId, Kept>,
     /// What the last read of each object found.
     pub(crate) last_read: BTreeMap<Object, Content>,
     pub(crate) watches: Watches,
@@ -93,6 +96,7 @@ impl Client {
             keeps: BTreeSet::new(),
             kept: BTreeMap::new(),
             holds: BTreeMap::new(),
+            kept_data: BTreeMap::new(),
             last_read: BTreeMap::new(),
             watches: Watches::default(),
             numbers: 0,
@@ -111,6 +115,7 @@ impl World {
         }
         self.lives += 1;
         self.forget_writes(place);
+        self.forget_kept(place);
         let config = Config {
             drift: self.profile.drift,
             spread_permille: u16::try_from(self.rng.below(1001)).expect("small"),
@@ -229,6 +234,7 @@ impl World {
             self.demand(held);
             self.demand_of(place, is_current);
             self.check_holds();
+            self.check_kept();
         }
         self.look_after_holder(place);
     }
@@ -305,6 +311,8 @@ impl World {
             Effect::CarriedGone { .. } => self.tally.add("volume leases over that carried nodes"),
             Effect::HoldChanged { hold, status } => self.hold_changed(place, hold, status),
             Effect::HoldsOver { holds } => self.holds_over(place, &holds, inputs),
+            Effect::CachingChanged { hold, status } => self.caching_changed(place, hold, status),
+            Effect::FlushLost { hold, value, may_be_there } => self.flush_lost(place, hold, &value, may_be_there),
             Effect::Closed => self.closed(place),
             Effect::Changes { watch, changes } => {
                 if self.told(place, watch, &changes) {
@@ -331,6 +339,11 @@ impl World {
             // The write that has this content and was not sent under another number.
             let named = client.writes.iter().rev().find(|(_, open)| open.change == *write);
             let held = match named {
+                // The holder's own. One that is sent again is known by its number.
+                None if matches!(write, Write::Flush { .. }) => {
+                    let id = WriteId(key.1.0 | 1 << 62);
+                    self.oracle.once.sent((client.life, id), key, write)
+                }
                 Some((id, _)) => self.oracle.once.sent((client.life, *id), key, write),
                 None => Err(format!("client {place} sends {key:?}, {write:?}, which nobody waits for")),
             };

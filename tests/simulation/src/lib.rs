@@ -14,6 +14,7 @@
 
 mod application;
 mod cache;
+mod caching;
 mod client;
 mod clock;
 mod event;

@@ -18,14 +18,14 @@ use crate::{
 };
 
 /// The nodes that are held: one in each volume that there can be.
-const NODES: [&str; 3] = ["/l", "/a/x", "/v/l"];
+const NODES: [&str; 3] = ["/b", "/a/x", "/v/y"];
 
 /// More than this no client has at once.
 const HOLDS_MAX: usize = 4;
 
 /// Whether what comes of the write has to be given back.
 pub(crate) fn is_about_holds(change: &Write) -> bool {
-    matches!(change, Write::Lock { .. } | Write::Convert { .. } | Write::Unlock { .. })
+    matches!(change, Write::Lock { .. } | Write::Convert { .. } | Write::Unlock { .. } | Write::Cache { .. })
 }
 
 impl World {
@@ -45,18 +45,26 @@ impl World {
             return self.write(place, Write::Lock { path, mode, wait, delay });
         }
         let (hold, path) = self.rng.pick(&holds).clone();
+        if self.rng.chance(600) && self.keep_to_itself(place, hold, &path) {
+            return;
+        }
         let is_converting =
             |open: &OpenWrite| matches!(open.change, Write::Convert { hold: other, .. } if other == hold);
         if self.rng.chance(300) {
-            if !self.clients[place].writes.values().any(is_converting) {
+            // What is a write lease, or about to be one, is made nothing else: the holder would not ask.
+            let client = &self.clients[place];
+            if !client.writes.values().any(is_converting) && !client.holder.is_caching(hold) {
                 self.lower(place, hold, mode);
                 self.write(place, Write::Convert { path, hold, mode, wait });
             }
             return;
         }
         // From now on it is not used any more.
+        let change = Write::Unlock { path, hold };
+        let write = self.begin_write(place, &change);
+        self.step_holder(place, Input::Write { write, change });
         self.clients[place].holds.remove(&hold);
-        self.write(place, Write::Unlock { path, hold });
+        self.kept_is_over(place, hold);
     }
 
     /// The application will not count on being alone any more.
@@ -103,6 +111,7 @@ impl World {
     pub(crate) fn holds_over(&mut self, place: usize, holds: &[HoldId], inputs: &mut VecDeque<Input>) {
         for hold in holds {
             self.tally.add("holds lost");
+            self.kept_is_over(place, *hold);
             let client = &mut self.clients[place];
             let Some((path, _)) = client.holds.remove(hold) else {
                 return self

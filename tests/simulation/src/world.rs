@@ -400,6 +400,8 @@ impl World {
             let held = invariants::consents::check(&self.clients[client], &self.oracle.truth, self.now);
             self.demand_of(client, held);
         }
+        self.check_kept();
+        self.check_compared(proposal, &outcomes);
     }
 
     /// Looks at what an entry did.

@@ -99,6 +99,14 @@ planted! {
     cutting_a_change_is_found: ChangeCutByBound,
     watching_what_is_forgotten_is_found: CompactionUnnoticed,
     telling_nothing_of_what_lay_below_is_found: DescendantsGoUntold,
+    writing_past_a_write_lease_is_found: WritePastWriteLease,
+    comparing_past_a_write_lease_is_found: ComparePastWriteLease,
+    a_write_lease_without_a_recall_is_found: WriteLeaseWithoutRecall,
+    reading_past_a_write_lease_is_found: ReadPastWriteLease,
+    reviving_a_copy_under_a_write_lease_is_found: ReviveUnderWriteLease,
+    forgetting_what_is_dirty_when_it_is_recalled_is_found: RecallDropsDirty,
+    losing_what_is_dirty_in_silence_is_found: LostInSilence,
+    a_write_lease_beyond_its_time_is_found: WriteLeaseWithoutClock,
 }
 
 /// The mistakes that a test of the rule finds, and which: it fails when the mistake is put back.

@@ -1,5 +1,6 @@
 //! One state, one step, the exact effects. The invariants are checked after each step.
 
+mod caching;
 mod holding;
 mod keeping;
 mod leases;

@@ -57,12 +57,8 @@ fn a_write_lease_is_for_who_holds_alone_a_node_that_stays() {
     let convert = Write::Convert { path: path("/a"), hold: HOLD, mode: Exclusive, wait: false };
     fixture.write(session, convert).expect("nobody else has it");
     assert_eq!(fixture.write(session, cache(HOLD)), Err(WriteRefusal::NotFound { path: path("/a") }));
-    let attached = Write::Put {
-        path: path("/a"),
-        value: Value::new(),
-        condition: Condition::Any,
-        attach: Attach::Session,
-    };
+    let attached =
+        Write::Put { path: path("/a"), value: Value::new(), condition: Condition::Any, attach: Attach::Session };
     fixture.write(session, attached).expect("there is a lease");
     assert_eq!(fixture.write(session, cache(HOLD)), Err(WriteRefusal::Leased { path: path("/a") }));
     fixture.put(session, "/a", "stays");

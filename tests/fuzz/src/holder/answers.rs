@@ -81,7 +81,8 @@ impl World {
             }
             Body::Write { write, .. } => {
                 let lease = draw.maybe(Draw::lease_id);
-                let stat = Some(stat(revision));
+                let found = stat(revision);
+                let stat = Some(found);
                 let transaction = matches!(write, Write::Transaction(_)).then(|| {
                     let failed = (draw.below(2) == 1).then_some(FailedCompare { place: 0, found: None });
                     Box::new(Transacted { failed, results: Vec::new() })
@@ -91,7 +92,9 @@ impl World {
                 let stamp = self.stamp(draw);
                 let grant = write.path().and_then(|path| self.grant(path, draw));
                 let kept = draw.maybe(Draw::kept);
-                Answer::Written { written, stamp, grant, applied: revision, kept }
+                let cached = matches!(write, Write::Cache { .. }) && draw.below(4) > 0;
+                let cached = cached.then(|| Box::new(Data { value: Value::from(draw.bytes(6)), stat: found }));
+                Answer::Written { written, stamp, grant, applied: revision, kept, cached }
             }
             Body::KeepLeases { leases } => {
                 let kept = |lease: &KeepLease| Kept { id: lease.id, ..draw.kept() };

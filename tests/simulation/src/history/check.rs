@@ -45,7 +45,7 @@ pub(super) fn revisions<K: Clone + Debug, V: Clone + Debug>(
     placed.sort_by_key(|(revision, _, _)| *revision);
     let mut last: Option<(&K, &Write<V>)> = None;
     for (_, key, write) in placed {
-        if let Some((key, late)) = last.filter(|(_, late)| late.span.0 > end(write)) {
+        if let Some((key, late)) = last.filter(|(_, late)| late.span.0 > revised(write)) {
             let early = Operation::Write(write.clone());
             return Err(Violation::Backwards { key: key.clone(), early, late: late.clone() });
         }
@@ -54,6 +54,11 @@ pub(super) fn revisions<K: Clone + Debug, V: Clone + Debug>(
         }
     }
     Ok(())
+}
+
+/// The last moment at which a write can have got its revision.
+fn revised<V>(write: &Write<V>) -> u64 {
+    if write.outcome == Outcome::Unknown { u64::MAX } else { write.revised }
 }
 
 /// The last moment at which a write can have taken effect.

@@ -58,6 +58,9 @@ pub struct Write<V> {
     pub span: Span,
     /// What came of it.
     pub outcome: Outcome,
+    /// When it had its revision: at its end, or later if it took effect in its writer's memory first. If its outcome is unknown that does not
+    /// matter.
+    pub revised: u64,
 }
 
 /// A read of one key.
@@ -196,7 +199,13 @@ impl<K: Clone + Ord + Debug, V: Clone + Ord + Debug> History<K, V> {
     /// A write of a key (none removes it) and what came of it. Keys are absent in the beginning. For a write of unknown outcome
     /// the end of its span does not matter.
     pub fn write(&mut self, key: K, value: Option<V>, span: Span, outcome: Outcome) {
-        self.register(key).writes.push(Write { value, span, outcome });
+        self.register(key).writes.push(Write { value, span, outcome, revised: span.1 });
+    }
+
+    /// A write that took effect at one moment, in its writer's memory, if it did, and got its revision later, by the step `revised`: the revisions of other keys
+    /// may come before it.
+    pub fn write_back(&mut self, key: K, value: V, at: u64, outcome: Outcome, revised: u64) {
+        self.register(key).writes.push(Write { value: Some(value), span: (at, at), outcome, revised });
     }
 
     /// A read of a key that was answered, with what it found: the value, and the revision of its last change.

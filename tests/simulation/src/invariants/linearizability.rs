@@ -53,6 +53,13 @@ fn put(told: &mut Told, path: &Path, value: &[u8], span: Span, outcome: Outcome)
     }
 }
 
+/// A client set a value in its own memory, under a write lease, and what came of it by now.
+pub(crate) fn set(told: &mut Told, path: &Path, value: &[u8], at: u64, outcome: Outcome, now: u64) {
+    if let Some(key) = KEYS.into_iter().find(|key| path.as_str() == *key) {
+        told.write_back(key, value.to_vec(), at, outcome, now);
+    }
+}
+
 fn deleted(told: &mut Told, path: &Path, recursive: bool, span: Span, outcome: Outcome) {
     for key in KEYS {
         if path.as_str() == key || (recursive && is_above(path, key)) {

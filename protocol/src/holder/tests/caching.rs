@@ -1,0 +1,252 @@
+//! Write leases: read and written in memory while they are certain, flushed when they have to be, told when they are lost.
+
+use super::*;
+use crate::{
+    command::{WriteRefusal, Written},
+    hold::{CachingStatus, HoldMode, Taken},
+    id::{HoldId, Token},
+    object::Value,
+};
+
+const HOLD: HoldId = HoldId(4);
+const FLUSH: u64 = 1 << 63 | 4;
+
+fn done(written: Written, sequence: u64, cached: Option<Data>) -> Answer {
+    let cached = cached.map(Box::new);
+    Answer::Written { written, stamp: stamp(sequence), grant: None, applied: Revision(30), kept: None, cached }
+}
+
+fn stat(revision: u64) -> Stat {
+    let Content::Data(Some(data)) = value(revision) else { unreachable!("data") };
+    data.stat
+}
+
+fn cache() -> Write {
+    Write::Cache { path: path("/a"), hold: HOLD }
+}
+
+fn flush(value: Option<&'static str>, ends: bool) -> Body {
+    let value = value.map(Value::from);
+    let write = Write::Flush { path: path("/a"), hold: HOLD, token: Token(9), value, ends };
+    Body::Write { write, dropped: vec![one("/a")], seen: stamp(0) }
+}
+
+/// The flush among the effects, whatever it has seen.
+fn flushes(effects: &[Effect]) -> Option<(Ticket, Body)> {
+    let flush =
+        sent(effects).into_iter().find(|(_, body)| matches!(body, Body::Write { write: Write::Flush { .. }, .. }));
+    flush.map(|(ticket, body)| match body {
+        Body::Write { write, dropped, .. } => (ticket, Body::Write { write, dropped, seen: stamp(0) }),
+        other => (ticket, other),
+    })
+}
+
+fn lost(text: &'static str, may_be_there: bool) -> Effect {
+    Effect::FlushLost { hold: HOLD, value: text.into(), may_be_there }
+}
+
+fn status(is_open: bool, changes: u64, flushed: u64, revision: u64) -> Effect {
+    let status = CachingStatus { is_open, changes, flushed, stat: Some(stat(revision)) };
+    Effect::CachingChanged { hold: HOLD, status }
+}
+
+impl Client {
+    fn holding() -> Self {
+        let mut client = Self::leased();
+        let lock = Write::Lock { path: path("/a"), mode: HoldMode::Exclusive, wait: true, delay: Duration::ZERO };
+        let effects = client.write(5, lock);
+        let ticket = client.only(&effects).0;
+        let taken = Taken {
+            path: path("/a"),
+            hold: HOLD,
+            mode: HoldMode::Exclusive,
+            token: Some(Token(9)),
+            volume: Path::root(),
+            incarnation: Incarnation(1),
+        };
+        client.answer(ticket, done(Written { taken: Some(Box::new(taken)), ..Written::default() }, 40, None));
+        client
+    }
+
+    /// One whose write lease is open, at revision 8.
+    fn caching() -> Self {
+        let mut client = Self::holding();
+        let effects = client.write(6, cache());
+        let ticket = client.only(&effects).0;
+        let data = Data { value: "old".into(), stat: stat(8) };
+        let effects = client.answer(ticket, done(Written::default(), 41, Some(data)));
+        assert!(effects.contains(&status(true, 0, 0, 8)), "{effects:?}");
+        client
+    }
+
+    fn set(&mut self, text: &'static str) -> Vec<Effect> {
+        self.step(Input::SetCached { hold: HOLD, value: text.into() })
+    }
+
+    fn kept(&self) -> Option<Value> {
+        self.holder.cached(HOLD, self.now).cloned()
+    }
+
+    fn flushed(&mut self, ticket: Ticket, revision: Option<u64>) -> Vec<Effect> {
+        let written = Written { stat: revision.map(stat), ..Written::default() };
+        self.answer(ticket, done(written, 50, None))
+    }
+}
+
+#[test]
+fn what_is_set_is_read_back_and_sent_when_it_is_asked_for() {
+    let mut client = Client::caching();
+    assert_eq!(client.kept(), Some("old".into()));
+    assert_eq!(sent(&client.set("one")), []);
+    assert_eq!(sent(&client.set("two")), []);
+    assert_eq!(client.kept(), Some("two".into()));
+    let effects = client.step(Input::Flush(HOLD));
+    let (ticket, body) = flushes(&effects).expect("it is sent");
+    assert_eq!(body, flush(Some("two"), false));
+    client.set("three");
+    assert_eq!(flushes(&client.step(Input::Flush(HOLD))), None, "one at a time");
+    let effects = client.flushed(ticket, Some(9));
+    assert!(effects.contains(&status(true, 3, 2, 9)), "{effects:?}");
+    let effects = client.step(Input::Flush(HOLD));
+    let (ticket, body) = flushes(&effects).expect("it is sent");
+    assert_eq!(body, flush(Some("three"), false));
+    let effects = client.flushed(ticket, Some(10));
+    assert!(effects.contains(&status(true, 3, 3, 10)), "{effects:?}");
+    assert_eq!(flushes(&client.step(Input::Flush(HOLD))), None, "there is nothing to flush");
+}
+
+#[test]
+fn consent_is_given_when_all_is_flushed_and_the_servers_know_that_it_is_kept_no_longer() {
+    let mut client = Client::caching();
+    client.set("one");
+    let effects = client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
+    let (ticket, body) = flushes(&effects).expect("it is flushed at once");
+    assert_eq!(body, flush(Some("one"), true));
+    assert!(!effects.contains(&consent(45)));
+    assert_eq!(client.kept(), None, "nothing more is set, or read");
+    assert_eq!(client.set("two"), []);
+    let effects = client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
+    assert!(!effects.contains(&consent(45)), "asked again");
+    let effects = client.flushed(ticket, Some(9));
+    assert!(effects.contains(&consent(45)) && effects.contains(&status(false, 1, 1, 9)), "{effects:?}");
+}
+
+#[test]
+fn a_flush_under_way_is_followed_by_what_was_set_since() {
+    let mut client = Client::caching();
+    client.set("one");
+    let (first, _) = flushes(&client.step(Input::Flush(HOLD))).expect("it is sent");
+    client.set("two");
+    let effects = client.step(Input::Recalled(recall(45, 1, vec![ObjectSet::Subtree(Path::root())])));
+    assert_eq!(flushes(&effects), None, "the first could be sent again after it");
+    let effects = client.flushed(first, Some(9));
+    let (second, body) = flushes(&effects).expect("then it follows");
+    assert_eq!(body, flush(Some("two"), true));
+    assert!(client.flushed(second, Some(10)).contains(&consent(45)));
+}
+
+#[test]
+fn what_is_given_up_unchanged_says_so_and_brings_nothing() {
+    let mut client = Client::caching();
+    let effects = client.step(Input::EndCaching(HOLD));
+    let (ticket, body) = flushes(&effects).expect("the servers are told");
+    assert_eq!(body, flush(None, true));
+    let effects = client.flushed(ticket, None);
+    assert!(effects.contains(&status(false, 0, 0, 8)), "{effects:?}");
+    assert!(client.holder.hold_certain_for(HOLD, client.now) > Duration::ZERO, "it is still held");
+    let effects = client.write(7, cache());
+    assert!(matches!(client.only(&effects).1.body, Body::Write { write: Write::Cache { .. }, .. }), "once more");
+}
+
+#[test]
+fn a_recall_before_the_answer_may_be_of_a_write_before_it() {
+    let mut client = Client::holding();
+    let effects = client.write(6, cache());
+    let ticket = client.only(&effects).0;
+    let effects = client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
+    assert!(effects.contains(&consent(45)), "else that write would wait for this request, and this for it");
+    let data = Data { value: "old".into(), stat: stat(8) };
+    client.answer(ticket, done(Written::default(), 41, Some(data)));
+    assert_eq!(client.kept(), Some("old".into()));
+}
+
+#[test]
+fn a_write_lease_is_for_one_that_is_held_alone_and_asked_for_once() {
+    let mut client = Client::holding();
+    client.write(6, cache());
+    let not_sent = |write| Effect::WriteDone { write: WriteId(write), result: Err(WriteError::NotSent) };
+    assert!(client.write(7, cache()).contains(&not_sent(7)));
+    let convert = Write::Convert { path: path("/a"), hold: HOLD, mode: HoldMode::Shared, wait: false };
+    assert!(client.write(8, convert).contains(&not_sent(8)), "nobody could tell what it would be then");
+    assert_eq!(client.step(Input::GiveUpWrite(WriteId(6))), [], "what came of it has to be known");
+}
+
+#[test]
+fn what_the_clock_ends_is_lost_with_its_value_and_told_once() {
+    let mut client = Client::caching();
+    client.set("one");
+    client.now = at(110);
+    assert_eq!(client.kept(), None);
+    let effects = client.timeout(&[]);
+    let told = [lost("one", false), Effect::HoldsOver { holds: vec![HOLD] }];
+    let told: Vec<_> = told.iter().map(|told| effects.iter().position(|effect| effect == told)).collect();
+    assert!(told[0].is_some() && told[0] < told[1], "{effects:?}");
+    assert!(!client.timeout(&[]).contains(&lost("one", false)));
+}
+
+#[test]
+fn what_was_on_its_way_may_be_there() {
+    let mut client = Client::caching();
+    client.set("one");
+    client.step(Input::Flush(HOLD));
+    client.now = at(110);
+    assert!(client.timeout(&[]).contains(&lost("one", true)));
+}
+
+#[test]
+fn a_late_renewal_has_it_flushed_while_there_is_time() {
+    let mut client = Client::caching();
+    client.set("one");
+    client.now = at(106);
+    assert_eq!(flushes(&client.timeout(&[])), None);
+    assert!(client.holder.next_deadline().is_some_and(|deadline| deadline <= at(107)));
+    client.now = at(107);
+    let (_, body) = flushes(&client.timeout(&[])).expect("a third of the term is left");
+    assert_eq!(body, flush(Some("one"), false));
+    assert_eq!(client.kept(), Some("one".into()), "it is still certain");
+}
+
+#[test]
+fn what_is_given_back_unflushed_is_told_to_be_lost() {
+    let mut client = Client::caching();
+    client.set("one");
+    let effects = client.write(7, Write::Unlock { path: path("/a"), hold: HOLD });
+    assert!(effects.contains(&lost("one", false)), "{effects:?}");
+}
+
+#[test]
+fn a_flush_that_is_refused_is_lost_and_the_lease_given_up() {
+    let mut client = Client::caching();
+    client.set("one");
+    let (ticket, _) = flushes(&client.step(Input::Flush(HOLD))).expect("it is sent");
+    let refusal = WriteRefusal::TokenOver { path: path("/a"), hold: HOLD, got: Token(9), expected: Token(11) };
+    let effects = client.refuse(ticket, Refusal::Write(refusal.clone()));
+    assert!(effects.contains(&lost("one", false)), "{effects:?}");
+    let (ticket, body) = flushes(&effects).expect("the rest is given up");
+    assert_eq!(body, flush(None, true));
+    let effects = client.refuse(ticket, Refusal::Write(refusal));
+    assert!(matches!(effects[..], [.., Effect::CachingChanged { status: CachingStatus { is_open: false, .. }, .. }]));
+    assert_eq!(flushes(&client.timeout(&[])), None, "there is none any more");
+}
+
+#[test]
+fn with_the_session_goes_what_it_kept() {
+    let mut client = Client::caching();
+    client.set("one");
+    client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
+    let effects = client.step(Input::Close);
+    assert!(effects.contains(&lost("one", true)), "{effects:?}");
+    assert!(!effects.contains(&consent(45)));
+    let is_flush = |effect: &Effect| matches!(effect, Effect::WriteDone { write: WriteId(FLUSH), .. });
+    assert!(!effects.iter().any(is_flush), "the application knows of no such write");
+}

@@ -1,0 +1,216 @@
+//! What applications do with write leases: set and read values in memory, have them flushed, give them up. Every value is another.
+
+use leasehold_protocol::{
+    command::{Command, Outcome as CommandOutcome, Proposal, Write},
+    hold::{CachingStatus, HoldMode, HoldStatus},
+    holder::Input,
+    id::HoldId,
+    object::Value,
+    path::Path,
+    transaction::Target,
+};
+
+use crate::{history::Outcome, invariants, world::World};
+
+/// What one application has kept to itself under one hold, since it was let.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    pub(crate) path: Path,
+    /// What was there when it began.
+    pub(crate) first: Value,
+    /// What it has set, and in which steps.
+    pub(crate) changes: Vec<(Value, u64)>,
+    /// How many of these are on the servers, or lost and told to be.
+    pub(crate) flushed: usize,
+    /// As it was told last.
+    pub(crate) status: CachingStatus,
+}
+
+impl Kept {
+    /// What the application set last.
+    pub(crate) fn last(&self) -> &Value {
+        self.changes.last().map_or(&self.first, |(value, _)| value)
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.changes.len() > self.flushed
+    }
+}
+
+impl World {
+    /// The application does something with a hold of its own as a write lease, if it can be one. Returns whether it did.
+    pub(crate) fn keep_to_itself(&mut self, place: usize, hold: HoldId, path: &Path) -> bool {
+        let client = &self.clients[place];
+        let status = client.holds.get(&hold).map(|(_, status)| *status);
+        let is_alone = matches!(status, Some(HoldStatus::Held { mode: HoldMode::Exclusive, .. }));
+        let mut changes = client.writes.values().map(|open| &open.change);
+        let is_asked_for = changes.any(|change| match change {
+            Write::Cache { hold: other, .. } | Write::Convert { hold: other, .. } => *other == hold,
+            _ => false,
+        });
+        if !is_alone || is_asked_for {
+            return false;
+        }
+        let clock = client.machine.clock.read(self.now);
+        let found = client.holder.cached(hold, clock).cloned();
+        match found {
+            Some(found) => self.use_kept(place, hold, &found),
+            None if self.clients[place].kept_data.contains_key(&hold) => return false,
+            None if self.oracle.truth.node(path).is_none() => {
+                let client = &self.clients[place];
+                let value = format!("{}.{}", client.life, client.numbers).into_bytes();
+                self.write(place, Write::put(path.clone(), value.into()));
+            }
+            None => self.write(place, Write::Cache { path: path.clone(), hold }),
+        }
+        true
+    }
+
+    /// The application does something under one of its write leases.
+    pub(crate) fn use_some_kept(&mut self, place: usize) {
+        let kept: Vec<(HoldId, Path)> =
+            self.clients[place].kept_data.iter().map(|(hold, kept)| (*hold, kept.path.clone())).collect();
+        let (hold, path) = self.rng.pick(&kept).clone();
+        self.keep_to_itself(place, hold, &path);
+    }
+
+    fn use_kept(&mut self, place: usize, hold: HoldId, found: &Value) {
+        let Some(kept) = self.clients[place].kept_data.get(&hold) else {
+            return self.demand(Err(format!("client {place} may use hold {hold} and was not told so")));
+        };
+        if kept.last() != found {
+            let last = kept.last().clone();
+            self.demand(Err(format!("client {place} set {last:?} under hold {hold}, and reads {found:?}")));
+        }
+        self.tally.add("reads under a write lease");
+        match self.rng.below(10) {
+            0..=5 => {
+                let client = &mut self.clients[place];
+                client.numbers += 1;
+                let value: Value = format!("{}.{}k", client.life, client.numbers).into_bytes().into();
+                if let Some(kept) = client.kept_data.get_mut(&hold) {
+                    kept.changes.push((value.clone(), self.steps));
+                }
+                self.tally.add("changes under a write lease");
+                self.step_holder(place, Input::SetCached { hold, value });
+            }
+            6 | 7 => self.step_holder(place, Input::Flush(hold)),
+            8 => self.step_holder(place, Input::EndCaching(hold)),
+            _ => {}
+        }
+    }
+
+    /// A write lease stands otherwise.
+    pub(crate) fn caching_changed(&mut self, place: usize, hold: HoldId, status: CachingStatus) {
+        let client = &mut self.clients[place];
+        let clock = client.machine.clock.read(self.now);
+        let Some((path, _)) = client.holds.get(&hold) else {
+            return self
+                .demand(Err(format!("client {place} is told of a write lease under hold {hold}, which it has not")));
+        };
+        let path = path.clone();
+        if status.is_open && status.changes == 0 {
+            self.tally.add("write leases");
+            let first = client.holder.cached(hold, clock).cloned().unwrap_or_default();
+            let kept = Kept { path, first, changes: Vec::new(), flushed: 0, status };
+            client.kept_data.insert(hold, kept);
+            return;
+        }
+        let Some(kept) = client.kept_data.get_mut(&hold) else { return };
+        let flushed = usize::try_from(status.flushed).expect("few").min(kept.changes.len());
+        let revision = status.stat.filter(|_| flushed > kept.flushed).map(|stat| stat.modify_revision);
+        kept.status = status;
+        if let Some(revision) = revision {
+            let (value, since) = kept.changes[flushed - 1].clone();
+            kept.flushed = flushed;
+            self.tally.add("flushes");
+            self.oracle.acknowledged(revision);
+            self.kept(place, &path, &value, since, Outcome::Done { revision: revision.0 });
+        }
+        let client = &mut self.clients[place];
+        let is_caching = client.holder.is_caching(hold);
+        if !is_caching && client.kept_data.get(&hold).is_some_and(|kept| !kept.is_dirty()) {
+            client.kept_data.remove(&hold);
+        }
+    }
+
+    /// What was set is not, and will not be, on the servers.
+    pub(crate) fn flush_lost(&mut self, place: usize, hold: HoldId, value: &Value, may_be_there: bool) {
+        self.tally.add("changes lost");
+        let Some(kept) = self.clients[place].kept_data.get_mut(&hold) else {
+            return self.demand(Err(format!("client {place} is told to have lost {value:?}, which it did not set")));
+        };
+        let (path, is_last) = (kept.path.clone(), kept.last() == value);
+        let lost = kept.changes.split_off(kept.flushed);
+        kept.first = value.clone();
+        if !is_last || lost.is_empty() {
+            self.demand(Err(format!("client {place} is told to have lost {value:?}; it has set {lost:?}")));
+        }
+        for (value, since) in lost {
+            let outcome = if may_be_there { Outcome::Unknown } else { Outcome::Refused };
+            self.kept(place, &path, &value, since, outcome);
+        }
+        let kept = self.clients[place].kept_data.get_mut(&hold);
+        kept.into_iter().for_each(|kept| kept.flushed = kept.changes.len());
+    }
+
+    /// A hold is over, or given back: nothing may have been forgotten in silence (S10).
+    pub(crate) fn kept_is_over(&mut self, place: usize, hold: HoldId) {
+        if let Some(kept) = self.clients[place].kept_data.remove(&hold)
+            && kept.is_dirty()
+        {
+            self.demand(Err(format!("client {place} is not told that it has lost {:?}", kept.changes.last())));
+        }
+    }
+
+    /// The client's process is gone, and what it had in memory: it may have been flushed, or may be yet.
+    pub(crate) fn forget_kept(&mut self, place: usize) {
+        for kept in std::mem::take(&mut self.clients[place].kept_data).into_values() {
+            for (value, since) in &kept.changes[kept.flushed..] {
+                self.kept(place, &kept.path, value, *since, Outcome::Unknown);
+            }
+        }
+    }
+
+    /// A change that was made in memory at once, for all the world to see later, and came to this.
+    fn kept(&mut self, place: usize, path: &Path, value: &Value, since: u64, outcome: Outcome) {
+        if !self.is_put_down_to_clocks(place) {
+            invariants::linearizability::set(&mut self.told, path, value, since, outcome, self.steps);
+        }
+    }
+
+    /// What somebody keeps to itself nobody has compared.
+    pub(crate) fn check_compared(&mut self, proposal: &Proposal, outcomes: &[CommandOutcome]) {
+        for (command, outcome) in proposal.commands.iter().zip(outcomes) {
+            let (Command::Write { write: Write::Transaction(transaction), .. }, CommandOutcome::Written(Ok(_))) =
+                (command, outcome)
+            else {
+                continue;
+            };
+            let of_data = transaction.compares.iter().filter(|compare| !matches!(compare.target, Target::Held(..)));
+            for path in of_data.map(|compare| &compare.path) {
+                let keeps = self.clients.iter().find(|client| {
+                    let clock = client.machine.clock.read(self.now);
+                    let mut kept = client.kept_data.iter().filter(|(_, kept)| kept.path == *path && kept.is_dirty());
+                    client.is_open && kept.any(|(hold, _)| client.holder.cached(*hold, clock).is_some())
+                });
+                if let Some(place) = keeps.map(|client| client.place) {
+                    let what = format!("{path} was compared while client {place} kept it to itself");
+                    self.demand_of(place, Err(what));
+                }
+            }
+        }
+    }
+
+    /// Nobody else has a copy of what somebody keeps to itself, and nobody else has changed it.
+    pub(crate) fn check_kept(&mut self) {
+        let held = self.clients.iter().map(|client| {
+            let others = self.clients.iter();
+            (client.place, invariants::caching::check(client, others, &self.oracle.truth, self.now))
+        });
+        let held: Vec<_> = held.filter(|(_, held)| held.is_err()).collect();
+        for (place, held) in held {
+            self.demand_of(place, held);
+        }
+    }
+}

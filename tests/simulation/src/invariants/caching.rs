@@ -1,0 +1,43 @@
+//! *While somebody keeps a node's data to itself, nobody else has a copy of it, and nobody else changes it* (write leases; DESIGN, *Holds*): at
+//! any true time, going by each client's own clock. What it sets there is seen by all who read from then on, or is told to be lost: that is judged
+//! with everything else that clients were told ([`super::linearizability`]).
+
+use leasehold_protocol::{object::Object, state::State};
+
+use crate::client::Client;
+
+/// Checks what one client keeps to itself.
+pub(crate) fn check<'a>(
+    client: &Client,
+    others: impl Iterator<Item = &'a Client> + Clone,
+    truth: &State,
+    now: u64,
+) -> Result<(), String> {
+    let clock = client.machine.clock.read(now);
+    for (hold, kept) in client.kept_data.iter().filter(|_| client.is_open) {
+        if client.holder.cached(*hold, clock).is_none() {
+            continue;
+        }
+        let found = truth.node(&kept.path).map(|node| &node.value);
+        let is_own =
+            found.is_some_and(|found| *found == kept.first || kept.changes.iter().any(|(value, _)| value == found));
+        if !is_own {
+            return Err(format!(
+                "client {} keeps {} to itself under hold {hold}, and {found:?} is there by now",
+                client.place, kept.path
+            ));
+        }
+        let object = Object::data(kept.path.clone());
+        let may_use = |other: &&Client| {
+            let clock = other.machine.clock.read(now);
+            other.is_open && other.cache.may_use(&object, clock, &other.holder)
+        };
+        if let Some(other) = others.clone().find(may_use) {
+            return Err(format!(
+                "client {} keeps {} to itself under hold {hold}, and client {} could use a copy",
+                client.place, kept.path, other.place
+            ));
+        }
+    }
+    Ok(())
+}
