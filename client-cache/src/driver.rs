@@ -8,6 +8,7 @@ mod holds;
 mod house;
 mod keeping;
 mod watching;
+mod write_leases;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -89,6 +90,8 @@ struct Core {
     carried: HashMap<u64, (Path, CancellationToken)>,
     /// What guards know of their holds.
     holds: HashMap<HoldId, (Path, HoldCell)>,
+    /// Those that are given back as soon as what was set under them has been flushed.
+    releasing: HashMap<HoldId, Path>,
     /// Who is told what happens.
     watches: HashMap<WatchId, watching::Teller>,
     last_id: u64,
@@ -145,6 +148,7 @@ impl Driver {
             keepers: HashMap::new(),
             carried: HashMap::new(),
             holds: HashMap::new(),
+            releasing: HashMap::new(),
             watches: HashMap::new(),
             last_id: 0,
             orders: None,
@@ -324,6 +328,8 @@ impl Driver {
             Effect::LeaseOver { id } => core.end_lease(id),
             Effect::HoldChanged { hold, status } => core.hold_changed(hold, status),
             Effect::HoldsOver { holds } => core.holds_over(holds, step),
+            Effect::CachingChanged { hold, status } => core.caching_changed(hold, status, step),
+            Effect::FlushLost { hold, value, may_be_there } => core.flush_lost(hold, value, may_be_there),
             Effect::CarriedGone { nodes } => core.end_carried(|path| nodes.contains(path)),
             Effect::Connection(connection) => {
                 if let holder::Connection::Expired { .. } = connection {

@@ -14,6 +14,8 @@ use leasehold_protocol::{
     path::Path,
 };
 
+use crate::write_lease::LostChange;
+
 /// Why there was nobody to ask.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
@@ -110,6 +112,28 @@ pub enum LockError {
     Lost {
         /// The node.
         path: Path,
+    },
+}
+
+/// Why something did not come of a write lease.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WriteLeaseError {
+    /// Something that was set before is not on the servers, and will not be: the hold was over first, or the servers refused it. Told once.
+    #[error("what was set at {} under a write lease is lost: {} bytes", .0.path, .0.value.len())]
+    Lost(LostChange),
+    /// The node is not held, or not any more.
+    #[error(transparent)]
+    Hold(#[from] LockError),
+    /// Something was refused, or there was nobody to ask.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// It took too long. What was set before goes on being flushed.
+    #[error("{path} was not to be had, or not flushed, within {after:?}")]
+    TimedOut {
+        /// The node.
+        path: Path,
+        /// How long it was waited for.
+        after: Duration,
     },
 }
 

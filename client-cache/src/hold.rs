@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     client::Client,
     error::{InspectError, LockError, WriteError},
+    write_lease::KeptStatus,
 };
 
 /// How long to wait for a hold.
@@ -54,12 +55,18 @@ impl Default for LockOptions {
 #[derive(Debug, Clone)]
 pub(crate) struct HoldCell {
     pub(crate) status: watch::Sender<HoldStatus>,
+    /// What it keeps to itself, if it is a write lease.
+    pub(crate) kept: watch::Sender<KeptStatus>,
     pub(crate) over: CancellationToken,
 }
 
 impl HoldCell {
     pub(crate) fn new(status: HoldStatus) -> Self {
-        Self { status: watch::Sender::new(status), over: CancellationToken::new() }
+        Self {
+            status: watch::Sender::new(status),
+            kept: watch::Sender::new(KeptStatus::default()),
+            over: CancellationToken::new(),
+        }
     }
 
     pub(crate) fn end(&self) {
@@ -88,8 +95,11 @@ pub struct Hold {
     path: Path,
     id: HoldId,
     status: watch::Receiver<HoldStatus>,
+    kept: watch::Receiver<KeptStatus>,
     over: CancellationToken,
     is_given_back: bool,
+    /// The driver gives it back, later.
+    is_left_to_driver: bool,
 }
 
 impl Hold {
@@ -179,6 +189,21 @@ impl Hold {
         self.client.driver().carry(change, after).await.map(|_| ()).map_err(|error| self.lost_or(error))
     }
 
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// What it keeps to itself, if it is a write lease.
+    pub(crate) fn kept(&self) -> watch::Receiver<KeptStatus> {
+        self.kept.clone()
+    }
+
+    /// Nobody wants it any more: it is given back when what was set under it is flushed.
+    pub(crate) fn flush_and_give_back(mut self) {
+        self.is_left_to_driver = true;
+        self.client.driver().flush_and_give_back(self.path.clone(), self.id);
+    }
+
     fn lost_or(&self, error: WriteError) -> LockError {
         let is_not_found = matches!(&error, WriteError::Refused(Refusal::Write(WriteRefusal::HoldNotFound { .. })));
         if is_not_found { LockError::Lost { path: self.path.clone() } } else { LockError::Write(error) }
@@ -207,6 +232,9 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        if self.is_left_to_driver {
+            return;
+        }
         self.client.driver().forget_hold(self.id);
         // One that is over has been given back.
         if !self.is_given_back && !self.over.is_cancelled() {
@@ -305,7 +333,7 @@ async fn take(client: Client, path: Path, change: Write, asked: oneshot::Sender<
 impl Hold {
     fn new(client: Client, path: Path, id: HoldId) -> Self {
         let cell = client.driver().hold_cell(id);
-        let (status, over) = (cell.status.subscribe(), cell.over.clone());
-        Self { client, path, id, status, over, is_given_back: false }
+        let (status, kept, over) = (cell.status.subscribe(), cell.kept.subscribe(), cell.over.clone());
+        Self { client, path, id, status, kept, over, is_given_back: false, is_left_to_driver: false }
     }
 }

@@ -46,13 +46,14 @@ mod sync;
 mod transaction;
 mod watch;
 mod write;
+mod write_lease;
 
 pub use cache::ENTRY_OVERHEAD_BYTES;
 pub use client::Client;
 pub use election::{CampaignOptions, Leader, Leaders, Leadership};
 pub use error::{
     ConnectError, InspectError, LeaseError, LockError, ReadError, SnapshotError, Unavailable, UpdateError, WatchError,
-    WriteError,
+    WriteError, WriteLeaseError,
 };
 pub use hold::{Hold, LockOptions, Wait};
 pub use inspect::cluster;
@@ -68,6 +69,7 @@ pub use status::{ConnectionState, Events, EventsError};
 pub use transaction::{TransactionOutcome, UpdateOptions, Updated};
 pub use watch::{Told, Watch, WatchOptions};
 pub use write::{DeleteOptions, PutOptions};
+pub use write_lease::{LostChange, WriteLease};
 
 pub use leasehold_protocol::{
     change::{Change, Event, EventKind, Reason},

@@ -46,6 +46,8 @@ struct HoldRow {
     /// None: it waits.
     token: Option<u64>,
     upgrading: bool,
+    /// It is a write lease.
+    caches: bool,
     /// Its session has lost it; it keeps the node for a while.
     lost: bool,
     remaining_ms: u64,
@@ -62,6 +64,7 @@ impl HoldRow {
             mode: info.mode,
             token: info.token.map(|token| token.0),
             upgrading: info.is_upgrading,
+            caches: info.caches,
             lost: info.is_lost,
             remaining_ms: duration::millis(info.remaining),
             remaining: duration::rough(info.remaining),
@@ -77,6 +80,7 @@ impl HoldRow {
             None => format!("waits, {mode}"),
             Some(token) if self.lost => format!("lost, token {token}"),
             Some(token) if self.upgrading => format!("{mode}, token {token}, waits to be alone"),
+            Some(token) if self.caches => format!("write lease, token {token}"),
             Some(token) => format!("{mode}, token {token}"),
         }
     }

@@ -13,12 +13,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Effect, Holder, WriteError, WriteId, holding::OwnHold};
+use super::{Effect, Holder, WriteError, WriteId, flights::Purpose, holding::OwnHold, session::Link, volumes::Ride};
 use crate::{
     command::{Write, Written},
     hold::{CachingStatus, HoldMode, HoldStatus},
     id::{Epoch, HoldId, Stamp},
-    message::Consent,
+    message::Body,
     object::{Data, Object, ObjectSet, Value},
     planted::Bug,
     time::Instant,
@@ -124,6 +124,12 @@ impl Holder {
         self.write_leases.holds.contains(&id)
     }
 
+    /// How a write lease stands. None of what is none, or only asked for.
+    pub fn caching_status(&self, id: HoldId) -> Option<CachingStatus> {
+        let caching = self.holding.holds.get(&id)?.caching.as_ref()?;
+        (caching.stage != Stage::Asked).then_some(caching.status)
+    }
+
     /// The application sets the value of a node that it has to itself. Nothing happens if it [has not](Self::cached).
     pub(super) fn set_cached(&mut self, id: HoldId, value: Value, now: Instant) {
         if self.cached(id, now).is_none() {
@@ -205,13 +211,16 @@ impl Holder {
         let due: Vec<HoldId> =
             self.write_leases.holds.iter().copied().filter(|id| self.is_flush_due(*id, now)).collect();
         due.into_iter().for_each(|id| self.start_flush(id));
-        let Some(session) = self.session() else { return };
         let is_paid = |holds: &BTreeSet<HoldId>| holds.is_disjoint(&self.write_leases.holds);
         let paid = self.write_leases.owed.iter().filter(|(_, holds)| is_paid(holds)).map(|(stamp, _)| *stamp);
-        for stamp in paid.collect::<Vec<_>>() {
-            self.write_leases.owed.remove(&stamp);
-            self.riders.consent(stamp);
-            self.effects.push(Effect::Consent(Consent { session, stamp }));
+        let paid: Vec<Stamp> = paid.collect();
+        for stamp in &paid {
+            self.write_leases.owed.remove(stamp);
+            self.riders.consent(*stamp);
+        }
+        // The recall has been answered long ago, without a consent: that has to be carried by something.
+        if !paid.is_empty() && self.link == Link::Registered {
+            self.send(Purpose::KeepAlive, Body::KeepAlive, Ride::Due, now);
         }
     }
 

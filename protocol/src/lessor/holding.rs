@@ -137,6 +137,7 @@ impl Lessor {
             mode: hold.mode,
             token: hold.token,
             is_upgrading: hold.is_upgrading,
+            caches: hold.caches,
             is_lost: matches!(hold.lease, LeaseKey::Delay(_)),
             remaining: self.remaining_of(&hold.lease, state),
         };

@@ -110,6 +110,8 @@ pub struct HoldInfo {
     pub token: Option<Token>,
     /// It is held shared, and waits to be exclusive.
     pub is_upgrading: bool,
+    /// It is a write lease: the session keeps the node's data to itself.
+    pub caches: bool,
     /// Its session has lost its lease; the hold keeps the node for the delay that was asked for.
     pub is_lost: bool,
     /// What remains of the lease under which it lives, with the margin, or of the delay.

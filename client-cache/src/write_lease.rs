@@ -1,0 +1,300 @@
+//! Write leases: a node's value is read and written in this client's memory, and written back later.
+
+use std::{
+    ops::Deref,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use leasehold_protocol::{
+    command::{Condition, Write, WriteRefusal},
+    hold::{CachingStatus, HoldMode},
+    holder,
+    limits::Limits,
+    message::Refusal,
+    object::{Stat, Value},
+    path::Path,
+};
+use tokio::{sync::watch, time::Instant};
+
+use crate::{
+    client::Client,
+    error::{LockError, WriteError, WriteLeaseError},
+    hold::{Hold, LockOptions},
+    write::PutOptions,
+};
+
+/// What was set under a write lease, and is not on the servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostChange {
+    /// The node.
+    pub path: Path,
+    /// What was set last. What was set before and not flushed either is not told.
+    pub value: Value,
+    /// It was sent, and what came of that was never heard: this value, or one that was set before it, may be there.
+    pub may_be_there: bool,
+}
+
+/// What is known of what a hold keeps to itself.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KeptStatus {
+    pub(crate) status: CachingStatus,
+    /// What was lost last, and how many times something was.
+    pub(crate) lost: Option<(u64, LostChange)>,
+}
+
+/// A node that this client has to itself: it reads and writes the node's value in its own memory, until it is [released](WriteLease::release) or
+/// dropped. Made by [`Client::write_lease`].
+///
+/// # What it promises
+///
+/// While [`get`](WriteLease::get) and [`set`](WriteLease::set) come from memory, nobody else has a copy of the node's value, and nobody's read or write of it is answered:
+/// whoever wants it has this client asked for it. Then what was set is flushed, and the node is everybody's again; the next `get` or `set` waits for
+/// its turn and has it to itself once more. It is *held* all the time ([`Hold`]), so nobody who locks it comes between.
+///
+/// What was set is flushed (a) when somebody reads or writes the node, (b) by [`flush`](WriteLease::flush) and [`release`](WriteLease::release), (c) when a renewal of the lease is late, before it can
+/// end; dropping it flushes in the background. Until then it is in this process's memory only: **if the process dies, it is gone**, and nobody else has
+/// ever seen it. Only what `flush` or `release` have confirmed is as safe as any other write.
+///
+/// If the lease ends by this client's clock, or the servers refuse what is flushed, that is never silent: the next call, or
+/// [`lost`](WriteLease::lost), hands back the value that was set last.
+///
+/// # What its token does
+///
+/// What is flushed is written under the hold's fencing token, and refused under an older one. So a client that stood still past its lease cannot overwrite
+/// what others have written since.
+#[derive(Debug)]
+pub struct WriteLease {
+    /// None only while it is being given back.
+    hold: Option<Hold>,
+    kept: watch::Receiver<KeptStatus>,
+    /// How many losses the application has been told of.
+    lost_told: AtomicU64,
+}
+
+impl Client {
+    /// Takes an exclusive hold on a node, and has the node to itself from then on: a write lease. A node that does not exist is made, with an
+    /// empty value. The `mode` of the options does not count.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteLeaseError`]; refused with [`WriteRefusal::Leased`] if the node goes with a lease.
+    pub async fn write_lease(&self, path: &Path, options: LockOptions) -> Result<WriteLease, WriteLeaseError> {
+        let options = LockOptions { mode: HoldMode::Exclusive, ..options };
+        let hold = self.lock(path, options).await?;
+        let lease = WriteLease { kept: hold.kept(), hold: Some(hold), lost_told: AtomicU64::new(0) };
+        let after = options.timeout.unwrap_or(self.driver().options.timeout);
+        lease.begin(Deadline::new(after)).await?;
+        Ok(lease)
+    }
+}
+
+/// When something is given up.
+#[derive(Debug, Clone, Copy)]
+struct Deadline {
+    at: Instant,
+    after: Duration,
+}
+
+impl Deadline {
+    fn new(after: Duration) -> Self {
+        Self { at: Instant::now() + after, after }
+    }
+}
+
+impl Deref for WriteLease {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        match &self.hold {
+            Some(hold) => hold,
+            None => unreachable!("a write lease has its hold until it is given back"),
+        }
+    }
+}
+
+impl WriteLease {
+    /// The node's value: what was [set](Self::set) last, or else what was there. From memory, unless somebody has asked for the node meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteLeaseError`]. Nothing is lost if the future is dropped.
+    pub async fn get(&self) -> Result<Value, WriteLeaseError> {
+        let deadline = self.deadline();
+        loop {
+            self.check_lost()?;
+            if let Some(value) = self.client().driver().cached(self.id()) {
+                return Ok(value);
+            }
+            self.begin(deadline).await?;
+        }
+    }
+
+    /// Sets the node's value. In memory, unless somebody has asked for the node meanwhile: then when it is this client's again, over whatever has
+    /// been written in between.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteLeaseError`]; [`WriteLeaseError::Lost`] hands back what was set *before*, once: this value was not set then. If the future is dropped it
+    /// was set or was not.
+    pub async fn set(&self, value: impl Into<Value>) -> Result<(), WriteLeaseError> {
+        let value = value.into();
+        let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, ..Limits::default() };
+        widest.check_value(&value).map_err(WriteError::from)?;
+        let deadline = self.deadline();
+        loop {
+            self.check_lost()?;
+            if self.client().driver().set_cached(self.id(), value.clone()) {
+                return Ok(());
+            }
+            self.begin(deadline).await?;
+        }
+    }
+
+    /// Waits until what was set is on the servers, as safe as any other write there. Returns what they say of the node; none if nothing of it was ever
+    /// heard.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteLeaseError`]. After [`WriteLeaseError::TimedOut`] it goes on in the background.
+    pub async fn flush(&self) -> Result<Option<Stat>, WriteLeaseError> {
+        let driver = self.client().driver();
+        let wanted = driver.caching_status(self.id()).unwrap_or_default().changes;
+        let is_flushed = || {
+            // One flush at a time: what was set while one was under way goes with the next.
+            driver.flush(self.id());
+            let status = driver.caching_status(self.id());
+            status.is_none_or(|status| status.flushed >= wanted.min(status.changes))
+        };
+        self.wait_until(self.deadline(), is_flushed).await?;
+        Ok(self.kept.borrow().status.stat)
+    }
+
+    /// Whether something was set that is not known to be on the servers.
+    pub fn is_dirty(&self) -> bool {
+        let status = self.client().driver().caching_status(self.id());
+        status.is_some_and(|status| status.changes > status.flushed)
+    }
+
+    /// Waits until something that was set is lost, and hands it back, once. Nothing is lost if the future is dropped.
+    pub async fn lost(&self) -> LostChange {
+        let mut kept = self.kept.clone();
+        loop {
+            if let Some(lost) = self.take_lost() {
+                return lost;
+            }
+            if kept.changed().await.is_err() {
+                // The guard keeps its client, and that the other end.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Flushes, and gives the node back. Dropping it does the same in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteLeaseError`]: it goes on in the background after [`WriteLeaseError::TimedOut`].
+    pub async fn release(mut self) -> Result<(), WriteLeaseError> {
+        let driver = self.client().driver();
+        driver.end_caching(self.id());
+        self.wait_until(self.deadline(), || !driver.is_caching(self.id())).await?;
+        match self.hold.take() {
+            Some(hold) => Ok(hold.release().await?),
+            None => Ok(()),
+        }
+    }
+
+    fn deadline(&self) -> Deadline {
+        Deadline::new(self.client().driver().options.timeout)
+    }
+
+    /// Asks for the node to be this client's own, and waits for that.
+    async fn begin(&self, deadline: Deadline) -> Result<(), WriteLeaseError> {
+        let driver = self.client().driver();
+        loop {
+            if driver.cached(self.id()).is_some() {
+                return Ok(());
+            }
+            if self.over().is_cancelled() {
+                return Err(LockError::Lost { path: self.path().clone() }.into());
+            }
+            if driver.is_caching(self.id()) {
+                // It is asked for already, or about to be given up.
+                let moves_on = || driver.cached(self.id()).is_some() || !driver.is_caching(self.id());
+                self.wait_until(deadline, moves_on).await?;
+                continue;
+            }
+            // Not given up by whoever does not wait any more: what came of it has to be known.
+            let (_, outcome) = driver.write(Write::Cache { path: self.path().clone(), hold: self.id() });
+            let outcome = tokio::time::timeout_at(deadline.at, outcome).await.map_err(|_| self.timed_out(deadline))?;
+            match outcome.unwrap_or(Err(holder::WriteError::OutcomeUnknown)) {
+                Ok(_) | Err(holder::WriteError::NotSent | holder::WriteError::OutcomeUnknown) => {}
+                Err(holder::WriteError::Refused(Refusal::Write(WriteRefusal::NotFound { .. }))) => {
+                    self.make(deadline).await?;
+                }
+                Err(holder::WriteError::Refused(Refusal::Write(WriteRefusal::HoldNotFound { .. }))) => {
+                    return Err(LockError::Lost { path: self.path().clone() }.into());
+                }
+                Err(holder::WriteError::Refused(refusal)) => return Err(WriteError::Refused(refusal).into()),
+            }
+        }
+    }
+
+    /// Makes the node, if nobody else has meanwhile.
+    async fn make(&self, deadline: Deadline) -> Result<(), WriteLeaseError> {
+        let left = deadline.at.saturating_duration_since(Instant::now());
+        let options = PutOptions { condition: Condition::Absent, timeout: Some(left), ..PutOptions::default() };
+        match self.client().put_with(self.path(), Value::new(), options).await {
+            Ok(_) | Err(WriteError::Refused(Refusal::Write(WriteRefusal::Exists { .. }))) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits until it stands so, by what the rules say. What is told wakes it, and is looked at afterwards: nothing is missed.
+    async fn wait_until(&self, deadline: Deadline, stands: impl Fn() -> bool) -> Result<(), WriteLeaseError> {
+        let (mut kept, over) = (self.kept.clone(), self.over());
+        loop {
+            kept.mark_unchanged();
+            self.check_lost()?;
+            if stands() {
+                return Ok(());
+            }
+            if over.is_cancelled() {
+                return Err(LockError::Lost { path: self.path().clone() }.into());
+            }
+            tokio::select! {
+                changed = tokio::time::timeout_at(deadline.at, kept.changed()) => match changed {
+                    Ok(_) => {}
+                    Err(_) => return Err(self.timed_out(deadline)),
+                },
+                () = over.cancelled() => {}
+            }
+        }
+    }
+
+    fn timed_out(&self, deadline: Deadline) -> WriteLeaseError {
+        WriteLeaseError::TimedOut { path: self.path().clone(), after: deadline.after }
+    }
+
+    /// # Errors
+    ///
+    /// [`WriteLeaseError::Lost`], if something is, and that was not told yet.
+    fn check_lost(&self) -> Result<(), WriteLeaseError> {
+        self.take_lost().map_or(Ok(()), |lost| Err(WriteLeaseError::Lost(lost)))
+    }
+
+    fn take_lost(&self) -> Option<LostChange> {
+        let kept = self.kept.borrow();
+        let (number, lost) = kept.lost.as_ref()?;
+        (self.lost_told.fetch_max(*number, Relaxed) < *number).then(|| lost.clone())
+    }
+}
+
+impl Drop for WriteLease {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            hold.flush_and_give_back();
+        }
+    }
+}
