@@ -199,6 +199,9 @@ impl WriteLease {
         let driver = self.client().driver();
         driver.end_caching(self.id());
         self.wait_until(self.deadline(), || !driver.is_caching(self.id())).await?;
+        if self.over().is_cancelled() {
+            return Err(LockError::Lost { path: self.path().clone() }.into());
+        }
         match self.hold.take() {
             Some(hold) => Ok(hold.release().await?),
             None => Ok(()),
@@ -293,7 +296,8 @@ impl WriteLease {
 
 impl Drop for WriteLease {
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take() {
+        // One that is over has been given back.
+        if let Some(hold) = self.hold.take_if(|hold| !hold.over().is_cancelled()) {
             hold.flush_and_give_back();
         }
     }

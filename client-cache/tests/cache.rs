@@ -9,6 +9,8 @@ mod holds;
 #[path = "leases/mod.rs"]
 mod leases;
 mod watches;
+#[path = "write_leases/mod.rs"]
+mod write_leases;
 
 use std::time::Duration;
 

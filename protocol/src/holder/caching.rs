@@ -307,8 +307,12 @@ impl Holder {
     pub(super) fn lose_caching(&mut self, id: HoldId, own: &OwnHold) {
         self.write_leases.holds.remove(&id);
         let Some(caching) = own.caching.as_ref() else { return };
+        // Not sent any more: the application is told now what can be known.
+        let was_sent = self.writes.was_sent(WriteId::flush_of(id));
+        self.withdraw_write(WriteId::flush_of(id));
         if caching.is_dirty() && !self.planted(Bug::LostInSilence) {
-            let may_be_there = caching.is_unsure || caching.flushing.is_some_and(|flushing| flushing.has_value);
+            let is_on_its_way = was_sent && caching.flushing.is_some_and(|flushing| flushing.has_value);
+            let may_be_there = caching.is_unsure || is_on_its_way;
             self.effects.push(Effect::FlushLost { hold: id, value: caching.value.clone(), may_be_there });
         }
     }

@@ -87,6 +87,11 @@ impl Writes {
         self.pending.contains_key(&write)
     }
 
+    /// Whether the write has not ended, and was sent.
+    pub(super) fn was_sent(&self, write: WriteId) -> bool {
+        self.pending.get(&write).is_some_and(|pending| pending.sendings > 0)
+    }
+
     /// Whether it is about a write lease: what comes of it has to be known.
     fn is_about_caching(&self, write: WriteId) -> bool {
         let change = self.pending.get(&write).map(|pending| &pending.change);
@@ -393,6 +398,13 @@ impl Holder {
         let was_sent = pending.sendings > 0 && !self.planted(Bug::UnknownToldAsNotSent);
         let error = if was_sent { WriteError::OutcomeUnknown } else { WriteError::NotSent };
         self.write_done(write, Err(error));
+    }
+
+    /// Nobody waits for the write, nor wants to be told of it.
+    pub(super) fn withdraw_write(&mut self, write: WriteId) {
+        if let Some(ticket) = self.end_write(write).and_then(|pending| pending.ticket) {
+            self.flights.end(ticket);
+        }
     }
 
     /// Whether the write was refused because the node is in a volume that this client did not know of: then it is sent again, as another,

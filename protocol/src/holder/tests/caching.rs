@@ -209,6 +209,17 @@ fn what_was_on_its_way_may_be_there() {
 }
 
 #[test]
+fn what_was_not_sent_is_not_sent_any_more() {
+    let mut client = Client::caching();
+    client.set("one");
+    client.step(Input::Disconnected);
+    client.step(Input::Flush(HOLD));
+    client.now = at(110);
+    assert!(client.timeout(&[]).contains(&lost("one", false)));
+    assert!(!client.holder.writes.is_pending(WriteId(FLUSH)));
+}
+
+#[test]
 fn a_late_renewal_has_it_flushed_while_there_is_time() {
     let mut client = Client::caching();
     client.set("one");

@@ -1,0 +1,202 @@
+//! Write leases: a node's value in this client's memory, flushed when others want it.
+
+// A helper fails as a test does.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use leasehold_client_cache::{
+    Client, Condition, LockError, LockOptions, PutOptions, Refusal, Value, Wait, WriteError, WriteLease,
+    WriteLeaseError, WriteRefusal,
+};
+
+use crate::common::{Server, path, within};
+
+const TERM: Duration = Duration::from_secs(10);
+
+async fn own(client: &Client) -> WriteLease {
+    let options = LockOptions { wait: Wait::For(TERM * 3), ..LockOptions::default() };
+    within(client.write_lease(&path("/a"), options)).await.unwrap()
+}
+
+async fn found(client: &Client) -> Value {
+    let entry = within(client.get(&path("/a"))).await.unwrap();
+    entry.map(|entry| entry.value.clone()).unwrap_or_default()
+}
+
+async fn set(lease: &WriteLease, text: &'static str) {
+    within(lease.set(text)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_set_is_in_memory_until_somebody_reads_it() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let lease = own(&one).await;
+    assert_eq!(within(lease.get()).await.unwrap(), "", "it was made");
+    let writes = server.asked("Write");
+    for text in ["one", "two", "three"] {
+        set(&lease, text).await;
+        assert_eq!(within(lease.get()).await.unwrap(), text);
+    }
+    assert!(lease.is_dirty());
+    assert_eq!(server.asked("Write"), writes, "nobody was asked");
+    assert_eq!(found(&two).await, "three");
+    assert!(!lease.is_dirty());
+    set(&lease, "four").await;
+    assert_eq!(found(&two).await, "four");
+    assert_eq!(found(&one).await, "four", "its own client reads it like any other");
+    assert!(lease.certain_for() > Duration::ZERO, "it was held all the time");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_flushed_is_there_and_the_next_one_goes_on_from_it() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let lease = own(&one).await;
+    set(&lease, "one").await;
+    let stat = within(lease.flush()).await.unwrap().expect("the server said something");
+    assert_eq!(stat.value_len, 3);
+    assert!(!lease.is_dirty());
+    set(&lease, "two").await;
+    let token = lease.token();
+    within(lease.release()).await.unwrap();
+    let next = own(&two).await;
+    assert_eq!(within(next.get()).await.unwrap(), "two");
+    assert!(next.token() > token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_dropped_is_flushed_and_given_back() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let lease = own(&one).await;
+    set(&lease, "one").await;
+    drop(lease);
+    let next = own(&two).await;
+    assert_eq!(within(next.get()).await.unwrap(), "one");
+    drop(next);
+    drop(own(&one).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_waits_for_what_is_flushed_and_comes_after_it() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let lease = own(&one).await;
+    set(&lease, "one").await;
+    let options = PutOptions { condition: Condition::Absent, ..PutOptions::default() };
+    let refused = within(two.put_with(&path("/a"), "other's", options)).await.unwrap_err();
+    assert!(matches!(refused, WriteError::Refused(Refusal::Write(WriteRefusal::Exists { .. }))), "{refused:?}");
+    let written = within(two.put(&path("/a"), "other's")).await.unwrap();
+    assert_eq!(written.stat.unwrap().version, 3, "it was made, flushed, and then this");
+    assert_eq!(within(lease.get()).await.unwrap(), "other's");
+    set(&lease, "two").await;
+    assert_eq!(found(&two).await, "two");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_could_not_be_flushed_is_handed_back_once() {
+    let term = Duration::from_millis(400);
+    let mut server = Server::start(term).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let lease = own(&one).await;
+    set(&lease, "one").await;
+    within(lease.flush()).await.unwrap();
+    set(&lease, "two").await;
+    server.stop().await;
+    let lost = within(lease.lost()).await;
+    assert_eq!((lost.value, lost.path, lost.may_be_there), (Value::from("two"), path("/a"), false));
+    assert!(lease.over().is_cancelled());
+    let error = within(lease.set("three")).await.unwrap_err();
+    assert!(matches!(error, WriteLeaseError::Hold(LockError::Lost { .. })), "{error:?}");
+    server.lead();
+    let next = own(&two).await;
+    assert_eq!(within(next.get()).await.unwrap(), "one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_tells_of_what_was_lost_before() {
+    let term = Duration::from_millis(400);
+    let mut server = Server::start(term).await;
+    let one = server.client().await;
+    let lease = own(&one).await;
+    set(&lease, "one").await;
+    server.stop().await;
+    within(lease.over().cancelled_owned()).await;
+    let error = within(lease.set("two")).await.unwrap_err();
+    assert!(matches!(&error, WriteLeaseError::Lost(lost) if lost.value == "one"), "{error:?}");
+    assert_eq!(error.to_string(), "what was set at /a under a write lease is lost: 3 bytes");
+    let error = within(lease.release()).await.unwrap_err();
+    assert!(matches!(error, WriteLeaseError::Hold(LockError::Lost { .. })), "once: {error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_set_outlives_a_change_of_leader() {
+    let mut server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let lease = own(&one).await;
+    set(&lease, "one").await;
+    server.stop().await;
+    server.lead();
+    assert_eq!(found(&two).await, "one");
+    set(&lease, "two").await;
+    within(lease.release()).await.unwrap();
+    assert_eq!(found(&two).await, "two");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_goes_with_a_lease_and_a_value_that_no_server_takes_are_refused() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let lease = own(&one).await;
+    let error = within(lease.set(vec![0; 17 << 20])).await.unwrap_err();
+    assert!(matches!(error, WriteLeaseError::Write(WriteError::Limit(_))), "{error:?}");
+    within(lease.release()).await.unwrap();
+    let options = PutOptions { attach: leasehold_client_cache::Attach::Session, ..PutOptions::default() };
+    within(two.put_with(&path("/a"), "mine", options)).await.unwrap();
+    let error = within(one.write_lease(&path("/a"), LockOptions::default())).await.unwrap_err();
+    let is_leased = |error: &WriteLeaseError| {
+        matches!(error, WriteLeaseError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Leased { .. }))))
+    };
+    assert!(is_leased(&error), "{error:?}");
+    let mut looks = tokio::time::interval(Duration::from_millis(1));
+    within(async {
+        while !two.holds(&path("/a")).await.unwrap().is_empty() {
+            looks.tick().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counters_that_many_add_to_under_write_leases_lose_nothing() {
+    let server = Server::start(TERM).await;
+    let mut adders = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let client = server.client().await;
+        adders.spawn(async move {
+            for _ in 0..25 {
+                let lease = own(&client).await;
+                for _ in 0..4 {
+                    let text = String::from_utf8(within(lease.get()).await.unwrap().to_vec()).unwrap();
+                    let next = text.parse::<u64>().unwrap_or_default() + 1;
+                    within(lease.set(next.to_string())).await.unwrap();
+                }
+                within(lease.release()).await.unwrap();
+            }
+        });
+    }
+    let reader = server.client().await;
+    let mut last = 0;
+    while !adders.is_empty() {
+        let text = String::from_utf8(found(&reader).await.to_vec()).unwrap();
+        let now = text.parse::<u64>().unwrap_or_default();
+        assert!(last <= now, "{last}, then {now}");
+        last = now;
+        while let Some(ended) = adders.try_join_next() {
+            ended.unwrap();
+        }
+    }
+    assert_eq!(found(&reader).await, "400");
+}
