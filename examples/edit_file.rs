@@ -1,0 +1,118 @@
+//! A file that several processes edit, each in its own memory: write leases.
+//!
+//! `cargo run --example edit_file` starts a server in this process, with its data in a temporary folder, and four processes, as of two machines,
+//! that append lines to one file. Each takes a write lease on the file, appends some lines in memory, has them flushed, and goes on. One of them is killed
+//! with SIGKILL in the middle. In the end every line that was flushed is there, once and in its writer's order; of the one that was killed, at
+//! most the lines are missing that it had not flushed.
+//!
+//! What a write lease promises: while a process has it, nobody else reads or writes the file, and what it reads there is what it wrote. What only `flush`
+//! and `release` can: make what was written as safe as any other write. And what only the fencing token can: keep a process out that stood still past its
+//! lease and goes on writing; what is flushed is written under it.
+
+use std::{
+    env,
+    error::Error,
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use leasehold_client_cache::{
+    Client, DriftAllowance, LockOptions, Options, Path, Tracking, VolumeSettings, Wait,
+};
+use leasehold_server::{Config, Server};
+
+/// Each writer appends so many times...
+const ROUNDS: u32 = 20;
+/// ...so many lines.
+const LINES: u32 = 5;
+/// One of the writers is killed when it has flushed so many times.
+const KILLED_AFTER: u32 = 7;
+
+const WRITERS: [&str; 4] = ["machine-1/a", "machine-1/b", "machine-2/a", "machine-2/b"];
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+#[tokio::main]
+async fn main() -> Outcome<()> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match &arguments[..] {
+        [endpoint, name] => edit(endpoint, name).await,
+        _ => oversee().await,
+    }
+}
+
+fn file() -> Outcome<Path> {
+    Ok("/documents/minutes".parse()?)
+}
+
+/// One writer.
+async fn edit(endpoint: &str, name: &str) -> Outcome<()> {
+    let client = Client::connect(Options::new([endpoint.to_owned()]).name(name)).await?;
+    for round in 0..ROUNDS {
+        let options = LockOptions { wait: Wait::Forever, ..LockOptions::default() };
+        let lease = client.write_lease(&file()?, options).await?;
+        for line in 0..LINES {
+            let mut text = lease.get().await?.to_vec();
+            text.extend(format!("{name} {}\n", round * LINES + line).bytes());
+            lease.set(text).await?;
+        }
+        lease.flush().await?;
+        println!("{}", (round + 1) * LINES);
+        lease.release().await?;
+    }
+    client.close().await;
+    Ok(())
+}
+
+/// Starts the writers, kills one, and counts their lines.
+async fn oversee() -> Outcome<()> {
+    let folder = tempfile::tempdir()?;
+    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let server = Server::start(config).await?;
+    let endpoint = server.address().to_string();
+    let client = Client::connect(Options::new([endpoint.clone()])).await?;
+    // A volume of a short term: nobody waits for long for the one that is killed.
+    let (term, margin) = (Duration::from_secs(2), Duration::from_millis(50));
+    let drift = DriftAllowance::DEFAULT;
+    let settings = VolumeSettings::new(term, Duration::from_secs(3600), margin, Tracking::Objects, drift)?;
+    client.create_volume(&"/documents".parse()?, settings).await?;
+
+    let mut overseers = Vec::new();
+    for name in WRITERS {
+        let writer = Command::new(env::current_exe()?).args([&endpoint, name]).stdout(Stdio::piped()).spawn()?;
+        let is_killed = name == WRITERS[0];
+        overseers.push(tokio::task::spawn_blocking(move || flushed_by(writer, is_killed).map(|lines| (name, lines))));
+    }
+    let mut flushed = Vec::new();
+    for overseer in overseers {
+        flushed.push(overseer.await??);
+    }
+
+    let found = client.get(&file()?).await?.ok_or("the file is there")?;
+    let text = String::from_utf8(found.value.to_vec())?;
+    for (name, lines) in flushed {
+        let own: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix(name)).collect();
+        let expected: Vec<String> = (0..own.len()).map(|line| format!(" {line}")).collect();
+        println!("{name}: {lines} lines flushed, {} found", own.len());
+        assert_eq!(own, expected, "each line once, in order");
+        assert!(own.len() >= lines as usize, "what was flushed is there");
+    }
+    client.close().await;
+    server.stop().await?;
+    Ok(())
+}
+
+/// How many lines the writer had flushed when it ended.
+fn flushed_by(mut writer: Child, is_killed: bool) -> std::io::Result<u32> {
+    let mut flushed = 0;
+    let told = writer.stdout.take().map(BufReader::new);
+    for line in told.into_iter().flat_map(BufRead::lines) {
+        flushed = line?.parse().unwrap_or(flushed);
+        if is_killed && flushed == KILLED_AFTER * LINES {
+            writer.kill()?;
+        }
+    }
+    let status = writer.wait()?;
+    if status.success() || is_killed { Ok(flushed) } else { Err(std::io::Error::other(status.to_string())) }
+}
