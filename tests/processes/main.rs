@@ -14,12 +14,15 @@
 mod common;
 
 mod bad_input;
+mod candidate;
 mod clocks;
 mod consent;
 mod crash;
 mod demo;
 mod disk;
+mod elections;
 mod failover;
+mod figures;
 mod files;
 mod history;
 mod loss;
@@ -29,9 +32,11 @@ mod partition;
 mod pause;
 mod quorum;
 mod rebuild;
+mod reigns;
 mod restart;
 mod snapshot;
 mod stop;
+mod worker;
 mod workload;
 mod world;
 
@@ -55,4 +60,10 @@ pub(crate) fn alone() -> Alone {
 /// A path that is known to be one.
 pub(crate) fn path(text: &str) -> Path {
     Path::parse(text).expect("a valid path")
+}
+
+/// A number that the surroundings may set: how much is done.
+pub(crate) fn number(name: &str, unless_set: u64) -> u64 {
+    let set = std::env::var(name).ok();
+    set.map_or(unless_set, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: expected a number")))
 }
