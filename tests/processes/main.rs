@@ -35,6 +35,7 @@ mod rebuild;
 mod reigns;
 mod restart;
 mod snapshot;
+mod standbys;
 mod stop;
 mod worker;
 mod workload;
