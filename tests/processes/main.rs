@@ -37,6 +37,7 @@ mod restart;
 mod snapshot;
 mod standbys;
 mod stop;
+mod watching;
 mod worker;
 mod workload;
 mod world;
