@@ -13,14 +13,17 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod abandoned;
 mod bad_input;
 mod candidate;
+mod changes;
 mod clocks;
 mod consent;
 mod crash;
 mod demo;
 mod disk;
 mod elections;
+mod ends;
 mod failover;
 mod figures;
 mod files;
@@ -33,6 +36,7 @@ mod pause;
 mod quorum;
 mod rebuild;
 mod reigns;
+mod remaining;
 mod restart;
 mod snapshot;
 mod standbys;
