@@ -34,6 +34,7 @@ mod network;
 mod partition;
 mod pause;
 mod quorum;
+mod reattach;
 mod rebuild;
 mod reigns;
 mod remaining;
