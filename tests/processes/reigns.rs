@@ -75,19 +75,23 @@ impl Reigns {
         self.reigns.range(token + 1..).map(|(_, reign)| reign)
     }
 
-    /// From the time until which each leader, and everyone before, was certain to lead, to the time at which the next one began.
-    ///
-    /// # Panics
-    ///
-    /// If one began before: then two led at once, each by its own clock, or tokens did not grow.
-    pub(crate) fn gaps(&self) -> Vec<Duration> {
+    /// From the time until which each leader, and everyone before, was certain to lead, to the time at which the next one began. An error
+    /// if one began before: then two led at once, each by its own clock, or tokens did not grow.
+    pub(crate) fn check(&self) -> Result<Vec<Duration>, String> {
         let mut until = 0;
         let gap = |(token, reign): (&u64, &Reign)| {
             let gap = reign.elected.checked_sub(until);
             until = until.max(reign.until);
-            gap.unwrap_or_else(|| panic!("two led at once when {token} began: {:#?}", self.reigns))
+            let reigns = || self.reigns.range(token.saturating_sub(10)..=*token);
+            gap.ok_or_else(|| format!("two led at once when {token} began: {:#?}", reigns().collect::<Vec<_>>()))
         };
-        self.reigns.iter().map(gap).skip(1).map(Duration::from_nanos).collect()
+        let gaps: Result<Vec<u64>, String> = self.reigns.iter().map(gap).collect();
+        Ok(gaps?.into_iter().skip(1).map(Duration::from_nanos).collect())
+    }
+
+    /// The same, of leaders of whom no two led at once.
+    pub(crate) fn gaps(&self) -> Vec<Duration> {
+        self.check().unwrap_or_else(|violation| panic!("{violation}"))
     }
 }
 

@@ -12,7 +12,8 @@ use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
 use crate::{
     alone,
     candidate::{self, Candidate},
-    common::{Shell, eventually},
+    clocks::{at_rate, needed},
+    common::{Place, Shell, eventually},
     figures::Figures,
     number,
     reigns::Reigns,
@@ -78,12 +79,13 @@ struct Queue {
 }
 
 impl Queue {
-    fn start(seed: u64) -> Option<Self> {
+    /// Nobody is in line yet.
+    fn of(seed: u64) -> Option<Self> {
         let world = World::of(HOSTS.len())?;
         let cli = world.cluster.cli();
         let term = format!("{}ms", TERM.as_millis());
         cli.done(["volume", "create", "/queue", "--term", &term, "--skew-margin", "5ms"]);
-        let mut queue = Self {
+        Some(Self {
             consumers: BTreeMap::new(),
             shell: cli.shell(),
             world,
@@ -93,15 +95,18 @@ impl Queue {
             changes: BTreeMap::new(),
             went_on: 0,
             longest: Duration::ZERO,
-        };
-        HOSTS.into_iter().for_each(|host| queue.start_consumer(host));
-        Some(queue)
+        })
     }
 
     fn start_consumer(&mut self, host: &'static str) {
+        self.start_consumer_at(host, &self.world.place(host));
+    }
+
+    /// The same, at another place of that host.
+    fn start_consumer_at(&mut self, host: &'static str, place: &Place) {
         self.started += 1;
         let name = format!("{host}-{}", self.started);
-        let consumer = candidate::start(&self.world.place(host), &self.world.cluster, &name, NODE);
+        let consumer = candidate::start(place, &self.world.cluster, &name, NODE);
         self.consumers.insert(host, consumer);
     }
 
@@ -219,7 +224,8 @@ fn a_consumer_has_stopped_by_its_own_deadline_before_a_standby_begins_whatever_b
     let rounds = number("LEASEHOLD_STANDBY_ROUNDS", ROUNDS);
     let seed = number("LEASEHOLD_STANDBY_SEED", rand::random());
     println!("LEASEHOLD_STANDBY_SEED={seed}");
-    let Some(mut queue) = Queue::start(seed) else { return };
+    let Some(mut queue) = Queue::of(seed) else { return };
+    HOSTS.into_iter().for_each(|host| queue.start_consumer(host));
     // Checked in every round.
     while (queue.reigns.gaps().len() as u64) < rounds {
         queue.round();
@@ -231,4 +237,20 @@ fn a_consumer_has_stopped_by_its_own_deadline_before_a_standby_begins_whatever_b
     println!("the longest that there was none after something befell one: {:?}", queue.longest);
     queue.world.cluster.caught_up(&queue.world.cluster.ids());
     queue.world.cluster.assert_all_run();
+}
+
+#[test]
+fn consumers_whose_clocks_are_far_too_slow_are_found_to_work_beside_the_next() {
+    let _alone = alone();
+    let Some(library) = needed() else { return };
+    let Some(mut queue) = Queue::of(0) else { return };
+    for host in HOSTS {
+        let place = at_rate(&library, &queue.world.place(host), 0.2);
+        queue.start_consumer_at(host, &place);
+    }
+    let violation = eventually("two work at once, each by its own clock", || {
+        queue.gather();
+        queue.reigns.check().err().ok_or_else(|| format!("{:?}", queue.reigns))
+    });
+    println!("as expected: {}", violation.lines().next().expect("a line"));
 }
