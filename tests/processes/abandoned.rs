@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// How many leaders there are, unless told otherwise.
-const HALVES: u64 = 8;
+const HALVES: u64 = 6;
 
 const TTL: Duration = Duration::from_secs(4);
 
