@@ -31,7 +31,7 @@ pub(crate) fn faketime() -> Option<PathBuf> {
 }
 
 /// The library; none is said.
-fn needed() -> Option<PathBuf> {
+pub(crate) fn needed() -> Option<PathBuf> {
     let library = faketime();
     if library.is_none() {
         skipped("bent clocks need Debian's package libfaketime");

@@ -13,13 +13,19 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod abandoned;
 mod bad_input;
+mod candidate;
+mod changes;
 mod clocks;
 mod consent;
 mod crash;
 mod demo;
 mod disk;
+mod elections;
+mod ends;
 mod failover;
+mod figures;
 mod files;
 mod history;
 mod loss;
@@ -28,10 +34,16 @@ mod network;
 mod partition;
 mod pause;
 mod quorum;
+mod reattach;
 mod rebuild;
+mod reigns;
+mod remaining;
 mod restart;
 mod snapshot;
+mod standbys;
 mod stop;
+mod watching;
+mod worker;
 mod workload;
 mod world;
 
@@ -55,4 +67,10 @@ pub(crate) fn alone() -> Alone {
 /// A path that is known to be one.
 pub(crate) fn path(text: &str) -> Path {
     Path::parse(text).expect("a valid path")
+}
+
+/// A number that the surroundings may set: how much is done.
+pub(crate) fn number(name: &str, unless_set: u64) -> u64 {
+    let set = std::env::var(name).ok();
+    set.map_or(unless_set, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: expected a number")))
 }

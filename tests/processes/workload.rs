@@ -1,18 +1,13 @@
 //! A client in a process of its own, that can be killed, stopped and cut off as a whole: it reads, writes and deletes on a few
 //! paths, and writes down what it did.
 //!
-//! The process is this test binary again, told by its surroundings to be a client. It goes on until its input ends: whoever
-//! started it may have been killed.
-//!
 //! All processes note times by one clock, which is read by asking the kernel and not through libc: tools that bend the clock of a
 //! process do not reach it. A read is written down when it has ended. A write is written down before it is sent, and again
 //! when it has ended: of a client that was killed it is known what it may have done.
 
 use std::{
-    fs::File,
-    io::{BufRead, BufReader, Read, Seek, SeekFrom, Write},
-    path::{Path as FilePath, PathBuf},
-    process::{ChildStdin, Stdio},
+    io::Read,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -29,12 +24,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     alone,
-    common::{Cluster, Place, Process, eventually},
+    common::{Cluster, Place, eventually},
     path,
+    worker::{self, Notes, Role},
 };
 
-/// What a process that is to be a client is told, as JSON.
-const TASK: &str = "LEASEHOLD_TEST_CLIENT";
+/// What a process is that is to be a client.
+const CLIENT: Role =
+    Role { variable: "LEASEHOLD_TEST_CLIENT", test: "workload::a_client_process_writes_down_what_it_did" };
 
 /// How long a read may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
@@ -125,19 +122,6 @@ pub(crate) enum Note {
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Where notes are written.
-#[derive(Debug)]
-struct Notes(std::sync::Mutex<File>);
-
-impl Notes {
-    fn note(&self, note: &Note) {
-        let mut line = serde_json::to_vec(note).expect("JSON can say it");
-        line.push(b'\n');
-        // In one call: whoever is killed has written the line or not.
-        self.0.lock().expect("nobody panics").write_all(&line).expect("there is room");
-    }
 }
 
 /// A client at work: what its threads share.
@@ -281,12 +265,12 @@ fn be_a_client(task: Task) {
             Err(_) => return,
         }
     };
-    let notes = File::options().create(true).append(true).open(&task.notes).expect("a file for notes");
+    let notes = Notes::open(&task.notes);
     let work = Arc::new(Work {
         paths: task.paths.iter().map(|text| path(text)).collect(),
         task,
         client,
-        notes: Notes(std::sync::Mutex::new(notes)),
+        notes,
         numbers: AtomicU64::new(0),
         stop: AtomicBool::new(false),
     });
@@ -312,67 +296,19 @@ fn be_a_client(task: Task) {
     runtime.block_on(work.client.close());
 }
 
-/// A client process, as the test sees it. Killed when it is dropped.
-#[derive(Debug)]
-pub(crate) struct Worker {
-    /// The process.
-    pub(crate) process: Process,
-    /// What it is called.
-    pub(crate) name: String,
-    input: Option<ChildStdin>,
-    notes: PathBuf,
-    /// How far the notes have been read.
-    offset: u64,
-}
+/// A client process, as the test sees it.
+pub(crate) type Worker = worker::Worker<Note>;
 
-impl Worker {
-    /// Starts a client.
-    pub(crate) fn start(place: &Place, task: &Task) -> Self {
-        let this = std::env::current_exe().expect("this binary");
-        let json = serde_json::to_string(task).expect("JSON can say it");
-        // The test at the end of this file is what it runs, alone.
-        let test = "workload::a_client_process_writes_down_what_it_did";
-        let mut command = place.command(this);
-        command.args([test, "--exact", "--nocapture", "--test-threads", "1"]).env(TASK, json).stdin(Stdio::piped());
-        let mut process = Process::start(command, &task.notes.with_extension("log"));
-        let input = process.take_input();
-        Self { process, name: task.name.clone(), input, notes: task.notes.clone(), offset: 0 }
-    }
-
-    /// What it has written down since this was last asked.
-    pub(crate) fn news(&mut self) -> Vec<Note> {
-        let mut notes = Vec::new();
-        // There is none before the client has connected.
-        let Ok(mut file) = File::open(&self.notes) else { return notes };
-        file.seek(SeekFrom::Start(self.offset)).expect("it only grows");
-        let mut lines = BufReader::new(file);
-        let mut line = String::new();
-        while lines.read_line(&mut line).expect("readable") > 0 && line.ends_with('\n') {
-            notes.push(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}")));
-            self.offset += line.len() as u64;
-            line.clear();
-        }
-        notes
-    }
-
-    /// Has it finish what it does, and waits until it has.
-    pub(crate) fn stop(&mut self) {
-        self.input = None;
-        let status = self.process.ended();
-        assert!(status.success(), "client {} ended with {status}", self.name);
-    }
-}
-
-/// Where the notes of a client go.
-pub(crate) fn notes(directory: &FilePath, name: &str) -> PathBuf {
-    directory.join(format!("client-{name}.notes"))
+/// Starts a client.
+pub(crate) fn start(place: &Place, task: &Task) -> Worker {
+    Worker::start(place, CLIENT, &task.name, task, &task.notes)
 }
 
 /// In a process that is to be a client: the client.
 #[test]
 fn a_client_process_writes_down_what_it_did() {
-    if let Ok(task) = std::env::var(TASK) {
-        return be_a_client(serde_json::from_str(&task).expect("a task"));
+    if let Some(task) = CLIENT.task() {
+        return be_a_client(task);
     }
     let _alone = alone();
     let cluster = Cluster::start(1);
@@ -384,9 +320,9 @@ fn a_client_process_writes_down_what_it_did() {
         drift_ppm: DriftAllowance::DEFAULT.ppm(),
         writes_permille: 300,
         pace: Duration::from_millis(1),
-        notes: notes(&cluster.directory(""), "one"),
+        notes: worker::notes(&cluster.directory(""), "one"),
     };
-    let mut worker = Worker::start(&Place::default(), &task);
+    let mut worker = start(&Place::default(), &task);
     let mut history = crate::history::History::default();
     eventually("it has done something of each kind", || {
         history.add(&task.name, worker.news());

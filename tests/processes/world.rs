@@ -8,7 +8,8 @@ use crate::{
     common::{Cluster, Place, Site, eventually},
     history::{History, Progress},
     network::Network,
-    workload::{Task, Worker, notes, now_ns},
+    worker::notes,
+    workload::{self, Task, Worker, now_ns},
 };
 
 /// Where commands of the test itself run.
@@ -105,7 +106,7 @@ impl World {
 
     /// The same, at another place of that host or with another task.
     pub(crate) fn start_as(&mut self, host: &str, place: &Place, task: &Task) {
-        let worker = Worker::start(place, task);
+        let worker = workload::start(place, task);
         assert!(self.workers.insert(host.to_owned(), worker).is_none(), "a client runs at {host} already");
     }
 

@@ -39,7 +39,10 @@ impl Lessor {
         for (reason, outcome) in reasons.into_iter().zip(outcomes) {
             match reason {
                 Reason::Begin => self.begin(&outcome, proposed_at, turn),
-                Reason::Tick => self.is_ticking = false,
+                Reason::Tick => {
+                    self.is_ticking = false;
+                    self.ends.ticked(turn.state);
+                }
                 Reason::Remove(waiting) => self.removed(waiting),
                 Reason::Open(asker) => self.opened(&asker, &outcome, turn),
                 Reason::Close(asker) => self.closed(&asker, turn),

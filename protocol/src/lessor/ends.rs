@@ -56,6 +56,8 @@ pub(super) struct Ends {
     queue: BTreeSet<(ClusterTime, LeaseKey)>,
     /// Leases that were renewed since the last tick.
     renewed: BTreeSet<LeaseKey>,
+    /// The renewals of key leases in the tick that is on its way.
+    ticking: Vec<Renewal>,
     /// When leases that are gone were last renewed, the latest at the end.
     departed: Untold<VecDeque<(LeaseKey, ClusterTime)>>,
     planted: Planted,
@@ -134,6 +136,7 @@ impl Ends {
 
     /// The renewals since the last tick, for the next one (T6). About `most` bytes of them; the rest waits for the tick after.
     pub(super) fn take_renewals(&mut self, most: usize) -> Vec<Renewal> {
+        self.ticking.clear();
         let mut renewals = Vec::new();
         let mut bytes = 0;
         while bytes < most
@@ -146,7 +149,21 @@ impl Ends {
                 renewals.push(Renewal { lease, incarnation: end.incarnation, at });
             }
         }
+        self.ticking.extend(renewals.iter().filter(|renewal| matches!(renewal.lease, LeaseKey::Key(_))).cloned());
         renewals
+    }
+
+    /// The tick that took renewals is in the log, and their horizons have moved. A key lease lasts for its term from its renewal on, of
+    /// which its client was promised only what its horizon had left: else one that is renewed only once in a while would end before it
+    /// is due again. (A volume lease ends when its promise does: writes wait for it, and for no longer, S5.)
+    pub(super) fn ticked(&mut self, state: &State) {
+        for Renewal { lease: key, incarnation, at } in std::mem::take(&mut self.ticking) {
+            let lease = state.lease(&key).filter(|lease| lease.incarnation == incarnation);
+            let end = self.ends.get_mut(&key).filter(|end| end.incarnation == incarnation && !end.is_ending);
+            if let (Some(lease), Some(end)) = (lease, end) {
+                end.end = end.end.max(at.after(lease.term).min(lease.horizon));
+            }
+        }
     }
 
     /// The next lease whose end and margin have passed, marked as ending; none is left when this returns none.

@@ -67,6 +67,20 @@ fn a_key_lease_ends_after_its_term_and_margin_and_its_nodes_with_it() {
 }
 
 #[test]
+fn a_lease_that_is_kept_once_in_a_while_lasts_for_its_term_each_time() {
+    let mut world = World::new();
+    let session = world.lease(&["/a"]);
+    for _ in 0..3 {
+        world.pass(TTL * 3 / 4);
+        assert!(world.keep(session).is_some_and(|span| span < TTL), "no more is promised than its horizon leaves");
+    }
+    world.pass(TTL - Duration::from_millis(100));
+    assert!(world.has_lease() && world.has("/a"), "it lasts for a term all the same");
+    world.pass(Duration::from_millis(300));
+    assert!(!world.has_lease() && !world.has("/a"));
+}
+
+#[test]
 fn a_lease_whose_end_is_proposed_is_not_kept_and_gets_no_more_nodes() {
     let mut world = World::new();
     let session = world.lease(&[]);

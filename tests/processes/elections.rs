@@ -1,0 +1,228 @@
+//! Elections among many candidates, each a process, whose leaders are killed one after the other, and servers with them (A16).
+//!
+//! `LEASEHOLD_ELECTION_KILLS=200 cargo test --test processes elections -- --nocapture` kills more of them.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use leasehold_client_cache::{Client, HoldInfo, Leader};
+
+use crate::{
+    alone,
+    candidate::{self, Candidate, ready},
+    common::{Cluster, Place, soon},
+    figures::Figures,
+    number, path,
+    reigns::Reigns,
+    worker::boottime_ns,
+};
+
+/// How many are killed, unless told otherwise.
+const KILLS: u64 = 30;
+
+const CANDIDATES: usize = 50;
+
+/// What they campaign for, in a volume whose holders are missed soon.
+const NODE: &str = "/jobs/leader";
+
+/// Who is killed at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Strike {
+    Leader,
+    LeadingServer,
+    Both,
+}
+
+/// Again and again.
+const STRIKES: [Strike; 8] = [
+    Strike::Leader,
+    Strike::Leader,
+    Strike::LeadingServer,
+    Strike::Leader,
+    Strike::Both,
+    Strike::Leader,
+    Strike::Leader,
+    Strike::Leader,
+];
+
+/// Who was told to an observer, and when.
+type Told = Arc<Mutex<Vec<(Leader, u64)>>>;
+
+/// Candidates in line.
+struct Election {
+    candidates: BTreeMap<String, Candidate>,
+    started: usize,
+    reigns: Reigns,
+    client: Client,
+    told: Told,
+    cluster: Cluster,
+    /// From a leader's death to the beginning of the next.
+    vacant: Vec<Duration>,
+    /// Of so many elections the next in line was elected, and not a later one because those before were gone too.
+    next_in_line: u64,
+}
+
+impl Election {
+    async fn start() -> Self {
+        let cluster = Cluster::start(3);
+        cluster.cli().done(["volume", "create", "/jobs", "--term", "500ms", "--skew-margin", "5ms"]);
+        let client = cluster.client("observer").await;
+        let told = Told::default();
+        tokio::spawn(observe(client.clone(), Arc::clone(&told)));
+        let mut election = Self {
+            candidates: BTreeMap::new(),
+            started: 0,
+            reigns: Reigns::default(),
+            client,
+            told,
+            cluster,
+            vacant: Vec::new(),
+            next_in_line: 0,
+        };
+        (0..CANDIDATES).for_each(|_| election.start_candidate());
+        election
+    }
+
+    fn start_candidate(&mut self) {
+        self.started += 1;
+        let name = format!("candidate-{}", self.started);
+        let candidate = candidate::start(&Place::default(), &self.cluster, &name, NODE);
+        self.candidates.insert(name, candidate);
+    }
+
+    fn gather(&mut self) {
+        for (name, candidate) in &mut self.candidates {
+            self.reigns.add(name, candidate.news());
+        }
+    }
+
+    /// Waits until everyone is in line, and the first leads, by this token at least, and has done what only the leader does since that
+    /// time. Returns the line.
+    async fn line(&mut self, least: u64, since: u64) -> Vec<HoldInfo> {
+        let (client, node) = (self.client.clone(), path(NODE));
+        let election = RefCell::new(self);
+        soon("everyone is in line and the first leads", || async {
+            let line = client.holds(&node).await.expect("the cluster serves");
+            let mut election = election.borrow_mut();
+            election.gather();
+            let first = line.first().and_then(|first| first.token);
+            let reign = election.reigns.latest().filter(|(token, _)| first.is_some_and(|first| first.0 == *token));
+            let acts = reign.is_some_and(|(token, reign)| token >= least && reign.acted > since);
+            if acts && line.len() == CANDIDATES { Ok(line) } else { Err(format!("{reign:?}, {line:?}")) }
+        })
+        .await
+    }
+
+    /// Kills the leader, or the leading server, or both, and waits until someone leads again. Returns the line.
+    async fn strike(&mut self, strike: Strike, line: &[HoldInfo]) -> Vec<HoldInfo> {
+        let (token, name) = (line[0].token.expect("it leads").0, line[0].name.clone());
+        let server = (strike != Strike::Leader).then(|| {
+            self.cluster.caught_up(&self.cluster.ids());
+            self.cluster.leader()
+        });
+        let struck = boottime_ns();
+        if let Some(server) = server {
+            self.cluster.kill(server);
+        }
+        if strike != Strike::LeadingServer {
+            let mut killed = self.candidates.remove(&name).expect("it is one of ours");
+            killed.process.kill();
+            self.reigns.add(&name, killed.news());
+            self.start_candidate();
+        }
+        server.into_iter().for_each(|server| self.cluster.spawn(server));
+        let least = if strike == Strike::LeadingServer { token } else { token + 1 };
+        let after = self.line(least, struck).await;
+        self.check_turn(token, line, &after);
+        if let Some(next) = self.reigns.after(token).next() {
+            self.vacant.push(Duration::from_nanos(next.elected.saturating_sub(struck)));
+        }
+        after
+    }
+
+    /// Who leads is the first of those who are left of the line that there was, and nobody behind it has led.
+    fn check_turn(&mut self, token: u64, before: &[HoldInfo], after: &[HoldInfo]) {
+        let in_order = after.is_sorted_by(|one, other| one.hold < other.hold);
+        assert!(in_order, "a line is in the order of arrival: {after:?}");
+        let leader = &after[0];
+        let place = before.iter().position(|one| one.hold == leader.hold).unwrap_or(before.len());
+        let passed_over = before[..place].iter().find(|one| after.iter().any(|other| other.hold == one.hold));
+        assert!(passed_over.is_none(), "{leader:?} leads, but {passed_over:?} came before");
+        let ahead = |name: &str| before[..place].iter().any(|one| one.name == name);
+        for reign in self.reigns.after(token) {
+            assert!(reign.name == leader.name || ahead(&reign.name), "{reign:?}, but {leader:?} was before it in line");
+        }
+        self.next_in_line += u64::from(place == 1);
+    }
+
+    /// Checks all that candidates and the observer have said.
+    async fn finish(mut self) {
+        let reigns = {
+            self.gather();
+            std::mem::take(&mut self.reigns)
+        };
+        let gaps: Figures = reigns.gaps().into_iter().collect();
+        let last = reigns.latest().expect("some have led").0;
+        let told = Arc::clone(&self.told);
+        soon("the observer has been told of the last leader", || async {
+            told.lock().expect("nobody panics").iter().any(|(leader, _)| leader.token.0 == last).then_some(())
+        })
+        .await;
+        let told = told.lock().expect("nobody panics").clone();
+        let in_order = told.is_sorted_by(|(one, _), (other, _)| one.token <= other.token);
+        assert!(in_order, "the observer is told of tokens that do not grow: {told:?}");
+        let (mut after_asked, mut after_answered) = (Vec::new(), Vec::new());
+        for (token, reign) in reigns.iter() {
+            let when = |value: &str| {
+                let mut of_it = told.iter().filter(|(leader, _)| leader.token.0 == token && leader.value == value);
+                let first = of_it.next().map(|(_, at)| *at);
+                assert!(of_it.next().is_none(), "{value:?} was told twice");
+                first
+            };
+            assert!(when(&reign.name).is_some(), "the observer was not told of {reign:?}");
+            if let Some((asked, answered)) = reign.proclaimed.filter(|_| token != last) {
+                let at = when(&ready(&reign.name)).unwrap_or_else(|| panic!("{reign:?} was not told to be ready"));
+                after_asked.push(Duration::from_nanos(at - asked));
+                after_answered.push(Duration::from_nanos(at.saturating_sub(answered)));
+            }
+        }
+        println!("{} reigns, of which {} fell to the next in line at once", reigns.iter().count(), self.next_in_line);
+        println!("campaigns that came to nothing: {}", reigns.failed);
+        println!("from the end that a leader counted on to the next leader's beginning: {gaps}");
+        println!("without a leader after a kill: {}", self.vacant.iter().copied().collect::<Figures>());
+        println!("told after a leader asked to proclaim something: {}", after_asked.into_iter().collect::<Figures>());
+        println!("told after it was answered: {}", after_answered.into_iter().collect::<Figures>());
+    }
+}
+
+/// Writes down each leader.
+async fn observe(client: Client, told: Told) {
+    let mut leaders = client.observe(&path(NODE));
+    while let Ok(leader) = leaders.next().await {
+        let at = boottime_ns();
+        told.lock().expect("nobody panics").push((leader, at));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_fifty_candidates_one_leads_at_a_time_and_the_next_in_line_follows_whoever_is_killed() {
+    let _alone = alone();
+    let kills = number("LEASEHOLD_ELECTION_KILLS", KILLS);
+    let mut election = Election::start().await;
+    let mut line = election.line(0, 0).await;
+    let (mut leaders, mut servers) = (0, 0);
+    for strike in STRIKES.into_iter().cycle() {
+        leaders += u64::from(strike != Strike::LeadingServer);
+        servers += u64::from(strike != Strike::Leader);
+        line = election.strike(strike, &line).await;
+        if leaders + servers >= kills {
+            break;
+        }
+    }
+    println!("killed: {leaders} leaders and {servers} leading servers, of {CANDIDATES} candidates and 3 servers");
+    election.finish().await;
+}

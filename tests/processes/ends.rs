@@ -1,0 +1,67 @@
+//! When nodes that go with leases were told to be gone.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use leasehold_client_cache::{
+    Attach, Client, EventKind, LeaseId, LeaseOptions, Path, PutOptions, Reason, Told, WatchOptions,
+};
+
+use crate::{common::soon, path, worker::boottime_ns};
+
+/// What a watcher of `/n` is told. Times are in nanoseconds on the clock by which leases are counted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ends(Arc<Mutex<BTreeMap<Path, u64>>>);
+
+/// A lease with a node.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) id: LeaseId,
+    pub(crate) path: Path,
+    /// When it was asked for, and when that was answered.
+    pub(crate) asked: u64,
+    pub(crate) answered: u64,
+}
+
+impl Ends {
+    /// From now on.
+    pub(crate) async fn watched_by(client: &Client) -> Self {
+        let ends = Self::default();
+        let mut watch = client.watch(&path("/n"), WatchOptions::default()).await.expect("the cluster serves");
+        let told = ends.clone();
+        tokio::spawn(async move {
+            while let Ok(news) = watch.next().await {
+                let at = boottime_ns();
+                let Told::Change(change) = news else { continue };
+                let gone = change.events.into_iter().filter(|event| event.kind == EventKind::Delete);
+                for event in gone.filter(|event| event.reason == Reason::Expired) {
+                    told.0.lock().expect("nobody panics").insert(event.path, at);
+                }
+            }
+        });
+        ends
+    }
+
+    /// Whether it is gone as far as that has been told.
+    pub(crate) fn has(&self, path: &Path) -> bool {
+        self.0.lock().expect("nobody panics").contains_key(path)
+    }
+
+    /// When it was told to be gone; waits for it.
+    pub(crate) async fn of(&self, path: &Path) -> u64 {
+        soon(&format!("{path} is gone"), || async { self.0.lock().expect("nobody panics").get(path).copied() }).await
+    }
+}
+
+/// Grants a lease, and puts a node that goes with it.
+pub(crate) async fn grant(client: &Client, at: &str, ttl: Duration) -> Granted {
+    let asked = boottime_ns();
+    let id = client.grant_lease(ttl, LeaseOptions::default()).await.expect("the cluster serves");
+    let (answered, path) = (boottime_ns(), path(at));
+    let with_it = PutOptions { attach: Attach::Lease(id), ..PutOptions::default() };
+    client.put_with(&path, "here", with_it).await.expect("the lease has only just begun");
+    Granted { id, path, asked, answered }
+}

@@ -1,0 +1,152 @@
+//! Who led when, by what the leaders themselves have written down, and whether ever two did at once.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::candidate::Note;
+
+/// One leadership, from its election to its end. Times are in nanoseconds on the clock by which leases are counted.
+#[derive(Debug, Clone)]
+pub(crate) struct Reign {
+    /// Whose it was.
+    pub(crate) name: String,
+    /// Since when the leader knew.
+    pub(crate) elected: u64,
+    /// Until when it was certain to lead, as far as it has written that down.
+    pub(crate) until: u64,
+    /// When it last did what only the leader does.
+    pub(crate) acted: u64,
+    /// When it asked for [`crate::candidate::ready`] to be written, and was answered.
+    pub(crate) proclaimed: Option<(u64, u64)>,
+    /// When it knew that it led no more. Nobody who was killed did.
+    pub(crate) over: Option<u64>,
+}
+
+/// All leaderships of one node, by their tokens.
+#[derive(Debug, Default)]
+pub(crate) struct Reigns {
+    reigns: BTreeMap<u64, Reign>,
+    /// Campaigns that came to nothing.
+    pub(crate) failed: u64,
+}
+
+impl Reigns {
+    /// What a candidate has written down since.
+    pub(crate) fn add(&mut self, name: &str, notes: Vec<Note>) {
+        for note in notes {
+            match note {
+                Note::Elected { token, at } => self.begin(name, token, at),
+                Note::Proclaimed { token, asked, answered } => {
+                    self.of(name, token).proclaimed = Some((asked, answered));
+                }
+                Note::Acted { token, at, until } => {
+                    let reign = self.of(name, token);
+                    assert_eq!(reign.over, None, "{name} acts as the leader though it has seen its end: {reign:?}");
+                    (reign.acted, reign.until) = (at, reign.until.max(until));
+                }
+                Note::Over { token, at } => self.of(name, token).over = Some(at),
+                Note::Failed { .. } => self.failed += 1,
+            }
+        }
+    }
+
+    fn begin(&mut self, name: &str, token: u64, at: u64) {
+        let reign = Reign { name: name.to_owned(), elected: at, until: at, acted: at, proclaimed: None, over: None };
+        let earlier = self.reigns.insert(token, reign);
+        assert!(earlier.is_none(), "token {token} is {name}'s, and was another's: {earlier:?}");
+    }
+
+    fn of(&mut self, name: &str, token: u64) -> &mut Reign {
+        let reign = self.reigns.get_mut(&token).filter(|reign| reign.name == name);
+        reign.unwrap_or_else(|| panic!("{name} leads by token {token}, of which it did not say that it has it"))
+    }
+
+    /// The one with the highest token.
+    pub(crate) fn latest(&self) -> Option<(u64, &Reign)> {
+        self.reigns.last_key_value().map(|(token, reign)| (*token, reign))
+    }
+
+    /// All of them, by their tokens.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Reign)> {
+        self.reigns.iter().map(|(token, reign)| (*token, reign))
+    }
+
+    /// Those with higher tokens.
+    pub(crate) fn after(&self, token: u64) -> impl Iterator<Item = &Reign> {
+        self.reigns.range(token + 1..).map(|(_, reign)| reign)
+    }
+
+    /// From the time until which each leader, and everyone before, was certain to lead, to the time at which the next one began. An error
+    /// if one began before: then two led at once, each by its own clock, or tokens did not grow.
+    pub(crate) fn check(&self) -> Result<Vec<Duration>, String> {
+        let mut until = 0;
+        let gap = |(token, reign): (&u64, &Reign)| {
+            let gap = reign.elected.checked_sub(until);
+            until = until.max(reign.until);
+            let reigns = || self.reigns.range(token.saturating_sub(10)..=*token);
+            gap.ok_or_else(|| format!("two led at once when {token} began: {:#?}", reigns().collect::<Vec<_>>()))
+        };
+        let gaps: Result<Vec<u64>, String> = self.reigns.iter().map(gap).collect();
+        Ok(gaps?.into_iter().skip(1).map(Duration::from_nanos).collect())
+    }
+
+    /// The same, of leaders of whom no two led at once.
+    pub(crate) fn gaps(&self) -> Vec<Duration> {
+        self.check().unwrap_or_else(|violation| panic!("{violation}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reign(reigns: &mut Reigns, name: &str, token: u64, from: u64, until: u64) {
+        let acted = |at| Note::Acted { token, at, until };
+        reigns.add(name, vec![Note::Elected { token, at: from }, acted(from), acted(from + 1)]);
+    }
+
+    #[test]
+    fn gaps_are_from_the_end_that_a_leader_counted_on_to_the_next_beginning() {
+        let mut reigns = Reigns::default();
+        reign(&mut reigns, "one", 3, 100, 200);
+        reign(&mut reigns, "two", 5, 207, 300);
+        reign(&mut reigns, "one", 6, 300, 400);
+        assert_eq!(reigns.gaps(), [Duration::from_nanos(7), Duration::ZERO]);
+        assert_eq!(reigns.after(3).map(|reign| &reign.name).collect::<Vec<_>>(), ["two", "one"]);
+    }
+
+    #[test]
+    #[should_panic(expected = "two led at once")]
+    fn a_leader_that_begins_while_another_counts_on_its_leadership_is_found() {
+        let mut reigns = Reigns::default();
+        reign(&mut reigns, "one", 3, 100, 200);
+        reign(&mut reigns, "two", 5, 199, 300);
+        reigns.gaps();
+    }
+
+    #[test]
+    #[should_panic(expected = "two led at once")]
+    fn tokens_that_do_not_grow_are_found() {
+        let mut reigns = Reigns::default();
+        reign(&mut reigns, "one", 5, 100, 200);
+        reign(&mut reigns, "two", 3, 300, 400);
+        reigns.gaps();
+    }
+
+    #[test]
+    #[should_panic(expected = "was another's")]
+    fn a_token_that_two_have_is_found() {
+        let mut reigns = Reigns::default();
+        reign(&mut reigns, "one", 3, 100, 200);
+        reign(&mut reigns, "two", 3, 300, 400);
+    }
+
+    #[test]
+    #[should_panic(expected = "though it has seen its end")]
+    fn one_who_acts_after_its_end_is_found() {
+        let mut reigns = Reigns::default();
+        reign(&mut reigns, "one", 3, 100, 200);
+        reigns.add("one", vec![Note::Over { token: 3, at: 200 }]);
+        reign(&mut reigns, "two", 4, 300, 400);
+        reigns.add("one", vec![Note::Acted { token: 3, at: 310, until: 320 }]);
+    }
+}

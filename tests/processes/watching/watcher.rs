@@ -1,0 +1,179 @@
+//! A watcher in a process of its own: it watches in several ways at once, and writes down all that it is told.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use leasehold_client_cache::{Change, Client, Data, Path, Revision, Subtree, Told, Watch, WatchOptions};
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use serde::{Deserialize, Serialize};
+use tokio::time::interval;
+
+use super::{Task, connect};
+use crate::{path, worker::Notes};
+
+/// Between two attempts.
+const PACE: Duration = Duration::from_millis(20);
+
+/// What is watched.
+const TOP: &str = "/n";
+const NODE: &str = "/n/a";
+const DIRECTORY: &str = "/n/dir";
+
+/// What a watcher says of one of its watches.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Note {
+    /// Which of them.
+    pub(super) watch: String,
+    pub(super) said: Said,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Said {
+    /// It watches a node, or all below it too, from this revision on.
+    From { top: Path, is_recursive: bool, revision: Revision },
+    /// It was told this.
+    Change(Change),
+    /// It was told that everything up to here has been told.
+    Mark(Revision),
+    /// It has read a subtree.
+    Listed { top: Path, revision: Revision, nodes: Vec<(Path, Data)> },
+    /// It could not go on.
+    Failed(String),
+}
+
+/// How a watch is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// From the first revision on, by one client all the time.
+    Steady,
+    /// The same, of which no more than one change is under way at a time.
+    Narrow,
+    /// Again and again by another client, which asks other servers first, from where the last one ended.
+    Resumed,
+    /// The same, and the last one ended with a progress mark.
+    ResumedFromMarks,
+    /// A list, and a watch from where that ends, for a while; then the same again.
+    Listed,
+}
+
+/// What each watcher watches, and how.
+pub(super) const WATCHES: [(&str, &str, bool, Way); 7] = [
+    ("steady", TOP, true, Way::Steady),
+    ("steady node", NODE, false, Way::Steady),
+    ("steady directory", DIRECTORY, true, Way::Steady),
+    ("narrow", TOP, true, Way::Narrow),
+    ("resumed", TOP, true, Way::Resumed),
+    ("resumed from marks", DIRECTORY, true, Way::ResumedFromMarks),
+    ("listed", TOP, true, Way::Listed),
+];
+
+/// One watch at work.
+struct Watcher<'a> {
+    task: &'a Task,
+    notes: &'a Notes,
+    name: &'static str,
+    top: Path,
+    is_recursive: bool,
+    random: SmallRng,
+    /// How many clients it has had.
+    clients: usize,
+}
+
+/// Watches in all ways.
+pub(super) async fn watch(task: Task) {
+    let notes = Notes::open(&task.notes);
+    let watchers = WATCHES.into_iter().map(|(name, top, is_recursive, way)| {
+        let random = SmallRng::seed_from_u64(task.seed);
+        Watcher { task: &task, notes: &notes, name, top: path(top), is_recursive, random, clients: 0 }.watch(way)
+    });
+    futures::future::join_all(watchers).await;
+}
+
+/// Reads everything, and watches it from the first revision on.
+pub(super) async fn replay(task: Task) {
+    let notes = Notes::open(&task.notes);
+    let random = SmallRng::seed_from_u64(task.seed);
+    let (top, name) = (Path::root(), "replay");
+    let mut replay = Watcher { task: &task, notes: &notes, name, top, is_recursive: true, random, clients: 0 };
+    let client = replay.client().await;
+    match client.list_and_watch(&replay.top).await {
+        Ok((list, _)) => replay.say_listed(list),
+        Err(error) => replay.say(Said::Failed(error.to_string())),
+    }
+    drop(client);
+    replay.watch(Way::Steady).await;
+}
+
+impl Watcher<'_> {
+    fn say(&self, said: Said) {
+        self.notes.note(&Note { watch: self.name.to_owned(), said });
+    }
+
+    /// Another client, which asks the servers in another order.
+    async fn client(&mut self) -> Client {
+        let mut endpoints = self.task.endpoints.clone();
+        let count = endpoints.len();
+        endpoints.rotate_left(self.clients % count);
+        self.clients += 1;
+        connect(&endpoints, &format!("{} {} {}", self.task.name, self.name, self.clients)).await
+    }
+
+    async fn watch(mut self, way: Way) {
+        let mut client = self.client().await;
+        let mut from = Revision(1);
+        let mut attempts = interval(PACE);
+        loop {
+            if way == Way::Listed {
+                if let Ok((list, watch)) = client.list_and_watch(&self.top).await {
+                    self.say_listed(list);
+                    let count = self.random.random_range(1..100);
+                    self.take(watch, |_, taken| taken >= count).await;
+                }
+            } else {
+                let buffer_bytes = if way == Way::Narrow { 1 } else { WatchOptions::default().buffer_bytes };
+                let recursive = self.is_recursive;
+                let options = WatchOptions { from: Some(from), recursive, buffer_bytes, timeout: None };
+                // It asks nobody.
+                let watch = client.watch(&self.top, options).await.expect("a watch is begun from a given revision");
+                self.say(Said::From { top: self.top.clone(), is_recursive: recursive, revision: from });
+                let count = self.random.random_range(1..100);
+                from = match way {
+                    Way::Steady | Way::Narrow | Way::Listed => self.take(watch, |_, _| false).await,
+                    Way::Resumed => self.take(watch, |_, taken| taken >= count).await,
+                    Way::ResumedFromMarks => self.take(watch, |told, _| matches!(told, Told::Progress(_))).await,
+                };
+            }
+            client = self.client().await;
+            attempts.tick().await;
+        }
+    }
+
+    /// Says what is told, until it is enough. Returns where the next one goes on.
+    async fn take(&self, mut watch: Watch, is_enough: impl Fn(&Told, u32) -> bool) -> Revision {
+        let mut taken = 0;
+        loop {
+            let told = match watch.next().await {
+                Ok(told) => told,
+                Err(error) => {
+                    self.say(Said::Failed(error.to_string()));
+                    return watch.resume_from();
+                }
+            };
+            taken += 1;
+            let enough = is_enough(&told, taken);
+            self.say(match told {
+                Told::Change(change) => Said::Change(change),
+                Told::Progress(revision) => Said::Mark(revision),
+            });
+            if enough {
+                return watch.resume_from();
+            }
+        }
+    }
+
+    /// A list, and where a watch begins that knows it.
+    fn say_listed(&self, list: Subtree) {
+        let (top, revision, nodes) = (self.top.clone(), list.revision, BTreeMap::into_iter(list.nodes).collect());
+        self.say(Said::Listed { top: top.clone(), revision, nodes });
+        self.say(Said::From { top, is_recursive: true, revision: Revision(revision.0 + 1) });
+    }
+}
