@@ -17,9 +17,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{
-    Client, DriftAllowance, LockOptions, Options, Path, Tracking, VolumeSettings, Wait,
-};
+use leasehold_client_cache::{Client, DriftAllowance, LockOptions, Options, Path, Tracking, VolumeSettings, Wait};
 use leasehold_server::{Config, Server};
 
 /// Each writer appends so many times...

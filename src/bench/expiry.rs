@@ -1,7 +1,8 @@
 //! The end of very much at one time: many leases that end in the same moment, and one lease that very many nodes go with; and what those
 //! notice of it who write meanwhile.
 //!
-//! *Gone* is what a watcher sees: the time until it has been told of the last node.
+//! *Gone* is what a watcher sees: the time until it has been told of the last node. Of more nodes than the history remembers changes a watcher can
+//! be told to start over: then *gone* is what a reader sees who asks for some of them until they are not there, from the leader.
 
 use std::{
     sync::{
@@ -19,6 +20,7 @@ use tokio::task::JoinSet;
 
 use super::{
     Bench, close,
+    line::Line,
     load::{Until, histogram, nanos},
     result::Row,
     server::value,
@@ -49,8 +51,14 @@ const WRITERS: usize = 4;
 /// How long a watcher may wait for the next event.
 const TOLD_WITHIN: Duration = Duration::from_secs(120);
 
-/// How often it is asked whether leases are left.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often it is asked whether leases, or nodes, are left.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Of how many nodes it is asked whether they are left. They are spread over all.
+const SAMPLES: u64 = 500;
+
+/// Of so many leases at most a watcher is told: with what others write meanwhile the history has room for them.
+const TOLD_MAX: u64 = 50_000;
 
 impl Bench {
     /// One lease with many nodes, revoked; then many leases with a node each, which end together.
@@ -79,26 +87,51 @@ impl Bench {
         let end = Instant::now() + Duration::from_secs(leases / LEASES_PER_SECOND) + BEFORE * 3;
         self.make("many", leases, Carrier::Each(end)).await?;
         let client = self.client("expiry").await?;
-        let (watch, writers) = (self.watch_of(&client, "many").await?, self.writers().await?);
+        let writers = self.writers().await?;
         if end < Instant::now() + BEFORE {
             let text =
                 format!("{leases} leases could not be granted in time: expected {LEASES_PER_SECOND} in a second");
             return Err(Failure::refused("expiry", text));
         }
         self.meter.say(|| format!("{leases} leases are about to end"));
-        tokio::time::sleep_until((end - BEFORE).into()).await;
-        drop(writers.take());
-        tokio::time::sleep_until(end.into()).await;
-        let before = writers.take();
-        let told = self.told_of(watch, leases, end).await?;
+        let watcher = async {
+            match leases <= TOLD_MAX {
+                // What is told is taken from the beginning on: a watcher that does not listen falls behind.
+                true => self.told_of(self.watch_of(&client, "many").await?, leases, end).await.map(Some),
+                false => Ok(None),
+            }
+        };
+        let timing = async {
+            tokio::time::sleep_until((end - BEFORE).into()).await;
+            drop(writers.take());
+            tokio::time::sleep_until(end.into()).await;
+            let before = writers.take();
+            self.until_gone(leases).await?;
+            Ok::<_, Failure>((before, end.elapsed()))
+        };
+        let (told, (before, gone)) = tokio::try_join!(watcher, timing)?;
         let meanwhile = writers.end().await?;
         while !client.leases().await.map_err(|error| inspect_failure(&error))?.is_empty() {
             tokio::time::sleep(LOOK_EVERY).await;
         }
         let none = end.elapsed();
         close(vec![client]).await;
-        let ended = [("last_told_ms", millis(told)), ("none_left_ms", millis(none))];
+        let told = told.map(|told| ("last_told_ms", millis(told)));
+        let ended = [("sampled_gone_ms", millis(gone)), ("none_left_ms", millis(none))].into_iter().chain(told);
         Ok(row("leases that end together, a node each", vec![("leases", leases)], ended, &before, &meanwhile))
+    }
+
+    /// Waits until none of some nodes is there, as the leader says.
+    async fn until_gone(&self, leases: u64) -> Result<(), Failure> {
+        let line = Line::open(&self.endpoints, "bench-expiry").await?;
+        let samples = SAMPLES.min(leases);
+        for number in (0..samples).map(|sample| (sample + 1) * leases / samples - 1) {
+            let path = self.node("many", number);
+            while line.exists(&path).await? {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }
+        line.close().await
     }
 
     /// Makes nodes that go with leases.
@@ -220,7 +253,7 @@ fn millis(span: Duration) -> f64 {
 fn row(
     bench: &'static str,
     settings: Vec<(&'static str, u64)>,
-    ended: [(&'static str, f64); 2],
+    ended: impl IntoIterator<Item = (&'static str, f64)>,
     before: &Histogram<u64>,
     meanwhile: &Histogram<u64>,
 ) -> Row {

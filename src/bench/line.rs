@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use leasehold_protocol::{
     id::{Epoch, SessionId},
-    message::{Answer, Body, Header, Refusal, Request, Response},
-    object::Object,
+    message::{Answer, Body, Header, ReadAnswer, Refusal, Request, Response},
+    object::{Content, Object},
     path::Path,
 };
 use leasehold_wire::{CallbackTransport, LeaseholdClient, Role, client_connection, connect};
@@ -73,9 +73,14 @@ impl Line {
 
     /// Reads a node's data from the server.
     pub(crate) async fn read(&self, path: &Path) -> Result<(), Failure> {
+        self.exists(path).await.map(drop)
+    }
+
+    /// Reads a node's data from the server, and says whether there is such a node.
+    pub(crate) async fn exists(&self, path: &Path) -> Result<bool, Failure> {
         let body = Body::Read { object: Object::data(path.clone()), known: None };
         match self.ask(body).await?.1 {
-            Answer::Read(answer) if answer.content.is_some() && answer.grant.is_none() => Ok(()),
+            Answer::Read(ReadAnswer { content: Some(Content::Data(data)), grant: None, .. }) => Ok(data.is_some()),
             _ => Err(unexpected()),
         }
     }

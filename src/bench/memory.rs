@@ -59,14 +59,16 @@ impl Bench {
         Ok(rows)
     }
 
-    /// Bytes for each key lease with the one node that goes with it.
+    /// Bytes for each key lease with the one node that goes with it. As many are made before: they fill what has a bound however many there
+    /// are, such as the history and what the store keeps in memory. The writers' object leases on the nodes are in it.
     async fn memory_of_key_leases(&self, replicas: &Replicas, leases: u64) -> Result<Row, Failure> {
+        self.make("key-leases-before", leases, Carrier::Each(Instant::now() + KEY_LEASES_FOR)).await?;
         let before = self.at_rest(replicas).await?;
         self.make("key-leases", leases, Carrier::Each(Instant::now() + KEY_LEASES_FOR)).await?;
         let after = self.at_rest(replicas).await?;
         Ok(Row {
             bench: "server memory, key leases with a node each",
-            settings: vec![("leases", leases)],
+            settings: vec![("leases", leases), ("leases_before", leases)],
             figures: vec![
                 ("bytes_per_lease", (after as f64 - before as f64) / leases as f64),
                 ("resident_before_mib", before as f64 / f64::from(1 << 20)),

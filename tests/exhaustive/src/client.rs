@@ -343,7 +343,10 @@ impl Run<'_> {
                 self.demand(Err(format!("client {place} has leases of nodes, which nobody asked for")));
             }
             // Nobody locks in any world.
-            Effect::HoldChanged { .. } | Effect::HoldsOver { .. } => {
+            Effect::HoldChanged { .. }
+            | Effect::HoldsOver { .. }
+            | Effect::CachingChanged { .. }
+            | Effect::FlushLost { .. } => {
                 self.demand(Err(format!("client {place} is told of a hold, which nobody asked for")));
             }
             // Nobody watches in any world.

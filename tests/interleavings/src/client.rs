@@ -184,6 +184,8 @@ impl Client {
             | Effect::CarriedGone { .. }
             | Effect::HoldChanged { .. }
             | Effect::HoldsOver { .. }
+            | Effect::CachingChanged { .. }
+            | Effect::FlushLost { .. }
             | Effect::Changes { .. }
             | Effect::WatchLost { .. }
             | Effect::Connection(_)
