@@ -103,10 +103,8 @@ planted! {
     comparing_past_a_write_lease_is_found: ComparePastWriteLease,
     a_write_lease_without_a_recall_is_found: WriteLeaseWithoutRecall,
     reading_past_a_write_lease_is_found: ReadPastWriteLease,
-    reviving_a_copy_under_a_write_lease_is_found: ReviveUnderWriteLease,
     forgetting_what_is_dirty_when_it_is_recalled_is_found: RecallDropsDirty,
     losing_what_is_dirty_in_silence_is_found: LostInSilence,
-    a_write_lease_beyond_its_time_is_found: WriteLeaseWithoutClock,
 }
 
 /// The mistakes that a test of the rule finds, and which: it fails when the mistake is put back.
@@ -162,6 +160,8 @@ const BY_RULE: &[(Bug, &str)] = &[
     ),
     (Bug::HoldTakenByAnyone, "state/hold/tests.rs::only_its_session_gives_a_hold_back"),
     (Bug::ListWithoutProof, "lessor/tests/watches.rs::a_list_comes_in_pages_each_at_one_revision"),
+    (Bug::ReviveUnderWriteLease, "lessor/tests/caching.rs::a_returning_copy_is_not_good_again_while_its_data_is_kept"),
+    (Bug::WriteLeaseWithoutClock, "holder/tests/caching.rs::what_the_clock_ends_is_lost_with_its_value_and_told_once"),
     (Bug::GrantOfWhatIsGone, "lessor/tests/removals.rs::a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease"),
 ];
 
