@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     client::Client,
+    driver::WriteResult,
     error::{InspectError, LockError, WriteError},
 };
 
@@ -192,9 +193,7 @@ impl Hold {
     /// [`LockError::Lost`] if it was over already; [`LockError::Write`] if nobody answered in time: then it ends with the client's lease at
     /// the latest.
     pub async fn release(mut self) -> Result<(), LockError> {
-        self.is_given_back = true;
-        let change = Write::Unlock { path: self.path.clone(), hold: self.id };
-        let outcome = self.client.driver().give_back(change);
+        let outcome = self.give_back();
         let after = self.client.driver().options.timeout;
         match tokio::time::timeout(after, outcome).await {
             Ok(Ok(Ok(_))) => Ok(()),
@@ -202,6 +201,12 @@ impl Hold {
             Ok(Err(_)) => Err(LockError::Write(WriteError::SessionEnded)),
             Err(_) => Err(LockError::Write(WriteError::TimedOut { after })),
         }
+    }
+
+    /// Gives the node back. That goes on until it is known to be done, or the session is over, whoever waits for it.
+    pub(crate) fn give_back(&mut self) -> oneshot::Receiver<WriteResult> {
+        self.is_given_back = true;
+        self.client.driver().give_back(Write::Unlock { path: self.path.clone(), hold: self.id })
     }
 }
 
