@@ -55,7 +55,7 @@ pub use error::{
     ConnectError, InspectError, LeaseError, LockError, ReadError, SnapshotError, Unavailable, UpdateError, WatchError,
     WriteError,
 };
-pub use hold::{Hold, LockOptions, Wait};
+pub use hold::{Hold, LockOptions, NotHandedOver, Wait};
 pub use inspect::cluster;
 pub use key_lease::{KeyLease, LeaseOptions, RegisterCondition, RegisterOptions, Registration};
 pub use list::Subtree;

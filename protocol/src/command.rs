@@ -259,6 +259,15 @@ pub enum Write {
     },
     /// Compares, and does one thing or the other: all of it as one change, or none of it.
     Transaction(Transaction),
+    /// Gives a hold, which nobody else has a part in, to one that waits in the node's queue, past those that came before it.
+    HandOver {
+        /// The node.
+        path: Path,
+        /// The hold.
+        hold: HoldId,
+        /// Who is to have the node.
+        to: HoldId,
+    },
 }
 
 /// The lease that a put attaches its node to. A node goes with one lease at most, a lease carries any number of nodes.
@@ -291,7 +300,8 @@ impl Write {
             | Self::RemoveVolume { path }
             | Self::Lock { path, .. }
             | Self::Convert { path, .. }
-            | Self::Unlock { path, .. } => Some(path),
+            | Self::Unlock { path, .. }
+            | Self::HandOver { path, .. } => Some(path),
             Self::GrantLease { .. } | Self::RevokeLease { .. } | Self::Transaction(_) => None,
         }
     }

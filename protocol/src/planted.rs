@@ -220,6 +220,12 @@ bugs! {
     DescendantsGoUntold,
     /// A page of a list is answered without a proof of leadership (S6). Read.
     ListWithoutProof,
+    /// What is handed over goes to the first in the queue, not to whom it was handed over. Read.
+    SuccessorPassedOver,
+    /// One to whom a hold is handed over gets the token of the one before (S10). Read.
+    SuccessorKeepsToken,
+    /// A hold that is handed over counts as held until the answer is here: another was granted it meanwhile. Read.
+    HandedOverByAnswer,
 }
 
 impl std::str::FromStr for Bug {

@@ -42,6 +42,8 @@ struct OwnHold {
     status: HoldStatus,
     /// The application wants it to be another, and has not been answered.
     converting: Option<HoldMode>,
+    /// The application has handed it over. Whether it is another's by now is not known.
+    is_handed_over: bool,
 }
 
 /// All holds of this session.
@@ -79,9 +81,12 @@ impl Holding {
 }
 
 impl Holder {
-    /// How long a hold is certain to be held, if nothing more is heard: zero if it is not.
+    /// How long a hold is certain to be held, if nothing more is heard: zero if it is not. One that is being handed over is not, until it is
+    /// known that it was not.
     pub fn hold_certain_for(&self, id: HoldId, now: Instant) -> Duration {
-        let held = self.holding.holds.get(&id).filter(|hold| matches!(hold.status, HoldStatus::Held { .. }));
+        let by_answer = self.planted(Bug::HandedOverByAnswer);
+        let is_held = |hold: &&OwnHold| matches!(hold.status, HoldStatus::Held { .. });
+        let held = self.holding.holds.get(&id).filter(is_held).filter(|hold| !hold.is_handed_over || by_answer);
         let Some(hold) = held else { return Duration::ZERO };
         if self.planted(Bug::HoldWithoutClock) {
             return Duration::MAX;
@@ -94,18 +99,34 @@ impl Holder {
     /// The application wants a hold to be another. One that is to be shared is not held alone from now on: others may be granted it
     /// before the answer is here.
     ///
+    /// One that is handed over is not held from now on either.
+    ///
     /// False if it asks for two things at once, of which nobody could tell which would be done last; or of a hold that waits, of which
     /// nobody could tell whether it will wait then.
     pub(super) fn ask_of_hold(&mut self, change: &Write) -> bool {
-        let Write::Convert { hold, mode, .. } = change else { return true };
+        let (hold, mode) = match change {
+            Write::Convert { hold, mode, .. } => (hold, Some(*mode)),
+            Write::HandOver { hold, .. } => (hold, None),
+            _ => return true,
+        };
         let exclusive_meanwhile = self.planted(Bug::LoweredByAnswer);
         let Some(own) = self.holding.holds.get_mut(hold) else { return true };
-        if own.converting.is_some() || own.status == HoldStatus::Waiting {
+        if own.converting.is_some() || own.is_handed_over || own.status == HoldStatus::Waiting {
             return false;
         }
-        own.converting = Some(*mode).filter(|_| !exclusive_meanwhile);
+        own.is_handed_over = mode.is_none();
+        own.converting = mode.filter(|_| !exclusive_meanwhile);
         own.status = own.lowered(own.status);
         true
+    }
+
+    /// The write has not been done, and will not be: a hold that was to be handed over by it is held as before.
+    pub(super) fn kept_hold(&mut self, change: &Write) {
+        if let Write::HandOver { hold, .. } = change
+            && let Some(own) = self.holding.holds.get_mut(hold)
+        {
+            own.is_handed_over = false;
+        }
     }
 
     /// What was asked of a hold has ended, one way or the other.
@@ -147,7 +168,10 @@ impl Holder {
             Some(_) => {}
             None => {
                 self.volumes.learn(&volume).holds.insert(hold);
-                self.holding.holds.insert(hold, OwnHold { path, volume, incarnation, status, converting: None });
+                self.holding.holds.insert(
+                    hold,
+                    OwnHold { path, volume, incarnation, status, converting: None, is_handed_over: false },
+                );
             }
         }
         self.holding.ask_by(if waits { now } else { now.after(ASKED_AFTER) });

@@ -253,7 +253,8 @@ impl Lessor {
                 | Write::Transaction(_)
                 | Write::Lock { .. }
                 | Write::Convert { .. }
-                | Write::Unlock { .. },
+                | Write::Unlock { .. }
+                | Write::HandOver { .. },
             ) => {}
             (Ok(written), Write::GrantLease { .. }) => self.key_lease_granted(written, turn),
             (Ok(_), Write::RevokeLease { id }) => self.forget_lease(&LeaseKey::Key(*id), turn),

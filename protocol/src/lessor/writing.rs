@@ -176,7 +176,8 @@ impl Lessor {
             | Write::RemoveVolume { .. }
             | Write::RevokeLease { .. }
             | Write::Convert { .. }
-            | Write::Unlock { .. } => None,
+            | Write::Unlock { .. }
+            | Write::HandOver { .. } => None,
         }
     }
 

@@ -73,6 +73,7 @@ impl State {
             }
             Write::Unlock { path, hold } => self.check_hold(writer, path, *hold).map(|_| Vec::new()),
             Write::Transaction(transaction) => self.transaction_footprint(writer, transaction),
+            Write::HandOver { path, hold, to } => self.check_hand_over(writer, path, *hold, *to).map(|()| Vec::new()),
         }
     }
 
@@ -201,6 +202,7 @@ impl State {
             Write::Convert { path, hold, mode, .. } => return self.convert(path, *hold, *mode, touched),
             Write::Unlock { hold, .. } => return self.unlock(*hold, touched),
             Write::Transaction(transaction) => return self.transact(writer, transaction, sets, touched),
+            Write::HandOver { hold, to, .. } => return self.hand_over(*hold, *to, touched),
             _ => {}
         }
         let revision = self.meta.revision.next();
@@ -231,7 +233,8 @@ impl State {
             | Write::Transaction(_)
             | Write::Lock { .. }
             | Write::Convert { .. }
-            | Write::Unlock { .. } => {}
+            | Write::Unlock { .. }
+            | Write::HandOver { .. } => {}
         }
         self.note_change(compact(sets), touched);
         written

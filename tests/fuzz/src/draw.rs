@@ -182,6 +182,7 @@ impl<'a> Draw<'a> {
     fn write_of_hold(&mut self) -> Write {
         let (path, hold, mode, wait) = (self.path(), HoldId(self.number(8)), self.hold_mode(), self.below(4) != 3);
         match self.below(4) {
+            3 if self.one_in(4) => Write::HandOver { path, hold, to: HoldId(self.number(8)) },
             3 => Write::Unlock { path, hold },
             2 => Write::Convert { path, hold, mode, wait },
             _ => Write::Lock { path, mode, wait, delay: if self.one_in(4) { self.span() } else { Duration::ZERO } },

@@ -25,7 +25,7 @@ const HOLDS_MAX: usize = 4;
 
 /// Whether what comes of the write has to be given back.
 pub(crate) fn is_about_holds(change: &Write) -> bool {
-    matches!(change, Write::Lock { .. } | Write::Convert { .. } | Write::Unlock { .. })
+    matches!(change, Write::Lock { .. } | Write::Convert { .. } | Write::Unlock { .. } | Write::HandOver { .. })
 }
 
 impl World {
@@ -45,10 +45,16 @@ impl World {
             return self.write(place, Write::Lock { path, mode, wait, delay });
         }
         let (hold, path) = self.rng.pick(&holds).clone();
-        let is_converting =
-            |open: &OpenWrite| matches!(open.change, Write::Convert { hold: other, .. } if other == hold);
-        if self.rng.chance(300) {
+        let is_converting = |open: &OpenWrite| match open.change {
+            Write::Convert { hold: other, .. } | Write::HandOver { hold: other, .. } => other == hold,
+            _ => false,
+        };
+        if self.rng.chance(400) {
             if !self.clients[place].writes.values().any(is_converting) {
+                if self.rng.chance(300) {
+                    let to = self.successor(&path);
+                    return self.write(place, Write::HandOver { path, hold, to });
+                }
                 self.lower(place, hold, mode);
                 self.write(place, Write::Convert { path, hold, mode, wait });
             }
@@ -57,6 +63,21 @@ impl World {
         // From now on it is not used any more.
         self.clients[place].holds.remove(&hold);
         self.write(place, Write::Unlock { path, hold });
+    }
+
+    /// One that waits for the node, if anybody knows of one.
+    fn successor(&mut self, path: &Path) -> HoldId {
+        let holds = self.clients.iter().flat_map(|client| &client.holds);
+        let waits = holds.filter(|(_, (at, status))| at == path && *status == HoldStatus::Waiting);
+        let waiting: Vec<HoldId> = waits.map(|(id, _)| *id).collect();
+        if waiting.is_empty() { HoldId(1) } else { *self.rng.pick(&waiting) }
+    }
+
+    /// A hold was handed over. If that was refused, or nobody knows, it is as before, or will be told to be over.
+    pub(crate) fn handed_over(&mut self, place: usize, change: Option<&Write>) {
+        if let Some(Write::HandOver { hold, .. }) = change {
+            self.clients[place].holds.remove(hold);
+        }
     }
 
     /// The application will not count on being alone any more.

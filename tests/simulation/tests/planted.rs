@@ -99,6 +99,8 @@ planted! {
     cutting_a_change_is_found: ChangeCutByBound,
     watching_what_is_forgotten_is_found: CompactionUnnoticed,
     telling_nothing_of_what_lay_below_is_found: DescendantsGoUntold,
+    handing_over_the_token_too_is_found: SuccessorKeepsToken,
+    counting_on_what_is_handed_over_is_found: HandedOverByAnswer,
 }
 
 /// The mistakes that a test of the rule finds, and which: it fails when the mistake is put back.
@@ -154,6 +156,10 @@ const BY_RULE: &[(Bug, &str)] = &[
     ),
     (Bug::HoldTakenByAnyone, "state/hold/tests.rs::only_its_session_gives_a_hold_back"),
     (Bug::ListWithoutProof, "lessor/tests/watches.rs::a_list_comes_in_pages_each_at_one_revision"),
+    (
+        Bug::SuccessorPassedOver,
+        "state/hold/tests.rs::a_hold_is_handed_over_past_those_in_front_by_one_entry_with_a_larger_token",
+    ),
     (Bug::GrantOfWhatIsGone, "lessor/tests/removals.rs::a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease"),
 ];
 

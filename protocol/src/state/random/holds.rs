@@ -13,13 +13,19 @@ pub(super) fn random_hold(random: &mut Random, state: &State) -> Write {
         return Write::Lock { path, mode, wait, delay: Duration::from_millis(500 * random.below(3)) };
     }
     let (hold, path) = random.pick(&holds);
-    if random.one_in(2) { Write::Convert { path, hold, mode, wait } } else { Write::Unlock { path, hold } }
+    match random.below(5) {
+        0 => Write::HandOver { path, hold, to: random.pick(&holds).0 },
+        1 | 2 => Write::Convert { path, hold, mode, wait },
+        _ => Write::Unlock { path, hold },
+    }
 }
 
 /// Whose hold the write is about, most of the time.
 pub(super) fn owner_of(write: &Write, random: &mut Random, state: &State) -> Option<SessionId> {
     match write {
-        Write::Convert { hold, .. } | Write::Unlock { hold, .. } if !random.one_in(8) => {
+        Write::Convert { hold, .. } | Write::Unlock { hold, .. } | Write::HandOver { hold, .. }
+            if !random.one_in(8) =>
+        {
             state.holds().find(|(id, ..)| id == hold).map(|(_, _, hold)| hold.session)
         }
         _ => None,
