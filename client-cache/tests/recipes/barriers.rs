@@ -1,6 +1,7 @@
 //! Barriers: nobody goes on before so many have come, whoever changes its mind or is cut off.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -9,7 +10,7 @@ use std::{
 };
 
 use futures::future::join_all;
-use leasehold_client_cache::{Client, RecipeError};
+use leasehold_client_cache::{Client, EventKind, Path, RecipeError, Revision, Told, WatchOptions};
 use tokio::task::JoinHandle;
 
 use super::{TERM, clients, proxy::Proxy, until_children};
@@ -84,6 +85,46 @@ async fn whenever_the_last_one_gives_up_the_barrier_is_opened_by_who_comes_then(
         within(last.barrier(&at, 3).wait()).await.unwrap();
         passes(first).await;
         passes(second).await;
+    }
+}
+
+/// How many stood at a barrier, by what was told of it, when it opened.
+async fn stood_at_opening(client: &Client, top: &Path, from: Revision) -> usize {
+    let options = WatchOptions { from: Some(from), ..WatchOptions::default() };
+    let mut watch = within(client.watch(top, options)).await.unwrap();
+    let (open, mut standing) = (top.child("open").unwrap(), BTreeSet::new());
+    loop {
+        let Told::Change(change) = within(watch.next()).await.unwrap() else { continue };
+        for event in change.events.into_iter().filter(|event| top.is_parent_of(&event.path)) {
+            match event.kind {
+                EventKind::Put(_) if event.path == open => return standing.len(),
+                EventKind::Put(_) => standing.insert(event.path),
+                EventKind::Delete => standing.remove(&event.path),
+            };
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_the_moment_at_which_it_opens_so_many_stand_there_whenever_one_withdraws() {
+    let server = Server::start(TERM).await;
+    let [one, two, last] = clients(&server).await;
+    for step in 0..150 {
+        let at = path(&format!("/b{step}"));
+        let from = last.put(&path("/from"), "").await.unwrap().revision;
+        let waits = |client: &Client| {
+            let barrier = client.barrier(&at, 2);
+            tokio::spawn(async move { barrier.wait().await })
+        };
+        let withdraws = waits(&one);
+        until_children(&last, at.as_str(), 1).await;
+        let second = waits(&two);
+        // It comes, and finds so many, or has not yet, when the other goes.
+        drop(tokio::time::timeout(Duration::from_micros(step * 20), std::future::pending::<()>()).await);
+        withdraws.abort();
+        passes(waits(&last)).await;
+        passes(second).await;
+        assert!(stood_at_opening(&last, &at, from).await >= 2, "step {step}");
     }
 }
 

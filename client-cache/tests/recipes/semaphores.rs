@@ -49,12 +49,14 @@ async fn permits_are_granted_in_the_order_of_arrival_and_tokens_grow() {
     let mut tokens: Vec<Token> = Vec::new();
     for next in PERMITS as usize..clients.len() {
         assert!(grants.try_recv().is_err(), "no permit is left");
+        // Later than all who wait have come, and than all grants before.
+        let mark = within(clients[0].mutex(&path("/mark")).lock()).await.unwrap().token();
         // Now the older, now the younger one.
         let (_, permit) = held.remove(next % 2);
         permit.release().await.unwrap();
         let (place, permit) = within(grants.recv()).await.unwrap();
         assert_eq!(place, next);
-        assert!(permit.certain_for() > TERM / 2);
+        assert!(permit.certain_for() > TERM / 2 && permit.token() > mark);
         tokens.push(permit.token());
         held.push((place, permit));
     }
