@@ -186,19 +186,19 @@ pub(crate) async fn end(leadership: Leadership, to: Option<&str>) -> Result<(), 
     let resigns = |leadership: Leadership| async { leadership.resign().await.map_err(|error| lock_failure(&error)) };
     let Some(to) = to else { return resigns(leadership).await };
     let path = visible(leadership.path().as_str());
-    let candidates = leadership.candidates().await.map_err(|error| inspect_failure(&error))?;
+    let candidates = leadership.candidates().await;
     let is_it = |hold: &&HoldInfo| {
         let begins = format!("{}@", named(to));
         hold.session.0.to_string() == to || hold.name == to || hold.name.starts_with(&begins)
     };
-    let failure = match candidates.iter().find(is_it) {
-        None => {
-            let waiting = candidates.len();
-            let text =
-                format!("{} does not stand in line for {path}: the next of {waiting} leads instead", visible(to));
+    let found = candidates.as_ref().map(|candidates| candidates.iter().find(is_it));
+    let failure = match found {
+        Err(error) => inspect_failure(error),
+        Ok(None) => {
+            let text = format!("{} does not stand in line for {path}: the next in line leads instead", visible(to));
             Failure::refused("no_successor", text)
         }
-        Some(candidate) => match leadership.hand_over(candidate.hold).await {
+        Ok(Some(candidate)) => match leadership.hand_over(candidate.hold).await {
             Ok(()) => return Ok(()),
             Err(NotHandedOver::GivenBack(error)) => return Err(lock_failure(&error)),
             Err(NotHandedOver::Kept(kept, error)) => {

@@ -125,7 +125,7 @@ fn a_leader_that_is_told_to_stop_hands_over_to_whom_it_was_told_past_those_in_fr
     let mut errors = third.errors();
     assert_eq!(third.process.ended().code(), Some(1));
     let said = errors.find_map(|line| line.ok().filter(|line| line.contains("nobody")));
-    assert!(said.is_some_and(|said| said.contains("the next of 1 leads instead")));
+    assert!(said.is_some_and(|said| said.contains("the next in line leads instead")));
     tokens.push(token(&second.json(), "two"));
     for (name, token_of) in ["one", "three", "two"].iter().zip(&tokens) {
         assert_eq!(token(&observer.json(), name), *token_of);
