@@ -34,3 +34,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     server.stop().await?;
     Ok(())
 }
+
+#[cfg(test)]
+#[test]
+fn it_runs() {
+    main().expect("it ends well");
+}

@@ -57,3 +57,9 @@ fn mirror_says(told: Option<Mirrored>) -> Result<leasehold_client_cache::Revisio
         Mirrored::StartOver(revision) => Ok(revision),
     }
 }
+
+#[cfg(test)]
+#[test]
+fn it_runs() {
+    main().expect("it ends well");
+}

@@ -88,3 +88,9 @@ where
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[test]
+fn it_runs() {
+    main().expect("it ends well");
+}

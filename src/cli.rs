@@ -133,13 +133,16 @@ impl Command {
                 status
             }
             Self::Request(Request::Elect(elect)) if elect.turn.has_command() => {
-                let context = Context::new(global, output, "elect");
+                let context = Context::new(global, output, &elect.session_name());
                 let status = elect.run_command(&context).await;
                 context.close().await;
                 status
             }
             Self::Request(request) => {
-                let context = Context::new(global, output, request.name());
+                let context = match &request {
+                    Request::Elect(elect) => Context::new(global, output, &elect.session_name()),
+                    _ => Context::new(global, output, request.name()),
+                };
                 let result = carry_out(request, &context).await;
                 context.close().await;
                 let Some(answer) = result? else { return Ok(Status::Done) };

@@ -132,6 +132,7 @@ fn kind_of(refusal: &WriteRefusal) -> &'static str {
         WriteRefusal::TooManyHolds { .. } => "too_many_holds",
         WriteRefusal::Operation { refusal, .. } => kind_of(refusal),
         WriteRefusal::Overlap { .. } => "overlap",
+        WriteRefusal::NoSuccessor { .. } => "no_successor",
     }
 }
 

@@ -75,7 +75,7 @@ pub(crate) enum Order {
     Leave(Option<String>),
 }
 
-type WriteResult = Result<Written, holder::WriteError>;
+pub(crate) type WriteResult = Result<Written, holder::WriteError>;
 
 /// What the lock protects.
 #[derive(Debug)]

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use leasehold_protocol::{
     change::EventKind,
-    command::Attach,
-    id::{Revision, SessionId, Token},
+    command::{Attach, Condition},
+    id::{HoldId, Revision, SessionId, Token},
+    message::HoldInfo,
     object::{Data, Owner, Value},
     path::Path,
     transaction::{Compare, Operation, Transaction},
@@ -24,9 +25,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     client::Client,
-    error::{LockError, ReadError, WatchError},
-    hold::{Hold, LockOptions, Wait},
+    error::{InspectError, LockError, ReadError, WatchError},
+    hold::{Hold, LockOptions, NotHandedOver, Wait},
     watch::{Told, Watch},
+    write::DeleteOptions,
 };
 
 /// How to campaign.
@@ -70,7 +72,7 @@ fn written(token: Token, value: &[u8]) -> Value {
     [token.to_string().as_bytes(), b" ", value].concat().into()
 }
 
-/// This client leads, until it [resigns](Leadership::resign), is dropped, or loses the hold.
+/// This client leads, until it [resigns](Leadership::resign), [hands over](Leadership::hand_over), is dropped, or loses the hold.
 ///
 /// # What it promises
 ///
@@ -139,6 +141,53 @@ impl Leadership {
         let transaction = Transaction::new().when(Compare::held(self.path.clone(), self.token)).then(put);
         let outcome = self.client.transaction_with(transaction, self.timeout).await?;
         if outcome.succeeded() { Ok(outcome.revision) } else { Err(LockError::Lost { path: self.path.clone() }) }
+    }
+
+    /// Who waits to be elected, in the order in which they came: to whom it can be [handed over](Leadership::hand_over).
+    ///
+    /// # Errors
+    ///
+    /// [`InspectError`].
+    pub async fn candidates(&self) -> Result<Vec<HoldInfo>, InspectError> {
+        let holds = self.client.holds(&self.path).await?;
+        Ok(holds.into_iter().filter(|hold| hold.token.is_none()).collect())
+    }
+
+    /// Lets one of the [candidates](Leadership::candidates) lead, past those that came before it, with nobody in between: one entry of the log
+    /// ends this leadership and begins the next, under a larger token. From the call on this one leads no more.
+    ///
+    /// # What the application may count on
+    ///
+    /// It stops acting as the leader before the call; while that is under way [`Leadership::certain_for`] is zero. If it is refused (the
+    /// candidate may have gone) this one leads as before, as [`NotHandedOver::Kept`] says, and can hand over to another. If nobody answered in time
+    /// it does not, and either the successor leads or whoever is next in line. Either way nobody else did while this one was certain.
+    ///
+    /// # Errors
+    ///
+    /// [`NotHandedOver`].
+    pub async fn hand_over(mut self, to: HoldId) -> Result<(), NotHandedOver<Self>> {
+        let handed_over = match &mut self.hold {
+            Some(hold) => hold.try_hand_over(to).await,
+            None => Err(LockError::Lost { path: self.path.clone() }),
+        };
+        match handed_over {
+            Err(error) if !self.over.is_cancelled() => Err(NotHandedOver::Kept(self, error)),
+            handed_over => {
+                self.withdraw().await;
+                handed_over.map_err(NotHandedOver::GivenBack)
+            }
+        }
+    }
+
+    /// Removes what this leader has said, unless the next has said something since. If nobody hears of it, that comes in its place.
+    async fn withdraw(&self) {
+        if let Ok(Some(leader)) = self.client.leader(&self.path).await
+            && leader.token == self.token
+        {
+            let (condition, timeout) = (Condition::Revision(leader.revision), self.timeout);
+            let options = DeleteOptions { condition, timeout, ..DeleteOptions::default() };
+            let _ = self.client.delete(&self.path, options).await;
+        }
     }
 
     /// Leads no more: removes the node and lets the next in line be elected. Dropping it does so too, and waits for nothing.

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     client::Client,
+    driver::WriteResult,
     error::{InspectError, LockError, WriteError},
     write_lease::KeptStatus,
 };
@@ -28,6 +29,17 @@ pub enum Wait {
     /// Until it is granted.
     #[default]
     Forever,
+}
+
+/// Why something was not handed over, or may not have been, and what has become of it.
+#[derive(Debug, thiserror::Error)]
+pub enum NotHandedOver<T> {
+    /// It has not happened, and will not: it is held as before, under the same token.
+    #[error("{1}: it is held as before")]
+    Kept(T, LockError),
+    /// It may have happened. It is given back in any case: whoever has it now or gets it next, this client has it no more.
+    #[error("{0}: it is given back")]
+    GivenBack(LockError),
 }
 
 /// How to take a hold.
@@ -217,9 +229,7 @@ impl Hold {
     /// [`LockError::Lost`] if it was over already; [`LockError::Write`] if nobody answered in time: then it ends with the client's lease at
     /// the latest.
     pub async fn release(mut self) -> Result<(), LockError> {
-        self.is_given_back = true;
-        let change = Write::Unlock { path: self.path.clone(), hold: self.id };
-        let outcome = self.client.driver().give_back(change);
+        let outcome = self.give_back();
         let after = self.client.driver().options.timeout;
         match tokio::time::timeout(after, outcome).await {
             Ok(Ok(Ok(_))) => Ok(()),
@@ -227,6 +237,42 @@ impl Hold {
             Ok(Err(_)) => Err(LockError::Write(WriteError::SessionEnded)),
             Err(_) => Err(LockError::Write(WriteError::TimedOut { after })),
         }
+    }
+
+    /// Gives the node to another that waits for it (see [`Client::holds`]), past those that came before it: nobody has it in between, and its
+    /// token is larger. It has to be held by nobody else. It is not held any more from the call on.
+    ///
+    /// # Errors
+    ///
+    /// [`NotHandedOver`], which says whether it is held after all.
+    pub async fn hand_over(mut self, to: HoldId) -> Result<(), NotHandedOver<Self>> {
+        match self.try_hand_over(to).await {
+            Ok(()) => Ok(()),
+            Err(error) if self.over.is_cancelled() => Err(NotHandedOver::GivenBack(error)),
+            Err(error) => Err(NotHandedOver::Kept(self, error)),
+        }
+    }
+
+    /// The same. After an error it is held as before, or over.
+    pub(crate) async fn try_hand_over(&mut self, to: HoldId) -> Result<(), LockError> {
+        let change = Write::HandOver { path: self.path.clone(), hold: self.id, to };
+        let after = self.client.driver().options.timeout;
+        let result = self.client.driver().carry(change, after).await.map_err(|error| self.lost_or(error));
+        match &result {
+            Ok(_) => self.is_given_back = true,
+            // It is as it was.
+            Err(LockError::Write(error)) if !error.may_still_happen() => return result.map(|_| ()),
+            // If it has been done it is another's, and nothing comes of this; if not, nobody is to count on it.
+            Err(_) => drop(self.give_back()),
+        }
+        self.over.cancel();
+        result.map(|_| ())
+    }
+
+    /// Gives the node back. That goes on until it is known to be done, or the session is over, whoever waits for it.
+    pub(crate) fn give_back(&mut self) -> oneshot::Receiver<WriteResult> {
+        self.is_given_back = true;
+        self.client.driver().give_back(Write::Unlock { path: self.path.clone(), hold: self.id })
     }
 }
 

@@ -37,6 +37,7 @@ mod mirror;
 mod options;
 mod policy;
 mod read;
+mod recipes;
 mod scatter;
 mod shared_content;
 mod snapshot;
@@ -55,13 +56,17 @@ pub use error::{
     ConnectError, InspectError, LeaseError, LockError, ReadError, SnapshotError, Unavailable, UpdateError, WatchError,
     WriteError, WriteLeaseError,
 };
-pub use hold::{Hold, LockOptions, Wait};
+pub use hold::{Hold, LockOptions, NotHandedOver, Wait};
 pub use inspect::cluster;
 pub use key_lease::{KeyLease, LeaseOptions, RegisterCondition, RegisterOptions, Registration};
 pub use list::Subtree;
 pub use mirror::{Mirror, MirrorChanges, Mirrored};
 pub use options::Options;
 pub use read::{Entry, Listing, NodeStat, Read, ReadOptions, Source};
+pub use recipes::{
+    Barrier, DoubleBarrier, Inside, Member, MemberEvent, Members, Mutex, MutexGuard, Permit, ReadGuard, RecipeError,
+    Registry, RwLock, Semaphore, WriteGuard,
+};
 pub use shared_content::SharedContent;
 pub use snapshot::Snapshot;
 pub use stats::Stats;

@@ -1,5 +1,5 @@
-//! What users see of the cache: reads from memory, recalls, sharing, eviction, what closing gives back; and of what goes with
-//! leases.
+//! What users see of the cache: reads from memory, recalls, sharing, eviction, what closing gives back; of what goes with
+//! leases; and of recipes.
 
 mod common;
 #[path = "elections/mod.rs"]
@@ -8,6 +8,8 @@ mod elections;
 mod holds;
 #[path = "leases/mod.rs"]
 mod leases;
+#[path = "recipes/mod.rs"]
+mod recipes;
 mod watches;
 #[path = "write_leases/mod.rs"]
 mod write_leases;

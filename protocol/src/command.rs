@@ -283,6 +283,15 @@ pub enum Write {
         /// The holder keeps the data to itself no longer. It goes on holding the node.
         ends: bool,
     },
+    /// Gives a hold, which nobody else has a part in, to one that waits in the node's queue, past those that came before it.
+    HandOver {
+        /// The node.
+        path: Path,
+        /// The hold.
+        hold: HoldId,
+        /// Who is to have the node.
+        to: HoldId,
+    },
 }
 
 /// The lease that a put attaches its node to. A node goes with one lease at most, a lease carries any number of nodes.
@@ -317,7 +326,8 @@ impl Write {
             | Self::Convert { path, .. }
             | Self::Unlock { path, .. }
             | Self::Cache { path, .. }
-            | Self::Flush { path, .. } => Some(path),
+            | Self::Flush { path, .. }
+            | Self::HandOver { path, .. } => Some(path),
             Self::GrantLease { .. } | Self::RevokeLease { .. } | Self::Transaction(_) => None,
         }
     }

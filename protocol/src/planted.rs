@@ -236,6 +236,12 @@ bugs! {
     LostInSilence,
     /// A holder goes on reading and writing in its memory when its lease may have ended.
     WriteLeaseWithoutClock,
+    /// What is handed over goes to the first in the queue, not to whom it was handed over. Read.
+    SuccessorPassedOver,
+    /// One to whom a hold is handed over gets the token of the one before (S10). Read.
+    SuccessorKeepsToken,
+    /// A hold that is handed over counts as held until the answer is here: another was granted it meanwhile. Read.
+    HandedOverByAnswer,
 }
 
 impl std::str::FromStr for Bug {

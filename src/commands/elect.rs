@@ -8,10 +8,11 @@ use std::{
 };
 
 use clap::Args;
-use leasehold_client_cache::{CampaignOptions, Leader, Leadership, Path, Value};
+use leasehold_client_cache::{CampaignOptions, HoldInfo, Leader, Leadership, NotHandedOver, Path, Value};
 use serde::Serialize;
 
 use super::{
+    inspect_failure,
     kept::{Kept, Stop},
     lock::{Turn, lock_failure},
     watch::{text_of, watch_failure},
@@ -23,6 +24,9 @@ use crate::{
     exit::{Failure, Status},
     output::{Text, visible},
 };
+
+/// How much of a candidate's name its session calls itself: servers refuse long ones.
+const NAME_CHARS_MAX: usize = 32;
 
 /// `elect PATH NAME [-- COMMAND…]`, `elect PATH --observe`
 #[derive(Debug, Args)]
@@ -36,6 +40,10 @@ pub(crate) struct Elect {
     /// Campaign for nothing: say who leads, and each leader after that, a line each, until this is stopped
     #[arg(long, conflicts_with_all = ["name", "tries", "wait", "delay", "command"])]
     observe: bool,
+    /// In the end let this candidate lead, past those in front: its name, or the number or name of its session, as `holders` shows them. If
+    /// it does not stand in line then, the next in line leads
+    #[arg(long, value_name = "TO", conflicts_with = "observe")]
+    hand_over: Option<String>,
     #[command(flatten)]
     pub(crate) turn: Turn,
 }
@@ -103,7 +111,7 @@ impl Elect {
     pub(crate) async fn run(self, context: &Context) -> Result<LeaderAnswer, Failure> {
         let leadership = self.campaign(context).await?;
         let answer = LeaderAnswer::own(&leadership, self.name());
-        context.keep(Kept::Leadership(leadership));
+        context.keep(Kept::Leadership(leadership, self.hand_over));
         Ok(answer)
     }
 
@@ -127,8 +135,16 @@ impl Elect {
         let ended = self.turn.run_until(&leadership.over(), &variables).await?;
         let status = ended.ok_or_else(|| lost(&self.path))?;
         // What it has left running leads nothing. If nobody hears of it, the lease ends by itself.
-        let _ = leadership.resign().await;
-        Ok(status)
+        let ended = end(leadership, self.hand_over.as_deref()).await;
+        match (ended, self.hand_over, status) {
+            (Err(failure), Some(_), Status::Done) => Err(failure),
+            _ => Ok(status),
+        }
+    }
+
+    /// What the session calls itself: by this, candidates can be told apart.
+    pub(crate) fn session_name(&self) -> String {
+        named(&self.name().to_string_lossy())
     }
 
     fn name(&self) -> &OsStr {
@@ -157,6 +173,42 @@ impl Elect {
             failed = observing => failed,
         }
     }
+}
+
+/// What the session of a candidate begins to call itself with. Names of sessions are short.
+fn named(name: &str) -> String {
+    let short: String = name.chars().filter(|character| !character.is_control()).take(NAME_CHARS_MAX).collect();
+    if short.is_empty() { "elect".to_owned() } else { format!("elect {short}") }
+}
+
+/// Leads no more: lets that candidate lead if it stands in line, else the next.
+pub(crate) async fn end(leadership: Leadership, to: Option<&str>) -> Result<(), Failure> {
+    let resigns = |leadership: Leadership| async { leadership.resign().await.map_err(|error| lock_failure(&error)) };
+    let Some(to) = to else { return resigns(leadership).await };
+    let path = visible(leadership.path().as_str());
+    let candidates = leadership.candidates().await;
+    let is_it = |hold: &&HoldInfo| {
+        let begins = format!("{}@", named(to));
+        hold.session.0.to_string() == to || hold.name == to || hold.name.starts_with(&begins)
+    };
+    let found = candidates.as_ref().map(|candidates| candidates.iter().find(is_it));
+    let failure = match found {
+        Err(error) => inspect_failure(error),
+        Ok(None) => {
+            let text = format!("{} does not stand in line for {path}: the next in line leads instead", visible(to));
+            Failure::refused("no_successor", text)
+        }
+        Ok(Some(candidate)) => match leadership.hand_over(candidate.hold).await {
+            Ok(()) => return Ok(()),
+            Err(NotHandedOver::GivenBack(error)) => return Err(lock_failure(&error)),
+            Err(NotHandedOver::Kept(kept, error)) => {
+                resigns(kept).await?;
+                return Err(lock_failure(&error));
+            }
+        },
+    };
+    resigns(leadership).await?;
+    Err(failure)
 }
 
 /// It does not lead any more though it has not resigned.

@@ -41,8 +41,8 @@ pub(crate) enum Kept {
     Node(Node),
     /// A node is held.
     Hold(Hold),
-    /// This leads.
-    Leadership(Leadership),
+    /// This leads, and is to be handed over to that one in the end.
+    Leadership(Leadership, Option<String>),
 }
 
 /// A node that shows that its service lives.
@@ -164,7 +164,7 @@ impl fmt::Display for Kept {
             Self::Lease { lease, .. } => write!(f, "lease keep-alive {}", hex(lease.id())),
             Self::Node(node) => write!(f, "register {}", node.path()),
             Self::Hold(hold) => write!(f, "lock {}", hold.path()),
-            Self::Leadership(leadership) => write!(f, "elect {}", leadership.path()),
+            Self::Leadership(leadership, _) => write!(f, "elect {}", leadership.path()),
         }
     }
 }
@@ -178,7 +178,7 @@ impl Kept {
                 hold.over().cancelled().await;
                 lock::lost(hold.path())
             }
-            Self::Leadership(leadership) => {
+            Self::Leadership(leadership, _) => {
                 leadership.over().cancelled().await;
                 elect::lost(leadership.path())
             }
@@ -199,7 +199,7 @@ impl Kept {
             Self::Lease { .. } => Ok(()),
             Self::Node(node) => node.leave(client).await,
             Self::Hold(hold) => hold.release().await.map_err(|error| lock::lock_failure(&error)),
-            Self::Leadership(leadership) => leadership.resign().await.map_err(|error| lock::lock_failure(&error)),
+            Self::Leadership(leadership, to) => elect::end(leadership, to.as_deref()).await,
         }
     }
 }

@@ -106,6 +106,56 @@ fn who_stands_still_past_its_term_has_lost_when_it_goes_on() {
 }
 
 #[test]
+fn a_leader_that_is_told_to_stop_hands_over_to_whom_it_was_told_past_those_in_front() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    let observer = Running::start(&cli, ["--json", "elect", "/jobs/leader", "--observe"]);
+    let mut first = Running::start(&cli, ["--json", "elect", "/jobs/leader", "one", "--hand-over", "three"]);
+    until_in_line(&cli, 1);
+    let mut second = candidate(&cli, "two");
+    until_in_line(&cli, 2);
+    let mut third = Running::start(&cli, ["--json", "elect", "/jobs/leader", "three", "--hand-over", "nobody"]);
+    until_in_line(&cli, 3);
+    let mut tokens = vec![token(&first.json(), "one")];
+    first.process.signal(Signal::SIGTERM);
+    assert_eq!(first.process.ended().code(), Some(0));
+    tokens.push(token(&third.json(), "three"));
+    // One who does not stand there cannot be handed over to: the next in line leads, and that is said.
+    third.process.signal(Signal::SIGTERM);
+    let mut errors = third.errors();
+    assert_eq!(third.process.ended().code(), Some(1));
+    let said = errors.find_map(|line| line.ok().filter(|line| line.contains("nobody")));
+    assert!(said.is_some_and(|said| said.contains("the next in line leads instead")));
+    tokens.push(token(&second.json(), "two"));
+    for (name, token_of) in ["one", "three", "two"].iter().zip(&tokens) {
+        assert_eq!(token(&observer.json(), name), *token_of);
+    }
+    assert!(tokens.is_sorted_by(|one, other| one < other), "{tokens:?}");
+    second.process.signal(Signal::SIGTERM);
+    assert_eq!(second.process.ended().code(), Some(0));
+}
+
+#[test]
+fn a_command_that_ends_hands_over_too() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    let folder = tempfile::tempdir().expect("a folder");
+    let end = folder.path().join("end");
+    let until_end = format!("echo led; until [ -e {} ]; do sleep 0.02; done; exit 7", end.display());
+    let mut first =
+        Running::start(&cli, ["elect", "/jobs/leader", "one", "--hand-over", "three", "--", "sh", "-c", &until_end]);
+    assert_eq!(first.line(), "led");
+    let _second = candidate(&cli, "two");
+    until_in_line(&cli, 2);
+    let third = candidate(&cli, "three");
+    until_in_line(&cli, 3);
+    std::fs::write(end, "").expect("a file");
+    assert_eq!(first.process.ended().code(), Some(7), "the status is the command's");
+    token(&third.json(), "three");
+    until_in_line(&cli, 2);
+}
+
+#[test]
 fn a_candidate_needs_a_name_and_an_observer_has_none() {
     let cluster = cluster();
     let cli = cluster.cli();

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use leasehold_client_cache::{
-    CampaignOptions, Client, Compare, Leader, Leaders, Leadership, LockError, Operation, Refusal, Token, Transaction,
-    Wait, WriteError, WriteRefusal,
+    CampaignOptions, Client, Compare, HoldId, Leader, Leaders, Leadership, LockError, NotHandedOver, Operation,
+    Options, Refusal, Token, Transaction, Wait, WriteError, WriteRefusal,
 };
 
 use crate::common::{Server, path, until, within};
@@ -151,4 +151,97 @@ async fn a_leader_goes_with_its_client() {
     assert!(first.over().is_cancelled());
     assert_eq!(leader(&two).await, None);
     assert!(campaign(&two, "two").await.token() > first.token());
+}
+
+/// Who waits to be elected, as what the servers know it.
+async fn candidate(leadership: &Leadership, client: &Client) -> HoldId {
+    let candidates = within(leadership.candidates()).await.unwrap();
+    candidates.iter().find(|hold| Some(hold.session) == client.session()).unwrap().hold
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_hands_over_to_whom_it_names_and_nobody_leads_in_between() {
+    let server = Server::start(TERM).await;
+    let (one, two, three) = (server.client().await, server.client().await, server.client().await);
+    let mut leaders = one.observe(&path("/a"));
+    let first = campaign(&one, "one").await;
+    assert_eq!(next(&mut leaders).await, ("one".to_owned(), first.token()));
+    let second = in_line(&two, "two");
+    until_in_line(&one, 2).await;
+    let third = in_line(&three, "three");
+    until_in_line(&one, 3).await;
+    let (over, token, to) = (first.over(), first.token(), candidate(&first, &three).await);
+    first.hand_over(to).await.unwrap();
+    assert!(over.is_cancelled(), "whoever listens is told");
+    let third = within(third).await.unwrap();
+    assert!(third.token() > token && !second.is_finished());
+    assert_eq!(next(&mut leaders).await, ("three".to_owned(), third.token()), "nobody was elected in between");
+    assert!(matches!(leader(&one).await, Some(leader) if leader.token == third.token()));
+    third.resign().await.unwrap();
+    assert!(within(second).await.unwrap().token() > token, "it has kept its place");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_successor_has_gone_leads_on_and_knows_it() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let first = campaign(&one, "one").await;
+    let second = in_line(&two, "two");
+    until_in_line(&one, 2).await;
+    let (token, to) = (first.token(), candidate(&first, &two).await);
+    second.abort();
+    until_in_line(&one, 1).await;
+    let first = match within(first.hand_over(to)).await {
+        Err(NotHandedOver::Kept(
+            first,
+            LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::NoSuccessor { .. }))),
+        )) => first,
+        other => panic!("{other:?}"),
+    };
+    assert!(first.token() == token && first.certain_for() > Duration::ZERO && !first.over().is_cancelled());
+    first.proclaim("one, still").await.unwrap();
+    let second = in_line(&two, "two");
+    until_in_line(&one, 2).await;
+    let to = candidate(&first, &two).await;
+    within(first.hand_over(to)).await.unwrap();
+    assert!(within(second).await.unwrap().token() > token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_hears_nothing_of_its_handing_over_does_not_lead_and_somebody_does() {
+    let mut server = Server::start(TERM).await;
+    let options = Options::new([server.address()]).timeout(Duration::from_millis(300));
+    let (one, two) = (Client::connect(options).await.unwrap(), server.client().await);
+    let first = campaign(&one, "one").await;
+    let second = in_line(&two, "two");
+    until_in_line(&two, 2).await;
+    let (over, token, to) = (first.over(), first.token(), candidate(&first, &two).await);
+    server.stop().await;
+    // It may be known that it was not sent: then it leads on, until its own clock says otherwise.
+    match within(first.hand_over(to)).await.unwrap_err() {
+        NotHandedOver::Kept(first, error) => {
+            assert!(matches!(error, LockError::Write(WriteError::Unavailable { .. })), "{error:?}");
+            drop(first);
+        }
+        NotHandedOver::GivenBack(_) => assert!(over.is_cancelled()),
+    }
+    server.lead();
+    assert!(within(second).await.unwrap().token() > token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whenever_handing_over_is_given_up_somebody_leads_and_the_giver_does_not() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    for step in 0..30 {
+        let first = campaign(&one, "one").await;
+        let second = in_line(&two, "two");
+        until_in_line(&one, 2).await;
+        let (token, to) = (first.token(), candidate(&first, &two).await);
+        drop(tokio::time::timeout(Duration::from_micros(step * 60), first.hand_over(to)).await);
+        let second = within(second).await.unwrap();
+        assert!(second.token() > token);
+        second.resign().await.unwrap();
+        until_in_line(&one, 0).await;
+    }
 }

@@ -213,4 +213,12 @@ pub enum WriteRefusal {
         /// The node that the other is about.
         path: Path,
     },
+    /// Nobody stands there to whom a hold could be handed over.
+    #[error("hold {to} does not wait for {path}: expected one that stands in its queue")]
+    NoSuccessor {
+        /// The node.
+        path: Path,
+        /// Who was to have it.
+        to: HoldId,
+    },
 }

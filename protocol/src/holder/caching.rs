@@ -161,7 +161,7 @@ impl Holder {
     pub(super) fn ask_to_cache(&mut self, id: HoldId) -> bool {
         let Some(own) = self.holding.holds.get_mut(&id) else { return true };
         let is_alone = matches!(own.status, HoldStatus::Held { mode: HoldMode::Exclusive, .. });
-        if !is_alone || own.converting.is_some() || own.caching.is_some() {
+        if !is_alone || own.converting.is_some() || own.is_handed_over || own.caching.is_some() {
             return false;
         }
         own.caching = Some(Box::new(Caching::asked()));

@@ -43,6 +43,8 @@ pub(super) struct OwnHold {
     pub(super) status: HoldStatus,
     /// The application wants it to be another, and has not been answered.
     pub(super) converting: Option<HoldMode>,
+    /// The application has handed it over. Whether it is another's by now is not known.
+    pub(super) is_handed_over: bool,
     /// The session keeps the node's data to itself, or asks to.
     pub(super) caching: Option<Box<Caching>>,
 }
@@ -82,9 +84,12 @@ impl Holding {
 }
 
 impl Holder {
-    /// How long a hold is certain to be held, if nothing more is heard: zero if it is not.
+    /// How long a hold is certain to be held, if nothing more is heard: zero if it is not. One that is being handed over is not, until it is
+    /// known that it was not.
     pub fn hold_certain_for(&self, id: HoldId, now: Instant) -> Duration {
-        let held = self.holding.holds.get(&id).filter(|hold| matches!(hold.status, HoldStatus::Held { .. }));
+        let by_answer = self.planted(Bug::HandedOverByAnswer);
+        let is_held = |hold: &&OwnHold| matches!(hold.status, HoldStatus::Held { .. });
+        let held = self.holding.holds.get(&id).filter(is_held).filter(|hold| !hold.is_handed_over || by_answer);
         let Some(hold) = held else { return Duration::ZERO };
         if self.planted(Bug::HoldWithoutClock) {
             return Duration::MAX;
@@ -97,22 +102,36 @@ impl Holder {
     /// The application wants a hold to be another. One that is to be shared is not held alone from now on: others may be granted it
     /// before the answer is here.
     ///
+    /// One that is handed over is not held from now on either.
+    ///
     /// False if it asks for two things at once, of which nobody could tell which would be done last; or of a hold that waits, of which
     /// nobody could tell whether it will wait then; or of one that is a write lease.
     pub(super) fn ask_of_hold(&mut self, change: &Write) -> bool {
         let (hold, mode) = match change {
-            Write::Convert { hold, mode, .. } => (hold, mode),
+            Write::Convert { hold, mode, .. } => (hold, Some(*mode)),
+            Write::HandOver { hold, .. } => (hold, None),
             Write::Cache { hold, .. } => return self.ask_to_cache(*hold),
             _ => return true,
         };
         let exclusive_meanwhile = self.planted(Bug::LoweredByAnswer);
         let Some(own) = self.holding.holds.get_mut(hold) else { return true };
-        if own.converting.is_some() || own.status == HoldStatus::Waiting || own.caching.is_some() {
+        let is_asked = own.converting.is_some() || own.is_handed_over || own.caching.is_some();
+        if is_asked || own.status == HoldStatus::Waiting {
             return false;
         }
-        own.converting = Some(*mode).filter(|_| !exclusive_meanwhile);
+        own.is_handed_over = mode.is_none();
+        own.converting = mode.filter(|_| !exclusive_meanwhile);
         own.status = own.lowered(own.status);
         true
+    }
+
+    /// The write has not been done, and will not be: a hold that was to be handed over by it is held as before.
+    pub(super) fn kept_hold(&mut self, change: &Write) {
+        if let Write::HandOver { hold, .. } = change
+            && let Some(own) = self.holding.holds.get_mut(hold)
+        {
+            own.is_handed_over = false;
+        }
     }
 
     /// What was asked of a hold has ended, one way or the other.
@@ -155,9 +174,9 @@ impl Holder {
             Some(_) => {}
             None => {
                 self.volumes.learn(&volume).holds.insert(hold);
-                self.holding
-                    .holds
-                    .insert(hold, OwnHold { path, volume, incarnation, status, converting: None, caching: None });
+                let (converting, is_handed_over, caching) = (None, false, None);
+                let own = OwnHold { path, volume, incarnation, status, converting, is_handed_over, caching };
+                self.holding.holds.insert(hold, own);
             }
         }
         self.holding.ask_by(if waits { now } else { now.after(ASKED_AFTER) });

@@ -194,7 +194,8 @@ fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
         // A hold touches no data.
         | Write::Lock { .. }
         | Write::Convert { .. }
-        | Write::Unlock { .. } => return Vec::new(),
+        | Write::Unlock { .. }
+        | Write::HandOver { .. } => return Vec::new(),
     };
     sets.extend(change.path().and_then(parent));
     sets
@@ -304,8 +305,10 @@ impl Holder {
         self.overtake_older(&pending.dropped, stamp);
         self.note_carried(&pending.change, &written);
         let lost = self.taken(&pending.change, &written, now);
-        if let Write::Cache { hold, .. } = &pending.change {
-            self.asked_to_cache(*hold, cached.map(|data| *data));
+        match &pending.change {
+            Write::Cache { hold, .. } => self.asked_to_cache(*hold, cached.map(|data| *data)),
+            Write::HandOver { hold, .. } => self.forget_hold(*hold),
+            _ => {}
         }
         if let (Write::Put { path, value, .. }, Some(stat), Some(grant)) = (pending.change, written.stat, grant) {
             let object = Object::data(path);
@@ -379,6 +382,9 @@ impl Holder {
         let Some(pending) = self.end_write(write) else { return };
         // Outside of the window nothing is known of what an earlier sending did.
         let is_unknown = matches!(refusal, Refusal::Window { .. }) && pending.sendings > 1;
+        if !is_unknown {
+            self.kept_hold(&pending.change);
+        }
         let error = if is_unknown { WriteError::OutcomeUnknown } else { WriteError::Refused(refusal) };
         if let Write::Cache { hold, .. } = &pending.change {
             self.asked_to_cache(*hold, None);
@@ -396,6 +402,9 @@ impl Holder {
             self.flights.end(ticket);
         }
         let was_sent = pending.sendings > 0 && !self.planted(Bug::UnknownToldAsNotSent);
+        if !was_sent {
+            self.kept_hold(&pending.change);
+        }
         let error = if was_sent { WriteError::OutcomeUnknown } else { WriteError::NotSent };
         self.write_done(write, Err(error));
     }

@@ -263,7 +263,8 @@ impl Lessor {
                 | Write::Convert { .. }
                 | Write::Unlock { .. }
                 | Write::Cache { .. }
-                | Write::Flush { .. },
+                | Write::Flush { .. }
+                | Write::HandOver { .. },
             ) => {}
             (Ok(written), Write::GrantLease { .. }) => self.key_lease_granted(written, turn),
             (Ok(_), Write::RevokeLease { id }) => self.forget_lease(&LeaseKey::Key(*id), turn),

@@ -182,7 +182,8 @@ impl Lessor {
             | Write::Convert { .. }
             | Write::Unlock { .. }
             | Write::Cache { .. }
-            | Write::Flush { value: None, .. } => None,
+            | Write::Flush { value: None, .. }
+            | Write::HandOver { .. } => None,
             Write::Flush { value: Some(value), .. } => limits.check_value(value).err().map(Refusal::from),
         }
     }

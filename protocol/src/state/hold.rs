@@ -2,7 +2,7 @@
 //!
 //! A node's holds stand in the order of arrival. Those in front are held, the others wait; a shared hold that comes after one that
 //! waits to be alone waits too, so that a writer is not starved by readers. When a hold ends, the next are granted by the same
-//! command. A hold is here only while the lease is under which it lives (a waiter whose session is gone is granted nothing: Jepsen's
+//! command. Only one who has the node alone can hand it over to another that waits, past those in front. A hold is here only while the lease is under which it lives (a waiter whose session is gone is granted nothing: Jepsen's
 //! finding in etcd 3.4.3), so there is nothing to be checked when it is granted.
 //!
 //! A hold that is lost with its lease needs nobody's consent to end: its holder counts it as over by its own clock, earlier (T2, T3). It
@@ -47,6 +47,8 @@ pub struct Hold {
     pub delay: Duration,
     /// Its holder keeps the node's data to itself (`caching.rs`).
     pub caches: bool,
+    /// It was handed over by the one before, past those that had come first.
+    pub is_successor: bool,
 }
 
 /// All holds. What is found by path, lease and token follows from the holds.
@@ -248,7 +250,8 @@ impl State {
         let is_free = self.is_free(path, mode);
         let id = HoldId(self.next_hold_number());
         let token = is_free.then(|| Token(self.next_hold_number()));
-        let hold = Hold { session, lease, incarnation, mode, token, is_upgrading: false, delay, caches: false };
+        let (is_upgrading, caches, is_successor) = (false, false, false);
+        let hold = Hold { session, lease, incarnation, mode, token, is_upgrading, delay, caches, is_successor };
         self.holds.insert(id, path.clone(), hold);
         touched.insert(RowKey::Hold(id, path.clone()));
         self.taken(id)
@@ -282,6 +285,42 @@ impl State {
             touched.insert(RowKey::Hold(id, path.clone()));
             self.grant_holds(&path, touched);
         }
+        self.unchanged()
+    }
+
+    /// # Errors
+    ///
+    /// [`WriteRefusal`] if the session has no such hold, others have a part in it, or the successor does not wait.
+    pub(super) fn check_hand_over(
+        &self,
+        session: SessionId,
+        path: &Path,
+        id: HoldId,
+        to: HoldId,
+    ) -> Result<(), WriteRefusal> {
+        if self.check_hold(session, path, id)?.token.is_none() {
+            return Err(WriteRefusal::HoldWaits { path: path.clone(), hold: id });
+        }
+        if self.holds.on(path).any(|(other, hold)| other != id && hold.token.is_some()) {
+            return Err(self.held(path, Some(id)));
+        }
+        let waits = self.holds.on(path).any(|(other, hold)| other == to && hold.token.is_none());
+        if waits { Ok(()) } else { Err(WriteRefusal::NoSuccessor { path: path.clone(), to }) }
+    }
+
+    /// Gives a hold to another that waits. Nobody gets the node in between, and those who can share it with that one get it too.
+    pub(super) fn hand_over(&mut self, id: HoldId, to: HoldId, touched: &mut BTreeSet<RowKey>) -> Written {
+        let Some((path, given)) = self.holds.remove(id) else { return self.unchanged() };
+        touched.insert(RowKey::Hold(id, path.clone()));
+        if !self.mistake.is(Bug::SuccessorPassedOver) {
+            let number = Token(self.next_hold_number());
+            let token = if self.mistake.is(Bug::SuccessorKeepsToken) { given.token } else { Some(number) };
+            if let Some((_, next)) = self.holds.remove(to) {
+                self.holds.insert(to, path.clone(), Hold { token, is_successor: true, ..next });
+                touched.insert(RowKey::Hold(to, path.clone()));
+            }
+        }
+        self.grant_holds(&path, touched);
         self.unchanged()
     }
 
@@ -413,9 +452,15 @@ impl State {
         if held.iter().filter(|(_, hold)| hold.is_upgrading).count() > 1 {
             return Err(format!("two holders of {path} wait for each other to leave"));
         }
+        let mut successors = self.holds.on(path).filter(|(_, hold)| hold.is_successor);
+        if let Some((id, hold)) = successors.next()
+            && (hold.token.is_none() || successors.next().is_some())
+        {
+            return Err(format!("hold {id} on {path} was handed over, and waits, or is not the only one"));
+        }
         let first = self.holds.on(path).find(|(_, hold)| hold.token.is_none());
         if let Some((first, _)) = first
-            && let Some((late, _)) = held.iter().find(|(id, _)| *id > first)
+            && let Some((late, _)) = held.iter().find(|(id, hold)| *id > first && !hold.is_successor)
         {
             return Err(format!("hold {late} on {path} was granted before {first}, which came first"));
         }

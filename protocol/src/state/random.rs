@@ -185,6 +185,7 @@ fn the_random_runs_reach_every_outcome() {
         "LeaseExists",
         "LeaseNotFound",
         "Leased",
+        "NoSuccessor",
         "NoVolumeLease",
         "NotALeaf",
         "NotAVolume",

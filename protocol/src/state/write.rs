@@ -77,6 +77,7 @@ impl State {
             Write::Flush { path, hold, token, value, .. } => {
                 self.flush_footprint(writer, (path, *hold, *token), value.is_some())
             }
+            Write::HandOver { path, hold, to } => self.check_hand_over(writer, path, *hold, *to).map(|()| Vec::new()),
         }
     }
 
@@ -209,6 +210,7 @@ impl State {
             Write::Flush { path, hold, value, ends, .. } => {
                 return self.flush(writer, (path, *hold), (value.as_ref(), *ends), sets, touched);
             }
+            Write::HandOver { hold, to, .. } => return self.hand_over(*hold, *to, touched),
             _ => {}
         }
         let revision = self.meta.revision.next();
@@ -241,7 +243,8 @@ impl State {
             | Write::Convert { .. }
             | Write::Unlock { .. }
             | Write::Cache { .. }
-            | Write::Flush { .. } => {}
+            | Write::Flush { .. }
+            | Write::HandOver { .. } => {}
         }
         self.note_change(compact(sets), touched);
         written

@@ -187,6 +187,7 @@ impl<'a> Draw<'a> {
                 Write::Flush { path, hold, token: Token(self.number(12)), value, ends: self.one_in(2) }
             }
             4 => Write::Cache { path, hold },
+            3 if self.one_in(4) => Write::HandOver { path, hold, to: HoldId(self.number(8)) },
             3 => Write::Unlock { path, hold },
             2 => Write::Convert { path, hold, mode, wait },
             _ => Write::Lock { path, mode, wait, delay: if self.one_in(4) { self.span() } else { Duration::ZERO } },

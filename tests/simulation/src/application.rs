@@ -192,6 +192,7 @@ impl World {
             self.taken(place, change.as_ref(), taken);
         }
         if let Ok(written) = result {
+            self.handed_over(place, change.as_ref());
             self.oracle.acknowledged(written.revision);
         }
         self.demand(held.map_err(|what| format!("client {place}: {what}")));

@@ -45,7 +45,9 @@ impl World {
         let is_alone = matches!(status, Some(HoldStatus::Held { mode: HoldMode::Exclusive, .. }));
         let mut changes = client.writes.values().map(|open| &open.change);
         let is_asked_for = changes.any(|change| match change {
-            Write::Cache { hold: other, .. } | Write::Convert { hold: other, .. } => *other == hold,
+            Write::Cache { hold: other, .. }
+            | Write::Convert { hold: other, .. }
+            | Write::HandOver { hold: other, .. } => *other == hold,
             _ => false,
         });
         if !is_alone || is_asked_for {

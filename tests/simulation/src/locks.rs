@@ -25,7 +25,14 @@ const HOLDS_MAX: usize = 4;
 
 /// Whether what comes of the write has to be given back.
 pub(crate) fn is_about_holds(change: &Write) -> bool {
-    matches!(change, Write::Lock { .. } | Write::Convert { .. } | Write::Unlock { .. } | Write::Cache { .. })
+    matches!(
+        change,
+        Write::Lock { .. }
+            | Write::Convert { .. }
+            | Write::Unlock { .. }
+            | Write::HandOver { .. }
+            | Write::Cache { .. }
+    )
 }
 
 impl World {
@@ -48,12 +55,18 @@ impl World {
         if self.rng.chance(600) && self.keep_to_itself(place, hold, &path) {
             return;
         }
-        let is_converting =
-            |open: &OpenWrite| matches!(open.change, Write::Convert { hold: other, .. } if other == hold);
-        if self.rng.chance(300) {
+        let is_converting = |open: &OpenWrite| match open.change {
+            Write::Convert { hold: other, .. } | Write::HandOver { hold: other, .. } => other == hold,
+            _ => false,
+        };
+        if self.rng.chance(400) {
             // What is a write lease, or about to be one, is made nothing else: the holder would not ask.
             let client = &self.clients[place];
             if !client.writes.values().any(is_converting) && !client.holder.is_caching(hold) {
+                if self.rng.chance(300) {
+                    let to = self.successor(&path);
+                    return self.write(place, Write::HandOver { path, hold, to });
+                }
                 self.lower(place, hold, mode);
                 self.write(place, Write::Convert { path, hold, mode, wait });
             }
@@ -65,6 +78,21 @@ impl World {
         self.step_holder(place, Input::Write { write, change });
         self.clients[place].holds.remove(&hold);
         self.kept_is_over(place, hold);
+    }
+
+    /// One that waits for the node, if anybody knows of one.
+    fn successor(&mut self, path: &Path) -> HoldId {
+        let holds = self.clients.iter().flat_map(|client| &client.holds);
+        let waits = holds.filter(|(_, (at, status))| at == path && *status == HoldStatus::Waiting);
+        let waiting: Vec<HoldId> = waits.map(|(id, _)| *id).collect();
+        if waiting.is_empty() { HoldId(1) } else { *self.rng.pick(&waiting) }
+    }
+
+    /// A hold was handed over. If that was refused, or nobody knows, it is as before, or will be told to be over.
+    pub(crate) fn handed_over(&mut self, place: usize, change: Option<&Write>) {
+        if let Some(Write::HandOver { hold, .. }) = change {
+            self.clients[place].holds.remove(hold);
+        }
     }
 
     /// The application will not count on being alone any more.

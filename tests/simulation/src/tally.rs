@@ -47,6 +47,7 @@ pub(crate) fn outcome_name(command: &Command, outcome: &Outcome) -> &'static str
         (Outcome::Written(Ok(_)), Command::Write { write: Write::Lock { .. }, .. }) => "holds asked for",
         (Outcome::Written(Ok(_)), Command::Write { write: Write::Convert { .. }, .. }) => "holds made others",
         (Outcome::Written(Ok(_)), Command::Write { write: Write::Unlock { .. }, .. }) => "holds given back",
+        (Outcome::Written(Ok(_)), Command::Write { write: Write::HandOver { .. }, .. }) => "holds handed over",
         (Outcome::Written(Ok(written)), Command::Write { write: Write::Transaction(_), .. }) => {
             match &written.transaction {
                 Some(transacted) if transacted.succeeded() => "transactions done",

@@ -105,6 +105,8 @@ planted! {
     reading_past_a_write_lease_is_found: ReadPastWriteLease,
     forgetting_what_is_dirty_when_it_is_recalled_is_found: RecallDropsDirty,
     losing_what_is_dirty_in_silence_is_found: LostInSilence,
+    handing_over_the_token_too_is_found: SuccessorKeepsToken,
+    counting_on_what_is_handed_over_is_found: HandedOverByAnswer,
 }
 
 /// The mistakes that a test of the rule finds, and which: it fails when the mistake is put back.
@@ -162,6 +164,10 @@ const BY_RULE: &[(Bug, &str)] = &[
     (Bug::ListWithoutProof, "lessor/tests/watches.rs::a_list_comes_in_pages_each_at_one_revision"),
     (Bug::ReviveUnderWriteLease, "lessor/tests/caching.rs::a_returning_copy_is_not_good_again_while_its_data_is_kept"),
     (Bug::WriteLeaseWithoutClock, "holder/tests/caching.rs::what_the_clock_ends_is_lost_with_its_value_and_told_once"),
+    (
+        Bug::SuccessorPassedOver,
+        "state/hold/tests.rs::a_hold_is_handed_over_past_those_in_front_by_one_entry_with_a_larger_token",
+    ),
     (Bug::GrantOfWhatIsGone, "lessor/tests/removals.rs::a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease"),
 ];
 

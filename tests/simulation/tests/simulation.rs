@@ -41,6 +41,7 @@ fn everything_happens_often_enough() {
         ("epochs", 1_000),
         ("expiries of leases that are gone", 50),
         ("expiries put off", 50),
+        ("holds handed over", 80),
         ("leaders deposed", 500),
         ("leaderships not proven", 500),
         ("leases acquired", 5_000),

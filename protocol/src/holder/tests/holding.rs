@@ -277,3 +277,34 @@ fn a_leader_that_cannot_tell_is_asked_again_later() {
     let (_, body) = sent(&client.timeout(&[])).pop().expect("it asks again");
     assert_eq!(body, awaits(HoldStatus::Waiting));
 }
+
+#[test]
+fn what_is_handed_over_is_not_held_from_that_moment_and_is_again_only_if_that_is_refused() {
+    let hand_over = || Write::HandOver { path: path("/a"), hold: HOLD, to: HoldId(5) };
+    let mut client = Client::leased();
+    client.lock(Some(9), 1);
+    let effects = client.write(6, hand_over());
+    let ticket = client.only(&effects).0;
+    assert_eq!(client.certain(), Duration::ZERO, "before the server knows");
+    let effects = client.write(7, hand_over());
+    assert!(matches!(effects[..], [Effect::WriteDone { result: Err(WriteError::NotSent), .. }]), "{effects:?}");
+    let refusal = Refusal::Write(WriteRefusal::NoSuccessor { path: path("/a"), to: HoldId(5) });
+    client.refuse(ticket, refusal);
+    assert!(client.certain() > Duration::ZERO, "it is held as before");
+
+    let effects = client.write(8, hand_over());
+    let ticket = client.only(&effects).0;
+    let written = Written::default();
+    let effects = client.answer(
+        ticket,
+        Answer::Written { written, stamp: stamp(41), grant: None, applied: Revision(31), kept: None, cached: None },
+    );
+    assert_eq!(client.certain(), Duration::ZERO);
+    assert!(!effects.contains(&over()), "whoever has given it away knows");
+
+    let mut client = Client::leased();
+    client.lock(Some(9), 1);
+    client.write(6, hand_over());
+    client.step(Input::GiveUpWrite(WriteId(6)));
+    assert_eq!(client.certain(), Duration::ZERO, "nobody knows");
+}

@@ -286,3 +286,70 @@ fn a_write_with_a_token_is_done_only_while_the_token_is_good() {
     assert!(!is_done(&mut crowd, "/", token), "another has the node");
     assert!(is_done(&mut crowd, "/a", Token(4)));
 }
+
+fn hand_over(at: &str, hold: HoldId, to: HoldId) -> Write {
+    Write::HandOver { path: path(at), hold, to }
+}
+
+#[test]
+fn a_hold_is_handed_over_past_those_in_front_by_one_entry_with_a_larger_token() {
+    let mut crowd = Crowd::new(4);
+    let (one, token) = crowd.lock(0, Exclusive);
+    let (two, _) = crowd.lock(1, Exclusive);
+    let (three, _) = crowd.lock(2, Exclusive);
+    assert_eq!(crowd.ask(0, hand_over("/a", one, three)), Ok(None));
+    assert!(crowd.token(three) > token && crowd.token(two).is_none());
+    assert_eq!(crowd.fixture.state.hold_status(&path("/a"), one), HoldStatus::Over);
+    assert!(!crowd.fixture.state.is_held_under(&path("/a"), token.expect("it was held")));
+    // From there on it goes in the order of arrival: the first is still the first.
+    let token = crowd.token(three);
+    let (four, _) = crowd.lock(3, Exclusive);
+    assert_eq!(crowd.ask(2, unlock("/a", three)), Ok(None));
+    assert!(crowd.token(two) > token && crowd.token(four).is_none());
+}
+
+#[test]
+fn who_shares_with_a_successor_gets_the_node_with_it() {
+    let mut crowd = Crowd::new(4);
+    let (one, _) = crowd.lock(0, Exclusive);
+    let (two, _) = crowd.lock(1, Shared);
+    let (three, _) = crowd.lock(2, Shared);
+    let (four, _) = crowd.lock(3, Exclusive);
+    crowd.ask(0, hand_over("/a", one, three)).expect("it waits");
+    assert!(crowd.token(three).is_some() && crowd.token(two) > crowd.token(three) && crowd.token(four).is_none());
+}
+
+#[test]
+fn nothing_is_handed_over_by_others_to_nobody_or_of_what_others_hold_too() {
+    let mut crowd = Crowd::new(4);
+    let (one, token) = crowd.lock(0, Exclusive);
+    let (two, _) = crowd.lock(1, Exclusive);
+    let not_found = |hold| Err(WriteRefusal::HoldNotFound { path: path("/a"), hold });
+    let no_successor = |to| Err(WriteRefusal::NoSuccessor { path: path("/a"), to });
+    assert_eq!(crowd.ask(1, hand_over("/a", one, two)), not_found(one));
+    assert_eq!(crowd.ask(1, hand_over("/a", two, one)), Err(WriteRefusal::HoldWaits { path: path("/a"), hold: two }));
+    for to in [one, HoldId(99)] {
+        assert_eq!(crowd.ask(0, hand_over("/a", one, to)), no_successor(to));
+    }
+    let (other, _) = crowd.lock(2, Exclusive);
+    crowd.ask(2, unlock("/a", other)).expect("its own");
+    assert_eq!(crowd.ask(0, hand_over("/a", one, other)), no_successor(other));
+    assert_eq!(crowd.token(one), token, "it is held as before");
+    crowd.ask(0, convert("/a", one, Shared, true)).expect("held");
+    crowd.ask(1, unlock("/a", two)).expect("its own");
+    let (three, _) = crowd.lock(2, Shared);
+    let (four, _) = crowd.lock(3, Exclusive);
+    let refused = crowd.ask(0, hand_over("/a", one, four));
+    assert!(matches!(refused, Err(WriteRefusal::Held { .. })), "{refused:?}");
+    assert!(crowd.token(three).is_some());
+}
+
+#[test]
+fn a_successor_whose_lease_has_ended_is_no_successor() {
+    let mut crowd = Crowd::new(2);
+    let (one, _) = crowd.lock(0, Exclusive);
+    let (two, _) = crowd.lock(1, Exclusive);
+    crowd.expire(crowd.lease(1));
+    let refused = Err(WriteRefusal::NoSuccessor { path: path("/a"), to: two });
+    assert_eq!(crowd.ask(0, hand_over("/a", one, two)), refused);
+}

@@ -17,10 +17,11 @@ pub(super) fn random_hold(random: &mut Random, state: &State) -> Write {
         return Write::Lock { path, mode, wait, delay: Duration::from_millis(500 * random.below(3)) };
     }
     let (hold, path, token) = random.pick(&holds);
-    match random.below(8) {
+    match random.below(10) {
         0..=3 => Write::Convert { path, hold, mode, wait },
         4 | 5 => Write::Unlock { path, hold },
         6 => Write::Cache { path, hold },
+        7 | 8 => Write::HandOver { path, hold, to: random.pick(&holds).0 },
         _ => {
             let token = if random.one_in(2) { Token(random.below(9)) } else { token.unwrap_or_default() };
             let value = (!random.one_in(3)).then(|| Value::from(vec![b'f'; random.below(5) as usize]));
@@ -34,6 +35,7 @@ pub(super) fn owner_of(write: &Write, random: &mut Random, state: &State) -> Opt
     match write {
         Write::Convert { hold, .. }
         | Write::Unlock { hold, .. }
+        | Write::HandOver { hold, .. }
         | Write::Cache { hold, .. }
         | Write::Flush { hold, .. }
             if !random.one_in(8) =>

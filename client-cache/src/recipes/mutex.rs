@@ -1,0 +1,103 @@
+//! A mutex: a hold that is exclusive, with a type that says so.
+//!
+//! It promises what [`Hold`](crate::Hold) does, and nothing more. The token is what keeps out what its holder sent before the end and arrives after it.
+
+use std::{ops::Deref, time::Duration};
+
+use leasehold_protocol::{command::WriteRefusal, message::Refusal, path::Path};
+
+use crate::{
+    client::Client,
+    error::{LockError, WriteError},
+    hold::{Hold, LockOptions, Wait},
+};
+
+/// A node that one client holds at a time, in the order in which they ask. See [`Client::mutex`].
+#[derive(Debug, Clone)]
+pub struct Mutex {
+    client: Client,
+    path: Path,
+}
+
+/// The mutex is locked, until this is dropped or [released](MutexGuard::release), or [`Hold::over`] says that it is over.
+#[derive(Debug)]
+#[must_use = "the mutex is unlocked when this is dropped"]
+pub struct MutexGuard(Hold);
+
+impl Mutex {
+    /// Waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`].
+    pub async fn lock(&self) -> Result<MutexGuard, LockError> {
+        self.lock_with(Wait::Forever).await
+    }
+
+    /// None if somebody else has it.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`].
+    pub async fn try_lock(&self) -> Result<Option<MutexGuard>, LockError> {
+        if_free(self.lock_with(Wait::No).await)
+    }
+
+    /// None if it was not free within this time.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`].
+    pub async fn lock_timeout(&self, most: Duration) -> Result<Option<MutexGuard>, LockError> {
+        if_free(self.lock_with(Wait::For(most)).await)
+    }
+
+    async fn lock_with(&self, wait: Wait) -> Result<MutexGuard, LockError> {
+        self.client.lock(&self.path, LockOptions { wait, ..LockOptions::default() }).await.map(MutexGuard)
+    }
+}
+
+/// That somebody was in the way is no error for one who asks whether that is so.
+pub(super) fn if_free<G>(result: Result<G, LockError>) -> Result<Option<G>, LockError> {
+    match result {
+        Err(LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Held { .. })))) => Ok(None),
+        Err(LockError::NotGranted { .. }) => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+impl MutexGuard {
+    /// Unlocks it, and waits for the server to know.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Hold::release`].
+    pub async fn release(self) -> Result<(), LockError> {
+        self.0.release().await
+    }
+}
+
+impl Deref for MutexGuard {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.0
+    }
+}
+
+impl Client {
+    /// A mutex. Nothing is asked before it is locked.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mutex = client.mutex(&"/jobs/nightly".parse()?);
+    /// let guard = mutex.lock().await?;
+    /// println!("token {}, certain for {:?}", guard.token(), guard.certain_for());
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn mutex(&self, path: &Path) -> Mutex {
+        Mutex { client: self.clone(), path: path.clone() }
+    }
+}

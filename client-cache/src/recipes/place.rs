@@ -1,0 +1,209 @@
+//! A place among those who stand at a node, in the order in which they came.
+//!
+//! It is two things: a node of its own below that node, which shows it to others and whose create revision is its rank; and a hold on
+//! it, which nobody else asks for. The node is put by a transaction that compares the hold, and goes with the session's lease on the
+//! volume. Under that lease the hold lives too: so both end together, and by the hold this client's own clock says when.
+//!
+//! # Why nobody is left standing
+//!
+//! A place of whoever is gone would be in everybody's way for ever. Whoever crashes or is cut off takes it along with the lease. Whoever
+//! lives and gives up removes it: the removal is asked for until it is known to be done or the session is over, not only while somebody
+//! waits. If it is not known whether the node was put, the hold is given back first: once that is done the node can be put no
+//! more, and what is there then can be removed. The name is new each time, so nothing that comes late is another's.
+
+use std::time::Duration;
+
+use leasehold_protocol::{
+    command::{Attach, Condition, Write, WriteRefusal},
+    hold::HoldMode,
+    id::Token,
+    message::Refusal,
+    object::Value,
+    path::Path,
+    transaction::{Compare, Operation, Relation, Transaction},
+};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use super::RecipeError;
+use crate::{
+    client::Client,
+    driver::WriteResult,
+    error::{LockError, WriteError},
+    hold::{Hold, LockOptions, Wait},
+};
+
+/// What all who stand at a node agree on.
+#[derive(Debug, Clone)]
+pub(super) struct Gathering {
+    pub(super) client: Client,
+    pub(super) path: Path,
+    /// How many they are to be, or may be.
+    pub(super) count: u32,
+    /// The most that it can be.
+    pub(super) most: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Place {
+    client: Client,
+    /// None once it has been given back.
+    hold: Option<Hold>,
+    node: Path,
+    over: CancellationToken,
+    /// The node is known to be there.
+    is_put: bool,
+    runtime: Handle,
+}
+
+impl Gathering {
+    /// Takes a place. None if there is a node at `unless`.
+    pub(super) async fn take_place(&self, unless: Option<&Path>) -> Result<Option<Place>, RecipeError> {
+        if !(1..=self.most).contains(&self.count) {
+            return Err(RecipeError::Count { path: self.path.clone(), got: self.count, most: self.most });
+        }
+        let name = format!("{:016x}", rand::random::<u64>());
+        let node = self.path.child(&name)?;
+        let options = LockOptions { mode: HoldMode::Shared, wait: Wait::No, ..LockOptions::default() };
+        let hold = self.client.lock(&node, options).await?;
+        let mut place = Place::new(self.client.clone(), node, hold);
+        loop {
+            let transaction = self.transaction(&place, unless);
+            let outcome = self.client.transaction(transaction).await?;
+            match outcome.failed.map(|failed| failed.place) {
+                None => {
+                    place.is_put = true;
+                    return Ok(Some(place));
+                }
+                Some(0) => self.agree().await?,
+                Some(1) => return Err(place.lost().into()),
+                Some(_) => return Ok(None),
+            }
+        }
+    }
+
+    fn transaction(&self, place: &Place, unless: Option<&Path>) -> Transaction {
+        let put = Operation::Put {
+            path: place.node.clone(),
+            value: Value::from(self.client.driver().options.name.clone()),
+            attach: Attach::Session,
+        };
+        let agreed = Compare::value(self.path.clone(), Relation::Equal, self.count.to_string());
+        let transaction =
+            Transaction::new().when(agreed).when(Compare::held(place.node.clone(), place.token())).then(put);
+        match unless {
+            Some(path) => transaction.when(Compare::absent(path.clone())),
+            None => transaction,
+        }
+    }
+
+    /// Writes down how many there are to be, if nobody has yet.
+    async fn agree(&self) -> Result<(), RecipeError> {
+        let count = self.count.to_string();
+        let mut found = String::new();
+        self.client
+            .update(&self.path, |entry| {
+                found = entry.map(|entry| String::from_utf8_lossy(&entry.value).into_owned()).unwrap_or_default();
+                found.is_empty().then(|| Value::from(count.clone()))
+            })
+            .await?;
+        if found.is_empty() || found == count {
+            return Ok(());
+        }
+        Err(RecipeError::Differs { path: self.path.clone(), expected: count, found })
+    }
+}
+
+impl Place {
+    fn new(client: Client, node: Path, hold: Hold) -> Self {
+        let over = hold.over();
+        Self { client, hold: Some(hold), node, over, is_put: false, runtime: Handle::current() }
+    }
+
+    pub(super) fn node(&self) -> &Path {
+        &self.node
+    }
+
+    /// Zero once it is over.
+    pub(super) fn token(&self) -> Token {
+        self.hold.as_ref().map_or(Token(0), Hold::token)
+    }
+
+    pub(super) fn certain_for(&self) -> Duration {
+        self.hold.as_ref().map_or(Duration::ZERO, Hold::certain_for)
+    }
+
+    pub(super) fn over(&self) -> CancellationToken {
+        self.over.clone()
+    }
+
+    pub(super) fn lost(&self) -> LockError {
+        LockError::Lost { path: self.node.clone() }
+    }
+
+    /// Does something that is of use only as long as the place lasts.
+    pub(super) async fn while_it_lasts<T>(
+        &self,
+        work: impl Future<Output = Result<T, RecipeError>>,
+    ) -> Result<T, RecipeError> {
+        tokio::select! {
+            biased;
+            () = self.over.cancelled() => Err(self.lost().into()),
+            done = work => done,
+        }
+    }
+
+    /// Has a new token from now on, larger than all that there have been.
+    pub(super) async fn renew_token(&mut self) -> Result<Token, LockError> {
+        let lost = self.lost();
+        // Nobody else holds the node, or waits for it.
+        match &mut self.hold {
+            Some(hold) => hold.upgrade(Wait::No).await,
+            None => Err(lost),
+        }
+    }
+
+    /// Gives it back, and waits for the server to know.
+    pub(super) async fn leave(mut self) -> Result<(), LockError> {
+        let Some(hold) = self.hold.take() else { return Ok(()) };
+        let after = self.client.driver().options.timeout;
+        let removed = self.client.driver().give_back(removal(&self.node));
+        let released = hold.release().await;
+        match tokio::time::timeout(after, removed).await {
+            Ok(removed) => removed_or(removed.ok())?,
+            Err(_) => return Err(LockError::Write(WriteError::TimedOut { after })),
+        }
+        released
+    }
+}
+
+/// A node that has gone by itself is gone.
+fn removed_or(removed: Option<WriteResult>) -> Result<(), LockError> {
+    use leasehold_protocol::holder::WriteError as Ended;
+    match removed {
+        Some(Ok(_) | Err(Ended::Refused(Refusal::Write(WriteRefusal::NotFound { .. })))) => Ok(()),
+        Some(Err(error)) => Err(LockError::Write(crate::write::ended(error))),
+        None => Err(LockError::Write(WriteError::SessionEnded)),
+    }
+}
+
+fn removal(node: &Path) -> Write {
+    Write::Delete { path: node.clone(), recursive: false, condition: Condition::Any }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(mut hold) = self.hold.take() else { return };
+        let released = hold.give_back();
+        if self.is_put {
+            drop(self.client.driver().give_back(removal(&self.node)));
+            return;
+        }
+        let (client, removal) = (self.client.clone(), removal(&self.node));
+        self.runtime.spawn(async move {
+            // If the session is over, so is the node.
+            let _ = released.await;
+            let _ = client.driver().give_back(removal).await;
+        });
+    }
+}

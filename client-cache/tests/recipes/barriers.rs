@@ -1,0 +1,208 @@
+//! Barriers: nobody goes on before so many have come, whoever changes its mind or is cut off.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use futures::future::join_all;
+use leasehold_client_cache::{Client, EventKind, Path, RecipeError, Revision, Told, WatchOptions};
+use tokio::task::JoinHandle;
+
+use super::{TERM, clients, proxy::Proxy, until_children};
+use crate::common::{Server, path, until, within};
+
+type Waiting = JoinHandle<Result<(), RecipeError>>;
+
+fn comes(client: &Client) -> Waiting {
+    let barrier = client.barrier(&path("/b"), 3);
+    tokio::spawn(async move { barrier.wait().await })
+}
+
+async fn passes(waiting: Waiting) {
+    within(waiting).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_passes_a_barrier_before_so_many_have_come_and_then_all_do() {
+    let server = Server::start(TERM).await;
+    let [one, two, three, late] = clients(&server).await;
+    let first = comes(&one);
+    until_children(&late, "/b", 1).await;
+    let withdrawn = comes(&two);
+    until_children(&late, "/b", 2).await;
+    withdrawn.abort();
+    until_children(&late, "/b", 1).await;
+    let second = comes(&two);
+    until_children(&late, "/b", 2).await;
+    assert!(!first.is_finished() && !second.is_finished(), "who has withdrawn does not count");
+    let third = comes(&three);
+    for waiting in [first, second, third] {
+        passes(waiting).await;
+    }
+    // Only what says that it is open is left.
+    until_children(&late, "/b", 1).await;
+    passes(comes(&late)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_cut_off_knows_and_does_not_count() {
+    let server = Server::start(Duration::from_millis(400)).await;
+    let [one, two, three] = clients(&server).await;
+    let proxy = Proxy::before(&server).await;
+    let cut = proxy.client().await;
+    let lost = comes(&cut);
+    until_children(&one, "/b", 1).await;
+    proxy.cut(true);
+    assert!(within(lost).await.unwrap().is_err(), "it is told by its own clock");
+    until_children(&one, "/b", 0).await;
+    let (first, second) = (comes(&one), comes(&two));
+    until_children(&one, "/b", 2).await;
+    assert!(!first.is_finished() && !second.is_finished());
+    for waiting in [first, second, comes(&three)] {
+        passes(waiting).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whenever_the_last_one_gives_up_the_barrier_is_opened_by_who_comes_then() {
+    let server = Server::start(TERM).await;
+    let [one, two, three, last] = clients(&server).await;
+    for step in 0..30 {
+        let at = path(&format!("/b{step}"));
+        let waits = |client: &Client| {
+            let barrier = client.barrier(&at, 3);
+            tokio::spawn(async move { barrier.wait().await })
+        };
+        let (first, second) = (waits(&one), waits(&two));
+        until_children(&last, at.as_str(), 2).await;
+        let third = three.barrier(&at, 3);
+        drop(tokio::time::timeout(Duration::from_micros(step * 200), third.wait()).await);
+        within(last.barrier(&at, 3).wait()).await.unwrap();
+        passes(first).await;
+        passes(second).await;
+    }
+}
+
+/// How many stood at a barrier, by what was told of it, when it opened.
+async fn stood_at_opening(client: &Client, top: &Path, from: Revision) -> usize {
+    let options = WatchOptions { from: Some(from), ..WatchOptions::default() };
+    let mut watch = within(client.watch(top, options)).await.unwrap();
+    let (open, mut standing) = (top.child("open").unwrap(), BTreeSet::new());
+    loop {
+        let Told::Change(change) = within(watch.next()).await.unwrap() else { continue };
+        for event in change.events.into_iter().filter(|event| top.is_parent_of(&event.path)) {
+            match event.kind {
+                EventKind::Put(_) if event.path == open => return standing.len(),
+                EventKind::Put(_) => standing.insert(event.path),
+                EventKind::Delete => standing.remove(&event.path),
+            };
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_the_moment_at_which_it_opens_so_many_stand_there_whenever_one_withdraws() {
+    let server = Server::start(TERM).await;
+    let [one, two, last] = clients(&server).await;
+    for step in 0..150 {
+        let at = path(&format!("/b{step}"));
+        let from = last.put(&path("/from"), "").await.unwrap().revision;
+        let waits = |client: &Client| {
+            let barrier = client.barrier(&at, 2);
+            tokio::spawn(async move { barrier.wait().await })
+        };
+        let withdraws = waits(&one);
+        until_children(&last, at.as_str(), 1).await;
+        let second = waits(&two);
+        // It comes, and finds so many, or has not yet, when the other goes.
+        drop(tokio::time::timeout(Duration::from_micros(step * 20), std::future::pending::<()>()).await);
+        withdraws.abort();
+        passes(waits(&last)).await;
+        passes(second).await;
+        assert!(stood_at_opening(&last, &at, from).await >= 2, "step {step}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_go_in_together_and_come_out_together_round_after_round() {
+    const ROUNDS: usize = 6;
+    let server = Server::start(TERM).await;
+    let clients: [Client; 3] = clients(&server).await;
+    // How many have come in, and how many are about to come out, in all rounds.
+    let (came, went) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let work = clients.iter().map(|client| {
+        let barrier = client.double_barrier(&path("/b"), 3);
+        let (came, went) = (Arc::clone(&came), Arc::clone(&went));
+        tokio::spawn(async move {
+            let mut rounds = Vec::new();
+            for round in 0..ROUNDS {
+                came.fetch_add(1, SeqCst);
+                let inside = barrier.enter().await.unwrap();
+                assert!(came.load(SeqCst) >= 3 * (round + 1), "all have come");
+                rounds.push(inside.round());
+                went.fetch_add(1, SeqCst);
+                inside.leave().await.unwrap();
+                assert!(went.load(SeqCst) >= 3 * (round + 1), "all have left");
+            }
+            rounds
+        })
+    });
+    let rounds = within(join_all(work)).await;
+    let rounds: Vec<_> = rounds.into_iter().map(Result::unwrap).collect();
+    assert!(rounds.iter().all(|seen| *seen == rounds[0]) && rounds[0].is_sorted_by(|one, next| one < next));
+    until_children(&clients[0], "/b", 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_inside_wait_for_one_that_is_cut_off_no_longer_than_its_lease_and_a_new_round_begins() {
+    let server = Server::start(Duration::from_millis(400)).await;
+    let [one, two] = clients(&server).await;
+    let proxy = Proxy::before(&server).await;
+    let cut = proxy.client().await;
+    let enters = |client: &Client, parties| {
+        let barrier = client.double_barrier(&path("/b"), parties);
+        tokio::spawn(async move { barrier.enter().await })
+    };
+    let entering = [enters(&one, 3), enters(&two, 3), enters(&cut, 3)];
+    let [first, second, lost] = within(join_all(entering)).await.try_into().unwrap();
+    let (first, second, lost) = (first.unwrap().unwrap(), second.unwrap().unwrap(), lost.unwrap().unwrap());
+    proxy.cut(true);
+    // Leaves without waiting.
+    drop(second);
+    within(first.leave()).await.unwrap();
+    assert!(lost.over().is_cancelled() && lost.certain_for().is_zero(), "its own clock has told it before");
+    drop(lost);
+    proxy.cut(false);
+    let entering = [enters(&one, 3), enters(&two, 3), enters(&cut, 3)];
+    for entered in within(join_all(entering)).await {
+        drop(entered.unwrap().unwrap());
+    }
+    until_children(&one, "/b", 1).await;
+    // Nobody is left who could have closed it: whoever comes next does.
+    let again = enters(&one, 3);
+    until(|| !again.is_finished()).await;
+    let others = [again, enters(&two, 3), enters(&cut, 3)];
+    within(join_all(others)).await.into_iter().for_each(|entered| drop(entered.unwrap().unwrap()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_have_to_give_the_same_number_and_one_that_can_be_counted_to() {
+    let server = Server::start(TERM).await;
+    let [one, two] = clients(&server).await;
+    let first = comes(&one);
+    until_children(&two, "/b", 1).await;
+    let differs = within(two.barrier(&path("/b"), 2).wait()).await.unwrap_err();
+    let RecipeError::Differs { expected, found, .. } = differs else { panic!("{differs:?}") };
+    assert_eq!((expected.as_str(), found.as_str()), ("2", "3"));
+    for parties in [0, 128] {
+        let refused = within(two.barrier(&path("/c"), parties).wait()).await.unwrap_err();
+        assert!(matches!(refused, RecipeError::Count { got, most: 127, .. } if got == parties), "{refused:?}");
+    }
+    until_children(&two, "/b", 1).await;
+    first.abort();
+}

@@ -1,0 +1,57 @@
+//! Mutexes and read-write locks: what their types add to holds.
+
+use std::time::Duration;
+
+use leasehold_client_cache::{HoldMode, LockError, Refusal, Wait, WriteError, WriteRefusal};
+
+use super::{TERM, clients};
+use crate::common::{Server, path, within};
+
+const SHORT: Duration = Duration::from_millis(30);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mutex_is_locked_by_one_and_who_only_tries_is_told_so() {
+    let server = Server::start(TERM).await;
+    let [one, two] = clients(&server).await;
+    let (first, second) = (one.mutex(&path("/m")), two.mutex(&path("/m")));
+    let guard = within(first.lock()).await.unwrap();
+    assert!(guard.certain_for() > TERM / 2 && guard.mode() == HoldMode::Exclusive);
+    assert!(within(second.try_lock()).await.unwrap().is_none());
+    assert!(within(second.lock_timeout(SHORT)).await.unwrap().is_none());
+    let token = guard.token();
+    guard.release().await.unwrap();
+    let guard = within(second.try_lock()).await.unwrap().unwrap();
+    assert!(guard.token() > token);
+    drop(guard);
+    assert!(within(first.lock_timeout(TERM)).await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_share_a_lock_and_one_of_them_becomes_the_writer_and_a_reader_again() {
+    let server = Server::start(TERM).await;
+    let [one, two] = clients(&server).await;
+    let (first, second) = (one.rw_lock(&path("/l")), two.rw_lock(&path("/l")));
+    let (reader, other) = (within(first.read()).await.unwrap(), within(second.try_read()).await.unwrap().unwrap());
+    assert!(within(first.try_write()).await.unwrap().is_none());
+    assert!(within(first.write_timeout(SHORT)).await.unwrap().is_none());
+    let (reader, error) = reader.upgrade(Wait::For(SHORT)).await.unwrap_err();
+    assert!(matches!(error, LockError::NotGranted { .. }), "{error:?}");
+    let upgrading = tokio::spawn(reader.upgrade(Wait::Forever));
+    let mut other = other;
+    within(other.wanted()).await;
+    let (other, error) = other.upgrade(Wait::Forever).await.unwrap_err();
+    let LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::UpgradePending { .. }))) = error else {
+        panic!("{error:?}")
+    };
+    other.release().await.unwrap();
+    let mut writer = within(upgrading).await.unwrap().unwrap();
+    assert_eq!(writer.mode(), HoldMode::Exclusive);
+    assert!(within(second.try_read()).await.unwrap().is_none());
+    let waiting = tokio::spawn(async move { second.read().await });
+    within(writer.wanted()).await;
+    let reader = writer.downgrade().await.unwrap();
+    let other = within(waiting).await.unwrap().unwrap();
+    assert_eq!((reader.mode(), other.mode()), (HoldMode::Shared, HoldMode::Shared));
+    drop((reader, other));
+    within(first.write()).await.unwrap().release().await.unwrap();
+}

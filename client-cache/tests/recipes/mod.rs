@@ -1,0 +1,37 @@
+//! Recipes: what is promised under churn, to clients that are cut off, and to those who change their minds.
+
+// A helper fails as a test does.
+#![allow(clippy::unwrap_used)]
+
+mod barriers;
+mod locks;
+mod proxy;
+mod registry;
+mod semaphores;
+
+use std::time::Duration;
+
+use leasehold_client_cache::Client;
+
+use crate::common::{Server, path, within};
+
+const TERM: Duration = Duration::from_secs(10);
+
+/// Waits until a node has so many children.
+async fn until_children(client: &Client, at: &str, count: usize) {
+    let mut looks = tokio::time::interval(Duration::from_millis(1));
+    within(async {
+        while client.children(&path(at)).await.unwrap().map_or(0, |children| children.names.len()) != count {
+            looks.tick().await;
+        }
+    })
+    .await;
+}
+
+async fn clients<const N: usize>(server: &Server) -> [Client; N] {
+    let mut clients = Vec::new();
+    for _ in 0..N {
+        clients.push(server.client().await);
+    }
+    clients.try_into().unwrap()
+}

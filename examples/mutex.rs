@@ -1,0 +1,75 @@
+//! One at a time: two workers append to a ledger that a third program keeps, which knows nothing of locks but refuses old tokens.
+//!
+//! `cargo run --example mutex` starts a server in this process, with its data in a temporary folder, and two clients of it.
+//!
+//! What the mutex promises: while a guard is certain (`certain_for`), nobody else has the mutex; `over` tells its holder of the end by the
+//! holder's own clock, before anybody else can have it. What only the token can: refuse what a worker sent before that and
+//! what arrives after it. Here a worker goes on writing with the token of a lock that it has given back, and the ledger refuses that.
+
+use leasehold_client_cache::{Client, MutexGuard, Options, Path, Token};
+use leasehold_server::{Config, Server};
+
+const TURNS: u32 = 5;
+
+/// What the lock protects. It accepts what comes with a token that is not lower than the highest that it has seen.
+#[derive(Default)]
+struct Ledger {
+    highest: Token,
+    lines: Vec<String>,
+}
+
+impl Ledger {
+    fn append(&mut self, token: Token, line: String) -> Result<(), String> {
+        if token < self.highest {
+            return Err(format!("token {token} is older than {}", self.highest));
+        }
+        self.highest = token;
+        self.lines.push(line);
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let server = Server::start(config).await?;
+    let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
+    let workers = [connect("one").await?, connect("two").await?];
+
+    let path: Path = "/locks/ledger".parse()?;
+    let mut ledger = Ledger::default();
+    let mut last = Token::default();
+    for turn in 0..TURNS {
+        for (number, worker) in workers.iter().enumerate() {
+            let guard: MutexGuard = worker.mutex(&path).lock().await?;
+            assert!(worker.mutex(&path).try_lock().await?.is_none(), "nobody else can have it");
+            assert!(guard.token() > last, "tokens grow");
+            last = guard.token();
+            ledger.append(guard.token(), format!("turn {turn} of worker {number} under token {last}"))?;
+            guard.release().await?;
+        }
+    }
+
+    let guard = workers[0].mutex(&path).lock().await?;
+    let old = guard.token();
+    guard.release().await?;
+    let guard = workers[1].mutex(&path).lock().await?;
+    ledger.append(guard.token(), "the last line".to_owned())?;
+    let refused = ledger.append(old, "too late".to_owned()).err().ok_or("the old token was taken")?;
+    println!("{}", ledger.lines.join("\n"));
+    println!("and what came too late was refused: {refused}");
+
+    drop(guard);
+    for worker in workers {
+        worker.close().await;
+    }
+    server.stop().await?;
+    Ok(())
+}
+
+#[cfg(test)]
+#[test]
+fn it_runs() {
+    main().expect("it ends well");
+}

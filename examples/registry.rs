@@ -1,0 +1,70 @@
+//! Who is there, each as the how-manieth: a dispatcher follows who joins and leaves, and a worker that was replaced is told apart from the one
+//! that replaced it.
+//!
+//! `cargo run --example registry` starts a server in this process, with its data in a temporary folder, and a client for each program.
+//! (`service_registry` shows the same from below, with a crash, and reads from memory.)
+//!
+//! What the registry promises: a member is there as long as its own clock says that it is certain (`certain_for`), and who comes and goes is
+//! told once and in order. What is told may be over when it is heard. What keeps out a worker that was replaced and does not know it is its epoch: the
+//! transaction here compares it.
+
+use leasehold_client_cache::{Client, Compare, MemberEvent, Members, Operation, Options, Path, Relation, Transaction};
+use leasehold_server::{Config, Server};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let server = Server::start(config).await?;
+    let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
+    let [dispatcher, one, two] = [connect("dispatcher").await?, connect("one").await?, connect("two").await?];
+
+    let path: Path = "/workers".parse()?;
+    let first = one.registry(&path).join("a", "10.0.0.1").await?;
+    let mut members = dispatcher.registry(&path).members().await?;
+    println!("there are: {}", members.now().map(|member| member.name.as_str()).collect::<Vec<_>>().join(", "));
+    assert!(two.registry(&path).join("a", "10.0.0.2").await.is_err(), "the name is taken");
+
+    let second = two.registry(&path).join("b", "10.0.0.2").await?;
+    say(&mut members).await?;
+    let old = first.epoch();
+    first.leave().await?;
+    say(&mut members).await?;
+    let again = two.registry(&path).join("a", "10.0.0.2").await?;
+    say(&mut members).await?;
+    assert!(again.epoch() > old, "epochs grow");
+
+    let (node, work): (Path, Path) = (path.child("a")?, "/work".parse()?);
+    let write = |epoch| {
+        let is_it = Compare::modify_revision(node.clone(), Relation::Equal, epoch);
+        Transaction::new().when(is_it).then(Operation::put(work.clone(), "done"))
+    };
+    assert!(!one.transaction(write(old)).await?.succeeded(), "it has been replaced");
+    assert!(two.transaction(write(again.epoch())).await?.succeeded(), "it is there");
+    println!("what was sent under epoch {old} changed nothing, under {} it did", again.epoch());
+
+    second.leave().await?;
+    again.leave().await?;
+    say(&mut members).await?;
+    say(&mut members).await?;
+    assert_eq!(members.now().count(), 0);
+    for client in [one, two, dispatcher] {
+        client.close().await;
+    }
+    server.stop().await?;
+    Ok(())
+}
+
+async fn say(members: &mut Members) -> Result<(), Box<dyn std::error::Error>> {
+    match members.next().await? {
+        MemberEvent::Joined(member) => println!("{} has joined as epoch {}", member.name, member.epoch),
+        MemberEvent::Left(member) => println!("{} has left, which was epoch {}", member.name, member.epoch),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[test]
+fn it_runs() {
+    main().expect("it ends well");
+}

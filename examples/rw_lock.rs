@@ -1,0 +1,61 @@
+//! Many read or one writes: a reader that finds something to be changed becomes the writer without letting another in between.
+//!
+//! `cargo run --example rw_lock` starts a server in this process, with its data in a temporary folder, and three clients of it.
+//!
+//! What the lock promises: while a guard is certain (`certain_for`), nobody writes who does not hold it alone, and nobody reads beside a writer. What
+//! only the token can: keep out what a writer sent before the end of its lock and what arrives after it. Here the write is a transaction that compares
+//! the token, and the one with a token that is over changes nothing.
+
+use leasehold_client_cache::{Client, Compare, Operation, Options, Path, Transaction, Wait};
+use leasehold_server::{Config, Server};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let server = Server::start(config).await?;
+    let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
+    let [one, two, three] = [connect("one").await?, connect("two").await?, connect("three").await?];
+
+    let path: Path = "/locks/stock".parse()?;
+    let stock: Path = "/stock".parse()?;
+    one.put(&stock, "3").await?;
+    let (first, second) = (one.rw_lock(&path).read().await?, two.rw_lock(&path).read().await?);
+    println!("two read, under tokens {} and {}", first.token(), second.token());
+    assert!(three.rw_lock(&path).try_write().await?.is_none(), "nobody writes meanwhile");
+
+    // The first wants to write; the second is told that it is in the way, and leaves.
+    let mut second = second;
+    let leaves = async {
+        second.wanted().await;
+        second.release().await
+    };
+    let (writer, left) = tokio::join!(first.upgrade(Wait::Forever), leaves);
+    let writer = writer.map_err(|(_, error)| error)?;
+    left?;
+    println!("one writes, under token {}", writer.token());
+    let sell =
+        |token| Transaction::new().when(Compare::held(path.clone(), token)).then(Operation::put(stock.clone(), "2"));
+    assert!(one.transaction(sell(writer.token())).await?.succeeded(), "the token is good");
+
+    let token = writer.token();
+    let reader = writer.downgrade().await?;
+    let other = three.rw_lock(&path).read().await?;
+    println!("two read again, under tokens {} and {}", reader.token(), other.token());
+    reader.release().await?;
+    other.release().await?;
+    assert!(!one.transaction(sell(token)).await?.succeeded(), "the token is good no more");
+    println!("what was sent under the token of a lock that is over changed nothing");
+
+    for client in [one, two, three] {
+        client.close().await;
+    }
+    server.stop().await?;
+    Ok(())
+}
+
+#[cfg(test)]
+#[test]
+fn it_runs() {
+    main().expect("it ends well");
+}
