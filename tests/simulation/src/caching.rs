@@ -176,8 +176,12 @@ impl World {
 
     /// A change that was made in memory at once, for all the world to see later, and came to this.
     fn kept(&mut self, place: usize, path: &Path, value: &Value, since: u64, outcome: Outcome) {
-        if !self.is_put_down_to_clocks(place) {
-            invariants::linearizability::set(&mut self.told, path, value, since, outcome, self.steps);
+        let now = self.steps;
+        if self.is_put_down_to_clocks(place) {
+            // It may have had the node to itself no longer: then it took effect when it was flushed.
+            invariants::linearizability::put(&mut self.told, path, value, (since, now), outcome);
+        } else {
+            invariants::linearizability::set(&mut self.told, path, value, since, outcome, now);
         }
     }
 

@@ -341,7 +341,7 @@ impl World {
             let held = match named {
                 // The holder's own. One that is sent again is known by its number.
                 None if matches!(write, Write::Flush { .. }) => {
-                    let id = WriteId(key.1.0 | 1 << 62);
+                    let id = WriteId(1 << 62 | key.0.0 << 32 | key.1.0);
                     self.oracle.once.sent((client.life, id), key, write)
                 }
                 Some((id, _)) => self.oracle.once.sent((client.life, *id), key, write),

@@ -47,7 +47,8 @@ pub(crate) fn wrote(told: &mut Told, write: &Write, span: Span, result: Option<&
     }
 }
 
-fn put(told: &mut Told, path: &Path, value: &[u8], span: Span, outcome: Outcome) {
+/// A value was put, at some time within the span.
+pub(crate) fn put(told: &mut Told, path: &Path, value: &[u8], span: Span, outcome: Outcome) {
     if let Some(key) = KEYS.into_iter().find(|key| path.as_str() == *key) {
         told.write(key, Some(value.to_vec()), span, outcome);
     }

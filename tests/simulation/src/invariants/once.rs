@@ -33,7 +33,9 @@ impl Once {
             return Err(format!("{key:?} was {first:?} and is now {write:?}"));
         }
         match self.keys.insert(name, key) {
-            Some(other) if other != key && self.misplaced.remove(&other) => {
+            // It was refused for want of a lease on the volume, in the log or by a leader that knew it before; so it must never take effect.
+            Some(other) if other != key && !self.effects.contains_key(&other) => {
+                self.misplaced.remove(&other);
                 self.never.insert(other);
                 Ok(())
             }
