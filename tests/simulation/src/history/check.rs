@@ -47,7 +47,7 @@ pub(super) fn revisions<K: Clone + Debug, V: Clone + Debug>(
     for (_, key, write) in placed {
         if let Some((key, late)) = last.filter(|(_, late)| late.span.0 > revised(write)) {
             let early = Operation::Write(write.clone());
-            return Err(Violation::Backwards { key: key.clone(), early, late: late.clone() });
+            return Err(Violation::Backwards { key: key.clone(), early, late: Box::new(late.clone()) });
         }
         if last.is_none_or(|(_, late)| write.span.0 > late.span.0) {
             last = Some((key, write));
@@ -99,6 +99,7 @@ fn versions<'a, K: Clone + Debug, V: Clone + Ord + Debug>(
     all.sort_by_key(|(revision, _, _)| *revision);
     if let Some(pair) = all.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         let (one, other) = (pair[0].1.clone(), pair[1].1.clone());
+        let (one, other) = (Box::new(one), Box::new(other));
         return Err(Violation::SameRevision { key: key.clone(), one, other });
     }
     let version = |(revision, write, reads)| Version { revision, write, reads, earliest: 0, latest: u64::MAX };
@@ -187,11 +188,11 @@ fn blame<K: Clone + Debug, V: Clone + Debug>(
     let key = key.clone();
     match (bound, ended) {
         (Some(Bound::Read(read)), ended) => missed(key, read, ended, later),
-        (Some(Bound::Write(late)), early) => Violation::Backwards { key, early, late: late.clone() },
+        (Some(Bound::Write(late)), early) => Violation::Backwards { key, early, late: Box::new(late.clone()) },
         // Nothing bounds the first moment.
         (None, Operation::Read(read)) => Violation::Unwritten { key, read },
         (None, Operation::Write(write)) => {
-            Violation::Backwards { key, early: Operation::Write(write.clone()), late: write }
+            Violation::Backwards { key, early: Operation::Write(write.clone()), late: Box::new(write) }
         }
     }
 }

@@ -152,9 +152,9 @@ pub enum Violation<K: Debug, V: Debug> {
         /// Of which key.
         key: K,
         /// One write.
-        one: Write<V>,
+        one: Box<Write<V>>,
         /// The other.
-        other: Write<V>,
+        other: Box<Write<V>>,
     },
     /// A write has a lower revision than one that had ended before it began, or than one that somebody had seen.
     #[error("revisions go back: {late:?} of {key:?} began after {early:?} had ended, and comes before it")]
@@ -164,7 +164,7 @@ pub enum Violation<K: Debug, V: Debug> {
         /// What had ended.
         early: Operation<V>,
         /// What began later.
-        late: Write<V>,
+        late: Box<Write<V>>,
     },
     /// The test wrote one value twice, so that nothing can be concluded.
     #[error("the value {value:?} was written to {key:?} twice by the test itself")]
