@@ -90,8 +90,6 @@ struct Core {
     carried: HashMap<u64, (Path, CancellationToken)>,
     /// What guards know of their holds.
     holds: HashMap<HoldId, (Path, HoldCell)>,
-    /// Those that are given back as soon as what was set under them has been flushed.
-    releasing: HashMap<HoldId, Path>,
     /// Who is told what happens.
     watches: HashMap<WatchId, watching::Teller>,
     last_id: u64,
@@ -148,7 +146,6 @@ impl Driver {
             keepers: HashMap::new(),
             carried: HashMap::new(),
             holds: HashMap::new(),
-            releasing: HashMap::new(),
             watches: HashMap::new(),
             last_id: 0,
             orders: None,
@@ -328,7 +325,7 @@ impl Driver {
             Effect::LeaseOver { id } => core.end_lease(id),
             Effect::HoldChanged { hold, status } => core.hold_changed(hold, status),
             Effect::HoldsOver { holds } => core.holds_over(holds, step),
-            Effect::CachingChanged { hold, status } => core.caching_changed(hold, status, step),
+            Effect::CachingChanged { hold, status } => core.caching_changed(hold, status),
             Effect::FlushLost { hold, value, may_be_there } => core.flush_lost(hold, value, may_be_there),
             Effect::CarriedGone { nodes } => core.end_carried(|path| nodes.contains(path)),
             Effect::Connection(connection) => {

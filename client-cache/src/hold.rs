@@ -110,8 +110,6 @@ pub struct Hold {
     kept: watch::Receiver<KeptStatus>,
     over: CancellationToken,
     is_given_back: bool,
-    /// The driver gives it back, later.
-    is_left_to_driver: bool,
 }
 
 impl Hold {
@@ -210,12 +208,6 @@ impl Hold {
         self.kept.clone()
     }
 
-    /// Nobody wants it any more: it is given back when what was set under it is flushed.
-    pub(crate) fn flush_and_give_back(mut self) {
-        self.is_left_to_driver = true;
-        self.client.driver().flush_and_give_back(self.path.clone(), self.id);
-    }
-
     fn lost_or(&self, error: WriteError) -> LockError {
         let is_not_found = matches!(&error, WriteError::Refused(Refusal::Write(WriteRefusal::HoldNotFound { .. })));
         if is_not_found { LockError::Lost { path: self.path.clone() } } else { LockError::Write(error) }
@@ -278,9 +270,6 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if self.is_left_to_driver {
-            return;
-        }
         self.client.driver().forget_hold(self.id);
         // One that is over has been given back.
         if !self.is_given_back && !self.over.is_cancelled() {
@@ -380,6 +369,6 @@ impl Hold {
     fn new(client: Client, path: Path, id: HoldId) -> Self {
         let cell = client.driver().hold_cell(id);
         let (status, kept, over) = (cell.status.subscribe(), cell.kept.subscribe(), cell.over.clone());
-        Self { client, path, id, status, kept, over, is_given_back: false, is_left_to_driver: false }
+        Self { client, path, id, status, kept, over, is_given_back: false }
     }
 }

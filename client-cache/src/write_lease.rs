@@ -15,7 +15,7 @@ use leasehold_protocol::{
     object::{Stat, Value},
     path::Path,
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::{runtime::Handle, sync::watch, time::Instant};
 
 use crate::{
     client::Client,
@@ -48,12 +48,13 @@ pub(crate) struct KeptStatus {
 ///
 /// # What it promises
 ///
-/// While [`get`](WriteLease::get) and [`set`](WriteLease::set) come from memory, nobody else has a copy of the node's value, and nobody's read or write of it is answered:
+/// While [`get`](WriteLease::get) and [`set`](WriteLease::set) come from memory, nobody else has a copy of the node's value, and nobody's read of it is answered, nor a write of it done:
 /// whoever wants it has this client asked for it. Then what was set is flushed, and the node is everybody's again; the next `get` or `set` waits for
-/// its turn and has it to itself once more. It is *held* all the time ([`Hold`]), so nobody who locks it comes between.
+/// its turn and has it to itself once more. It is *held* all the time ([`Hold`]), so nobody who locks it comes between; who writes it without locking it can, between
+/// a `get` and the `set` that follows, too.
 ///
 /// What was set is flushed (a) when somebody reads or writes the node, (b) by [`flush`](WriteLease::flush) and [`release`](WriteLease::release), (c) when a renewal of the lease is late, before it can
-/// end; dropping it flushes in the background. Until then it is in this process's memory only: **if the process dies, it is gone**, and nobody else has
+/// end; dropping it flushes in the background (closing the client does not). Until then it is in this process's memory only: **if the process dies, it is gone**, and nobody else has
 /// ever seen it. Only what `flush` or `release` have confirmed is as safe as any other write.
 ///
 /// If the lease ends by this client's clock, or the servers refuse what is flushed, that is never silent: the next call, or
@@ -70,6 +71,8 @@ pub struct WriteLease {
     kept: watch::Receiver<KeptStatus>,
     /// How many losses the application has been told of.
     lost_told: AtomicU64,
+    /// Where it is given back when it is dropped, wherever that is.
+    runtime: Handle,
 }
 
 impl Client {
@@ -82,7 +85,8 @@ impl Client {
     pub async fn write_lease(&self, path: &Path, options: LockOptions) -> Result<WriteLease, WriteLeaseError> {
         let options = LockOptions { mode: HoldMode::Exclusive, ..options };
         let hold = self.lock(path, options).await?;
-        let lease = WriteLease { kept: hold.kept(), hold: Some(hold), lost_told: AtomicU64::new(0) };
+        let (kept, lost_told, runtime) = (hold.kept(), AtomicU64::new(0), Handle::current());
+        let lease = WriteLease { hold: Some(hold), kept, lost_told, runtime };
         let after = options.timeout.unwrap_or(self.driver().options.timeout);
         lease.begin(Deadline::new(after)).await?;
         Ok(lease)
@@ -114,7 +118,8 @@ impl Deref for WriteLease {
 }
 
 impl WriteLease {
-    /// The node's value: what was [set](Self::set) last, or else what was there. From memory, unless somebody has asked for the node meanwhile.
+    /// The node's value: what was [set](Self::set) last, or else what was there. From memory, unless somebody has asked for the node meanwhile. If somebody has removed
+    /// it meanwhile it is made again, with an empty value.
     ///
     /// # Errors
     ///
@@ -135,8 +140,8 @@ impl WriteLease {
     ///
     /// # Errors
     ///
-    /// [`WriteLeaseError`]; [`WriteLeaseError::Lost`] hands back what was set *before*, once: this value was not set then. If the future is dropped it
-    /// was set or was not.
+    /// [`WriteLeaseError`]; [`WriteLeaseError::Lost`] hands back what was set last, once: what was set before, or this value if the lease ended this very
+    /// moment. If the future is dropped it was set or was not.
     pub async fn set(&self, value: impl Into<Value>) -> Result<(), WriteLeaseError> {
         let value = value.into();
         let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, ..Limits::default() };
@@ -158,6 +163,7 @@ impl WriteLease {
     ///
     /// [`WriteLeaseError`]. After [`WriteLeaseError::TimedOut`] it goes on in the background.
     pub async fn flush(&self) -> Result<Option<Stat>, WriteLeaseError> {
+        self.check_lost()?;
         let driver = self.client().driver();
         let wanted = driver.caching_status(self.id()).unwrap_or_default().changes;
         let is_flushed = || {
@@ -196,9 +202,14 @@ impl WriteLease {
     ///
     /// [`WriteLeaseError`]: it goes on in the background after [`WriteLeaseError::TimedOut`].
     pub async fn release(mut self) -> Result<(), WriteLeaseError> {
+        self.check_lost()?;
         let driver = self.client().driver();
-        driver.end_caching(self.id());
-        self.wait_until(self.deadline(), || !driver.is_caching(self.id())).await?;
+        let is_given_up = || {
+            // Again and again: it may be asked for just now.
+            driver.end_caching(self.id());
+            !driver.is_caching(self.id())
+        };
+        self.wait_until(self.deadline(), is_given_up).await?;
         if self.over().is_cancelled() {
             return Err(LockError::Lost { path: self.path().clone() }.into());
         }
@@ -221,6 +232,9 @@ impl WriteLease {
             }
             if self.over().is_cancelled() {
                 return Err(LockError::Lost { path: self.path().clone() }.into());
+            }
+            if Instant::now() >= deadline.at {
+                return Err(self.timed_out(deadline));
             }
             if driver.is_caching(self.id()) {
                 // It is asked for already, or about to be given up.
@@ -254,13 +268,19 @@ impl WriteLease {
         }
     }
 
-    /// Waits until it stands so, by what the rules say. What is told wakes it, and is looked at afterwards: nothing is missed.
+    /// Waits until it stands so, by what the rules say. What is told wakes it. What is lost meanwhile is an error, though somebody else has been told of
+    /// it: looking whether it stands so can be what brings it to light.
     async fn wait_until(&self, deadline: Deadline, stands: impl Fn() -> bool) -> Result<(), WriteLeaseError> {
         let (mut kept, over) = (self.kept.clone(), self.over());
+        let before = self.losses();
         loop {
             kept.mark_unchanged();
-            self.check_lost()?;
-            if stands() {
+            let stands = stands();
+            if let Some((number, lost)) = self.kept.borrow().lost.as_ref().filter(|(number, _)| *number > before) {
+                self.lost_told.fetch_max(*number, Relaxed);
+                return Err(WriteLeaseError::Lost(lost.clone()));
+            }
+            if stands {
                 return Ok(());
             }
             if over.is_cancelled() {
@@ -274,6 +294,11 @@ impl WriteLease {
                 () = over.cancelled() => {}
             }
         }
+    }
+
+    /// How many times something was lost.
+    fn losses(&self) -> u64 {
+        self.kept.borrow().lost.as_ref().map_or(0, |(number, _)| *number)
     }
 
     fn timed_out(&self, deadline: Deadline) -> WriteLeaseError {
@@ -296,9 +321,43 @@ impl WriteLease {
 
 impl Drop for WriteLease {
     fn drop(&mut self) {
-        // One that is over has been given back.
-        if let Some(hold) = self.hold.take_if(|hold| !hold.over().is_cancelled()) {
-            hold.flush_and_give_back();
+        let told = self.lost_told.load(Relaxed);
+        match self.hold.take() {
+            // The task keeps the client alive until it is done.
+            Some(hold) if !hold.over().is_cancelled() => {
+                self.runtime.spawn(give_back(hold, self.kept.clone(), told));
+            }
+            // One that is over has been given back.
+            _ => warn_of_loss(&self.kept, told),
         }
+    }
+}
+
+/// Has what was set flushed, and gives the hold back, for nobody who waits for it.
+async fn give_back(hold: Hold, mut kept: watch::Receiver<KeptStatus>, told: u64) {
+    let (over, id) = (hold.over(), hold.id());
+    loop {
+        kept.mark_unchanged();
+        hold.client().driver().end_caching(id);
+        if over.is_cancelled() || !hold.client().driver().is_caching(id) {
+            break;
+        }
+        tokio::select! {
+            _ = kept.changed() => {}
+            () = over.cancelled() => {}
+        }
+    }
+    warn_of_loss(&kept, told);
+    if !over.is_cancelled() {
+        // If nobody answers it ends with the client's lease.
+        let _ = hold.release().await;
+    }
+}
+
+/// What is lost of a write lease that nobody has any more can be told to nobody.
+fn warn_of_loss(kept: &watch::Receiver<KeptStatus>, told: u64) {
+    if let Some((_, lost)) = kept.borrow().lost.as_ref().filter(|(number, _)| *number > told) {
+        let (bytes, may_be_there) = (lost.value.len(), lost.may_be_there);
+        tracing::warn!(path = %lost.path, bytes, may_be_there, "what was set under a write lease that was dropped is lost");
     }
 }

@@ -86,7 +86,6 @@ impl Core {
         for hold in ids {
             let Some((path, cell)) = self.holds.remove(&hold) else { continue };
             cell.end();
-            self.releasing.remove(&hold);
             let write = WriteId(self.next_id());
             step.follow.push_back(Input::Write { write, change: Write::Unlock { path, hold } });
         }

@@ -1,15 +1,8 @@
 //! Write leases: what the application sets and reads under them, and what it is told of that.
 
-use leasehold_protocol::{
-    command::Write,
-    hold::CachingStatus,
-    holder::{Input, WriteId},
-    id::HoldId,
-    object::Value,
-    path::Path,
-};
+use leasehold_protocol::{hold::CachingStatus, holder::Input, id::HoldId, object::Value};
 
-use super::{Core, Driver, Step};
+use super::{Core, Driver};
 use crate::{clock, write_lease::LostChange};
 
 impl Driver {
@@ -48,43 +41,18 @@ impl Driver {
     pub(crate) fn end_caching(&self, hold: HoldId) {
         self.step(&mut self.core.lock(), Input::EndCaching(hold));
     }
-
-    /// Nobody wants the hold any more. It is given back when what was set under it has been flushed.
-    pub(crate) fn flush_and_give_back(&self, path: Path, hold: HoldId) {
-        let mut core = self.core.lock();
-        if core.holder.is_caching(hold) {
-            core.releasing.insert(hold, path);
-            self.step(&mut core, Input::EndCaching(hold));
-        } else {
-            core.holds.remove(&hold);
-            let write = WriteId(core.next_id());
-            self.step(&mut core, Input::Write { write, change: Write::Unlock { path, hold } });
-        }
-    }
 }
 
 impl Core {
     /// A write lease stands otherwise.
-    pub(super) fn caching_changed(&mut self, hold: HoldId, status: CachingStatus, step: &mut Step) {
+    pub(super) fn caching_changed(&mut self, hold: HoldId, status: CachingStatus) {
         if let Some((_, cell)) = self.holds.get(&hold) {
             cell.kept.send_modify(|kept| kept.status = status);
-        }
-        if !status.is_open
-            && status.flushed == status.changes
-            && let Some(path) = self.releasing.remove(&hold)
-        {
-            self.holds.remove(&hold);
-            let write = WriteId(self.next_id());
-            step.follow.push_back(Input::Write { write, change: Write::Unlock { path, hold } });
         }
     }
 
     /// What was set is not on the servers, and will not be.
     pub(super) fn flush_lost(&mut self, hold: HoldId, value: Value, may_be_there: bool) {
-        let bytes = value.len();
-        if let Some(path) = self.releasing.get(&hold) {
-            tracing::warn!(%path, bytes, may_be_there, "what was set under a write lease that was dropped is lost");
-        }
         let Some((path, cell)) = self.holds.get(&hold) else { return };
         let lost = LostChange { path: path.clone(), value, may_be_there };
         cell.kept.send_modify(|kept| {

@@ -80,6 +80,47 @@ async fn what_is_dropped_is_flushed_and_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_dropped_with_the_last_of_its_client_is_flushed_too() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let lease = own(&one).await;
+    set(&lease, "one").await;
+    drop(one);
+    drop(lease);
+    let next = own(&two).await;
+    assert_eq!(within(next.get()).await.unwrap(), "one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_dropped_while_it_is_asked_for_is_given_back() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    for _ in 0..20 {
+        let asked = tokio::spawn({
+            let one = one.clone();
+            async move { one.write_lease(&path("/a"), LockOptions::default()).await }
+        });
+        tokio::task::yield_now().await;
+        asked.abort();
+        let _ = asked.await;
+        within(own(&two).await.release()).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_says_that_it_has_failed_whoever_was_told_of_the_loss() {
+    let term = Duration::from_millis(400);
+    let mut server = Server::start(term).await;
+    let one = server.client().await;
+    let lease = own(&one).await;
+    set(&lease, "one").await;
+    server.stop().await;
+    let (flushed, lost) = tokio::join!(within(lease.flush()), within(lease.lost()));
+    assert_eq!(lost.value, "one");
+    assert!(matches!(&flushed, Err(WriteLeaseError::Lost(lost)) if lost.value == "one"), "{flushed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_waits_for_what_is_flushed_and_comes_after_it() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);

@@ -170,13 +170,19 @@ impl Holder {
     }
 
     /// What was asked for has been answered: the servers count it as a write lease, or do not, or not any more.
-    pub(super) fn asked_to_cache(&mut self, id: HoldId, data: Option<Data>) {
+    ///
+    /// If somebody has asked for the data since, it is given up at once: the consent that was given to that does not count for it.
+    pub(super) fn asked_to_cache(&mut self, id: HoldId, data: Option<Data>, stamp: Stamp) {
         let Some(caching) = self.caching_mut(id) else { return };
         let Some(Data { value, stat }) = data else { return self.forget_caching(id) };
         caching.value = value;
         caching.stage = Stage::Open;
         caching.status = CachingStatus { is_open: true, stat: Some(stat), changes: 0, flushed: 0 };
         self.tell_caching(id);
+        let object = self.holding.holds.get(&id).map(|own| Object::data(own.path.clone()));
+        if object.is_some_and(|object| self.recalls.overtook(&object, stamp)) {
+            self.end_caching(id);
+        }
     }
 
     /// Whether a recall asks for the data of write leases. They are given up; the consent waits for them. One that is only asked for is not

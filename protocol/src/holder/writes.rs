@@ -30,6 +30,9 @@ use crate::{
 /// outcomes that servers remember for a session. Writes beyond it wait until the lowest is answered.
 const WRITES_OUT_MAX: u64 = State::ANSWERS_MAX;
 
+/// So many of them are for what is flushed: writes that wait for a flush must not leave it without a number.
+const FLUSHES_OUT_MAX: u64 = 32;
+
 /// A write that has not been answered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Pending {
@@ -110,8 +113,10 @@ impl Writes {
 
     /// Gives a write its number, if it has none. False if it has to wait for one.
     fn number(&mut self, write: WriteId) -> bool {
-        let (has_room, next) = (self.room() > 0, self.next_sequence());
+        let (room, next) = (self.room(), self.next_sequence());
         let Some(pending) = self.pending.get_mut(&write) else { return false };
+        let is_flush = matches!(pending.change, Write::Flush { .. });
+        let has_room = room > if is_flush { 0 } else { FLUSHES_OUT_MAX };
         if pending.sequence.is_some() {
             return true;
         }
@@ -120,7 +125,10 @@ impl Writes {
             self.last = next;
             self.numbered.insert(next, write);
         } else {
-            self.backlog.push_back(write);
+            match is_flush {
+                true => self.backlog.push_front(write),
+                false => self.backlog.push_back(write),
+            }
         }
         has_room
     }
@@ -149,7 +157,11 @@ impl Writes {
 
     /// Those that need not wait for a number any more.
     fn take_backlog(&mut self) -> Vec<WriteId> {
-        let room = usize::try_from(self.room()).unwrap_or(usize::MAX);
+        let is_flush = |write: &WriteId| {
+            self.pending.get(write).is_some_and(|pending| matches!(pending.change, Write::Flush { .. }))
+        };
+        let kept = if self.backlog.front().is_some_and(is_flush) { 0 } else { FLUSHES_OUT_MAX };
+        let room = usize::try_from(self.room().saturating_sub(kept)).unwrap_or(usize::MAX);
         self.backlog.drain(..room.min(self.backlog.len())).collect()
     }
 
@@ -306,7 +318,7 @@ impl Holder {
         self.note_carried(&pending.change, &written);
         let lost = self.taken(&pending.change, &written, now);
         match &pending.change {
-            Write::Cache { hold, .. } => self.asked_to_cache(*hold, cached.map(|data| *data)),
+            Write::Cache { hold, .. } => self.asked_to_cache(*hold, cached.map(|data| *data), stamp),
             Write::HandOver { hold, .. } => self.forget_hold(*hold),
             _ => {}
         }
@@ -387,7 +399,7 @@ impl Holder {
         }
         let error = if is_unknown { WriteError::OutcomeUnknown } else { WriteError::Refused(refusal) };
         if let Write::Cache { hold, .. } = &pending.change {
-            self.asked_to_cache(*hold, None);
+            self.asked_to_cache(*hold, None, Stamp::default());
         }
         self.write_done(write, Err(error));
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     command::{LeaseKey, Write},
     id::{SessionId, Stamp},
-    message::Refusal,
+    message::{Consent, Refusal},
     object::{Object, ObjectSet},
     path::Path,
     planted::Bug,
@@ -18,10 +18,14 @@ use crate::{
 
 use super::{Effect, Lessor, StepContext, WaitingRead, Wanted, writing::Claim};
 
-/// The reads that wait, by the node that keeps them waiting.
+/// The reads that wait, by the first node that keeps them waiting.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Parked {
     reads: BTreeMap<Path, Vec<WaitingRead>>,
+    /// The nodes whose holders have been asked for them on behalf of a reader.
+    asked: BTreeSet<Path>,
+    /// Consents that came before what they are for had ended: they count when it has.
+    early: BTreeSet<(SessionId, Stamp)>,
 }
 
 impl Parked {
@@ -34,56 +38,72 @@ impl Parked {
         self.reads.into_values().flatten()
     }
 
-    /// What waits, waits for somebody.
+    /// What waits, waits for somebody who was asked.
     pub(super) fn check(&self, state: &State) -> Result<(), String> {
-        match self.reads.iter().find(|(path, reads)| reads.is_empty() || state.cached_by(path).is_none()) {
-            Some((path, _)) => Err(format!("reads wait for a write lease on {path} that is not there")),
+        if let Some(path) = self.asked.iter().find(|path| state.cached_by(path).is_none()) {
+            return Err(format!("a write lease on {path} is asked for that is not there"));
+        }
+        match self.reads.iter().find(|(path, reads)| reads.is_empty() || !self.asked.contains(*path)) {
+            Some((path, _)) => Err(format!("reads wait for a write lease on {path} that nobody has asked for")),
             None => Ok(()),
         }
     }
 }
 
 impl Lessor {
-    /// A node that is to be read whose data somebody keeps to itself.
-    pub(super) fn kept_from_reader<'a>(&self, wanted: &Wanted, state: &'a State) -> Option<&'a Path> {
-        if self.planted(Bug::ReadPastWriteLease) {
-            return None;
+    /// Whether somebody keeps data to itself that is to be read. Then the read waits, and each who does is asked for it: once, because a consent
+    /// counts only when that has ended.
+    pub(super) fn parks(&mut self, read: &WaitingRead, turn: &mut StepContext<'_>) -> bool {
+        let wanted = match &read.wanted {
+            Wanted::Object { object, .. } => ObjectSet::One(object.clone()),
+            Wanted::List { path, .. } => ObjectSet::Subtree(path.clone()),
+            Wanted::Now => return false,
+        };
+        let state = turn.state;
+        let mut kept = state.cached_in(&wanted).peekable();
+        let Some(first) = kept.peek().copied().filter(|_| !self.planted(Bug::ReadPastWriteLease)) else { return false };
+        self.parked.reads.entry(first.clone()).or_default().push(read.clone());
+        for path in kept {
+            let (Some((_, hold)), Some(epoch)) = (state.cached_by(path), self.epoch) else { continue };
+            if self.parked.asked.insert(path.clone()) {
+                let sets = vec![ObjectSet::One(Object::data(path.clone()))];
+                let (_, recall) = self.channel(hold.session).recall(hold.session, epoch, sets, turn.now);
+                turn.effects.extend(recall.map(Effect::Recall));
+            }
         }
-        match wanted {
-            Wanted::Object { object, .. } => state.first_cached(&ObjectSet::One(object.clone())),
-            Wanted::List { path, .. } => state.first_cached(&ObjectSet::Subtree(path.clone())),
-            Wanted::Now => None,
-        }
-    }
-
-    /// Lets a read wait, and asks the holder for what it keeps to itself. Once: its consent counts only when it has ended that.
-    pub(super) fn park(&mut self, path: &Path, read: WaitingRead, turn: &mut StepContext<'_>) {
-        let waiting = self.parked.reads.entry(path.clone()).or_default();
-        waiting.push(read);
-        if waiting.len() > 1 {
-            return;
-        }
-        let (Some((_, hold)), Some(epoch)) = (turn.state.cached_by(path), self.epoch) else { return };
-        let sets = vec![ObjectSet::One(Object::data(path.clone()))];
-        let (_, recall) = self.channel(hold.session).recall(hold.session, epoch, sets, turn.now);
-        turn.effects.extend(recall.map(Effect::Recall));
+        true
     }
 
     /// Holds on these nodes have changed: answers the reads that waited for one that is no write lease any more.
     pub(super) fn unpark(&mut self, paths: &BTreeSet<Path>, turn: &mut StepContext<'_>) {
-        if self.parked.reads.is_empty() {
+        let counts = |early: &&(SessionId, Stamp)| !self.still_keeps(early.0, early.1, turn.state);
+        let early: Vec<(SessionId, Stamp)> = self.parked.early.iter().filter(counts).copied().collect();
+        for (session, stamp) in early {
+            self.parked.early.remove(&(session, stamp));
+            self.consent(Consent { session, stamp }, turn);
+        }
+        if self.parked.asked.is_empty() {
             return;
         }
         for path in paths.iter().filter(|path| turn.state.cached_by(path).is_none()) {
+            self.parked.asked.remove(path);
             for read in self.parked.reads.remove(path).unwrap_or_default() {
                 self.answer_read(&read, turn);
             }
         }
     }
 
+    /// Takes note of a consent that does not count yet.
+    pub(super) fn note_early(&mut self, consent: Consent) {
+        self.parked.early.insert((consent.session, consent.stamp));
+    }
+
     /// Nobody waits any more for what the session wanted to read.
     pub(super) fn forget_parked(&mut self, session: SessionId, refusal: &Refusal, turn: &mut StepContext<'_>) {
         let mut gone = Vec::new();
+        if let Refusal::SessionGone { .. } = refusal {
+            self.parked.early.retain(|(other, _)| *other != session);
+        }
         self.parked.reads.retain(|_, reads| {
             gone.extend(reads.extract_if(.., |read| read.asker.session == session));
             !reads.is_empty()

@@ -134,7 +134,7 @@ impl Lessor {
     pub(super) fn consent(&mut self, consent: Consent, turn: &mut StepContext<'_>) {
         let Consent { session, stamp } = consent;
         if self.still_keeps(session, stamp, turn.state) {
-            return;
+            return self.note_early(consent);
         }
         let Some(recall) = self.channels.get_mut(&session).and_then(|channel| channel.consent(stamp)) else { return };
         for set in &recall.sets {
@@ -263,8 +263,8 @@ impl Lessor {
 
     pub(super) fn answer_read(&mut self, read: &WaitingRead, turn: &mut StepContext<'_>) {
         let WaitingRead { asker, wanted } = read;
-        if let Some(path) = self.kept_from_reader(wanted, turn.state) {
-            return self.park(path, read.clone(), turn);
+        if self.parks(read, turn) {
+            return;
         }
         let (object, known) = match wanted {
             Wanted::Object { object, known } => (object, known),

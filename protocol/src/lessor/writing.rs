@@ -144,12 +144,14 @@ impl Lessor {
             Some(Answered::Outcome(_)) => return None,
             Some(Answered::Never) => {}
         }
+        // What is flushed is waited for by others, and waits for nobody.
+        let is_flush = matches!(write, Write::Flush { .. });
         let got = self.writes.len();
-        if got >= WRITES_MAX {
+        if got >= WRITES_MAX && !is_flush {
             return Some(Refusal::Busy { what: "writes".to_owned(), got, most: WRITES_MAX });
         }
         let got = self.writes.bytes();
-        if got >= WRITES_BYTES_MAX {
+        if got >= WRITES_BYTES_MAX && !is_flush {
             return Some(Refusal::Busy { what: "bytes of writes".to_owned(), got, most: WRITES_BYTES_MAX });
         }
         let limits = &self.config.limits;

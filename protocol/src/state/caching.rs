@@ -38,12 +38,6 @@ impl State {
         own.into_iter().chain(below.into_iter().flatten()).map(|(path, _)| path)
     }
 
-    /// The first of them.
-    pub fn first_cached(&self, set: &ObjectSet) -> Option<&Path> {
-        let first = self.cached_in(set).next()?;
-        self.holds.caching.get_key_value(first).map(|(path, _)| path)
-    }
-
     /// The nodes that a write has to do with whose data somebody keeps to itself: that it changes, given these objects, or compares.
     pub fn kept_from(&self, write: &Write, sets: &[ObjectSet]) -> BTreeSet<Path> {
         let is_holders = matches!(write, Write::Cache { .. } | Write::Flush { .. });

@@ -32,7 +32,9 @@ impl State {
             !compare.holds(self.data(&compare.path).as_ref(), |token| self.is_held_under(&compare.path, token))
         });
         let (place, compare) = failed.next()?;
-        Some(FailedCompare { place: place_of(place), found: self.node(&compare.path).map(|node| node.stat()) })
+        // Of what somebody keeps to itself only the hold may be compared, and nothing is told.
+        let found = self.node(&compare.path).filter(|_| self.cached_by(&compare.path).is_none());
+        Some(FailedCompare { place: place_of(place), found: found.map(|node| node.stat()) })
     }
 
     /// The branch that the comparisons choose now.

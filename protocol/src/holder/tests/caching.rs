@@ -164,6 +164,17 @@ fn what_is_given_up_unchanged_says_so_and_brings_nothing() {
 }
 
 #[test]
+fn a_flush_has_a_number_though_writes_that_wait_for_it_have_all_others() {
+    let mut client = Client::caching();
+    client.set("one");
+    for write in 100..100 + crate::state::State::ANSWERS_MAX {
+        client.write(write, put("/a"));
+    }
+    let effects = client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
+    assert_eq!(flushes(&effects).map(|(_, body)| body), Some(flush(Some("one"), true)));
+}
+
+#[test]
 fn a_recall_before_the_answer_may_be_of_a_write_before_it() {
     let mut client = Client::holding();
     let effects = client.write(6, cache());
@@ -171,8 +182,20 @@ fn a_recall_before_the_answer_may_be_of_a_write_before_it() {
     let effects = client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
     assert!(effects.contains(&consent(45)), "else that write would wait for this request, and this for it");
     let data = Data { value: "old".into(), stat: stat(8) };
-    client.answer(ticket, done(Written::default(), 41, Some(data)));
+    client.answer(ticket, done(Written::default(), 46, Some(data)));
     assert_eq!(client.kept(), Some("old".into()));
+}
+
+#[test]
+fn a_recall_that_overtakes_the_answer_is_of_what_it_brings() {
+    let mut client = Client::holding();
+    let effects = client.write(6, cache());
+    let ticket = client.only(&effects).0;
+    client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
+    let data = Data { value: "old".into(), stat: stat(8) };
+    let effects = client.answer(ticket, done(Written::default(), 41, Some(data)));
+    assert_eq!(flushes(&effects).map(|(_, body)| body), Some(flush(None, true)));
+    assert_eq!(client.kept(), None);
 }
 
 #[test]

@@ -146,6 +146,31 @@ fn a_list_waits_for_all_that_is_kept_in_it() {
 }
 
 #[test]
+fn a_list_asks_all_who_keep_something_at_once_and_each_once() {
+    let mut world = World::new();
+    let writer = world.caching();
+    let other = world.session();
+    world.acquire(other, None);
+    world.write(other, put("/b", b"old"));
+    world.commit();
+    world.write(other, Write::Lock { path: path("/b"), mode: HoldMode::Exclusive, wait: false, delay: Duration::ZERO });
+    world.commit();
+    let (hold, token) = (HoldId(3), Token(4));
+    let seen = Stamp { epoch: world.state.epoch(), sequence: 1000 };
+    let write = Write::Cache { path: path("/b"), hold };
+    world.request(other, Body::Write { write, dropped: vec![ObjectSet::One(data("/b"))], seen });
+    world.commit();
+    let list = || Body::List { path: Path::root(), after: None, nodes_max: 10 };
+    let asked: Vec<_> = recalls(&world.ask(SessionId(0), list())).iter().map(|recall| recall.session).collect();
+    assert_eq!(asked, [writer, other]);
+    assert_eq!(world.ask(SessionId(0), list()), []);
+    let flush = Write::Flush { path: path("/b"), hold, token, value: None, ends: true };
+    world.write(other, flush);
+    assert_eq!(replies(&world.commit()).len(), 1, "the flush");
+    assert_eq!(replies(&world.flush(writer, None, true)).len(), 3, "the flush, and both lists");
+}
+
+#[test]
 fn a_write_waits_in_its_queue_and_what_is_flushed_passes_it() {
     let mut world = World::new();
     let writer = world.caching();
@@ -160,6 +185,19 @@ fn a_write_waits_in_its_queue_and_what_is_flushed_passes_it() {
     world.consent(&recall);
     assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
     assert!(world.state.node(&path("/a")).expect("it is there").value == Bytes::from_static(b"other's"));
+}
+
+#[test]
+fn a_consent_that_comes_too_early_counts_when_the_write_lease_is_over() {
+    let mut world = World::new();
+    let writer = world.caching();
+    let other = world.session();
+    let recall = the_recall(&world.write(other, put("/a", b"other's")));
+    world.consent(&recall);
+    assert_eq!(world.commit(), [], "it still keeps the data");
+    let effects = world.flush(writer, None, true);
+    let done = replies(&effects).iter().filter(|reply| matches!(reply.result, Ok(Answer::Written { .. }))).count();
+    assert_eq!(done, 2, "the flush, and what waited: {effects:?}");
 }
 
 #[test]
