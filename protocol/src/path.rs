@@ -12,9 +12,9 @@ use std::{
     fmt,
     hash::{BuildHasher, Hash, Hasher},
     str::FromStr,
-    sync::Arc,
 };
 
+use arcstr::ArcStr;
 use foldhash::fast::FixedState;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -24,13 +24,10 @@ pub const COMPONENT_MAX_BYTES: usize = 255;
 /// The longest path, in bytes.
 pub const PATH_MAX_BYTES: usize = 4096;
 
-/// The absolute path of a node. Cheap to clone.
-///
-/// It carries a hash code of its text, so that looking it up in a cache need not touch the text.
+/// The absolute path of a node. Cheap to clone, and one word: a server keeps several for each lease, and there may be millions.
 #[derive(Clone)]
 pub struct Path {
-    text: Arc<str>,
-    code: u64,
+    text: ArcStr,
 }
 
 /// Why a text is not a path.
@@ -81,7 +78,7 @@ pub enum PathError {
 impl Path {
     /// The root, `/`.
     pub fn root() -> Self {
-        Self::of("/")
+        Self { text: arcstr::literal!("/") }
     }
 
     /// Parses an absolute path.
@@ -107,12 +104,12 @@ impl Path {
     }
 
     fn of(text: &str) -> Self {
-        Self { text: Arc::from(text), code: FixedState::default().hash_one(text) }
+        Self { text: ArcStr::from(text) }
     }
 
     /// A hash code of the text: the same for equal paths in one process, and of no meaning beyond it.
     pub fn code(&self) -> u64 {
-        self.code
+        FixedState::default().hash_one(self.as_str())
     }
 
     /// The path as text.
@@ -226,7 +223,7 @@ fn check_component(path: &str, component: &str, at: usize) -> Result<(), PathErr
 
 impl PartialEq for Path {
     fn eq(&self, other: &Self) -> bool {
-        self.code == other.code && (Arc::ptr_eq(&self.text, &other.text) || self.text == other.text)
+        self.text == other.text
     }
 }
 
@@ -240,7 +237,7 @@ impl PartialOrd for Path {
 
 impl Ord for Path {
     fn cmp(&self, other: &Self) -> Ordering {
-        if Arc::ptr_eq(&self.text, &other.text) { Ordering::Equal } else { self.text.cmp(&other.text) }
+        if ArcStr::ptr_eq(&self.text, &other.text) { Ordering::Equal } else { self.text.cmp(&other.text) }
     }
 }
 
