@@ -67,6 +67,24 @@ time! {
     ClusterTime
 }
 
+/// A length of time in whole microseconds, the greatest there is if it is longer: half the size of a [`Duration`], for what there may be
+/// millions of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(crate) struct Span(u64);
+
+impl Span {
+    pub(crate) const fn duration(self) -> Duration {
+        Duration::from_micros(self.0)
+    }
+}
+
+impl From<Duration> for Span {
+    /// What is left of a microsecond is cut off.
+    fn from(span: Duration) -> Self {
+        Self(micros(span))
+    }
+}
+
 fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

@@ -15,17 +15,65 @@ use crate::{
     time::ClusterTime,
 };
 
-/// One lease as its leader sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// One lease as its leader sees it. There may be millions.
+#[derive(Debug, Clone)]
 pub(super) struct End {
     pub(super) incarnation: Incarnation,
     /// No promise that was made reaches further. Never lowered within the epoch.
     pub(super) end: ClusterTime,
-    /// When it was last renewed, if that was after the last tick.
-    renewed: Option<ClusterTime>,
+    /// When it was last renewed; nothing if it never was.
+    renewed: ClusterTime,
+    signs: Signs,
     /// Its end was proposed: it is not renewed any more (T5).
     pub(super) is_ending: bool,
-    seen: Untold<Option<ClusterTime>>,
+}
+
+/// Whether a lease was renewed, as far as this leader knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Signs {
+    Never,
+    /// The last time since the last tick, which is to be told of it.
+    Untold,
+    /// Not since then: when it was is remembered for people only.
+    Told,
+}
+
+impl End {
+    /// When it was last renewed.
+    fn seen(&self) -> Option<ClusterTime> {
+        (self.signs != Signs::Never).then_some(self.renewed)
+    }
+
+    /// When it was last renewed, if that was after the last tick.
+    fn untold(&self) -> Option<ClusterTime> {
+        (self.signs == Signs::Untold).then_some(self.renewed)
+    }
+
+    /// The same; it counts as told from now on.
+    fn tell(&mut self) -> Option<ClusterTime> {
+        let untold = self.untold()?;
+        self.signs = Signs::Told;
+        Some(untold)
+    }
+
+    /// What steps depend on.
+    fn known(&self) -> (Incarnation, ClusterTime, Option<ClusterTime>, bool) {
+        (self.incarnation, self.end, self.untold(), self.is_ending)
+    }
+}
+
+impl PartialEq for End {
+    fn eq(&self, other: &Self) -> bool {
+        self.known() == other.known()
+    }
+}
+
+impl Eq for End {}
+
+impl Hash for End {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.known().hash(state);
+    }
 }
 
 /// What is remembered for people only. No step depends on it, so that two lessors that differ in nothing else are the same.
@@ -54,7 +102,7 @@ pub(super) struct Ends {
     /// A time not after the one at which the lease can be ended. Put right when it comes up, so that a renewal does not
     /// have to move it.
     queue: BTreeSet<(ClusterTime, LeaseKey)>,
-    /// Leases that were renewed since the last tick.
+    /// Leases of which the next tick is to tell.
     renewed: BTreeSet<LeaseKey>,
     /// The renewals of key leases in the tick that is on its way.
     ticking: Vec<Renewal>,
@@ -68,7 +116,7 @@ impl Ends {
     pub(super) fn from_horizons(state: &State, planted: Planted) -> Self {
         let mut ends = Self { planted, ..Self::default() };
         for (key, lease) in state.leases() {
-            let extra = if planted.has(Bug::EndsBeginAnew) { lease.term } else { Duration::ZERO };
+            let extra = if planted.has(Bug::EndsBeginAnew) { lease.term() } else { Duration::ZERO };
             ends.insert(key.clone(), lease.incarnation, lease.horizon.after(extra));
         }
         ends
@@ -77,14 +125,15 @@ impl Ends {
     pub(super) fn insert(&mut self, key: LeaseKey, incarnation: Incarnation, end: ClusterTime) {
         self.queue.insert((end, key.clone()));
         self.renewed.remove(&key);
-        self.ends.insert(key, End { incarnation, end, renewed: None, is_ending: false, seen: Untold(None) });
+        let new = End { incarnation, end, renewed: ClusterTime::ZERO, signs: Signs::Never, is_ending: false };
+        self.ends.insert(key, new);
     }
 
     pub(super) fn remove(&mut self, key: &LeaseKey) {
         let removed = self.ends.remove(key);
         self.renewed.remove(key);
         let carries = matches!(key, LeaseKey::Volume(..) | LeaseKey::Key(_));
-        if let Some(seen) = removed.and_then(|end| end.seen.0).filter(|_| carries) {
+        if let Some(seen) = removed.and_then(|end| end.seen()).filter(|_| carries) {
             self.departed.0.push_back((key.clone(), seen));
             if self.departed.0.len() > DEPARTED_MAX {
                 self.departed.0.pop_front();
@@ -95,7 +144,7 @@ impl Ends {
     /// When the lease was last renewed, if that is known; also of one that has gone lately. For people.
     pub(super) fn seen(&self, key: &LeaseKey) -> Option<ClusterTime> {
         let departed = || self.departed.0.iter().rev().find(|(gone, _)| gone == key).map(|(_, seen)| *seen);
-        self.ends.get(key).and_then(|end| end.seen.0).or_else(departed)
+        self.ends.get(key).and_then(End::seen).or_else(departed)
     }
 
     pub(super) fn get(&self, key: &LeaseKey) -> Option<&End> {
@@ -126,9 +175,9 @@ impl Ends {
             if is_promised && (lease.end < now.after(span) || self.planted.has(Bug::EndLowered)) {
                 lease.end = now.after(span);
             }
-            lease.renewed = Some(now);
-            lease.seen = Untold(Some(now));
-            if !self.renewed.contains(key) {
+            lease.renewed = now;
+            if lease.signs != Signs::Untold {
+                lease.signs = Signs::Untold;
                 self.renewed.insert(key.clone());
             }
         }
@@ -143,7 +192,7 @@ impl Ends {
             && let Some(lease) = self.renewed.pop_first()
         {
             if let Some(end) = self.ends.get_mut(&lease)
-                && let Some(at) = end.renewed.take()
+                && let Some(at) = end.tell()
             {
                 bytes += lease.weight();
                 renewals.push(Renewal { lease, incarnation: end.incarnation, at });
@@ -161,7 +210,7 @@ impl Ends {
             let lease = state.lease(&key).filter(|lease| lease.incarnation == incarnation);
             let end = self.ends.get_mut(&key).filter(|end| end.incarnation == incarnation && !end.is_ending);
             if let (Some(lease), Some(end)) = (lease, end) {
-                end.end = end.end.max(at.after(lease.term).min(lease.horizon));
+                end.end = end.end.max(at.after(lease.term()).min(lease.horizon));
             }
         }
     }
@@ -188,6 +237,7 @@ impl Ends {
                 self.queue.insert((over, key));
             } else if may_end(&key) {
                 lease.is_ending = true;
+                lease.tell();
                 self.renewed.remove(&key);
                 found = Some((key, lease.incarnation));
             } else {

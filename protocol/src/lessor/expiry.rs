@@ -86,7 +86,7 @@ impl Lessor {
 /// counts its term on a clock of his own, and the margin is what that can be apart over a term and a tick, and a little more.
 pub(super) fn margin(key: &LeaseKey, state: &State, drift: DriftAllowance) -> Duration {
     match (key, state.lease(key)) {
-        (LeaseKey::Key(_), Some(lease)) => drift.over(lease.term.saturating_add(state.tick())) * 2 + KEY_MARGIN_MIN,
+        (LeaseKey::Key(_), Some(lease)) => drift.over(lease.term().saturating_add(state.tick())) * 2 + KEY_MARGIN_MIN,
         _ => state.margin(key),
     }
 }

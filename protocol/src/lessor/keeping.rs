@@ -43,13 +43,13 @@ impl Lessor {
             incarnation.is_none_or(|meant| meant == found) || self.planted(Bug::RenewalWithoutIncarnation)
         };
         let found = turn.state.lease(&key).filter(|lease| is_meant(lease.incarnation));
-        let ttl = found.map(|lease| lease.term).unwrap_or_default();
+        let ttl = found.map(|lease| lease.term()).unwrap_or_default();
         let named = found.map(|lease| lease.incarnation).or(incarnation).unwrap_or_default();
         let is_live = self.ends.get(&key).is_some_and(|end| !end.is_ending || self.planted(Bug::EndingLeaseRenewed));
         let lease = found.filter(|_| is_live);
         let span = lease.and_then(|lease| {
             let promising = self.clock.promising(turn.now)?;
-            Some(lease.term.min(lease.horizon.since(promising)))
+            Some(lease.term().min(lease.horizon.since(promising)))
         });
         if let Some(span) = span {
             let ending = self.clock.ending();
@@ -91,6 +91,6 @@ impl Lessor {
     fn info(&self, id: LeaseId, lease: &Lease) -> LeaseInfo {
         let end = self.ends.get(&LeaseKey::Key(id)).filter(|end| end.incarnation == lease.incarnation);
         let remaining = end.map_or(Duration::ZERO, |end| end.end.since(self.clock.ending()));
-        LeaseInfo { id, ttl: lease.term, remaining, keys: Vec::new() }
+        LeaseInfo { id, ttl: lease.term(), remaining, keys: Vec::new() }
     }
 }

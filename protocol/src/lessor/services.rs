@@ -47,7 +47,7 @@ impl Lessor {
         let lease = state.lease(&key).filter(|lease| lease.incarnation == incarnation);
         let end = self.ends.get(&key).filter(|end| end.incarnation == incarnation);
         let remaining = end.map_or(Duration::ZERO, |end| end.end.since(self.clock.ending()));
-        let is_in_time = lease.is_some_and(|lease| remaining >= lease.term / LEFT_IN_TIME);
+        let is_in_time = lease.is_some_and(|lease| remaining >= lease.term() / LEFT_IN_TIME);
         let standing = if is_in_time { Standing::Live } else { Standing::Jeopardy };
         let info = self.info_of(path, stat.owner, state);
         Some(ServiceInfo { registered: Some(stat.modify_revision), standing, remaining, ..info })

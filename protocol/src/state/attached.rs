@@ -34,6 +34,12 @@ use crate::{
 /// The most nodes that one entry takes out of memory.
 pub(super) const BURIED_PER_ENTRY: usize = 1024;
 
+/// With more nodes, a lease ends with a change of its own.
+const FEW_NODES: u64 = 16;
+
+/// The most nodes of several leases that go with one change: with the longest paths it can still be told.
+const NODES_PER_CHANGE: u64 = 1024;
+
 /// The lease that a node goes with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attachment {
@@ -60,6 +66,13 @@ pub(super) struct Attached {
     nodes: BTreeSet<(Incarnation, Path)>,
     /// The leases that have ended and whose nodes are still there.
     orphaned: BTreeSet<Incarnation>,
+}
+
+/// Nodes that go with one change: the leases that carried them, and the lists of children that they are in, with how many of each.
+#[derive(Debug, Default)]
+struct Removal {
+    leases: Vec<(Incarnation, Reason)>,
+    lists: BTreeMap<Path, u64>,
 }
 
 impl Attached {
@@ -157,7 +170,7 @@ impl State {
                 _ => WriteRefusal::NoVolumeLease { path: path.clone(), volume: self.volume_of(path).0.clone() },
             });
         };
-        let has_children = self.node(path).is_some_and(|node| node.child_count > 0);
+        let has_children = self.node(path).is_some_and(|node| node.child_count() > 0);
         if has_children || path.is_root() || self.volumes.contains_key(path) {
             return Err(WriteRefusal::NotALeaf { path: path.clone() });
         }
@@ -230,33 +243,68 @@ impl State {
         }
     }
 
-    /// Removes what went with these leases, which have ended: each with a change of its own.
+    /// Removes what went with these leases, which have ended. Leases whose few nodes are all in one list of children go with one change:
+    /// the end of a whole registry is a few of them, for the history, the disk and all who watch. Each other has a change of its own.
     pub(super) fn remove_orphans(&mut self, leases: &[Incarnation], touched: &mut BTreeSet<RowKey>) -> Outcome {
-        let mut nodes = 0;
+        let mut together: BTreeMap<Path, Removal> = BTreeMap::new();
+        let mut removed = 0;
         for incarnation in leases {
-            if self.attached.orphaned.contains(incarnation) {
-                let is_closed = self.meta.closed.contains(incarnation);
-                let reason = if is_closed { Reason::Revoked } else { Reason::Expired };
-                nodes += self.remove_carried(*incarnation, reason, touched);
+            let Some(reason) = self.take_orphan(*incarnation) else { continue };
+            let Some((list, nodes)) = self.few_carried(*incarnation) else {
+                removed += self.remove_carried(self.removal(*incarnation, reason), touched);
+                continue;
+            };
+            let removal = together.entry(list.clone()).or_default();
+            if removal.lists.get(&list).is_some_and(|others| others + nodes > NODES_PER_CHANGE) {
+                removed += self.remove_carried(std::mem::take(removal), touched);
             }
+            removal.leases.push((*incarnation, reason));
+            *removal.lists.entry(list).or_default() += nodes;
         }
-        Outcome::Removed { nodes }
+        for removal in together.into_values() {
+            removed += self.remove_carried(removal, touched);
+        }
+        Outcome::Removed { nodes: removed }
     }
 
-    /// Removes the nodes of a lease that has ended, with one change. Returns how many there were.
-    pub(super) fn remove_carried(
-        &mut self,
-        incarnation: Incarnation,
-        reason: Reason,
-        touched: &mut BTreeSet<RowKey>,
-    ) -> u64 {
-        let lists = self.lists_carried(incarnation);
-        self.attached.orphaned.remove(&incarnation);
-        self.meta.closed.remove(&incarnation);
+    /// Removes the nodes of a lease that was revoked, with one change. Returns how many there were.
+    pub(super) fn remove_revoked(&mut self, incarnation: Incarnation, touched: &mut BTreeSet<RowKey>) -> u64 {
+        self.take_orphan(incarnation);
+        self.remove_carried(self.removal(incarnation, Reason::Revoked), touched)
+    }
+
+    /// The lease is an orphan no more, if it was one. Why its nodes go.
+    fn take_orphan(&mut self, incarnation: Incarnation) -> Option<Reason> {
+        let is_closed = self.meta.closed.remove(&incarnation);
+        let was_orphan = self.attached.orphaned.remove(&incarnation);
+        was_orphan.then_some(if is_closed { Reason::Revoked } else { Reason::Expired })
+    }
+
+    /// The removal of all that a lease carries.
+    fn removal(&self, incarnation: Incarnation, reason: Reason) -> Removal {
+        Removal { leases: vec![(incarnation, reason)], lists: self.lists_carried(incarnation) }
+    }
+
+    /// The one list that the nodes of a lease are in, and how many they are, if they are few.
+    fn few_carried(&self, incarnation: Incarnation) -> Option<(Path, u64)> {
+        let mut nodes = self.carried(incarnation);
+        let list = nodes.next()?.parent()?;
+        let mut count = 1;
+        for path in nodes {
+            if count == FEW_NODES || !list.is_parent_of(path) {
+                return None;
+            }
+            count += 1;
+        }
+        Some((list, count))
+    }
+
+    /// Removes nodes whose leases have ended, with one change. Returns how many there were.
+    fn remove_carried(&mut self, Removal { leases, lists }: Removal, touched: &mut BTreeSet<RowKey>) -> u64 {
         if lists.is_empty() {
             return 0;
         }
-        let sets = self.sets_carried(incarnation, &lists);
+        let sets = self.sets_carried(&leases, &lists);
         let revision = self.meta.revision.next();
         self.meta.revision = revision;
         for (parent, gone) in &lists {
@@ -265,23 +313,25 @@ impl State {
                 touched.insert(RowKey::Node(parent.clone()));
             }
         }
-        let mut gone: Vec<Path> = self.carried(incarnation).cloned().collect();
-        while let Some(path) = gone.pop() {
-            self.note_event(path, EventKind::Delete, reason);
+        for (incarnation, reason) in leases {
+            let mut gone: Vec<Path> = self.carried(incarnation).cloned().collect();
+            while let Some(path) = gone.pop() {
+                self.note_event(path, EventKind::Delete, reason);
+            }
+            self.meta.gone.insert(incarnation);
         }
-        self.meta.gone.insert(incarnation);
         self.note_change(sets, touched);
         lists.values().sum()
     }
 
     /// What the removal changes; of many nodes, the subtree that they all lie in.
-    fn sets_carried(&self, incarnation: Incarnation, lists: &BTreeMap<Path, u64>) -> Vec<ObjectSet> {
-        let count = self.carried(incarnation).take(SETS_MAX).count() * 2 + lists.len();
+    fn sets_carried(&self, leases: &[(Incarnation, Reason)], lists: &BTreeMap<Path, u64>) -> Vec<ObjectSet> {
+        let nodes = || leases.iter().flat_map(|(lease, _)| self.carried(*lease));
+        let count = nodes().take(SETS_MAX).count() * 2 + lists.len();
         if count > SETS_MAX {
             return vec![ObjectSet::Subtree(Path::common(lists.keys()))];
         }
-        let own =
-            self.carried(incarnation).flat_map(|path| [Object::data(path.clone()), Object::children(path.clone())]);
+        let own = nodes().flat_map(|path| [Object::data(path.clone()), Object::children(path.clone())]);
         own.chain(lists.keys().cloned().map(Object::children)).map(ObjectSet::One).collect()
     }
 
@@ -321,7 +371,7 @@ impl State {
         }
         for (path, node) in &self.nodes {
             let Some(to) = &node.attachment else { continue };
-            if node.child_count > 0 || path.is_root() || self.volumes.contains_key(path) {
+            if node.child_count() > 0 || path.is_root() || self.volumes.contains_key(path) {
                 return Err(format!("node {path} goes with {:?} and is no leaf, or a volume", to.lease));
             }
             let lease = self.leases.get(&to.lease).filter(|lease| lease.incarnation == to.incarnation);

@@ -49,15 +49,18 @@ impl State {
         }
         for (path, node) in there() {
             let children = counts.get(path.as_str()).copied().unwrap_or_default();
-            let got = node.child_count;
+            let got = node.child_count();
             expect(got == children, || format!("node {path} counts {got} children: expected {children}"))?;
             let in_order = node.create_revision <= node.modify_revision
-                && node.create_revision <= node.children_revision
-                && node.modify_revision.max(node.children_revision) <= self.meta.revision;
+                && node.create_revision <= node.children_revision()
+                && node.modify_revision.max(node.children_revision()) <= self.meta.revision;
             expect(in_order, || {
                 format!(
                     "node {path} was made at {}, changed at {} and its children at {}: expected at most {}, making first",
-                    node.create_revision, node.modify_revision, node.children_revision, self.meta.revision
+                    node.create_revision,
+                    node.modify_revision,
+                    node.children_revision(),
+                    self.meta.revision
                 )
             })?;
             // Each change of either has a revision of its own.
@@ -66,9 +69,9 @@ impl State {
                 format!("node {path} has version {}: expected 1 to {newest}", node.version)
             })?;
             // One change may bring many children.
-            let (least, newest) = (children.min(1), 1 + (node.children_revision.0 - node.create_revision.0));
-            expect((least..=newest).contains(&node.children_version), || {
-                format!("node {path} has children version {}: expected {least} to {newest}", node.children_version)
+            let (least, newest) = (children.min(1), 1 + (node.children_revision().0 - node.create_revision.0));
+            expect((least..=newest).contains(&node.children_version()), || {
+                format!("node {path} has children version {}: expected {least} to {newest}", node.children_version())
             })?;
         }
         Ok(())

@@ -16,7 +16,7 @@ use crate::{
     id::{Incarnation, LeaseId, Revision, SessionId},
     path::Path,
     planted::Bug,
-    time::ClusterTime,
+    time::{ClusterTime, Span},
 };
 
 /// One replicated lease.
@@ -24,16 +24,26 @@ use crate::{
 pub struct Lease {
     /// Which of the leases that there have been.
     pub incarnation: Incarnation,
-    /// How long it is promised for, as of its grant or its last renewal.
-    pub term: Duration,
+    term: Span,
     /// No promise goes beyond this. Never moves backwards.
     pub horizon: ClusterTime,
+    margin: Span,
+    /// The last change that attached a node to it. 0 if none ever did.
+    pub attached_at: Revision,
+}
+
+impl Lease {
+    /// How long it is promised for, as of its grant or its last renewal.
+    pub fn term(&self) -> Duration {
+        self.term.duration()
+    }
+
     /// The greatest skew margin that its volume has had since it was granted: what was promised under a longer term is
     /// waited for with the margin that went with that (T3). Zero for sessions and delays, whose end makes nothing unsafe, and for key
     /// leases, whose margin follows from their term and the drift that the cluster allows for.
-    pub margin: Duration,
-    /// The last change that attached a node to it. 0 if none ever did.
-    pub attached_at: Revision,
+    pub fn margin(&self) -> Duration {
+        self.margin.duration()
+    }
 }
 
 impl State {
@@ -70,12 +80,12 @@ impl State {
 
     /// What the server waits beyond a lease's end before it counts it as over (T3). Zero for one that is gone.
     pub fn margin(&self, key: &LeaseKey) -> Duration {
-        self.lease(key).map_or(Duration::ZERO, |lease| lease.margin)
+        self.lease(key).map_or(Duration::ZERO, Lease::margin)
     }
 
     /// The volume's settings have changed: leases on it keep the greater margin.
     pub(super) fn widen_margins(&mut self, top: &Path, margin: Duration, touched: &mut BTreeSet<RowKey>) {
-        let narrows = self.mistake.is(Bug::MarginMadeSmaller);
+        let (narrows, margin) = (self.mistake.is(Bug::MarginMadeSmaller), Span::from(margin));
         for (key, lease) in &mut self.leases {
             let is_on_volume = matches!(key, LeaseKey::Volume(_, volume) if volume == top);
             if is_on_volume && (lease.margin < margin || narrows) {
@@ -93,7 +103,9 @@ impl State {
             LeaseKey::Session(_) | LeaseKey::Key(_) | LeaseKey::Delay(_) => Duration::ZERO,
             LeaseKey::Volume(_, top) => self.volume_of(top).1.settings.skew_margin(),
         };
-        let lease = Lease { incarnation, term, horizon: self.horizon_from_now(term), margin, attached_at: Revision(0) };
+        let horizon = self.horizon_from_now(term);
+        let (term, margin) = (Span::from(term), Span::from(margin));
+        let lease = Lease { incarnation, term, horizon, margin, attached_at: Revision(0) };
         touched.insert(RowKey::Lease(key.clone()));
         self.leases.insert(key, lease.clone());
         lease
@@ -177,7 +189,7 @@ impl State {
                 continue;
             };
             let horizon = if goes_back { bound } else { lease.horizon.max(bound) };
-            let moved = Lease { term, horizon, ..*lease };
+            let moved = Lease { term: term.into(), horizon, ..*lease };
             if *lease != moved {
                 *lease = moved;
                 touched.insert(RowKey::Lease(key.clone()));
@@ -190,7 +202,7 @@ impl State {
         match key {
             LeaseKey::Session(_) => Self::SESSION_TERM,
             LeaseKey::Volume(_, top) => self.volume_of(top).1.settings.term(),
-            LeaseKey::Key(_) | LeaseKey::Delay(_) => self.lease(key).map_or(Duration::ZERO, |lease| lease.term),
+            LeaseKey::Key(_) | LeaseKey::Delay(_) => self.lease(key).map_or(Duration::ZERO, Lease::term),
         }
     }
 
@@ -285,9 +297,9 @@ mod tests {
         let key = on_volume(session, "/");
         let lease = Lease {
             incarnation: Incarnation(2),
-            term: Duration::from_secs(10),
+            term: Duration::from_secs(10).into(),
             horizon: seconds(111),
-            margin: VolumeSettings::DEFAULT.skew_margin(),
+            margin: VolumeSettings::DEFAULT.skew_margin().into(),
             attached_at: Revision(0),
         };
         assert_eq!(fixture.state.lease(&key), Some(&lease));
@@ -373,16 +385,16 @@ mod tests {
         let key = on_volume(session, "/");
         let longer = Write::SetVolume { path: path("/"), settings: settings(Duration::from_secs(30)) };
         fixture.write(session, longer).expect("a volume");
-        assert_eq!(fixture.state.lease(&key).expect("it stays").term, Duration::from_secs(10));
+        assert_eq!(fixture.state.lease(&key).expect("it stays").term(), Duration::from_secs(10));
         let renewals =
             vec![renewal(&fixture, &key, seconds(5)), renewal(&fixture, &LeaseKey::Session(session), seconds(5))];
         fixture.time = seconds(5);
         tick(&mut fixture, renewals);
         let expected = Lease {
             incarnation: Incarnation(2),
-            term: Duration::from_secs(30),
+            term: Duration::from_secs(30).into(),
             horizon: seconds(38),
-            margin: Duration::from_secs(1),
+            margin: Duration::from_secs(1).into(),
             attached_at: Revision(0),
         };
         assert_eq!(fixture.state.lease(&key), Some(&expected));

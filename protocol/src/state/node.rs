@@ -28,14 +28,18 @@ pub struct Node {
     pub modify_revision: Revision,
     /// How many times the value was written since the node was made; 1 for a new node.
     pub version: u64,
-    /// How many changes made a child come or go since the node was made.
-    pub children_version: u64,
-    /// The last change of the list of children: a child came or went, or the node was made.
-    pub children_revision: Revision,
-    /// How many children there are.
-    pub child_count: u64,
+    /// None before the first child came.
+    children: Option<Box<ChildList>>,
     /// The lease that the node goes with, for a node that does.
     pub attachment: Option<Box<Attachment>>,
+}
+
+/// The list of a node's children, without their names. Most nodes never have one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+struct ChildList {
+    count: u64,
+    version: u64,
+    revision: Revision,
 }
 
 impl Node {
@@ -46,11 +50,28 @@ impl Node {
             create_revision: revision,
             modify_revision: revision,
             version: 1,
-            children_version: 0,
-            children_revision: revision,
-            child_count: 0,
+            children: None,
             attachment: None,
         }
+    }
+
+    pub(super) fn going_with(self, attachment: Option<Attachment>) -> Self {
+        Self { attachment: attachment.map(Box::new), ..self }
+    }
+
+    /// How many children there are.
+    pub fn child_count(&self) -> u64 {
+        self.children.as_ref().map_or(0, |children| children.count)
+    }
+
+    /// How many changes made a child come or go since the node was made.
+    pub fn children_version(&self) -> u64 {
+        self.children.as_ref().map_or(0, |children| children.version)
+    }
+
+    /// The last change of the list of children: a child came or went, or the node was made.
+    pub fn children_revision(&self) -> Revision {
+        self.children.as_ref().map_or(self.create_revision, |children| children.revision)
     }
 
     /// Everything about the node but its children.
@@ -72,13 +93,11 @@ impl Node {
 
     /// So many children have gone with their lease.
     pub(super) fn children_went(&mut self, count: u64, revision: Revision) {
-        self.child_count -= count;
-        self.children_changed(revision);
+        self.change_children(revision).count -= count;
     }
 
     pub(super) fn child_came(&mut self, revision: Revision) {
-        self.child_count += 1;
-        self.children_changed(revision);
+        self.change_children(revision).count += 1;
     }
 
     pub(super) fn child_went(&mut self, revision: Revision) {
@@ -86,12 +105,15 @@ impl Node {
     }
 
     /// What one transaction does to the list is one change.
-    fn children_changed(&mut self, revision: Revision) {
-        let has_counted = self.children_revision == revision && self.children_version > 0;
+    fn change_children(&mut self, revision: Revision) -> &mut ChildList {
+        let none = || Box::new(ChildList { count: 0, version: 0, revision });
+        let children = self.children.get_or_insert_with(none);
+        let has_counted = children.revision == revision && children.version > 0;
         if !has_counted {
-            self.children_version += 1;
+            children.version += 1;
         }
-        self.children_revision = revision;
+        children.revision = revision;
+        children
     }
 }
 
@@ -115,14 +137,14 @@ impl State {
     pub fn children(&self, path: &Path) -> Option<Children> {
         self.node(path).map(|node| Children {
             names: self.child_names(path, node),
-            version: node.children_version,
-            modify_revision: node.children_revision,
+            version: node.children_version(),
+            modify_revision: node.children_revision(),
         })
     }
 
     fn child_names(&self, path: &Path, node: &Node) -> Vec<String> {
         let mut names = Vec::new();
-        if node.child_count == 0 {
+        if node.child_count() == 0 {
             return names;
         }
         let lower = path.below();
@@ -155,7 +177,7 @@ impl State {
     /// The revision of an object's last change; none for a node that does not exist.
     pub fn modify_revision(&self, object: &Object) -> Option<Revision> {
         self.node(&object.path).map(|node| match object.kind {
-            Kind::Children if !self.mistake.is(Bug::ValidatedByOtherRevision) => node.children_revision,
+            Kind::Children if !self.mistake.is(Bug::ValidatedByOtherRevision) => node.children_revision(),
             Kind::Data | Kind::Children => node.modify_revision,
         })
     }

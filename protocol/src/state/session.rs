@@ -334,7 +334,7 @@ mod tests {
         let first = fixture.run(request(session, 2, u64::MAX, put("/a", "")));
         assert!(matches!(first, Outcome::Written(Ok(_))));
         assert_eq!(fixture.run(request(session, 2, u64::MAX, put("/a", ""))), first);
-        assert_eq!(fixture.state.node(&Path::root()).expect("the root").child_count, 1);
+        assert_eq!(fixture.state.node(&Path::root()).expect("the root").child_count(), 1);
         let last = fixture.run(request(session, u64::MAX, u64::MAX, put("/a", "")));
         assert!(matches!(last, Outcome::Written(Ok(_))), "the end of the numbers is no end of the state");
     }

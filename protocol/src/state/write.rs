@@ -21,7 +21,6 @@ use std::collections::BTreeSet;
 
 use super::{Node, RowKey, State, Volume};
 use crate::{
-    change::Reason,
     command::{Attach, Condition, LeaseKey, Write, WriteRefusal, Written},
     id::{Revision, SessionId},
     object::{Object, ObjectSet, Stat, Value, compact},
@@ -111,15 +110,15 @@ impl State {
         let Some(parent) = path.parent() else {
             return Err(WriteRefusal::Root { path: path.clone() });
         };
-        if node.child_count > 0 && !recursive {
-            return Err(WriteRefusal::HasChildren { path: path.clone(), children: node.child_count });
+        if node.child_count() > 0 && !recursive {
+            return Err(WriteRefusal::HasChildren { path: path.clone(), children: node.child_count() });
         }
         self.check_condition(path, condition)?;
         if let Some((volume, _)) = self.volumes_below(path).next() {
             return Err(WriteRefusal::HoldsVolume { path: path.clone(), volume: volume.clone() });
         }
         let siblings = ObjectSet::One(Object::children(parent));
-        if node.child_count > 0 {
+        if node.child_count() > 0 {
             return Ok(vec![ObjectSet::Subtree(path.clone()), siblings]);
         }
         let own = [Object::data(path.clone()), Object::children(path.clone())].map(ObjectSet::One);
@@ -199,7 +198,7 @@ impl State {
                 let key = LeaseKey::Key(*id);
                 let incarnation = self.leases.get(&key).map(|lease| lease.incarnation);
                 self.end_lease(&key, touched);
-                let removed = incarnation.map_or(0, |lease| self.remove_carried(lease, Reason::Revoked, touched));
+                let removed = incarnation.map_or(0, |lease| self.remove_revoked(lease, touched));
                 return Written { revision: self.meta.revision, removed, ..Written::default() };
             }
             Write::Lock { path, mode, delay, .. } => return self.lock(writer, path, (*mode, *delay), touched),
@@ -266,7 +265,7 @@ impl State {
         if self.node(path).is_some() {
             return self.set_node(path, value.clone(), attachment, revision, touched);
         }
-        let node = Node { attachment: attachment.map(Box::new), ..Node::new(value.clone(), revision) };
+        let node = Node::new(value.clone(), revision).going_with(attachment);
         let stat = node.stat();
         self.make_node(path, node, touched);
         Some(stat)
@@ -327,7 +326,7 @@ mod tests {
         assert_eq!(fixture.put(session, "/a/b/c", "one").stat, stat(1, 1, 1, 3));
         let made = fixture.state.node(&path("/a/b")).expect("it was made");
         assert_eq!((made.value.len(), made.attachment.is_none(), made.version), (0, true, 1));
-        assert_eq!((made.child_count, made.children_version, made.children_revision), (1, 1, Revision(1)));
+        assert_eq!((made.child_count(), made.children_version(), made.children_revision()), (1, 1, Revision(1)));
         assert_eq!(fixture.state.footprint(SessionId(1), &put("/a/b/c", "two")), Ok(vec![data("/a/b/c")]));
         assert_eq!(fixture.put(session, "/a/b/c", "three").stat, stat(1, 2, 2, 5));
         assert_eq!(fixture.put(session, "/", "root").stat, stat(0, 3, 2, 4));

@@ -69,7 +69,7 @@ fn a_grant_changes_no_node_and_its_name_is_its_own() {
     let given = fixture.write(session, Write::GrantLease { id: None, ttl: MINUTE }).expect("a new one");
     let id = given.lease.expect("a name");
     assert_eq!(given, Written { lease: Some(id), ..Written::default() });
-    assert_eq!(fixture.state.lease(&LeaseKey::Key(id)).expect("it is there").term, MINUTE);
+    assert_eq!(fixture.state.lease(&LeaseKey::Key(id)).expect("it is there").term(), MINUTE);
     // A name that somebody asked for is not given a second time.
     let next = LeaseId(id.0 + 1);
     fixture.write(session, grant(LeaseId(next.0 + 1))).expect("free");
@@ -333,4 +333,51 @@ fn many_leases_that_end_with_one_entry_are_buried_with_it() {
     assert_eq!(fixture.run(Command::Remove { leases }), Outcome::Removed { nodes: 4 });
     assert_eq!(fixture.state.nodes.len(), 1, "only the root");
     assert_eq!(fixture.state.meta.gone, BTreeSet::new(), "nothing is carried along from entry to entry");
+}
+
+#[test]
+fn leases_of_few_nodes_in_one_list_go_with_one_change_and_others_with_their_own() {
+    let (mut fixture, session) = fixture();
+    let mut ids = vec![ONE, TWO];
+    for number in 1..=4 {
+        ids.push(LeaseId(number));
+        fixture.write(session, grant(LeaseId(number))).expect("new");
+    }
+    let (many, in_two_lists, other_list) = (LeaseId(1), LeaseId(2), LeaseId(3));
+    for number in 0..=FEW_NODES {
+        fixture.write(session, to(&format!("/list/many-{number}"), many)).expect("attached");
+    }
+    let few = [("/list/a", ONE), ("/list/b", ONE), ("/list/c", TWO), ("/list/d", LeaseId(4))];
+    let others = [("/list/two", in_two_lists), ("/two/lists", in_two_lists), ("/other/list", other_list)];
+    for (at, id) in few.into_iter().chain(others) {
+        fixture.write(session, to(at, id)).expect("attached");
+    }
+    let before = fixture.state.meta.revision;
+    let leases: Vec<Incarnation> = ids.iter().map(|id| expire(&mut fixture, &LeaseKey::Key(*id))).collect();
+    // Each is named twice, and goes once.
+    let leases = leases.iter().chain(&leases).copied().collect();
+    assert_eq!(fixture.run(Command::Remove { leases }), Outcome::Removed { nodes: FEW_NODES + 1 + 7 });
+    assert_eq!((names(&fixture, "/list"), names(&fixture, "/two")), (vec![], vec![]));
+    let changes = fixture.state.events_after(before).expect("it is known");
+    let counts: Vec<usize> = changes.map(|(_, events)| events.expect("they can be told").len()).collect();
+    assert_eq!(counts, [17, 2, 4, 1], "those that go alone, then each list");
+}
+
+#[test]
+fn no_change_takes_more_nodes_along_than_can_be_told() {
+    let mut fixture = Fixture::new();
+    let ids: Vec<LeaseId> = (1..=NODES_PER_CHANGE / FEW_NODES + 1).map(LeaseId).collect();
+    for id in &ids {
+        let session = fixture.open();
+        fixture.write(session, grant(*id)).expect("new");
+        for number in 0..FEW_NODES {
+            fixture.write(session, to(&format!("/list/{}-{number}", id.0), *id)).expect("attached");
+        }
+    }
+    let before = fixture.state.meta.revision;
+    let leases = ids.iter().map(|id| expire(&mut fixture, &LeaseKey::Key(*id))).collect();
+    fixture.run(Command::Remove { leases });
+    let changes = fixture.state.events_after(before).expect("it is known");
+    let counts: Vec<usize> = changes.map(|(_, events)| events.expect("they can be told").len()).collect();
+    assert_eq!(counts, [NODES_PER_CHANGE as usize, FEW_NODES as usize]);
 }

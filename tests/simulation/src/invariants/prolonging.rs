@@ -19,7 +19,7 @@ pub(crate) fn bounds(truth: &State, proposal: &Proposal) -> BTreeMap<LeaseKey, C
         let term = match key {
             LeaseKey::Session(_) => return None,
             LeaseKey::Volume(_, top) => truth.volume(top)?.settings.term(),
-            LeaseKey::Key(_) | LeaseKey::Delay(_) => lease.term,
+            LeaseKey::Key(_) | LeaseKey::Delay(_) => lease.term(),
         };
         Some(renewed.after(term).after(truth.tick() * 2).max(lease.horizon))
     };
