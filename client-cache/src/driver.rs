@@ -348,7 +348,7 @@ impl Driver {
 
     fn send(&self, core: &Core, ticket: Ticket, request: Request) {
         count(&self.cache.counters.messages_sent);
-        if matches!(request.body, Body::Read { .. }) {
+        if matches!(request.body, Body::Read { .. } | Body::AwaitRead { .. }) {
             count(&self.cache.counters.server_reads);
         }
         core.order(Order::Send(ticket, request));

@@ -374,7 +374,8 @@ impl<'a> Draw<'a> {
                     revision: Revision(draw.number(12)),
                 }),
             },
-            8..=11 => Body::Read { object: self.object(), known: self.maybe(|draw| Revision(draw.number(12))) },
+            8..=10 => Body::Read { object: self.object(), known: self.maybe(|draw| Revision(draw.number(12))) },
+            11 => Body::AwaitRead { object: self.object(), known: self.maybe(|draw| Revision(draw.number(12))) },
             12..=16 => {
                 Body::Write { write: self.write(revision), dropped: self.list(2, Self::set), seen: self.stamp(epoch) }
             }

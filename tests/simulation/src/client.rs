@@ -331,6 +331,7 @@ impl World {
             Body::KeepLeases { .. } => "renewals of key leases sent",
             Body::Watch { .. } => "watches sent",
             Body::Read { known: Some(_), .. } => "copies to be validated",
+            Body::AwaitRead { .. } => "reads that wait for write leases",
             _ => "other requests",
         });
         let client = &self.clients[place];
