@@ -357,6 +357,8 @@ pub enum Answer {
     Holders(Vec<HolderInfo>),
     /// To [`Inspect::Waits`].
     Waits(Vec<WaitInfo>),
+    /// To [`Inspect::ReadWaits`]: in the order of paths.
+    ReadWaits(Vec<ReadWaitInfo>),
     /// To [`Inspect::Volumes`].
     Volumes(Vec<VolumeInfo>),
     /// To [`Inspect::Lease`]; none if there is no such lease.

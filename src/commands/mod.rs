@@ -56,7 +56,7 @@ pub(crate) enum Request {
     Elect(elect::Elect),
     /// Show which sessions hold leases on a node, and for how long
     Holders(inspect::Holders),
-    /// Show what writes of a node wait for right now
+    /// Show what reads and writes of a node wait for right now
     Why(inspect::Why),
     /// The servers
     #[command(subcommand)]

@@ -20,6 +20,7 @@ use crate::{
     path::Path,
     planted::Bug,
     state::State,
+    time::Instant,
 };
 
 use super::{Effect, Lessor, PARKED_MAX, StepContext, WaitingRead, Wanted, writing::Claim};
@@ -27,7 +28,7 @@ use super::{Effect, Lessor, PARKED_MAX, StepContext, WaitingRead, Wanted, writin
 /// The reads that wait, by the node that keeps them waiting and who asks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Parked {
-    reads: BTreeMap<Path, BTreeMap<(SessionId, RequestId), WaitingRead>>,
+    reads: BTreeMap<Path, BTreeMap<(SessionId, RequestId), ParkedRead>>,
     /// How many they are.
     pub(super) count: usize,
     /// The nodes whose holders have been asked for them on behalf of a reader.
@@ -36,28 +37,51 @@ pub(super) struct Parked {
     early: BTreeSet<(SessionId, Stamp)>,
 }
 
+/// A read that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct ParkedRead {
+    read: WaitingRead,
+    since: Instant,
+}
+
+impl ParkedRead {
+    /// Whether it is a list that begins at the path.
+    fn lists(&self, top: &Path) -> bool {
+        matches!(&self.read.wanted, Wanted::List { path, .. } if path == top)
+    }
+}
+
 impl Parked {
     fn all_of(session: SessionId) -> RangeInclusive<(SessionId, RequestId)> {
         (session, RequestId(0))..=(session, RequestId(u64::MAX))
     }
 
-    pub(super) fn insert(&mut self, path: &Path, read: WaitingRead) {
+    pub(super) fn insert(&mut self, path: &Path, read: WaitingRead, since: Instant) {
         let key = (read.asker.session, read.asker.id);
-        self.reads.entry(path.clone()).or_default().insert(key, read);
+        self.reads.entry(path.clone()).or_default().insert(key, ParkedRead { read, since });
         self.count += 1;
     }
 
     /// Takes out the session's earlier read of the node, if there is one: nobody waits for that any more.
     fn remove_earlier(&mut self, path: &Path, session: SessionId) -> Option<WaitingRead> {
         let reads = self.reads.get_mut(path)?;
-        let is_same = |read: &WaitingRead| matches!(read.wanted, Wanted::Object { .. });
-        let key = reads.range(Self::all_of(session)).find(|(_, read)| is_same(read)).map(|(key, _)| *key)?;
+        let is_same = |parked: &ParkedRead| matches!(parked.read.wanted, Wanted::Object { .. });
+        let key = reads.range(Self::all_of(session)).find(|(_, parked)| is_same(parked)).map(|(key, _)| *key)?;
         self.count -= 1;
-        let earlier = reads.remove(&key);
+        let earlier = reads.remove(&key).map(|parked| parked.read);
         if reads.is_empty() {
             self.reads.remove(path);
         }
         earlier
+    }
+
+    /// The nodes that keep reads of this one waiting, or lists that begin there, and since when each of those waits.
+    pub(super) fn about(&self, path: &Path) -> impl Iterator<Item = (&Path, Vec<Instant>)> {
+        self.reads.iter().filter_map(move |(kept, reads)| {
+            let about = reads.values().filter(|parked| kept == path || parked.lists(path));
+            let since: Vec<Instant> = about.map(|parked| parked.since).collect();
+            (!since.is_empty()).then_some((kept, since))
+        })
     }
 
     /// Takes out what waited for this node.
@@ -65,7 +89,7 @@ impl Parked {
         self.asked.remove(path);
         let reads = self.reads.remove(path).unwrap_or_default();
         self.count -= reads.len();
-        reads.into_values()
+        reads.into_values().map(|parked| parked.read)
     }
 
     /// Takes out what the session waited for.
@@ -73,7 +97,7 @@ impl Parked {
         let mut gone = Vec::new();
         self.reads.retain(|_, reads| {
             let own: Vec<_> = reads.range(Self::all_of(session)).map(|(key, _)| *key).collect();
-            gone.extend(own.iter().filter_map(|key| reads.remove(key)));
+            gone.extend(own.iter().filter_map(|key| reads.remove(key)).map(|parked| parked.read));
             !reads.is_empty()
         });
         self.count -= gone.len();
@@ -82,7 +106,7 @@ impl Parked {
 
     /// All that wait.
     pub(super) fn into_reads(self) -> impl Iterator<Item = WaitingRead> {
-        self.reads.into_values().flat_map(BTreeMap::into_values)
+        self.reads.into_values().flat_map(BTreeMap::into_values).map(|parked| parked.read)
     }
 
     /// What waits, waits for somebody who was asked.
@@ -154,7 +178,7 @@ impl Lessor {
 
     fn park(&mut self, path: &Path, read: &WaitingRead, turn: &mut StepContext<'_>) {
         if self.parked.count < PARKED_MAX {
-            return self.parked.insert(path, read.clone());
+            return self.parked.insert(path, read.clone(), turn.now);
         }
         let (what, got) = ("reads that wait for write leases".to_owned(), self.parked.count);
         self.reply_bare(&read.asker, Err(Refusal::Busy { what, got, most: PARKED_MAX }), turn);

@@ -297,6 +297,7 @@ impl Lessor {
         match inspect {
             Inspect::Holders { path } => Some(Answer::Holders(self.holder_infos(path, turn))),
             Inspect::Waits { path } => Some(Answer::Waits(self.wait_infos(path, turn))),
+            Inspect::ReadWaits { path } => Some(Answer::ReadWaits(self.read_wait_infos(path, turn))),
             Inspect::Volumes { path } => Some(Answer::Volumes(self.volume_infos(path, turn))),
             Inspect::Lease { id, keys_after } => Some(Answer::Lease(self.lease_info(*id, keys_after.as_ref(), turn))),
             Inspect::Holds { path } => Some(Answer::HoldInfos(self.hold_infos(path, turn))),

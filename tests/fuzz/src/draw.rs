@@ -380,7 +380,7 @@ impl<'a> Draw<'a> {
                 Body::Write { write: self.write(revision), dropped: self.list(2, Self::set), seen: self.stamp(epoch) }
             }
             17 | 18 => Body::Held(self.held()),
-            _ => Body::Inspect(match self.below(8) {
+            _ => Body::Inspect(match self.below(9) {
                 4 | 5 => {
                     let id = self.lease_id();
                     let keys_after = self.maybe(|draw| match draw.below(2) {
@@ -394,6 +394,7 @@ impl<'a> Draw<'a> {
                 0 => Inspect::Holders { path: self.path() },
                 1 => Inspect::Waits { path: self.path() },
                 2 => Inspect::Volumes { path: self.path() },
+                8 => Inspect::ReadWaits { path: self.path() },
                 _ => Inspect::Cluster,
             }),
         }

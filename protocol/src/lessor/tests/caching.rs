@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     hold::HoldMode,
     id::{HoldId, Token},
+    message::ReadWaitInfo,
 };
 
 const HOLD: HoldId = HoldId(1);
@@ -196,7 +197,7 @@ fn reads_that_wait_for_write_leases_are_bounded_by_themselves() {
     };
     for id in 1..PARKED_MAX as u64 {
         let asker = Asker { id: RequestId(1 << 32 | id), ..waiting.asker.clone() };
-        world.lessor.parked.insert(&path("/a"), WaitingRead { asker, ..waiting.clone() });
+        world.lessor.parked.insert(&path("/a"), WaitingRead { asker, ..waiting.clone() }, world.now);
     }
     let what = "reads that wait for write leases".to_owned();
     let busy = Refusal::Busy { what, got: PARKED_MAX, most: PARKED_MAX };
@@ -418,4 +419,38 @@ fn who_stops_asking_is_not_waited_for_and_a_leader_that_steps_down_lets_all_go()
     let World { lessor, state, now, .. } = world;
     let effects = lessor.step_down(&state, now);
     assert!(replies(&effects).iter().all(|reply| reply.result == Err(Refusal::Retry)) && !effects.is_empty());
+}
+
+impl World {
+    fn read_waits(&mut self, text: &str) -> Vec<ReadWaitInfo> {
+        let inspect = Inspect::ReadWaits { path: path(text) };
+        match answer(&self.request(SessionId(0), Body::Inspect(inspect))) {
+            Answer::ReadWaits(waits) => waits,
+            other => panic!("what waits: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn whoever_asks_is_told_which_reads_wait_for_whom_since_when_and_at_most_how_much_longer() {
+    let mut world = World::new();
+    let writer = world.caching();
+    let (reader, other) = (world.session(), world.session());
+    assert_eq!(world.read_waits("/a"), []);
+    world.ask_for(reader, "/a");
+    world.pass(TERM / 5);
+    world.ask_for(other, "/a");
+    world.list(Some("/"));
+    world.pass(TERM / 5);
+    let waits = world.read_waits("/a");
+    let [wait] = &waits[..] else { panic!("one holder: {waits:?}") };
+    assert_eq!((&wait.path, wait.reads, wait.holder, wait.holder_name.as_str()), (&path("/a"), 3, writer, "test"));
+    assert_eq!(wait.since, TERM / 5 * 2);
+    let margin = VolumeSettings::DEFAULT.skew_margin();
+    assert!(wait.at_most >= TERM / 5 * 3 && wait.at_most <= TERM / 5 * 3 + margin, "{wait:?}");
+    let of_list = world.read_waits("/");
+    assert_eq!(of_list, [ReadWaitInfo { reads: 1, since: TERM / 5, ..wait.clone() }], "the list that begins there");
+    assert_eq!(world.read_waits("/b"), []);
+    world.flush(writer, None, true);
+    assert_eq!(world.read_waits("/a"), []);
 }
