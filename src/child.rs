@@ -45,7 +45,7 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts a command with these variables in its environment, beside ours.
-    pub(crate) fn start(command: &[OsString], variables: &[(&str, String)]) -> Result<Self, Failure> {
+    pub(crate) fn start(command: &[OsString], variables: &[(&str, OsString)]) -> Result<Self, Failure> {
         let cannot = |error: io::Error| Failure::io("cannot run the command", &error);
         prctl::set_child_subreaper(true).map_err(|errno| cannot(errno.into()))?;
         let signals = listen(SignalKind::terminate()).and_then(|one| Ok((one, listen(SignalKind::interrupt())?)));

@@ -73,7 +73,7 @@ enum Command {
     DemoReplica(serve::Args),
     /// Run a server: by itself, or as a replica of a cluster
     Serve(serve::Args),
-    /// A command of `lock`, before it is that command
+    /// A command of `lock`, `elect` or `edit`, before it is that command
     #[command(hide = true)]
     RunTied {
         /// The process that it ends with.
@@ -129,6 +129,12 @@ impl Command {
             Self::Request(Request::Lock(lock)) if lock.turn.has_command() => {
                 let context = Context::new(global, output, "lock");
                 let status = lock.run_command(&context).await;
+                context.close().await;
+                status
+            }
+            Self::Request(Request::Edit(edit)) => {
+                let context = Context::new(global, output, "edit");
+                let status = edit.run(&context).await;
                 context.close().await;
                 status
             }

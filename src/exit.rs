@@ -24,6 +24,11 @@ pub(crate) enum Status {
 }
 
 impl Status {
+    /// That of a command that was run and has ended.
+    pub(crate) fn of_command(code: u8) -> Self {
+        if code == 0 { Self::Done } else { Self::Command(code) }
+    }
+
     /// The number that the process ends with.
     pub(crate) fn code(self) -> u8 {
         match self {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use leasehold_protocol::{
     command::{Write, Written},
     id::SessionId,
-    message::{Answer, ClusterInfo, HolderInfo, Inspect, VolumeInfo, WaitInfo},
+    message::{Answer, ClusterInfo, HolderInfo, Inspect, ReadWaitInfo, VolumeInfo, WaitInfo},
     object::{Content, Kind, Value},
     path::Path,
     volume::VolumeSettings,
@@ -283,6 +283,19 @@ impl Client {
     pub async fn waits(&self, path: &Path) -> Result<Vec<WaitInfo>, InspectError> {
         match self.inspect(Inspect::Waits { path: path.clone() }).await? {
             Answer::Waits(waits) => Ok(waits),
+            _ => Err(InspectError::OtherAnswer),
+        }
+    }
+
+    /// Which reads of the node wait right now until holders of write leases have flushed, and lists that begin there; and at most how much
+    /// longer. From the leader.
+    ///
+    /// # Errors
+    ///
+    /// [`InspectError`].
+    pub async fn read_waits(&self, path: &Path) -> Result<Vec<ReadWaitInfo>, InspectError> {
+        match self.inspect(Inspect::ReadWaits { path: path.clone() }).await? {
+            Answer::ReadWaits(waits) => Ok(waits),
             _ => Err(InspectError::OtherAnswer),
         }
     }

@@ -15,7 +15,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use leasehold_protocol::{
     holder::Ticket,
     id::Epoch,
-    message::{Body, Consent, Recall, Refusal, Request, Response},
+    message::{Consent, Recall, Refusal, Request, Response},
 };
 use leasehold_wire::{Callback, LeaseholdClient, Role, client_connection};
 use tarpc::{
@@ -41,8 +41,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// How long one answer may take that waits for nobody's lease. The rules look for another server long before.
 const QUICK_ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// How long the answer to a write may take: the longest volume term and the largest margin, and then some.
-const WRITE_ANSWER_MAX: Duration = Duration::from_secs(26 * 3600);
+/// How long the answer may take that waits for others' leases: the longest volume term and the largest margin, and then some.
+const LATE_ANSWER_MAX: Duration = Duration::from_secs(26 * 3600);
 
 /// Finds the leader, is its connection, and begins anew when that ends, until the client is over.
 pub(crate) async fn keep_connected(driver: Arc<Driver>) {
@@ -213,7 +213,7 @@ async fn serve(driver: &Arc<Driver>, stream: TcpStream) -> End {
 /// Sends a request. None if the connection is over.
 async fn call(leasehold: LeaseholdClient, ticket: Ticket, request: Request) -> (Ticket, Option<Response>) {
     let mut context = tarpc::context::current();
-    let longest = if matches!(request.body, Body::Write { .. }) { WRITE_ANSWER_MAX } else { QUICK_ANSWER_MAX };
+    let longest = if request.body.is_quick() { QUICK_ANSWER_MAX } else { LATE_ANSWER_MAX };
     context.deadline = Instant::now() + longest;
     let response = match leasehold.call(context, request).await {
         Ok(response) => Some(response),

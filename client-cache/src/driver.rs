@@ -40,6 +40,7 @@ use crate::{
     shared_content::SharedContent,
     stats::count,
     status::{ConnectionState, Status},
+    write_lease::LostChange,
 };
 
 /// Copies taken out of the cache with each one put in, at most: more than one, so that the cache shrinks to its bound.
@@ -326,7 +327,9 @@ impl Driver {
             Effect::HoldChanged { hold, status } => core.hold_changed(hold, status),
             Effect::HoldsOver { holds } => core.holds_over(holds, step),
             Effect::CachingChanged { hold, status } => core.caching_changed(hold, status),
-            Effect::FlushLost { hold, value, may_be_there } => core.flush_lost(hold, value, may_be_there),
+            Effect::FlushLost { hold, value, may_be_there, refusal } => {
+                core.flush_lost(hold, |path| LostChange { path, value, may_be_there, refusal: refusal.map(Box::new) });
+            }
             Effect::CarriedGone { nodes } => core.end_carried(|path| nodes.contains(path)),
             Effect::Connection(connection) => {
                 if let holder::Connection::Expired { .. } = connection {
@@ -348,7 +351,7 @@ impl Driver {
 
     fn send(&self, core: &Core, ticket: Ticket, request: Request) {
         count(&self.cache.counters.messages_sent);
-        if matches!(request.body, Body::Read { .. }) {
+        if matches!(request.body, Body::Read { .. } | Body::AwaitRead { .. }) {
             count(&self.cache.counters.server_reads);
         }
         core.order(Order::Send(ticket, request));

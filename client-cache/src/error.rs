@@ -119,7 +119,7 @@ pub enum LockError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteLeaseError {
     /// Something that was set before is not on the servers, and will not be: the hold was over first, or the servers refused it. Told once.
-    #[error("what was set at {} under a write lease is lost: {} bytes", .0.path, .0.value.len())]
+    #[error("{0}")]
     Lost(LostChange),
     /// The node is not held, or not any more.
     #[error(transparent)]

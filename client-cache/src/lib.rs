@@ -82,7 +82,8 @@ pub use leasehold_protocol::{
     hold::{HoldMode, HoldStatus, Taken},
     id::{HoldId, LeaseId, Revision, SessionId, Token},
     message::{
-        ClusterInfo, HoldInfo, HolderInfo, LeaseInfo, MemberInfo, Refusal, ServiceInfo, Standing, VolumeInfo, WaitInfo,
+        ClusterInfo, HoldInfo, HolderInfo, LeaseInfo, MemberInfo, ReadWaitInfo, Refusal, ServiceInfo, Standing,
+        VolumeInfo, WaitInfo,
     },
     object::{Children, Content, Data, Kind, Owner, Stat, Value},
     path::{Path, PathError},

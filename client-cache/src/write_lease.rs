@@ -1,6 +1,7 @@
 //! Write leases: a node's value is read and written in this client's memory, and written back later.
 
 use std::{
+    fmt,
     ops::Deref,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
@@ -33,6 +34,15 @@ pub struct LostChange {
     pub value: Value,
     /// It was sent, and what came of that was never heard: this value, or one that was set before it, may be there.
     pub may_be_there: bool,
+    /// Why the servers have refused it, if they have: the node is held all the same. None: the hold was over first.
+    pub refusal: Option<Box<Refusal>>,
+}
+
+impl fmt::Display for LostChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "what was set at {} under a write lease is lost: {} bytes", self.path, self.value.len())?;
+        self.refusal.as_ref().map_or(Ok(()), |refusal| write!(f, ", because {refusal}"))
+    }
 }
 
 /// What is known of what a hold keeps to itself.

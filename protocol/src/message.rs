@@ -109,6 +109,15 @@ pub enum Body {
         /// answer is [`Content`]-free.
         known: Option<Revision>,
     },
+    /// The same again, after [`Answer::Recalling`]: answered when nobody keeps the data to itself any more, which may be long in coming, but
+    /// no longer than the holder's lease, and its margin. Lost: read again. Twice: the later takes the place of the earlier, which is refused
+    /// with [`Refusal::Retry`].
+    AwaitRead {
+        /// The object.
+        object: Object,
+        /// As in [`Body::Read`].
+        known: Option<Revision>,
+    },
     /// A change (S2, S9).
     Write {
         /// The change.
@@ -159,6 +168,21 @@ pub enum Body {
         /// The most nodes that are wanted; at most [`LIST_NODES_MAX`].
         nodes_max: u32,
     },
+}
+
+impl Body {
+    /// Whether the server answers it without waiting for other clients. A write may wait for their leases, a watch for their writes, news of
+    /// holds for what they do, a list and a read that waits for what they flush.
+    pub fn is_quick(&self) -> bool {
+        !matches!(
+            self,
+            Self::Write { .. }
+                | Self::Watch { .. }
+                | Self::AwaitHolds { .. }
+                | Self::AwaitRead { .. }
+                | Self::List { .. }
+        )
+    }
 }
 
 /// The longest that a server lets a watch wait: a client that has gone is not remembered for longer.
@@ -305,8 +329,11 @@ pub enum Answer {
     Noted,
     /// To [`Body::Acquire`].
     Acquired(Acquired),
-    /// To [`Body::Read`].
+    /// To [`Body::Read`] and [`Body::AwaitRead`].
     Read(ReadAnswer),
+    /// To [`Body::Read`]: somebody keeps the data to itself (a write lease), and has been asked for it. NFSv4's `NFS4ERR_DELAY`. The client
+    /// goes on with [`Body::AwaitRead`], and knows from then on that a server that does not answer is not silent.
+    Recalling,
     /// To [`Body::Write`]: it took effect.
     Written {
         /// What it did.
@@ -330,6 +357,8 @@ pub enum Answer {
     Holders(Vec<HolderInfo>),
     /// To [`Inspect::Waits`].
     Waits(Vec<WaitInfo>),
+    /// To [`Inspect::ReadWaits`]: in the order of paths.
+    ReadWaits(Vec<ReadWaitInfo>),
     /// To [`Inspect::Volumes`].
     Volumes(Vec<VolumeInfo>),
     /// To [`Inspect::Lease`]; none if there is no such lease.

@@ -70,6 +70,8 @@ bugs! {
     ProofReusedAfterStepDown,
     /// A new leader answers reads before the first entry of its epoch is applied (S6). Read.
     ReadBeforeFirstEntry,
+    /// A client that waits for another's write lease takes a server that answers for silent (section 2). Here.
+    WaitingReadTakenForQuick,
     /// An object is leased while a write of it gathers consent (S3). Traces.
     GrantDuringWrite,
     /// A new leader does not treat sessions with a volume lease as covering holders (S7). Traces.

@@ -129,8 +129,8 @@ impl Elect {
     async fn lead_and_run(self, context: &Context) -> Result<Status, Failure> {
         let leadership = self.campaign(context).await?;
         let variables = [
-            ("LEASEHOLD_TOKEN", leadership.token().to_string()),
-            ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",")),
+            ("LEASEHOLD_TOKEN", leadership.token().to_string().into()),
+            ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
         ];
         let ended = self.turn.run_until(&leadership.over(), &variables).await?;
         let status = ended.ok_or_else(|| lost(&self.path))?;

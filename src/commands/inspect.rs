@@ -1,10 +1,10 @@
-//! Who holds leases on a node, and what its writes wait for: as the leader sees it at this moment.
+//! Who holds leases on a node, and what its reads and writes wait for: as the leader sees it at this moment.
 
 use clap::Args;
 use leasehold_protocol::{
     hold::HoldMode,
     id::SessionId,
-    message::{HoldInfo, WaitInfo},
+    message::{HoldInfo, ReadWaitInfo, WaitInfo},
     object::Kind,
     path::Path,
 };
@@ -163,11 +163,12 @@ pub(crate) struct Why {
     pub(crate) path: Path,
 }
 
-/// What the writes of a node wait for.
+/// What the writes of a node wait for, and its reads.
 #[derive(Debug, Serialize)]
 pub(crate) struct WhyAnswer {
     path: Path,
     waits: Vec<Wait>,
+    reads: Vec<ReadWait>,
 }
 
 /// One write and one whom it waits for.
@@ -184,21 +185,53 @@ struct Wait {
     sentence: String,
 }
 
+/// The reads that wait for one holder of a write lease.
+#[derive(Debug, Serialize)]
+struct ReadWait {
+    path: Path,
+    /// How many.
+    reads: u64,
+    holder: u64,
+    holder_name: String,
+    since_ms: u64,
+    at_most_ms: u64,
+    #[serde(skip)]
+    sentence: String,
+}
+
 impl Text for WhyAnswer {
     fn text(&self, out: &mut Vec<u8>) {
-        if self.waits.is_empty() {
-            out.extend_from_slice(format!("no write of {} waits\n", visible(self.path.as_str())).as_bytes());
+        if self.waits.is_empty() && self.reads.is_empty() {
+            out.extend_from_slice(format!("no read or write of {} waits\n", visible(self.path.as_str())).as_bytes());
         }
-        for wait in &self.waits {
-            out.extend_from_slice(format!("{}\n", wait.sentence).as_bytes());
+        let writes = self.waits.iter().map(|wait| &wait.sentence);
+        for sentence in writes.chain(self.reads.iter().map(|wait| &wait.sentence)) {
+            out.extend_from_slice(format!("{sentence}\n").as_bytes());
         }
     }
 }
 
 impl Why {
     pub(crate) async fn run(self, context: &Context) -> Result<WhyAnswer, Failure> {
-        let waits = context.client().await?.waits(&self.path).await.map_err(|error| inspect_failure(&error))?;
-        Ok(WhyAnswer { waits: waits.into_iter().map(Wait::from).collect(), path: self.path })
+        let client = context.client().await?;
+        let waits = client.waits(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let reads = client.read_waits(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let (waits, reads) = (waits.into_iter().map(Wait::from), reads.into_iter().map(ReadWait::from));
+        Ok(WhyAnswer { waits: waits.collect(), reads: reads.collect(), path: self.path })
+    }
+}
+
+impl From<ReadWaitInfo> for ReadWait {
+    fn from(info: ReadWaitInfo) -> Self {
+        Self {
+            sentence: read_sentence(&info),
+            path: info.path,
+            reads: info.reads,
+            holder: info.holder.0,
+            holder_name: info.holder_name,
+            since_ms: duration::millis(info.since),
+            at_most_ms: duration::millis(info.at_most),
+        }
     }
 }
 
@@ -239,11 +272,40 @@ fn sentence(info: &WaitInfo) -> String {
     }
 }
 
+fn read_sentence(info: &ReadWaitInfo) -> String {
+    let reads = match info.reads {
+        1 => "1 read".to_owned(),
+        more => format!("{more} reads"),
+    };
+    format!(
+        "{reads} of {}, the first for {}: waiting for {} to flush what it has under a write lease, at most {} longer",
+        visible(info.path.as_str()),
+        duration::rough(info.since),
+        who(info.holder, &info.holder_name),
+        duration::rough(info.at_most)
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn reads_that_wait_are_counted_by_the_holder_that_they_wait_for() {
+        let info = ReadWaitInfo {
+            path: Path::parse("/a").expect("a valid path"),
+            reads: 3,
+            holder: SessionId(3),
+            holder_name: "edit@h:2".to_owned(),
+            since: Duration::from_millis(3_200),
+            at_most: Duration::from_millis(6_900),
+        };
+        let expected = "3 reads of /a, the first for 3.2 s: waiting for edit@h:2 (session 3) to flush what it has under a write \
+                        lease, at most 6.9 s longer";
+        assert_eq!(read_sentence(&info), expected);
+    }
 
     #[test]
     fn a_wait_names_the_client_and_the_seconds_left() {

@@ -60,11 +60,7 @@ impl Turn {
 
     /// How long is to be waited.
     pub(crate) fn wait(&self) -> Wait {
-        match (self.tries, self.wait) {
-            (true, _) => Wait::No,
-            (false, Some(most)) => Wait::For(most),
-            (false, None) => Wait::Forever,
-        }
+        wait(self.tries, self.wait)
     }
 
     /// How long nobody else gets it if it is lost.
@@ -76,7 +72,7 @@ impl Turn {
     pub(crate) async fn run_until(
         &self,
         over: &CancellationToken,
-        variables: &[(&str, String)],
+        variables: &[(&str, OsString)],
     ) -> Result<Option<Status>, Failure> {
         let mut child = Child::start(&self.command, variables)?;
         let code = tokio::select! {
@@ -87,7 +83,16 @@ impl Turn {
         if code.is_none() {
             child.kill_all().await?;
         }
-        Ok(code.map(|code| if code == 0 { Status::Done } else { Status::Command(code) }))
+        Ok(code.map(Status::of_command))
+    }
+}
+
+/// How long is to be waited, by what was asked for.
+pub(crate) fn wait(tries: bool, most: Option<Duration>) -> Wait {
+    match (tries, most) {
+        (true, _) => Wait::No,
+        (false, Some(most)) => Wait::For(most),
+        (false, None) => Wait::Forever,
     }
 }
 
@@ -138,8 +143,10 @@ impl Lock {
 
     async fn hold_and_run(self, context: &Context) -> Result<Status, Failure> {
         let hold = self.take(context).await?;
-        let variables =
-            [("LEASEHOLD_TOKEN", hold.token().to_string()), ("LEASEHOLD_ENDPOINTS", context.endpoints().join(","))];
+        let variables = [
+            ("LEASEHOLD_TOKEN", hold.token().to_string().into()),
+            ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
+        ];
         let status = self.turn.run_until(&hold.over(), &variables).await?.ok_or_else(|| lost(&self.path))?;
         // What it has left running holds nothing. If nobody hears of it, the lease ends by itself.
         let _ = hold.release().await;

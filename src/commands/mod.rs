@@ -1,6 +1,7 @@
 //! The commands that work on a cluster: each a set of arguments, what it does in a [`Context`], and its answer.
 
 pub(crate) mod cluster;
+pub(crate) mod edit;
 pub(crate) mod elect;
 pub(crate) mod inspect;
 pub(crate) mod kept;
@@ -52,11 +53,13 @@ pub(crate) enum Request {
     Services(services::Services),
     /// Hold a node, alone or shared with others who read, while a command runs or until this is stopped
     Lock(lock::Lock),
+    /// Edit a node's value with an editor; what it saves is written under a write lease
+    Edit(edit::Edit),
     /// Lead, as one of several, while a command runs or until this is stopped; or say who leads
     Elect(elect::Elect),
     /// Show which sessions hold leases on a node, and for how long
     Holders(inspect::Holders),
-    /// Show what writes of a node wait for right now
+    /// Show what reads and writes of a node wait for right now
     Why(inspect::Why),
     /// The servers
     #[command(subcommand)]
@@ -83,6 +86,7 @@ pub(crate) async fn run(request: Request, context: &Context) -> Result<Box<dyn A
         Request::Register(register) => boxed(register.run(context).await),
         Request::Lock(lock) if lock.turn.has_command() => Err(runs_a_command()),
         Request::Elect(elect) if elect.turn.has_command() => Err(runs_a_command()),
+        Request::Edit(_) => Err(runs_an_editor()),
         Request::Lock(lock) => boxed(lock.run(context).await),
         Request::Elect(elect) if elect.observes() => Err(answers_more_than_once()),
         Request::Elect(elect) => boxed(elect.run(context).await),
@@ -103,6 +107,11 @@ fn answers_more_than_once() -> Failure {
 /// So has what runs a command.
 fn runs_a_command() -> Failure {
     Failure::usage("a command can be run on the command line only: expected none")
+}
+
+/// And an editor.
+fn runs_an_editor() -> Failure {
+    Failure::usage("an editor can be run on the command line only: expected put, which takes a value")
 }
 
 fn boxed<T: Answer + 'static>(answer: Result<T, Failure>) -> Result<Box<dyn Answer>, Failure> {
@@ -126,6 +135,7 @@ impl Request {
             Self::Lease(_) => "lease",
             Self::Register(_) => "register",
             Self::Lock(_) => "lock",
+            Self::Edit(_) => "edit",
             Self::Elect(_) => "elect",
             Self::Services(_) => "services",
             Self::Holders(_) => "holders",
@@ -156,6 +166,7 @@ impl Request {
             | Self::Rm(node::Rm { path, .. })
             | Self::Register(register::Register { path, .. })
             | Self::Lock(lock::Lock { path, .. })
+            | Self::Edit(edit::Edit { path, .. })
             | Self::Elect(elect::Elect { path, .. })
             | Self::Services(services::Services { path })
             | Self::Holders(inspect::Holders { path })

@@ -5,6 +5,7 @@ mod common;
 
 mod bad_input;
 mod benches;
+mod edits;
 mod elections;
 mod leases;
 mod locks;

@@ -1,9 +1,11 @@
-//! Writes that wait for a client that died: seen by holders and why, bounded by its lease.
+//! Reads and writes that wait for a client that died: seen by holders and why, bounded by its lease.
 
 use std::{
     process::Stdio,
     time::{Duration, Instant},
 };
+
+use leasehold_client_cache::{Client, LockOptions, Options};
 
 use crate::common::{Cluster, eventually};
 
@@ -41,8 +43,54 @@ fn why_names_the_dead_client_and_the_write_waits_no_longer_than_its_lease() {
     let waited = killed.elapsed();
     assert!(waited < Duration::from_millis(3_700) + Duration::from_secs(5), "{waited:?}");
     let value = eventually("no write waits any more", || {
-        let is_idle = cli.run(["why", "/v/a"]).text() == "no write of /v/a waits\n";
+        let is_idle = cli.run(["why", "/v/a"]).text() == "no read or write of /v/a waits\n";
         is_idle.then(|| cli.done(["get", "/v/a"])["value"].clone())
     });
     assert!(value == "2" || value == "3", "the one that was given up may have happened, or not: {value}");
+}
+
+#[test]
+fn why_names_whoever_keeps_a_node_to_itself_and_counts_the_reads_that_wait_for_it() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    cli.done(["volume", "create", "/v", "--term", "5s"]);
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    let lease = runtime.block_on(async {
+        let options = Options::new(cli.endpoints.split(',')).name("editor");
+        let client = Client::connect(options).await.expect("a server is there");
+        let path = "/v/a".parse().expect("a path");
+        let lease = client.write_lease(&path, LockOptions::default()).await.expect("nobody else wants it");
+        lease.set("not flushed").await.expect("it is certain");
+        lease
+    });
+    // Without a word, as a process that is killed.
+    runtime.shutdown_background();
+    let reads: Vec<_> = (0..3)
+        .map(|_| {
+            let mut command = cli.command(["get", "/v/a", "--timeout", "30s"]);
+            command.stdout(Stdio::piped()).spawn().expect("the binary starts")
+        })
+        .collect();
+    let wait = eventually("all reads wait", || {
+        let why = cli.done(["why", "/v/a"]);
+        assert_eq!(why["waits"].as_array().map(Vec::len), Some(0), "{why}");
+        let rows = why["reads"].as_array().expect("a list").clone();
+        rows.into_iter().find(|wait| wait["reads"] == 3).ok_or_else(|| why.to_string())
+    });
+    assert_eq!((&wait["path"], &wait["holder_name"]), (&"/v/a".into(), &"editor".into()));
+    assert!(wait["at_most_ms"].as_u64().is_some_and(|left| left > 0 && left <= 6_000), "{wait}");
+    assert!(wait["since_ms"].as_u64().is_some_and(|since| since > 0), "{wait}");
+    let text = cli.run(["why", "/v/a"]).text().to_owned();
+    assert!(
+        text.starts_with("3 reads of /v/a, the first for ") && text.contains("waiting for editor (session "),
+        "{text}"
+    );
+    for read in reads {
+        assert!(
+            read.wait_with_output().expect("it ends").status.success(),
+            "it was answered, with what had been flushed"
+        );
+    }
+    assert_eq!(cli.run(["why", "/v/a"]).text(), "no read or write of /v/a waits\n");
+    drop(lease);
 }

@@ -1,6 +1,6 @@
 //! Write leases: what the application sets and reads under them, and what it is told of that.
 
-use leasehold_protocol::{hold::CachingStatus, holder::Input, id::HoldId, object::Value};
+use leasehold_protocol::{hold::CachingStatus, holder::Input, id::HoldId, object::Value, path::Path};
 
 use super::{Core, Driver};
 use crate::{clock, write_lease::LostChange};
@@ -52,9 +52,9 @@ impl Core {
     }
 
     /// What was set is not on the servers, and will not be.
-    pub(super) fn flush_lost(&mut self, hold: HoldId, value: Value, may_be_there: bool) {
+    pub(super) fn flush_lost(&mut self, hold: HoldId, lost: impl FnOnce(Path) -> LostChange) {
         let Some((path, cell)) = self.holds.get(&hold) else { return };
-        let lost = LostChange { path: path.clone(), value, may_be_there };
+        let lost = lost(path.clone());
         cell.kept.send_modify(|kept| {
             let told = kept.lost.as_ref().map_or(0, |(told, _)| *told);
             kept.lost = Some((told + 1, lost));

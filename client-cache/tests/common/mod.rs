@@ -336,6 +336,7 @@ fn kind(body: &Body) -> &'static str {
         Body::KeepAlive => "KeepAlive",
         Body::Acquire { .. } => "Acquire",
         Body::Read { .. } => "Read",
+        Body::AwaitRead { .. } => "AwaitRead",
         Body::Write { .. } => "Write",
         Body::Held(_) => "Held",
         Body::KeepLeases { .. } => "KeepLeases",

@@ -3,7 +3,7 @@
 // A helper fails as a test does.
 #![allow(clippy::unwrap_used)]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold_client_cache::{
     Client, Condition, LockError, LockOptions, PutOptions, Refusal, Value, Wait, WriteError, WriteLease,
@@ -215,6 +215,26 @@ async fn a_node_that_goes_with_a_lease_and_a_value_that_no_server_takes_are_refu
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_servers_refuse_is_handed_back_with_the_reason_and_the_node_is_held_all_the_same() {
+    let server = Server::start(TERM).await;
+    let one = server.client().await;
+    let lease = own(&one).await;
+    set(&lease, "one").await;
+    within(lease.flush()).await.unwrap();
+    let large = vec![0; (1 << 20) + 1];
+    within(lease.set(large.clone())).await.unwrap();
+    let error = within(lease.flush()).await.unwrap_err();
+    let WriteLeaseError::Lost(lost) = &error else { panic!("{error:?}") };
+    assert!(lost.value == large && matches!(lost.refusal.as_deref(), Some(Refusal::Limit(_))));
+    let text = error.to_string();
+    assert!(text.ends_with("1048577 bytes, because the value has 1048577 bytes: expected at most 1048576"), "{text}");
+    assert_eq!(within(lease.get()).await.unwrap(), "one", "what was flushed last");
+    set(&lease, "two").await;
+    within(lease.release()).await.unwrap();
+    assert_eq!(found(&one).await, "two");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counters_that_many_add_to_under_write_leases_lose_nothing() {
     let server = Server::start(TERM).await;
     let mut adders = tokio::task::JoinSet::new();
@@ -244,4 +264,33 @@ async fn counters_that_many_add_to_under_write_leases_lose_nothing() {
         }
     }
     assert_eq!(found(&reader).await, "400");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_stays_with_its_server_while_its_read_waits_for_longer_than_a_server_may_be_silent() {
+    let term = Duration::from_secs(3);
+    let server = Server::start(term).await;
+    let reader = server.client().await;
+    assert_eq!(found(&reader).await, "");
+    let options = server.options();
+    let gone = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let lease = runtime.block_on(async {
+            let client = Client::connect(options).await.unwrap();
+            let lease = own(&client).await;
+            set(&lease, "one").await;
+            lease
+        });
+        // Without a word, as a process that is killed.
+        runtime.shutdown_background();
+        lease
+    });
+    let gone = gone.await.unwrap();
+    let registered = server.asked("Register");
+    let began = Instant::now();
+    assert_eq!(found(&reader).await, "", "what was not flushed is gone");
+    let (waited, silence) = (began.elapsed(), term / 3);
+    assert!(waited > silence * 2, "it waited for {waited:?} only");
+    assert_eq!((server.asked("Register"), server.asked("AwaitRead")), (registered, 1));
+    drop(gone);
 }

@@ -292,13 +292,13 @@ impl Holder {
             // What has to be given up still has to be; the session may be gone, too.
             Err(WriteError::NotSent) => {}
             Err(WriteError::OutcomeUnknown) => caching.is_unsure |= has_value,
-            Err(WriteError::Refused(_)) => {
+            Err(WriteError::Refused(refusal)) => {
                 caching.stage = Stage::Ending;
                 caching.status.is_open = false;
                 caching.status.flushed = caching.status.changes;
                 let (value, may_be_there) = (caching.value.clone(), caching.is_unsure);
                 if has_value {
-                    self.effects.push(Effect::FlushLost { hold: id, value, may_be_there });
+                    self.effects.push(Effect::FlushLost { hold: id, value, may_be_there, refusal: Some(refusal) });
                 }
                 // Without a value it can be refused only because there is no such write lease.
                 match has_value {
@@ -319,7 +319,8 @@ impl Holder {
         if caching.is_dirty() && !self.planted(Bug::LostInSilence) {
             let is_on_its_way = was_sent && caching.flushing.is_some_and(|flushing| flushing.has_value);
             let may_be_there = caching.is_unsure || is_on_its_way;
-            self.effects.push(Effect::FlushLost { hold: id, value: caching.value.clone(), may_be_there });
+            let value = caching.value.clone();
+            self.effects.push(Effect::FlushLost { hold: id, value, may_be_there, refusal: None });
         }
     }
 

@@ -151,6 +151,8 @@ pub enum Effect {
         value: Value,
         /// A flush was sent, and what came of it is not known: this value or one that it set earlier may be there.
         may_be_there: bool,
+        /// Why the servers have refused it, if they have.
+        refusal: Option<Refusal>,
     },
     /// Tell the application: the state of the session has changed to this. Each change is told once.
     Connection(Connection),

@@ -41,12 +41,6 @@ impl Purpose {
     fn may_grant(&self) -> bool {
         matches!(self, Self::Read(_) | Self::Write(_))
     }
-
-    /// Whether the server answers it without waiting for other clients. A write may wait for their leases, a watch for their writes, and
-    /// news of holds for what they do.
-    pub(super) fn is_quick(&self) -> bool {
-        !matches!(self, Self::Write(_) | Self::Watch(_) | Self::AwaitHolds)
-    }
 }
 
 /// One sending of one request.
@@ -55,6 +49,8 @@ pub(super) struct Flight {
     /// Read from the clock before it was sent: what its terms count from (T2).
     pub(super) sent: Instant,
     pub(super) purpose: Purpose,
+    /// Whether the server owes the answer [at once](crate::message::Body::is_quick).
+    pub(super) is_quick: bool,
     pub(super) consents: Vec<Stamp>,
     pub(super) returns: Vec<Return>,
 }
@@ -91,7 +87,7 @@ impl Flights {
                 self.quick.remove(&oldest);
             }
         }
-        if flight.purpose.is_quick() {
+        if flight.is_quick {
             self.quick.insert(ticket);
         } else if let Purpose::Watch(_) = flight.purpose {
             self.watches.insert(ticket);
@@ -171,7 +167,8 @@ mod tests {
         let most = KEEP_ALIVES_MAX as u64;
         let start = |flights: &mut Flights| {
             let purpose = Purpose::KeepAlive;
-            flights.start(Flight { sent: Instant::ZERO, purpose, consents: Vec::new(), returns: Vec::new() })
+            let (consents, returns) = (Vec::new(), Vec::new());
+            flights.start(Flight { sent: Instant::ZERO, purpose, is_quick: true, consents, returns })
         };
         let live = |flights: &Flights| flights.iter().map(|(ticket, _)| ticket.0).collect::<Vec<_>>();
         let all: Vec<Ticket> = (0..most).map(|_| start(&mut flights)).collect();

@@ -6,6 +6,9 @@
 //!
 //! A fetch first sees to a lease on the volume, so that what it brings can be kept. It does not insist: after a few
 //! tries it reads without.
+//!
+//! If the server says that another client keeps the data to itself, the fetch is sent again at once as one that waits for that: then the server
+//! owes no quick answer, and is not taken for silent ([`Body::AwaitRead`]). Whatever becomes of it but an answer, it begins anew.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -48,17 +51,28 @@ struct Fetch {
     waits: u8,
     /// It was read without a lease on its volume, and will be read once more with one.
     is_repeated: bool,
+    /// It is sent as one that waits for whoever keeps the data to itself.
+    waits_for_flush: bool,
 }
 
 impl Fetch {
     fn new(began: Vec<ReadId>) -> Self {
-        Self { began, joined: Vec::new(), stage: Stage::Queued, named: None, waits: 0, is_repeated: false }
+        Self {
+            began,
+            joined: Vec::new(),
+            stage: Stage::Queued,
+            named: None,
+            waits: 0,
+            is_repeated: false,
+            waits_for_flush: false,
+        }
     }
 
     /// It is to be sent anew: all reads have begun by then.
     fn unsend(&mut self) {
         self.began.append(&mut self.joined);
         self.stage = Stage::Queued;
+        self.waits_for_flush = false;
     }
 }
 
@@ -178,14 +192,31 @@ impl Holder {
             fetch.stage = Stage::Waiting;
             return self.acquire(volume, object);
         }
+        let waits = fetch.waits_for_flush;
         let copy = self.copies.get(object);
         let named = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
-        let body = Body::Read { object: object.clone(), known: named.map(|(revision, _)| revision) };
+        let known = named.map(|(revision, _)| revision);
+        let body = match waits {
+            true => Body::AwaitRead { object: object.clone(), known },
+            false => Body::Read { object: object.clone(), known },
+        };
         let ticket = self.send(Purpose::Read(object.clone()), body, Ride::Along(&object.path), now);
         if let Some(fetch) = self.reads.fetches.get_mut(object) {
             fetch.named = named;
             fetch.stage = Stage::Sent(ticket);
         }
+    }
+
+    /// Another client keeps the data to itself: the fetch is sent again, as one that waits for that.
+    pub(super) fn read_recalling(&mut self, object: Object, now: Instant) {
+        let Some(fetch) = self.reads.fetches.get_mut(&object) else { return };
+        if fetch.waits_for_flush {
+            // It was to be waited for: not an answer to what was asked.
+            return self.wants_again(Purpose::Read(object), now);
+        }
+        fetch.unsend();
+        fetch.waits_for_flush = true;
+        self.queue.push(Purpose::Read(object));
     }
 
     /// The fetch has to be sent again: the server could not answer it.

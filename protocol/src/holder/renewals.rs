@@ -135,12 +135,12 @@ impl Holder {
         owed.map(|owed| owed.max(self.heard).after(self.patience()))
     }
 
-    /// When to ask a server for a sign of life that owes only answers that may be long in coming: without it a write would
-    /// wait for ever on a connection that is dead and does not know it.
+    /// When to ask a server for a sign of life that owes only answers that may be long in coming: without it a write, or a read of what
+    /// another client keeps to itself, would wait for ever on a connection that is dead and does not know it.
     pub(super) fn probe_deadline(&self) -> Option<Instant> {
         let is_waited_for = self.link == Link::Registered && self.flights.oldest_quick().is_none();
         let is_waited_for = is_waited_for && !self.planted(Bug::NoProbe);
-        // No read is under way then: it is a write.
+        // No read that is answered at once is under way then: it is a write, or a read that waits for another client.
         let sent = self.flights.oldest_granting_sent().filter(|_| is_waited_for)?;
         Some(sent.max(self.heard).after(self.patience()))
     }

@@ -92,21 +92,29 @@ impl Holder {
 
     /// Sends a request, with everything that rides along.
     pub(super) fn send(&mut self, purpose: Purpose, body: Body, ride: Ride<'_>, now: Instant) -> Ticket {
-        let mut header = self.header(&purpose, ride, now);
+        let is_quick = self.owes_at_once(&body);
+        let mut header = self.header(&purpose, is_quick, ride, now);
         if let Purpose::Write(write) = &purpose
             && !self.planted(Bug::NumberedWhenSent)
         {
             header.sequence = self.writes.sequence(*write).unwrap_or(header.sequence);
         }
-        let flight = Flight { sent: now, purpose, consents: header.consents.clone(), returns: header.returns.clone() };
+        let (consents, returns) = (header.consents.clone(), header.returns.clone());
+        let flight = Flight { sent: now, purpose, is_quick, consents, returns };
         let ticket = self.flights.start(flight);
         self.effects.push(Effect::Send { ticket, request: Request { header, body } });
         ticket
     }
 
-    fn header(&mut self, purpose: &Purpose, ride: Ride<'_>, now: Instant) -> Header {
+    /// Whether the server is silent if it does not answer this.
+    fn owes_at_once(&self, body: &Body) -> bool {
+        let is_mistaken = matches!(body, Body::AwaitRead { .. }) && self.planted(Bug::WaitingReadTakenForQuick);
+        body.is_quick() || is_mistaken
+    }
+
+    fn header(&mut self, purpose: &Purpose, is_quick: bool, ride: Ride<'_>, now: Instant) -> Header {
         let Some(session) = &mut self.session else { return Header::default() };
-        if purpose.is_quick() {
+        if is_quick {
             session.pace.asked(session.until, now);
         }
         let registration = match purpose {
@@ -119,7 +127,7 @@ impl Holder {
             registration: registration.map_or(0, |ticket| ticket.0),
             sequence: self.writes.next_sequence(),
             unanswered_from: self.writes.unanswered_from(),
-            renew: self.volumes.renewals(ride, purpose.is_quick(), now),
+            renew: self.volumes.renewals(ride, is_quick, now),
             consents: self.riders.consents.iter().take(CONSENTS_PER_REQUEST).copied().collect(),
             returns: self.riders.returns.iter().take(RETURNS_PER_REQUEST).cloned().collect(),
         }

@@ -130,7 +130,10 @@ impl Holder {
 
     /// A request was done.
     pub(super) fn accepted(&mut self, ticket: Ticket, flight: Flight, epoch: Epoch, answer: Answer, now: Instant) {
-        self.queue.settle(&flight.purpose);
+        // Of a read that has to wait the setbacks still count.
+        if answer != Answer::Recalling {
+            self.queue.settle(&flight.purpose);
+        }
         let Flight { purpose, sent, .. } = flight;
         match (purpose, answer) {
             (Purpose::Open, Answer::Opened { session, term }) => self.opened(session, term, sent, now),
@@ -139,6 +142,7 @@ impl Holder {
             (Purpose::Held(volume), Answer::Noted) => self.held_noted(&volume),
             (Purpose::Acquire(volume), Answer::Acquired(answer)) => self.acquired(&volume, sent, epoch, answer, now),
             (Purpose::Read(object), Answer::Read(answer)) => self.read_answered(object, sent, epoch, answer, now),
+            (Purpose::Read(object), Answer::Recalling) => self.read_recalling(object, now),
             (Purpose::KeepLeases, Answer::Kept(kept)) => self.kept(&kept, sent, now),
             (Purpose::AwaitHolds, Answer::Holds(told)) => self.holds_told(ticket, told, now),
             (Purpose::Write(write), Answer::Written { written, stamp, grant, applied, kept, cached }) => {

@@ -3,45 +3,120 @@
 //! Whoever reads, writes or compares that data has the holder asked for it: by a recall, like one for a copy, so that no promise to the holder
 //! goes further than a term after it (S5). The holder flushes, says that it keeps the data to itself no longer, and consents. Reads wait here; writes wait
 //! in their queues, and are refused by the state until then. What ends the wait is what the state says, never the consent alone.
+//!
+//! A reader is told at once that it has to wait, and asks again as one that waits: so its client knows the silence for what it is. Those who wait are
+//! bounded by themselves: however many they are, other reads are answered.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
 
 use crate::{
     command::{LeaseKey, Write},
-    id::{SessionId, Stamp},
-    message::{Consent, Refusal},
-    object::{Object, ObjectSet},
+    id::{RequestId, SessionId, Stamp},
+    message::{Answer, Consent, Listed, Refusal},
+    object::{Kind, Object, ObjectSet},
     path::Path,
     planted::Bug,
     state::State,
+    time::Instant,
 };
 
-use super::{Effect, Lessor, StepContext, WaitingRead, Wanted, writing::Claim};
+use super::{Effect, Lessor, PARKED_MAX, StepContext, WaitingRead, Wanted, writing::Claim};
 
-/// The reads that wait, by the first node that keeps them waiting.
+/// The reads that wait, by the node that keeps them waiting and who asks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Parked {
-    reads: BTreeMap<Path, Vec<WaitingRead>>,
+    reads: BTreeMap<Path, BTreeMap<(SessionId, RequestId), ParkedRead>>,
+    /// How many they are.
+    pub(super) count: usize,
     /// The nodes whose holders have been asked for them on behalf of a reader.
     asked: BTreeSet<Path>,
     /// Consents that came before what they are for had ended: they count when it has.
     early: BTreeSet<(SessionId, Stamp)>,
 }
 
+/// A read that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct ParkedRead {
+    read: WaitingRead,
+    since: Instant,
+}
+
+impl ParkedRead {
+    /// Whether it is a list that begins at the path.
+    fn lists(&self, top: &Path) -> bool {
+        matches!(&self.read.wanted, Wanted::List { path, .. } if path == top)
+    }
+}
+
 impl Parked {
-    pub(super) fn len(&self) -> usize {
-        self.reads.values().map(Vec::len).sum()
+    fn all_of(session: SessionId) -> RangeInclusive<(SessionId, RequestId)> {
+        (session, RequestId(0))..=(session, RequestId(u64::MAX))
+    }
+
+    pub(super) fn insert(&mut self, path: &Path, read: WaitingRead, since: Instant) {
+        let key = (read.asker.session, read.asker.id);
+        self.reads.entry(path.clone()).or_default().insert(key, ParkedRead { read, since });
+        self.count += 1;
+    }
+
+    /// Takes out the session's earlier read of the node, if there is one: nobody waits for that any more.
+    fn remove_earlier(&mut self, path: &Path, session: SessionId) -> Option<WaitingRead> {
+        let reads = self.reads.get_mut(path)?;
+        let is_same = |parked: &ParkedRead| matches!(parked.read.wanted, Wanted::Object { .. });
+        let key = reads.range(Self::all_of(session)).find(|(_, parked)| is_same(parked)).map(|(key, _)| *key)?;
+        self.count -= 1;
+        let earlier = reads.remove(&key).map(|parked| parked.read);
+        if reads.is_empty() {
+            self.reads.remove(path);
+        }
+        earlier
+    }
+
+    /// The nodes that keep reads of this one waiting, or lists that begin there, and since when each of those waits.
+    pub(super) fn about(&self, path: &Path) -> impl Iterator<Item = (&Path, Vec<Instant>)> {
+        self.reads.iter().filter_map(move |(kept, reads)| {
+            let about = reads.values().filter(|parked| kept == path || parked.lists(path));
+            let since: Vec<Instant> = about.map(|parked| parked.since).collect();
+            (!since.is_empty()).then_some((kept, since))
+        })
+    }
+
+    /// Takes out what waited for this node.
+    fn remove(&mut self, path: &Path) -> impl Iterator<Item = WaitingRead> + use<> {
+        self.asked.remove(path);
+        let reads = self.reads.remove(path).unwrap_or_default();
+        self.count -= reads.len();
+        reads.into_values().map(|parked| parked.read)
+    }
+
+    /// Takes out what the session waited for.
+    fn remove_of(&mut self, session: SessionId) -> Vec<WaitingRead> {
+        let mut gone = Vec::new();
+        self.reads.retain(|_, reads| {
+            let own: Vec<_> = reads.range(Self::all_of(session)).map(|(key, _)| *key).collect();
+            gone.extend(own.iter().filter_map(|key| reads.remove(key)).map(|parked| parked.read));
+            !reads.is_empty()
+        });
+        self.count -= gone.len();
+        gone
     }
 
     /// All that wait.
     pub(super) fn into_reads(self) -> impl Iterator<Item = WaitingRead> {
-        self.reads.into_values().flatten()
+        self.reads.into_values().flat_map(BTreeMap::into_values).map(|parked| parked.read)
     }
 
     /// What waits, waits for somebody who was asked.
     pub(super) fn check(&self, state: &State) -> Result<(), String> {
         if let Some(path) = self.asked.iter().find(|path| state.cached_by(path).is_none()) {
             return Err(format!("a write lease on {path} is asked for that is not there"));
+        }
+        let count: usize = self.reads.values().map(BTreeMap::len).sum();
+        if count != self.count || count > PARKED_MAX {
+            return Err(format!("{count} reads wait for write leases: counted {} of at most {PARKED_MAX}", self.count));
         }
         match self.reads.iter().find(|(path, reads)| reads.is_empty() || !self.asked.contains(*path)) {
             Some((path, _)) => Err(format!("reads wait for a write lease on {path} that nobody has asked for")),
@@ -51,27 +126,62 @@ impl Parked {
 }
 
 impl Lessor {
-    /// Whether somebody keeps data to itself that is to be read. Then the read waits, and each who does is asked for it: once, because a consent
-    /// counts only when that has ended.
-    pub(super) fn parks(&mut self, read: &WaitingRead, turn: &mut StepContext<'_>) -> bool {
-        let wanted = match &read.wanted {
-            Wanted::Object { object, .. } => ObjectSet::One(object.clone()),
-            Wanted::List { path, .. } => ObjectSet::Subtree(path.clone()),
-            Wanted::Now => return false,
-        };
-        let state = turn.state;
-        let mut kept = state.cached_in(&wanted).peekable();
-        let Some(first) = kept.peek().copied().filter(|_| !self.planted(Bug::ReadPastWriteLease)) else { return false };
-        self.parked.reads.entry(first.clone()).or_default().push(read.clone());
-        for path in kept {
-            let (Some((_, hold)), Some(epoch)) = (state.cached_by(path), self.epoch) else { continue };
-            if self.parked.asked.insert(path.clone()) {
-                let sets = vec![ObjectSet::One(Object::data(path.clone()))];
-                let (_, recall) = self.channel(hold.session).recall(hold.session, epoch, sets, turn.now);
-                turn.effects.extend(recall.map(Effect::Recall));
-            }
+    /// Whether somebody keeps the object to itself.
+    pub(super) fn is_kept(&self, object: &Object, state: &State) -> bool {
+        object.kind == Kind::Data && self.keeps(&object.path, state)
+    }
+
+    fn keeps(&self, path: &Path, state: &State) -> bool {
+        state.cached_by(path).is_some() && !self.planted(Bug::ReadPastWriteLease)
+    }
+
+    /// The read is of what somebody keeps to itself, who is asked for it. The reader is told so, or waits.
+    pub(super) fn put_off(&mut self, read: &WaitingRead, object: &Object, turn: &mut StepContext<'_>) {
+        let WaitingRead { asker, wanted } = read;
+        self.ask_for(&object.path, turn);
+        if !matches!(wanted, Wanted::Object { waits: true, .. }) {
+            return self.reply(asker, Ok(Answer::Recalling), turn);
         }
-        true
+        if let Some(earlier) = self.parked.remove_earlier(&object.path, asker.session) {
+            self.reply_bare(&earlier.asker, Err(Refusal::Retry), turn);
+        }
+        self.park(&object.path, read, turn);
+    }
+
+    /// Answers a list with what comes before the first node that somebody keeps to itself. So only a page that would begin with such a node
+    /// waits, for that node alone, and is answered in the very step in which it is not kept any more, before anybody can keep it again: each wait
+    /// brings the list on, and is bounded as that of any reader. All that would be on the page are asked for at once.
+    pub(super) fn answer_list(&mut self, read: &WaitingRead, mut page: Listed, turn: &mut StepContext<'_>) {
+        let paths = page.nodes.iter().map(|(path, _)| path);
+        let kept: Vec<Path> = paths.filter(|path| self.keeps(path, turn.state)).cloned().collect();
+        kept.iter().for_each(|path| self.ask_for(path, turn));
+        if let Some(first) = kept.first() {
+            let free = page.nodes.iter().take_while(|(path, _)| path != first).count();
+            if free == 0 {
+                return self.park(first, read, turn);
+            }
+            page.nodes.truncate(free);
+            page.has_more = true;
+        }
+        self.reply(&read.asker, Ok(Answer::Listed(page)), turn);
+    }
+
+    /// Has the holder asked for the node's data: once, because a consent counts only when it keeps it no longer.
+    fn ask_for(&mut self, path: &Path, turn: &mut StepContext<'_>) {
+        let (Some((_, hold)), Some(epoch)) = (turn.state.cached_by(path), self.epoch) else { return };
+        if self.parked.asked.insert(path.clone()) {
+            let sets = vec![ObjectSet::One(Object::data(path.clone()))];
+            let (_, recall) = self.channel(hold.session).recall(hold.session, epoch, sets, turn.now);
+            turn.effects.extend(recall.map(Effect::Recall));
+        }
+    }
+
+    fn park(&mut self, path: &Path, read: &WaitingRead, turn: &mut StepContext<'_>) {
+        if self.parked.count < PARKED_MAX {
+            return self.parked.insert(path, read.clone(), turn.now);
+        }
+        let (what, got) = ("reads that wait for write leases".to_owned(), self.parked.count);
+        self.reply_bare(&read.asker, Err(Refusal::Busy { what, got, most: PARKED_MAX }), turn);
     }
 
     /// Holds on these nodes have changed: answers the reads that waited for one that is no write lease any more.
@@ -86,8 +196,7 @@ impl Lessor {
             return;
         }
         for path in paths.iter().filter(|path| turn.state.cached_by(path).is_none()) {
-            self.parked.asked.remove(path);
-            for read in self.parked.reads.remove(path).unwrap_or_default() {
+            for read in self.parked.remove(path) {
                 self.answer_read(&read, turn);
             }
         }
@@ -100,15 +209,10 @@ impl Lessor {
 
     /// Nobody waits any more for what the session wanted to read.
     pub(super) fn forget_parked(&mut self, session: SessionId, refusal: &Refusal, turn: &mut StepContext<'_>) {
-        let mut gone = Vec::new();
         if let Refusal::SessionGone { .. } = refusal {
             self.parked.early.retain(|(other, _)| *other != session);
         }
-        self.parked.reads.retain(|_, reads| {
-            gone.extend(reads.extract_if(.., |read| read.asker.session == session));
-            !reads.is_empty()
-        });
-        for read in gone {
+        for read in self.parked.remove_of(session) {
             self.reply_bare(&read.asker, Err(refusal.clone()), turn);
         }
     }

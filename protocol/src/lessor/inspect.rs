@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     command::LeaseKey,
     id::SessionId,
-    message::{HolderInfo, Inspect, Refusal, VolumeInfo, WaitInfo},
+    message::{HolderInfo, Inspect, ReadWaitInfo, Refusal, VolumeInfo, WaitInfo},
     object::{Object, ObjectSet},
     path::Path,
     state::State,
@@ -71,6 +71,23 @@ impl Lessor {
                 .map(move |(holder, wait)| row(Some(*holder), self.at_most(*holder, wait, turn.state)));
             let commit = pending.waits.is_empty().then(|| row(None, Duration::ZERO));
             waits.chain(commit)
+        });
+        rows.take(ROWS_MAX).collect()
+    }
+
+    /// The reads of `path`, and the lists that begin there, that wait for holders of write leases.
+    pub(super) fn read_wait_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<ReadWaitInfo> {
+        let rows = self.parked.about(path).filter_map(|(kept, since)| {
+            let (_, hold) = turn.state.cached_by(kept)?;
+            let holder = hold.session;
+            Some(ReadWaitInfo {
+                path: kept.clone(),
+                reads: since.len() as u64,
+                holder,
+                holder_name: name(holder, turn.state),
+                since: turn.now.since(since.into_iter().min()?),
+                at_most: self.remaining_of(&hold.lease, turn.state),
+            })
         });
         rows.take(ROWS_MAX).collect()
     }

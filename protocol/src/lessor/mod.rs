@@ -78,6 +78,8 @@ pub const WRITES_BYTES_MAX: usize = 256 << 20;
 pub const CONTENT_BYTES_MAX: usize = 8 << 20;
 /// The most reads that may wait for a proof of leadership; one more is refused as busy.
 pub const READS_MAX: usize = 1 << 16;
+/// The most reads that may wait for holders to flush; one more is refused as busy, and no other read is.
+pub const PARKED_MAX: usize = 1 << 16;
 /// About the most bytes of renewals in one tick: an entry stays quick to apply. With more, horizons move a tick later.
 pub const TICK_BYTES_MAX: usize = 2 << 20;
 /// About the most bytes of nodes in one page of a list, but for the first node.
@@ -187,8 +189,8 @@ struct WaitingRead {
 /// What is read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Wanted {
-    /// The content of an object.
-    Object { object: Object, known: Option<Revision> },
+    /// The content of an object. If somebody keeps it to itself the reader is told so, unless it waits for that.
+    Object { object: Object, known: Option<Revision>, waits: bool },
     /// A page of a list.
     List { path: Path, after: Option<Path>, nodes_max: u32 },
     /// What *now* is, for a watch that begins.

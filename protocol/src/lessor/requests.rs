@@ -28,7 +28,8 @@ impl Lessor {
         let asker = Asker { id, session, renew: header.renew };
         let Some(epoch) = self.epoch.filter(|epoch| *epoch == turn.state.epoch()) else {
             if let (Body::Read { object, known }, true) = (body, self.planted(Bug::ReadBeforeFirstEntry)) {
-                return self.answer_read(&WaitingRead { asker, wanted: Wanted::Object { object, known } }, turn);
+                let wanted = Wanted::Object { object, known, waits: false };
+                return self.answer_read(&WaitingRead { asker, wanted }, turn);
             }
             return self.reply_bare(&asker, Err(Refusal::Retry), turn);
         };
@@ -65,7 +66,10 @@ impl Lessor {
             }
             Body::KeepLeases { leases } => self.keep_leases(&asker, &leases, turn),
             Body::Read { object, known } => {
-                self.read(WaitingRead { asker, wanted: Wanted::Object { object, known } }, turn);
+                self.read(WaitingRead { asker, wanted: Wanted::Object { object, known, waits: false } }, turn);
+            }
+            Body::AwaitRead { object, known } => {
+                self.read(WaitingRead { asker, wanted: Wanted::Object { object, known, waits: true } }, turn);
             }
             Body::Watch { watched, after, wait, bytes_max } => {
                 self.watch(asker, Wish { watched, after, bytes_max }, wait, turn);
@@ -220,7 +224,7 @@ impl Lessor {
         if let Some(Err(error)) = path.map(|path| self.config.limits.check_path(path)) {
             return self.reply(&read.asker, Err(error.into()), turn);
         }
-        let got = self.proving.len() + self.next_round.len() + self.parked.len();
+        let got = self.proving.len() + self.next_round.len();
         if got >= READS_MAX {
             let refusal = Refusal::Busy { what: "reads".to_owned(), got, most: READS_MAX };
             return self.reply_bare(&read.asker, Err(refusal), turn);
@@ -263,14 +267,14 @@ impl Lessor {
 
     pub(super) fn answer_read(&mut self, read: &WaitingRead, turn: &mut StepContext<'_>) {
         let WaitingRead { asker, wanted } = read;
-        if self.parks(read, turn) {
-            return;
-        }
         let (object, known) = match wanted {
-            Wanted::Object { object, known } => (object, known),
+            Wanted::Object { object, .. } if self.is_kept(object, turn.state) => {
+                return self.put_off(read, object, turn);
+            }
+            Wanted::Object { object, known, .. } => (object, known),
             Wanted::List { path, after, nodes_max } => {
                 let page = list(path, after.as_ref(), *nodes_max, turn.state);
-                return self.reply(asker, Ok(Answer::Listed(page)), turn);
+                return self.answer_list(read, page, turn);
             }
             Wanted::Now => {
                 let changes = Changes { changes: Vec::new(), through: turn.state.revision() };
@@ -293,6 +297,7 @@ impl Lessor {
         match inspect {
             Inspect::Holders { path } => Some(Answer::Holders(self.holder_infos(path, turn))),
             Inspect::Waits { path } => Some(Answer::Waits(self.wait_infos(path, turn))),
+            Inspect::ReadWaits { path } => Some(Answer::ReadWaits(self.read_wait_infos(path, turn))),
             Inspect::Volumes { path } => Some(Answer::Volumes(self.volume_infos(path, turn))),
             Inspect::Lease { id, keys_after } => Some(Answer::Lease(self.lease_info(*id, keys_after.as_ref(), turn))),
             Inspect::Holds { path } => Some(Answer::HoldInfos(self.hold_infos(path, turn))),

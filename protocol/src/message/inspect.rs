@@ -26,6 +26,11 @@ pub enum Inspect {
         /// The node.
         path: Path,
     },
+    /// Which reads of `path` wait for write leases right now, and lists that begin there. From the leader.
+    ReadWaits {
+        /// The node.
+        path: Path,
+    },
     /// The volumes at and below `path`. From the leader.
     Volumes {
         /// The top.
@@ -171,6 +176,23 @@ pub struct WaitInfo {
     /// How long the write has been waiting.
     pub since: Duration,
     /// At most how much longer it will wait for this holder.
+    pub at_most: Duration,
+}
+
+/// Reads that wait until the holder of a write lease has flushed, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ReadWaitInfo {
+    /// The node that is kept.
+    pub path: Path,
+    /// How many wait, lists included.
+    pub reads: u64,
+    /// The session that keeps it to itself.
+    pub holder: SessionId,
+    /// The holder's name.
+    pub holder_name: String,
+    /// How long the first of them has been waiting.
+    pub since: Duration,
+    /// At most how much longer they will wait for this holder.
     pub at_most: Duration,
 }
 

@@ -374,12 +374,13 @@ impl<'a> Draw<'a> {
                     revision: Revision(draw.number(12)),
                 }),
             },
-            8..=11 => Body::Read { object: self.object(), known: self.maybe(|draw| Revision(draw.number(12))) },
+            8..=10 => Body::Read { object: self.object(), known: self.maybe(|draw| Revision(draw.number(12))) },
+            11 => Body::AwaitRead { object: self.object(), known: self.maybe(|draw| Revision(draw.number(12))) },
             12..=16 => {
                 Body::Write { write: self.write(revision), dropped: self.list(2, Self::set), seen: self.stamp(epoch) }
             }
             17 | 18 => Body::Held(self.held()),
-            _ => Body::Inspect(match self.below(8) {
+            _ => Body::Inspect(match self.below(9) {
                 4 | 5 => {
                     let id = self.lease_id();
                     let keys_after = self.maybe(|draw| match draw.below(2) {
@@ -393,6 +394,7 @@ impl<'a> Draw<'a> {
                 0 => Inspect::Holders { path: self.path() },
                 1 => Inspect::Waits { path: self.path() },
                 2 => Inspect::Volumes { path: self.path() },
+                8 => Inspect::ReadWaits { path: self.path() },
                 _ => Inspect::Cluster,
             }),
         }

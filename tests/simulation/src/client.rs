@@ -312,7 +312,7 @@ impl World {
             Effect::HoldChanged { hold, status } => self.hold_changed(place, hold, status),
             Effect::HoldsOver { holds } => self.holds_over(place, &holds, inputs),
             Effect::CachingChanged { hold, status } => self.caching_changed(place, hold, status),
-            Effect::FlushLost { hold, value, may_be_there } => self.flush_lost(place, hold, &value, may_be_there),
+            Effect::FlushLost { hold, value, may_be_there, .. } => self.flush_lost(place, hold, &value, may_be_there),
             Effect::Closed => self.closed(place),
             Effect::Changes { watch, changes } => {
                 if self.told(place, watch, &changes) {
@@ -331,6 +331,7 @@ impl World {
             Body::KeepLeases { .. } => "renewals of key leases sent",
             Body::Watch { .. } => "watches sent",
             Body::Read { known: Some(_), .. } => "copies to be validated",
+            Body::AwaitRead { .. } => "reads that wait for write leases",
             _ => "other requests",
         });
         let client = &self.clients[place];

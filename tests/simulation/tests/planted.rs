@@ -122,6 +122,10 @@ const BY_RULE: &[(Bug, &str)] = &[
         "holder/tests/leases.rs::what_it_was_last_valid_at_comes_from_promises_and_grants_only",
     ),
     (Bug::PromiseOfOtherEpoch, "holder/tests/recalls.rs::a_grant_of_an_older_epoch_is_not_cached"),
+    (
+        Bug::WaitingReadTakenForQuick,
+        "holder/tests/reads.rs::a_server_that_answers_is_not_taken_for_silent_while_a_read_waits",
+    ),
     (Bug::NoProbe, "holder/tests/sessions.rs::a_write_does_not_wait_for_ever_on_a_connection_that_is_dead"),
     (Bug::ReadWithoutProof, "lessor/tests/reads.rs::a_read_waits_for_a_round_that_begins_after_it"),
     (Bug::JoinRoundUnderWay, "lessor/tests/reads.rs::a_read_waits_for_a_round_that_begins_after_it"),

@@ -47,7 +47,7 @@ fn carried(effects: &[Effect]) -> Vec<Stamp> {
 }
 
 fn lost(text: &'static str, may_be_there: bool) -> Effect {
-    Effect::FlushLost { hold: HOLD, value: text.into(), may_be_there }
+    Effect::FlushLost { hold: HOLD, value: text.into(), may_be_there, refusal: None }
 }
 
 fn status(is_open: bool, changes: u64, flushed: u64, revision: u64) -> Effect {
@@ -270,7 +270,9 @@ fn a_flush_that_is_refused_is_lost_and_the_lease_given_up() {
     let (ticket, _) = flushes(&client.step(Input::Flush(HOLD))).expect("it is sent");
     let refusal = WriteRefusal::TokenOver { path: path("/a"), hold: HOLD, got: Token(9), expected: Token(11) };
     let effects = client.refuse(ticket, Refusal::Write(refusal.clone()));
-    assert!(effects.contains(&lost("one", false)), "{effects:?}");
+    let why = Some(Refusal::Write(refusal.clone()));
+    let refused = Effect::FlushLost { hold: HOLD, value: "one".into(), may_be_there: false, refusal: why };
+    assert!(effects.contains(&refused), "{effects:?}");
     let (ticket, body) = flushes(&effects).expect("the rest is given up");
     assert_eq!(body, flush(None, true));
     let effects = client.refuse(ticket, Refusal::Write(refusal));

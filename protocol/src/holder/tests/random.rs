@@ -163,7 +163,8 @@ impl World {
                 };
                 Answer::Acquired(Acquired { promise, stamp: self.next_stamp(), revival })
             }
-            Body::Read { object, known } => {
+            Body::Read { .. } if self.numbers.below(8) == 0 => Answer::Recalling,
+            Body::Read { object, known } | Body::AwaitRead { object, known } => {
                 let content =
                     if known.is_some() && self.numbers.below(2) == 0 { None } else { Some(value(self.stamps)) };
                 let grant = granted(self, &object.path);

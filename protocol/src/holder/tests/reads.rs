@@ -290,3 +290,92 @@ fn a_fetch_that_is_on_its_way_is_not_sent_again_because_a_lease_has_come() {
     assert!(matches!(client.only(&effects).1.body, Body::Read { .. }));
     assert!(!client.holder.reads.stop_waiting(&data("/a")), "it waits for an answer, not for a lease");
 }
+
+impl Client {
+    /// With a read of `/a` that waits for whoever keeps it to itself, asked for at 100 s.
+    fn waiting() -> (Self, Ticket) {
+        let mut client = Self::leased();
+        let effects = client.read(5, "/a");
+        let read = client.only(&effects).0;
+        let effects = client.answer_renewing(read, Answer::Recalling);
+        let (read, request) = client.only(&effects);
+        assert_eq!(request.body, Body::AwaitRead { object: data("/a"), known: None });
+        (client, read)
+    }
+}
+
+#[test]
+fn a_server_that_answers_is_not_taken_for_silent_while_a_read_waits() {
+    let (mut client, read) = Client::waiting();
+    let end = at(160);
+    while client.now < end {
+        client.now = client.holder.next_deadline().expect("it waits for an answer").min(end);
+        let effects = client.timeout(&[]);
+        assert!(!effects.contains(&Effect::FindLeader { hint: None }), "at {}", client.now);
+        for (ticket, body) in sent(&effects) {
+            assert_eq!(body, Body::KeepAlive);
+            client.renew(ticket, promise("/", 1));
+        }
+    }
+    let effects = client.answer(read, answer(Some(value(10)), None));
+    assert!(effects.contains(&served(&[5], "/a", value(10), None)), "{effects:?}");
+}
+
+#[test]
+fn a_read_that_waits_does_not_wait_for_ever_on_a_connection_that_is_dead() {
+    let (mut client, _) = Client::waiting();
+    let found = loop {
+        client.now = client.holder.next_deadline().expect("it waits for an answer");
+        if client.timeout(&[]).contains(&Effect::FindLeader { hint: None }) {
+            break client.now;
+        }
+    };
+    assert_eq!(found, at(106), "asked for a sign of life after one silence, left after another, as for a write");
+}
+
+#[test]
+fn another_leader_is_asked_anew_whether_a_read_has_to_wait() {
+    let (mut client, late) = Client::waiting();
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
+    let (read, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
+    assert_eq!(client.answer(late, answer(Some(value(9)), None)), [], "nobody waits for that answer any more");
+    let effects = client.answer(read, answer(Some(value(10)), Some(grant(3))));
+    assert!(effects.contains(&served(&[5], "/a", value(10), Some(at(110)))), "{effects:?}");
+}
+
+#[test]
+fn reads_that_begin_while_one_waits_share_it_if_it_brings_a_lease() {
+    for lease in [Some(grant(3)), None] {
+        let (mut client, read) = Client::waiting();
+        assert_eq!(client.read(6, "/a"), []);
+        let effects = client.answer(read, answer(Some(value(10)), lease.clone()));
+        let reads: &[u64] = if lease.is_some() { &[5, 6] } else { &[5] };
+        let until = lease.map(|_| at(110));
+        assert!(effects.contains(&served(reads, "/a", value(10), until)), "{effects:?}");
+        assert_eq!(sent(&effects).len(), 2 - reads.len());
+    }
+}
+
+#[test]
+fn a_read_that_waits_and_cannot_is_asked_for_again_later_and_later() {
+    let (mut client, mut read) = Client::waiting();
+    let mut waits = Vec::new();
+    for _ in 0..3 {
+        let busy = Refusal::Busy { what: "reads".to_owned(), got: 1, most: 1 };
+        assert_eq!(client.refuse(read, busy), []);
+        let from = client.now;
+        client.now = client.holder.next_deadline().expect("it is sent again");
+        waits.push(client.now.since(from).as_millis());
+        let effects = client.timeout(&[]);
+        let (quick, request) = client.only(&effects);
+        assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
+        let effects = client.answer_renewing(quick, Answer::Recalling);
+        read = client.only(&effects).0;
+    }
+    assert_eq!(waits, [20, 40, 80]);
+    assert_eq!(client.answer(read, Answer::Recalling), [], "not an answer to what was asked");
+}

@@ -4,9 +4,11 @@ use super::*;
 use crate::{
     hold::HoldMode,
     id::{HoldId, Token},
+    message::ReadWaitInfo,
 };
 
 const HOLD: HoldId = HoldId(1);
+const OTHER_HOLD: HoldId = HoldId(3);
 
 impl World {
     /// A session with a write lease on `/a`: the hold is 1, the token 2.
@@ -52,7 +54,34 @@ impl World {
     }
 
     fn ask_for(&mut self, session: SessionId, text: &str) -> Vec<Effect> {
-        self.ask(session, Body::Read { object: data(text), known: None })
+        self.ask(session, Body::AwaitRead { object: data(text), known: None })
+    }
+
+    fn list(&mut self, after: Option<&str>) -> Vec<Effect> {
+        let body = Body::List { path: Path::root(), after: after.map(path), nodes_max: 10 };
+        self.ask(SessionId(0), body)
+    }
+
+    /// Another session with a write lease, on `/b`: the hold is 3, the token 4.
+    fn caching_other(&mut self) -> SessionId {
+        let session = self.session();
+        self.acquire(session, None);
+        self.write(session, put("/b", b"old"));
+        self.commit();
+        let lock = Write::Lock { path: path("/b"), mode: HoldMode::Exclusive, wait: false, delay: Duration::ZERO };
+        self.write(session, lock);
+        self.commit();
+        let seen = Stamp { epoch: self.state.epoch(), sequence: 1000 };
+        let write = Write::Cache { path: path("/b"), hold: OTHER_HOLD };
+        self.request(session, Body::Write { write, dropped: vec![ObjectSet::One(data("/b"))], seen });
+        self.commit();
+        session
+    }
+
+    fn flush_other(&mut self, session: SessionId) -> Vec<Effect> {
+        let (path, hold, token) = (path("/b"), OTHER_HOLD, Token(4));
+        self.write(session, Write::Flush { path, hold, token, value: None, ends: true });
+        self.commit()
     }
 
     fn consent(&mut self, recall: &Recall) -> Vec<Effect> {
@@ -94,7 +123,8 @@ fn a_reader_waits_until_the_holder_has_flushed_and_said_so() {
     world.acquire(reader, None);
     let recall = the_recall(&world.ask_for(reader, "/a"));
     assert_eq!((recall.session, &recall.sets[..]), (writer, &[ObjectSet::One(data("/a"))][..]));
-    assert_eq!(world.ask_for(reader, "/a"), [], "it is asked for already");
+    let other = world.session();
+    assert_eq!(world.ask_for(other, "/a"), [], "it is asked for already");
     assert_eq!(world.consent(&recall), [], "its word is not enough");
     assert!(world.lessor.channels[&writer].unanswered_since().is_some(), "and no answer (S5)");
     world.flush(writer, Some(b"new"), false);
@@ -130,44 +160,111 @@ fn a_holder_reads_its_node_like_anyone_and_other_objects_are_nobodys() {
 }
 
 #[test]
-fn a_list_waits_for_all_that_is_kept_in_it() {
+fn a_reader_is_told_at_once_that_it_has_to_wait() {
     let mut world = World::new();
     let writer = world.caching();
-    let list = |top: &str| Body::List { path: path(top), after: None, nodes_max: 10 };
-    assert!(matches!(answer(&world.ask(SessionId(0), list("/b"))), Answer::Listed(_)));
-    the_recall(&world.ask(SessionId(0), list("/")));
+    let reader = world.session();
+    let read = || Body::Read { object: data("/a"), known: None };
+    let effects = world.ask(reader, read());
+    assert_eq!((answer(&effects), the_recall(&effects).session), (Answer::Recalling, writer));
+    let effects = world.ask(reader, read());
+    assert_eq!((answer(&effects), recalls(&effects)), (Answer::Recalling, vec![]), "it is asked for already");
     let effects = world.flush(writer, Some(b"new"), true);
-    let listed = replies(&effects).into_iter().find_map(|reply| match reply.result {
-        Ok(Answer::Listed(listed)) => Some(listed),
-        _ => None,
-    });
-    let listed = listed.expect("it is answered").nodes;
-    assert!(listed.iter().any(|(at, data)| *at == path("/a") && data.value == Bytes::from_static(b"new")));
+    assert_eq!(replies(&effects).len(), 1, "the flush: nobody waits");
+    assert_eq!(read_value(&world.ask_for(reader, "/a")).0, b"new", "one that comes too late to wait is answered");
 }
 
 #[test]
-fn a_list_asks_all_who_keep_something_at_once_and_each_once() {
+fn of_two_reads_of_a_session_that_wait_the_later_takes_the_place_of_the_earlier() {
+    let mut world = World::new();
+    world.caching();
+    let (reader, other) = (world.session(), world.session());
+    world.ask_for(reader, "/a");
+    world.ask_for(other, "/a");
+    assert_eq!(result(&world.ask_for(reader, "/a")), Err(Refusal::Retry));
+    assert_eq!(world.lessor.parked.count, 2);
+}
+
+#[test]
+fn reads_that_wait_for_write_leases_are_bounded_by_themselves() {
     let mut world = World::new();
     let writer = world.caching();
+    let reader = world.session();
+    the_recall(&world.ask_for(reader, "/a"));
+    let waiting = WaitingRead {
+        asker: Asker { id: RequestId(0), session: SessionId(0), renew: Vec::new() },
+        wanted: Wanted::List { path: path("/a"), after: None, nodes_max: 1 },
+    };
+    for id in 1..PARKED_MAX as u64 {
+        let asker = Asker { id: RequestId(1 << 32 | id), ..waiting.asker.clone() };
+        world.lessor.parked.insert(&path("/a"), WaitingRead { asker, ..waiting.clone() }, world.now);
+    }
+    let what = "reads that wait for write leases".to_owned();
+    let busy = Refusal::Busy { what, got: PARKED_MAX, most: PARKED_MAX };
     let other = world.session();
-    world.acquire(other, None);
-    world.write(other, put("/b", b"old"));
+    assert_eq!(result(&world.ask_for(other, "/a")), Err(busy.clone()));
+    assert_eq!(result(&world.ask_for(reader, "/a")), Err(Refusal::Retry), "it has its own place");
+    let list = Body::List { path: path("/a"), after: None, nodes_max: 1 };
+    assert_eq!(result(&world.ask(SessionId(0), list)), Err(busy));
+    let root = Body::Read { object: data("/"), known: None };
+    assert!(matches!(answer(&world.ask(other, root)), Answer::Read(_)), "others are answered");
+    let effects = world.flush(writer, None, true);
+    assert_eq!(replies(&effects).len(), PARKED_MAX + 1, "the flush, and all that waited");
+    assert_eq!(world.lessor.parked, Default::default());
+}
+
+fn listed(effects: &[Effect]) -> (Vec<String>, bool) {
+    let Answer::Listed(page) = answer(effects) else { panic!("a page: {effects:?}") };
+    (page.nodes.iter().map(|(at, data)| format!("{at} {:?}", data.value)).collect(), page.has_more)
+}
+
+#[test]
+fn a_page_ends_before_what_is_kept_and_all_that_would_be_on_it_is_asked_for_at_once() {
+    let mut world = World::new();
+    let (writer, other) = (world.caching(), world.caching_other());
+    let effects = world.list(None);
+    assert_eq!(recalls(&effects).iter().map(|recall| recall.session).collect::<Vec<_>>(), [writer, other]);
+    assert_eq!(listed(&effects), (vec!["/ b\"\"".to_owned()], true));
+    assert_eq!(world.list(Some("/")), [], "it would begin with what is kept, and all is asked for already");
+    assert_eq!(replies(&world.flush_other(other)).len(), 1, "the flush");
+    let effects = world.flush(writer, Some(b"new"), true);
+    let page = effects.iter().filter(
+        |effect| matches!(effect, Effect::Reply { response, .. } if matches!(response.result, Ok(Answer::Listed(_)))),
+    );
+    let page: Vec<_> = page.cloned().collect();
+    assert_eq!(listed(&page), (vec!["/a b\"new\"".to_owned(), "/b b\"old\"".to_owned()], false));
+}
+
+#[test]
+fn a_page_does_not_wait_for_what_comes_before_or_after_it() {
+    let mut world = World::new();
+    let (writer, other) = (world.caching(), world.caching_other());
+    world.write(other, put("/a/c", b"1"));
     world.commit();
-    world.write(other, Write::Lock { path: path("/b"), mode: HoldMode::Exclusive, wait: false, delay: Duration::ZERO });
-    world.commit();
-    let (hold, token) = (HoldId(3), Token(4));
-    let seen = Stamp { epoch: world.state.epoch(), sequence: 1000 };
-    let write = Write::Cache { path: path("/b"), hold };
-    world.request(other, Body::Write { write, dropped: vec![ObjectSet::One(data("/b"))], seen });
-    world.commit();
-    let list = || Body::List { path: Path::root(), after: None, nodes_max: 10 };
-    let asked: Vec<_> = recalls(&world.ask(SessionId(0), list())).iter().map(|recall| recall.session).collect();
-    assert_eq!(asked, [writer, other]);
-    assert_eq!(world.ask(SessionId(0), list()), []);
-    let flush = Write::Flush { path: path("/b"), hold, token, value: None, ends: true };
-    world.write(other, flush);
-    assert_eq!(replies(&world.commit()).len(), 1, "the flush");
-    assert_eq!(replies(&world.flush(writer, None, true)).len(), 3, "the flush, and both lists");
+    world.flush_other(other);
+    let effects = world.list(Some("/a"));
+    assert_eq!((listed(&effects).0.len(), recalls(&effects)), (2, vec![]), "/a is before it");
+    let body = Body::List { path: Path::root(), after: None, nodes_max: 1 };
+    let effects = world.ask(SessionId(0), body);
+    assert_eq!((listed(&effects).0.len(), recalls(&effects)), (1, vec![]), "/a is after it");
+    the_recall(&world.ask_for(other, "/a"));
+    world.flush(writer, None, true);
+}
+
+#[test]
+fn a_page_waits_for_the_first_node_only_and_is_answered_before_anybody_can_keep_it_again() {
+    let mut world = World::new();
+    let (writer, other) = (world.caching(), world.caching_other());
+    world.list(Some("/"));
+    let effects = world.flush(writer, None, true);
+    let pages = replies(&effects).into_iter().filter_map(|reply| match reply.result {
+        Ok(Answer::Listed(page)) => Some(page),
+        _ => None,
+    });
+    let pages: Vec<_> = pages.collect();
+    let [page] = &pages[..] else { panic!("one page: {effects:?}") };
+    assert_eq!((page.nodes.len(), &page.nodes[0].0, page.has_more), (1, &path("/a"), true));
+    assert_eq!(world.state.cached_by(&path("/b")).map(|(_, hold)| hold.session), Some(other));
 }
 
 #[test]
@@ -322,4 +419,38 @@ fn who_stops_asking_is_not_waited_for_and_a_leader_that_steps_down_lets_all_go()
     let World { lessor, state, now, .. } = world;
     let effects = lessor.step_down(&state, now);
     assert!(replies(&effects).iter().all(|reply| reply.result == Err(Refusal::Retry)) && !effects.is_empty());
+}
+
+impl World {
+    fn read_waits(&mut self, text: &str) -> Vec<ReadWaitInfo> {
+        let inspect = Inspect::ReadWaits { path: path(text) };
+        match answer(&self.request(SessionId(0), Body::Inspect(inspect))) {
+            Answer::ReadWaits(waits) => waits,
+            other => panic!("what waits: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn whoever_asks_is_told_which_reads_wait_for_whom_since_when_and_at_most_how_much_longer() {
+    let mut world = World::new();
+    let writer = world.caching();
+    let (reader, other) = (world.session(), world.session());
+    assert_eq!(world.read_waits("/a"), []);
+    world.ask_for(reader, "/a");
+    world.pass(TERM / 5);
+    world.ask_for(other, "/a");
+    world.list(Some("/"));
+    world.pass(TERM / 5);
+    let waits = world.read_waits("/a");
+    let [wait] = &waits[..] else { panic!("one holder: {waits:?}") };
+    assert_eq!((&wait.path, wait.reads, wait.holder, wait.holder_name.as_str()), (&path("/a"), 3, writer, "test"));
+    assert_eq!(wait.since, TERM / 5 * 2);
+    let margin = VolumeSettings::DEFAULT.skew_margin();
+    assert!(wait.at_most >= TERM / 5 * 3 && wait.at_most <= TERM / 5 * 3 + margin, "{wait:?}");
+    let of_list = world.read_waits("/");
+    assert_eq!(of_list, [ReadWaitInfo { reads: 1, since: TERM / 5, ..wait.clone() }], "the list that begins there");
+    assert_eq!(world.read_waits("/b"), []);
+    world.flush(writer, None, true);
+    assert_eq!(world.read_waits("/a"), []);
 }

@@ -69,7 +69,7 @@ fn reads_that_wait_for_a_proof_are_bounded() {
     let session = world.session();
     let waiting = || WaitingRead {
         asker: Asker { id: RequestId(0), session, renew: Vec::new() },
-        wanted: Wanted::Object { object: data("/a"), known: None },
+        wanted: Wanted::Object { object: data("/a"), known: None, waits: false },
     };
     world.lessor.proving = vec![waiting(); READS_MAX / 2];
     world.lessor.next_round = vec![waiting(); READS_MAX / 2 - 1];

@@ -1,0 +1,214 @@
+//! `edit PATH`: a node's value in a file, for as long as an editor runs on it.
+//!
+//! In the manner of `crontab -e` and `kubectl edit`, but under a write lease: nobody else who locks the node can come between, and each save is
+//! written when it is seen, not only the last one. In between the node is everybody's as soon as somebody asks for it, so that readers never wait for a
+//! person. Who writes it without locking it can come between all the same; what such a one has written is not overwritten.
+//!
+//! The editor is not stopped when the lease is over, as a command of `lock` is: it touches nothing but the file, and what it has yet to save would be
+//! gone with it. What could not be written stays in the file.
+
+use std::{
+    convert::Infallible,
+    env,
+    ffi::OsString,
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path as File, PathBuf},
+    time::Duration,
+};
+
+use clap::Args;
+use leasehold_client_cache::{LockOptions, Path, Value, WriteLease, WriteLeaseError};
+use leasehold_protocol::limits::Limits;
+
+use super::{lock, read_failure, write_failure};
+use crate::{
+    child::Child,
+    cli,
+    context::Context,
+    duration,
+    exit::{Failure, Status},
+    output::visible,
+};
+
+/// How often it is looked whether something has been saved. What has not changed from one look to the next is a whole save.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// `edit PATH [-- COMMAND…]`
+#[derive(Debug, Args)]
+pub(crate) struct Edit {
+    /// The node; it is made if it does not exist
+    #[arg(value_parser = cli::path)]
+    pub(crate) path: Path,
+    /// Fail if it does not exist
+    #[arg(long)]
+    must_exist: bool,
+    /// Fail if somebody else holds it now
+    #[arg(long = "try", conflicts_with = "wait")]
+    tries: bool,
+    /// Wait no longer than this for whoever holds it: 500ms, 10s, 2m, 1h
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    wait: Option<Duration>,
+    /// The editor, which gets the file as its last argument, and as LEASEHOLD_FILE; $VISUAL, $EDITOR or vi without one
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl Edit {
+    /// Edits the node. The status is the editor's.
+    pub(crate) async fn run(self, context: &Context) -> Result<Status, Failure> {
+        let asked = format!("edit {}", visible(self.path.as_str()));
+        self.edit(context).await.map_err(|failure| failure.of(&asked))
+    }
+
+    async fn edit(self, context: &Context) -> Result<Status, Failure> {
+        let client = context.client().await?;
+        if self.must_exist && client.get(&self.path).await.map_err(|error| read_failure(&error))?.is_none() {
+            return Err(Failure::not_found());
+        }
+        let options = LockOptions { wait: lock::wait(self.tries, self.wait), ..LockOptions::default() };
+        let lease = client.write_lease(&self.path, options).await.map_err(|error| lease_failure(&error))?;
+        let there = lease.get().await.map_err(|error| lease_failure(&error))?;
+
+        let cannot = |error: io::Error| Failure::io("cannot make a file to be edited", &error);
+        let folder = tempfile::Builder::new().prefix("leasehold-").tempdir().map_err(cannot)?;
+        // Editors go by how a name ends.
+        let file = folder.path().join(self.path.name().unwrap_or("root"));
+        fs::write(&file, &there).map_err(cannot)?;
+        let variables = [
+            ("LEASEHOLD_FILE", file.as_os_str().to_owned()),
+            ("LEASEHOLD_TOKEN", lease.token().to_string().into()),
+            ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
+        ];
+        let mut editor = Child::start(&self.editor(&file), &variables)?;
+        // From here on it stays, whatever happens to this process, until all is written.
+        let folder = folder.keep();
+        let mut copy = WorkingCopy { lease, file, there, sent: None, seen: None };
+        let code = tokio::select! {
+            biased;
+            code = editor.ended() => code?,
+            never = copy.follow() => match never {},
+        };
+        copy.finish().await?;
+        // What is left behind is a copy of what is there.
+        let _ = fs::remove_dir_all(folder);
+        Ok(Status::of_command(code))
+    }
+
+    fn editor(&self, file: &File) -> Vec<OsString> {
+        let mut command = if self.command.is_empty() { usual_editor() } else { self.command.clone() };
+        command.push(file.into());
+        command
+    }
+}
+
+/// What the environment says; it may have arguments of its own, and is run as git runs it.
+fn usual_editor() -> Vec<OsString> {
+    let named = ["VISUAL", "EDITOR"].into_iter().find_map(|name| env::var_os(name).filter(|value| !value.is_empty()));
+    let editor = named.unwrap_or_else(|| "vi".into());
+    let mut script = editor.clone();
+    script.push(" \"$@\"");
+    vec!["sh".into(), "-c".into(), script, editor]
+}
+
+/// The node's value in a file.
+struct WorkingCopy {
+    lease: WriteLease,
+    file: PathBuf,
+    /// What is in the node, as far as is known.
+    there: Value,
+    /// What may be there instead: it was set, and not confirmed.
+    sent: Option<Value>,
+    /// The file when it was last tried to write what it has.
+    seen: Option<Look>,
+}
+
+/// What changes with each save: when the file was modified, in seconds and nanoseconds, its length, and which file it is.
+type Look = (i64, i64, u64, u64);
+
+impl WorkingCopy {
+    /// Writes each save when it is seen. What goes wrong is not told while somebody edits; what is left to be written at the end is.
+    async fn follow(&mut self) -> Infallible {
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        let mut last = None;
+        loop {
+            looks.tick().await;
+            // Some editors take the file away before they put the next one in its place.
+            let look =
+                fs::metadata(&self.file).ok().map(|file| (file.mtime(), file.mtime_nsec(), file.len(), file.ino()));
+            if look.is_some() && look == last && look != self.seen {
+                let is_late = |failure: &Failure| matches!(failure.status, Status::Unavailable | Status::Unknown);
+                // What was refused is not tried again before it has changed.
+                if !self.save().await.is_err_and(|failure| is_late(&failure)) {
+                    self.seen = look;
+                }
+            }
+            last = look;
+        }
+    }
+
+    /// Writes what the file has, if that is not there.
+    async fn save(&mut self) -> Result<(), Failure> {
+        let text = self.read()?;
+        if text == self.there && self.sent.is_none() {
+            return Ok(());
+        }
+        let found = self.lease.get().await.map_err(|error| self.failure(&error))?;
+        if found != self.there && Some(&found) != self.sent.as_ref() {
+            let path = visible(self.lease.path().as_str());
+            let expected = "expected it as it was read, or saved last";
+            return Err(Failure::refused("changed", format!("somebody else has written {path} meanwhile: {expected}")));
+        }
+        if found != text {
+            self.sent = Some(text.clone());
+            self.lease.set(text.clone()).await.map_err(|error| self.failure(&error))?;
+        }
+        self.lease.flush().await.map_err(|error| self.failure(&error))?;
+        (self.there, self.sent) = (text, None);
+        Ok(())
+    }
+
+    fn read(&self) -> Result<Value, Failure> {
+        let cannot = |error: io::Error| Failure::io("cannot read what was saved", &error);
+        let (got, expected) = (fs::metadata(&self.file).map_err(cannot)?.len(), Limits::VALUE_MAX_BYTES);
+        if got > expected as u64 {
+            return Err(Failure::refused("limit", format!("the value has {got} bytes: expected at most {expected}")));
+        }
+        fs::read(&self.file).map(Value::from).map_err(cannot)
+    }
+
+    /// Writes what is left, and gives the node back. If that cannot be, says where it is.
+    async fn finish(mut self) -> Result<(), Failure> {
+        if let Err(mut failure) = self.save().await {
+            if self.file.exists() {
+                let (message, file) = (failure.message, self.file.display());
+                failure.message = format!("{message}; what was saved is kept in {file}");
+            }
+            return Err(failure);
+        }
+        // All is there. If nobody hears of it, the lease ends by itself.
+        let _ = self.lease.release().await;
+        Ok(())
+    }
+
+    fn failure(&self, error: &WriteLeaseError) -> Failure {
+        match error {
+            WriteLeaseError::TimedOut { .. } if self.lease.is_dirty() => Failure::unknown(error),
+            error => lease_failure(error),
+        }
+    }
+}
+
+/// What does not come of a write lease.
+fn lease_failure(error: &WriteLeaseError) -> Failure {
+    match error {
+        WriteLeaseError::Hold(error) => lock::lock_failure(error),
+        WriteLeaseError::Write(error) => write_failure(error),
+        WriteLeaseError::TimedOut { .. } => Failure::unavailable(error),
+        WriteLeaseError::Lost(lost) => match lost.refusal.as_deref() {
+            Some(refusal) => Failure::from_refusal(refusal),
+            None if lost.may_be_there => Failure::refused("changes_lost", format!("{error}, though they may be there")),
+            None => Failure::refused("changes_lost", error),
+        },
+    }
+}

@@ -1,0 +1,216 @@
+//! `edit`: a node's value in a file, with scripts for editors.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    common::{Cli, Cluster, eventually},
+    running::Running,
+};
+
+/// A node in a volume whose leases are missed soon.
+fn cluster() -> Cluster {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    cli.done(["volume", "create", "/docs", "--term", "1s"]);
+    cli.done(["put", "/docs/a.txt", "one"]);
+    cluster
+}
+
+fn value(cli: &Cli) -> String {
+    cli.done(["get", "/docs/a.txt"])["value"].as_str().expect("text").to_owned()
+}
+
+fn version(cli: &Cli) -> u64 {
+    cli.done(["get", "/docs/a.txt"])["version"].as_u64().expect("a number")
+}
+
+/// The arguments that edit the node with a script, whose `$1` is the file.
+fn edit(script: &str) -> Vec<String> {
+    ["edit", "/docs/a.txt", "--", "sh", "-c", script, "editor"].map(str::to_owned).to_vec()
+}
+
+/// Where an editor stops until the test lets it go on.
+struct Gate {
+    _directory: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Gate {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("gate");
+        assert!(Command::new("mkfifo").arg(&path).status().expect("it runs").success());
+        Self { _directory: directory, path }
+    }
+
+    /// What the script does there.
+    fn wait(&self) -> String {
+        format!("read go < {}", self.path.display())
+    }
+
+    /// Waits until the editor is there.
+    fn reached(&self) -> File {
+        eventually("the editor waits", || {
+            let opened = OpenOptions::new().write(true).custom_flags(nix::libc::O_NONBLOCK).open(&self.path);
+            opened.map_err(|error| error.to_string())
+        })
+    }
+}
+
+/// The file that an error names.
+fn kept(message: &str) -> PathBuf {
+    let (_, file) = message.trim_end().split_once("what was saved is kept in ").unwrap_or_else(|| panic!("{message}"));
+    PathBuf::from(file)
+}
+
+fn take(file: &Path) -> String {
+    let text = fs::read_to_string(file).expect("it is there");
+    fs::remove_dir_all(file.parent().expect("a folder of its own")).expect("it can be removed");
+    text
+}
+
+#[test]
+fn what_an_editor_saves_is_written_and_what_it_leaves_as_it_was_is_not() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    let script = r#"[ "$(cat "$1")" = one ] && [ "$1" = "$LEASEHOLD_FILE" ] && [ "$LEASEHOLD_TOKEN" -gt 0 ] && printf two > "$1" && basename "$1""#;
+    let ran = cli.run(edit(script));
+    assert_eq!((ran.status, ran.text()), (0, "a.txt\n"), "{ran:?}");
+    assert_eq!((value(&cli).as_str(), version(&cli)), ("two", 2));
+    let ran = cli.run(edit(r#"touch "$1"; dirname "$1""#));
+    assert_eq!((ran.status, version(&cli)), (0, 2), "nothing was changed");
+    assert!(!Path::new(ran.text().trim_end()).exists(), "nothing is left behind");
+    assert_eq!(cli.done(["holders", "/docs/a.txt"])["holds"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn the_status_is_the_editors_and_what_it_has_saved_is_written_all_the_same() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    assert_eq!(cli.run(edit(r#"printf two > "$1"; exit 7"#)).status, 7);
+    assert_eq!(value(&cli), "two");
+    assert_eq!(cli.run(["edit", "/docs/a.txt", "--", "/no/such/editor"]).status, 127);
+    let usual = |variables: &[(&str, &str)]| {
+        let mut command = cli.command(["edit", "/docs/a.txt"]);
+        command.env_remove("VISUAL").env_remove("EDITOR").envs(variables.iter().copied());
+        command.output().expect("the binary starts").status.code()
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = directory.path().join("script");
+    fs::write(&script, "printf '%s' \"$1\" > \"$2\"").expect("it is written");
+    let editor = |word: &str| format!("sh {} {word}", script.display());
+    assert_eq!((usual(&[("EDITOR", &editor("three"))]), value(&cli).as_str()), (Some(0), "three"));
+    let both = [("EDITOR", "false"), ("VISUAL", &editor("four"))];
+    assert_eq!((usual(&both), value(&cli).as_str()), (Some(0), "four"));
+    assert_eq!(usual(&[("VISUAL", "no-such-editor")]), Some(127));
+}
+
+#[test]
+fn a_node_that_is_not_there_is_made_unless_it_has_to_be_there() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    let marker = tempfile::tempdir().expect("a directory");
+    let marker = marker.path().join("ran");
+    let touch = ["touch".to_owned(), marker.display().to_string()];
+    let edit = |options: &[&str]| {
+        let arguments = ["edit", "/docs/new"].iter().chain(options).chain(&["--"]).map(|it| (*it).to_owned());
+        arguments.chain(touch.clone()).collect::<Vec<_>>()
+    };
+    let (status, kind, message) = cli.fails(edit(&["--must-exist"]));
+    assert_eq!((status, kind.as_str(), marker.exists()), (1, "not_found", false), "{message}");
+    assert_eq!(cli.run(edit(&[])).status, 0);
+    assert!(marker.exists());
+    assert_eq!(cli.done(["get", "/docs/new"])["value"], "");
+    assert_eq!(cli.run(edit(&["--must-exist"])).status, 0);
+}
+
+#[test]
+fn a_save_is_read_by_others_while_the_editor_goes_on_and_who_locks_waits_for_its_end() {
+    let (cluster, gates) = (cluster(), [Gate::new(), Gate::new()]);
+    let cli = cluster.cli();
+    let save = |text: &str| format!("printf {text} > \"$1.new\"; mv \"$1.new\" \"$1\"");
+    let script = [save("two"), gates[0].wait(), save("three"), gates[1].wait(), "exit 0".to_owned()].join("; ");
+    let mut running = Running::start(&cli, edit(&script));
+    for (saved, gate) in ["two", "three"].into_iter().zip(&gates) {
+        let there = gate.reached();
+        eventually("the save is read", || {
+            let found = value(&cli);
+            if found == saved { Ok(()) } else { Err(found) }
+        });
+        let (status, kind, message) = cli.fails(["edit", "/docs/a.txt", "--try", "--", "true"]);
+        assert_eq!((status, kind.as_str()), (1, "held"), "{message}");
+        drop(there);
+    }
+    assert_eq!(running.process.ended().code(), Some(0));
+    assert_eq!((value(&cli).as_str(), version(&cli)), ("three", 3), "each save once");
+    assert_eq!(cli.run(["edit", "/docs/a.txt", "--try", "--", "true"]).status, 0);
+}
+
+#[test]
+fn what_somebody_else_has_written_meanwhile_is_not_overwritten() {
+    let (cluster, gate) = (cluster(), Gate::new());
+    let cli = cluster.cli();
+    let mut running = Running::start(&cli, edit(&format!("{}; printf mine > \"$1\"", gate.wait())));
+    let there = gate.reached();
+    cli.done(["put", "/docs/a.txt", "theirs"]);
+    drop(there);
+    let mut errors = running.errors();
+    assert_eq!(running.process.ended().code(), Some(1));
+    let message = errors.next().expect("it says why").expect("text");
+    assert!(message.contains("somebody else has written /docs/a.txt meanwhile"), "{message}");
+    assert_eq!((take(&kept(&message)).as_str(), value(&cli).as_str()), ("mine", "theirs"));
+}
+
+#[test]
+fn what_could_not_be_written_because_the_lease_is_over_is_kept_and_the_editor_is_not_stopped() {
+    let (mut cluster, gate) = (cluster(), Gate::new());
+    let cli = cluster.cli();
+    let mut running = Running::start(&cli, edit(&format!("{}; printf mine > \"$1\"; echo saved", gate.wait())));
+    let there = gate.reached();
+    cluster.kill(1);
+    drop(there);
+    let mut errors = running.errors();
+    assert_eq!(running.process.ended().code(), Some(1));
+    assert_eq!(running.rest(), ["saved"]);
+    let message = errors.next().expect("it says why").expect("text");
+    assert!(message.starts_with("leasehold: edit /docs/a.txt: "), "{message}");
+    assert_eq!(take(&kept(&message)), "mine");
+    cluster.spawn(1);
+    cluster.wait_until_it_serves();
+    assert_eq!(value(&cli), "one");
+}
+
+#[test]
+fn a_value_that_the_servers_do_not_take_is_kept_with_their_reason() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    for (bytes, limit) in [((1 << 20) + 1, 1 << 20), ((4 << 20) + 1, 4 << 20)] {
+        let mut arguments = edit(&format!("head -c {bytes} /dev/zero > \"$1\""));
+        arguments.insert(0, "--json".to_owned());
+        let (status, kind, message) = cli.run(arguments).error();
+        assert_eq!((status, kind.as_str()), (1, "limit"), "{message}");
+        assert!(message.contains(&format!("the value has {bytes} bytes: expected at most {limit}")), "{message}");
+        assert_eq!(take(&kept(&message)).len(), bytes);
+    }
+    assert_eq!((value(&cli).as_str(), version(&cli)), ("one", 1));
+}
+
+#[test]
+fn an_editor_that_is_told_to_stop_has_written_what_it_saved() {
+    let (cluster, gate) = (cluster(), Gate::new());
+    let cli = cluster.cli();
+    let mut running = Running::start(&cli, edit(&format!("printf two > \"$1\"; {}", gate.wait())));
+    let _there = gate.reached();
+    running.process.signal(Signal::SIGTERM);
+    assert_eq!(running.process.ended().code(), Some(128 + 15));
+    assert_eq!((value(&cli).as_str(), version(&cli)), ("two", 2));
+    let (status, kind, message) = cli.fails(["edit", "/docs/a.txt", "--try", "--wait", "1s"]);
+    assert_eq!((status, kind.as_str()), (2, "usage"), "{message}");
+}
