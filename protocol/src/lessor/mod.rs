@@ -67,7 +67,7 @@ use watching::Watching;
 use writes::{Turn, Writes};
 
 /// The most commands in one proposal: an entry stays quick to apply.
-pub const PROPOSAL_COMMANDS_MAX: usize = 1024;
+pub const PROPOSAL_COMMANDS_MAX: usize = 2048;
 /// The most bytes of values in one proposal, but for the last value: an entry stays well below a frame.
 pub const PROPOSAL_BYTES_MAX: usize = 2 << 20;
 /// The most writes that may wait at one time; one more is refused as busy.

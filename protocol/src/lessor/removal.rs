@@ -35,8 +35,7 @@ impl Lessor {
     /// Begins to gather consents for the removal of orphans.
     pub(super) fn remove_orphans(&mut self, turn: &mut StepContext<'_>) {
         while self.writes.removals() < ROUNDS_MAX {
-            let new = turn.state.orphaned().filter(|lease| !self.writes.removes(*lease));
-            let leases: BTreeSet<Incarnation> = new.take(LEASES_PER_ROUND).collect();
+            let leases = self.next_orphans(turn.state);
             if leases.is_empty() {
                 return;
             }
@@ -48,6 +47,17 @@ impl Lessor {
             let entered = self.writes.enter(pending);
             self.gather(entered, turn);
         }
+    }
+
+    /// Orphans that nobody removes yet, as many as share a round.
+    fn next_orphans(&self, state: &State) -> BTreeSet<Incarnation> {
+        // Both in order: what is under way is passed over, not looked up.
+        let mut under_way = self.writes.removed().peekable();
+        let new = state.orphaned().filter(|lease| {
+            while under_way.next_if(|other| other < lease).is_some() {}
+            under_way.peek() != Some(lease)
+        });
+        new.take(LEASES_PER_ROUND).collect()
     }
 
     /// The removal was committed, or came to nothing.
