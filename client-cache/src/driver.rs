@@ -221,8 +221,11 @@ impl Driver {
     /// An answer has come.
     pub(crate) fn answered(&self, ticket: Ticket, response: Response) {
         let mut core = self.core.lock();
-        self.status.heard(&response, core.holder.session().is_some());
+        let had_session = core.holder.session().is_some();
+        let refusal = response.result.as_ref().err().cloned();
         self.step(&mut core, Input::Answered { ticket, response });
+        // Whoever waits for a server goes on when all that follows from its answer has been told.
+        self.status.heard(refusal, had_session);
     }
 
     /// A recall has come. The copies are dropped when this returns. A recall from another session of this client is answered by

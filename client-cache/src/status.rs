@@ -3,7 +3,7 @@
 use leasehold_protocol::{
     holder::Connection,
     id::SessionId,
-    message::{Refusal, Response},
+    message::Refusal,
 };
 use tokio::sync::{broadcast, watch};
 
@@ -148,11 +148,11 @@ impl Status {
         self.set(Reach::Nobody(Unavailable::NoLeader { reason: reason.to_owned() }));
     }
 
-    /// A server has answered; `has_session` or not.
-    pub(crate) fn heard(&self, response: &Response, has_session: bool) {
-        match &response.result {
-            Err(refusal @ (Refusal::NotLeader { .. } | Refusal::Retry)) => self.no_leader(&refusal.to_string()),
-            Err(refusal @ Refusal::Limit(_)) if !has_session => self.set(Reach::Refused(refusal.clone())),
+    /// A server has answered, or has refused what was asked; there was a session, or not.
+    pub(crate) fn heard(&self, refusal: Option<Refusal>, had_session: bool) {
+        match refusal {
+            Some(refusal @ (Refusal::NotLeader { .. } | Refusal::Retry)) => self.no_leader(&refusal.to_string()),
+            Some(refusal @ Refusal::Limit(_)) if !had_session => self.set(Reach::Refused(refusal)),
             _ => self.set(Reach::Leader),
         }
     }
