@@ -71,11 +71,13 @@ impl Lessor {
     }
 
     /// The session is remembered for a while longer. No client is promised anything on the strength of it, so its horizon
-    /// need not follow each request: it moves when a quarter of the term is used up.
+    /// need not follow each request: it moves when a quarter of the term is used up, and the end with it.
     pub(super) fn sign_of_life(&mut self, session: SessionId, turn: &StepContext<'_>) {
         let key = LeaseKey::Session(session);
         let now = self.clock.ending();
-        let left = turn.state.lease(&key).map_or(State::SESSION_TERM, |lease| lease.horizon.since(now));
+        let horizon = turn.state.lease(&key).map_or(now, |lease| lease.horizon);
+        // A new lease on a volume moves the horizon with its own entry. The end in memory does not follow that.
+        let left = self.ends.get(&key).map_or(horizon, |end| horizon.min(end.end)).since(now);
         if left < State::SESSION_TERM / 4 * 3 {
             self.ends.renew(&key, now, State::SESSION_TERM);
         }
