@@ -6,6 +6,7 @@
 //!
 //! What is written goes below a node of its own and is removed at the end.
 
+mod attach;
 mod cached;
 mod expiry;
 mod holders;
@@ -62,6 +63,8 @@ enum Kind {
     Memory,
     /// Key leases, granted and revoked
     Leases,
+    /// Nodes attached to leases and detached, where those carry few nodes and many
+    Attach,
     /// Locks: taken and given back, and handed over
     Locks,
     /// Watches: how soon many watchers are told of a write
@@ -86,7 +89,7 @@ pub(crate) struct Args {
     /// How long each setting is measured
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Operations under way (put, read, miss, leases, locks)
+    /// Operations under way (put, read, miss, leases, attach, locks)
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16,64,256", value_parser = positive)]
     inflight: Vec<usize>,
     /// Sessions that they are spread over, at most
@@ -98,6 +101,9 @@ pub(crate) struct Args {
     /// Nodes in memory (cached); of memory and expiry, the most nodes, or leases
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1000,100000", value_parser = positive)]
     objects: Vec<usize>,
+    /// Nodes that the leases carry, a number for each of them (attach)
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,100000", value_parser = positive)]
+    carried: Vec<usize>,
     /// Threads that read (cached)
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,2", value_parser = positive)]
     threads: Vec<usize>,
@@ -195,6 +201,9 @@ impl Bench {
         }
         if is_wanted(Kind::Leases) {
             rows.extend(self.leases().await?);
+        }
+        if is_wanted(Kind::Attach) {
+            rows.extend(self.attach().await?);
         }
         if is_wanted(Kind::Locks) {
             rows.extend(self.locks().await?);
