@@ -18,6 +18,7 @@ mod memory;
 mod renewals;
 mod result;
 mod server;
+mod spread;
 mod watch;
 
 use std::time::Duration;
@@ -125,6 +126,9 @@ pub(crate) struct Args {
     /// Leases that end together (expiry)
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = positive)]
     leases: usize,
+    /// Let them end one after the other over so long instead, and measure how late each is (expiry)
+    #[arg(long, value_name = "D", value_parser = crate::duration::parse)]
+    spread: Option<Duration>,
 }
 
 fn positive(text: &str) -> Result<usize, String> {

@@ -88,9 +88,14 @@ impl Lessor {
 /// counts its term on a clock of his own, and the margin is what that can be apart over a term and a tick, and a little more.
 pub(super) fn margin(key: &LeaseKey, state: &State, drift: DriftAllowance) -> Duration {
     match (key, state.lease(key)) {
-        (LeaseKey::Key(_), Some(lease)) => drift.over(lease.term.saturating_add(state.tick())) * 2 + KEY_MARGIN_MIN,
+        (LeaseKey::Key(_), Some(lease)) => key_lease_margin(lease.term, state.tick(), drift),
         _ => state.margin(key),
     }
+}
+
+/// What the server waits beyond the end of a key lease with this term, where horizons move once in so long (T3).
+pub fn key_lease_margin(term: Duration, tick: Duration, drift: DriftAllowance) -> Duration {
+    drift.over(term.saturating_add(tick)) * 2 + KEY_MARGIN_MIN
 }
 
 /// What the margin of a key lease is beyond what clocks may drift.
