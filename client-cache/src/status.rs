@@ -1,10 +1,6 @@
 //! What the application is told about its session, and what is known about the servers.
 
-use leasehold_protocol::{
-    holder::Connection,
-    id::SessionId,
-    message::Refusal,
-};
+use leasehold_protocol::{holder::Connection, id::SessionId, message::Refusal};
 use tokio::sync::{broadcast, watch};
 
 use crate::error::Unavailable;

@@ -31,25 +31,25 @@ use crate::{
 };
 
 /// Requests under way while leases are granted and nodes attached.
-const AT_ONCE: usize = 256;
+pub(super) const AT_ONCE: usize = 256;
 
 /// The value of a node that goes with a lease.
-const VALUE: &str = "here";
+pub(super) const VALUE: &str = "here";
 
 /// How long the writers are measured before anything ends, to have something to compare with.
-const BEFORE: Duration = Duration::from_secs(2);
+pub(super) const BEFORE: Duration = Duration::from_secs(2);
 
 /// The term of a lease that is revoked: longer than anything here takes.
 const TERM: Duration = Duration::from_secs(3600);
 
 /// How fast leases of one node each are made at least: decides when they end.
-const LEASES_PER_SECOND: u64 = 2000;
+pub(super) const LEASES_PER_SECOND: u64 = 2000;
 
 /// Clients that write meanwhile.
 const WRITERS: usize = 4;
 
 /// How long a watcher may wait for the next event.
-const TOLD_WITHIN: Duration = Duration::from_secs(120);
+pub(super) const TOLD_WITHIN: Duration = Duration::from_secs(120);
 
 /// How often it is asked whether leases, or nodes, are left.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -61,8 +61,11 @@ const SAMPLES: u64 = 500;
 const TOLD_MAX: u64 = 50_000;
 
 impl Bench {
-    /// One lease with many nodes, revoked; then many leases with a node each, which end together.
+    /// One lease with many nodes, revoked; then many leases with a node each, which end together. Or many that end one after the other.
     pub(super) async fn expiry(&self) -> Result<Vec<Row>, Failure> {
+        if let Some(spread) = self.args.spread {
+            return Ok(vec![self.one_after_the_other(self.args.leases as u64, spread).await?]);
+        }
         let nodes = self.args.objects.iter().copied().max().unwrap_or(100_000) as u64;
         Ok(vec![self.one_with_many(nodes).await?, self.many_at_once(self.args.leases as u64).await?])
     }
@@ -149,7 +152,7 @@ impl Bench {
         made.map(drop)
     }
 
-    async fn watch_of(&self, client: &Client, set: &str) -> Result<Watch, Failure> {
+    pub(super) async fn watch_of(&self, client: &Client, set: &str) -> Result<Watch, Failure> {
         let top = self.node(set, 0).ancestors().nth(1).unwrap_or_else(Path::root);
         client.watch(&top, WatchOptions::default()).await.map_err(|error| watch_failure(&error))
     }
@@ -169,7 +172,7 @@ impl Bench {
         Ok(began.elapsed())
     }
 
-    async fn writers(&self) -> Result<Writers, Failure> {
+    pub(super) async fn writers(&self) -> Result<Writers, Failure> {
         let clients = self.clients("writer", WRITERS).await?;
         let (is_over, latency) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(histogram())));
         let mut tasks = JoinSet::new();
@@ -207,7 +210,7 @@ impl Carrier {
 
 /// Clients that have nothing to do with what ends, each writing a node of its own, one write at a time.
 #[derive(Debug)]
-struct Writers {
+pub(super) struct Writers {
     tasks: JoinSet<Result<(), Failure>>,
     is_over: Arc<AtomicBool>,
     latency: Arc<Mutex<Histogram<u64>>>,
@@ -215,11 +218,11 @@ struct Writers {
 
 impl Writers {
     /// The writes that have ended since this was last asked.
-    fn take(&self) -> Histogram<u64> {
+    pub(super) fn take(&self) -> Histogram<u64> {
         std::mem::replace(&mut *self.latency.lock().unwrap_or_else(PoisonError::into_inner), histogram())
     }
 
-    async fn end(mut self) -> Result<Histogram<u64>, Failure> {
+    pub(super) async fn end(mut self) -> Result<Histogram<u64>, Failure> {
         // One that is under way is among them: it may be the slowest.
         self.is_over.store(true, Relaxed);
         while let Some(ended) = self.tasks.join_next().await {
@@ -250,7 +253,7 @@ fn millis(span: Duration) -> f64 {
     span.as_secs_f64() * 1e3
 }
 
-fn row(
+pub(super) fn row(
     bench: &'static str,
     settings: Vec<(&'static str, u64)>,
     ended: impl IntoIterator<Item = (&'static str, f64)>,

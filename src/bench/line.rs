@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_protocol::{
     id::{Epoch, SessionId},
-    message::{Answer, Body, Header, ReadAnswer, Refusal, Request, Response},
+    message::{Answer, Body, Header, KeepLease, Kept, ReadAnswer, Refusal, Request, Response},
     object::{Content, Object},
     path::Path,
 };
@@ -81,6 +81,14 @@ impl Line {
         let body = Body::Read { object: Object::data(path.clone()), known: None };
         match self.ask(body).await?.1 {
             Answer::Read(ReadAnswer { content: Some(Content::Data(data)), grant: None, .. }) => Ok(data.is_some()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Renews key leases: for each how long its term is from when the leader got to know, in their order.
+    pub(crate) async fn keep(&self, leases: Vec<KeepLease>) -> Result<Vec<Kept>, Failure> {
+        match self.ask(Body::KeepLeases { leases }).await?.1 {
+            Answer::Kept(kept) => Ok(kept),
             _ => Err(unexpected()),
         }
     }

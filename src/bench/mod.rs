@@ -6,6 +6,7 @@
 //!
 //! What is written goes below a node of its own and is removed at the end.
 
+mod attach;
 mod cached;
 mod expiry;
 mod holders;
@@ -17,6 +18,7 @@ mod memory;
 mod renewals;
 mod result;
 mod server;
+mod spread;
 mod watch;
 
 use std::time::Duration;
@@ -62,6 +64,8 @@ enum Kind {
     Memory,
     /// Key leases, granted and revoked
     Leases,
+    /// Nodes attached to leases and detached, where those carry few nodes and many
+    Attach,
     /// Locks: taken and given back, and handed over
     Locks,
     /// Watches: how soon many watchers are told of a write
@@ -86,7 +90,7 @@ pub(crate) struct Args {
     /// How long each setting is measured
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Operations under way (put, read, miss, leases, locks)
+    /// Operations under way (put, read, miss, leases, attach, locks)
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16,64,256", value_parser = positive)]
     inflight: Vec<usize>,
     /// Sessions that they are spread over, at most
@@ -98,6 +102,9 @@ pub(crate) struct Args {
     /// Nodes in memory (cached); of memory and expiry, the most nodes, or leases
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1000,100000", value_parser = positive)]
     objects: Vec<usize>,
+    /// Nodes that the leases carry, a number for each of them (attach)
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,100000", value_parser = positive)]
+    carried: Vec<usize>,
     /// Threads that read (cached)
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,2", value_parser = positive)]
     threads: Vec<usize>,
@@ -119,6 +126,9 @@ pub(crate) struct Args {
     /// Leases that end together (expiry)
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = positive)]
     leases: usize,
+    /// Let them end one after the other over so long instead, and measure how late each is (expiry)
+    #[arg(long, value_name = "D", value_parser = crate::duration::parse)]
+    spread: Option<Duration>,
 }
 
 fn positive(text: &str) -> Result<usize, String> {
@@ -195,6 +205,9 @@ impl Bench {
         }
         if is_wanted(Kind::Leases) {
             rows.extend(self.leases().await?);
+        }
+        if is_wanted(Kind::Attach) {
+            rows.extend(self.attach().await?);
         }
         if is_wanted(Kind::Locks) {
             rows.extend(self.locks().await?);

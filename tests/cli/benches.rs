@@ -41,3 +41,21 @@ fn what_ends_together_is_gone_when_the_figures_say_so() {
     assert!(is_positive(&ended[0], "answered_ms") && is_positive(&ended[1], "none_left_ms"), "{ended:?}");
     assert!(ended.iter().all(|row| is_positive(row, "last_told_ms")), "{ended:?}");
 }
+
+#[test]
+fn attaching_is_measured_of_each_lease_and_the_most_carried_compared_with_the_least() {
+    let attached = rows("attach", &["--carried", "1,500", "--inflight", "2"]);
+    let carried: Vec<_> = attached.iter().map(|row| row["carried"].as_u64()).collect();
+    assert_eq!(carried, [Some(1), Some(500), None]);
+    assert!(attached[..2].iter().all(|row| is_positive(row, "attach_p50_ms") && is_positive(row, "detach_p99_ms")));
+    let quotient = attached[2]["attach_p50_quotient"].as_f64().expect("a figure");
+    let [least, most] = [0, 1].map(|row: usize| attached[row]["attach_p50_ms"].as_f64().expect("a figure"));
+    assert!((quotient - most / least).abs() < 1e-9, "{attached:?}");
+}
+
+#[test]
+fn of_leases_that_end_one_after_the_other_it_is_measured_how_late_each_is() {
+    let ended = rows("expiry", &["--leases", "2000", "--spread", "1s"]);
+    assert_eq!((ended.len(), &ended[0]["leases"], &ended[0]["spread_ms"]), (1, &2000.into(), &1000.into()));
+    assert!(is_positive(&ended[0], "lag_p50_ms") && is_positive(&ended[0], "others_p50_ms"), "{ended:?}");
+}

@@ -13,6 +13,7 @@ use leasehold_client_cache::{Attach, Client, LeaseId, Path, PutOptions};
 use crate::common::within;
 
 mod keeping;
+mod many;
 mod reading;
 mod registration;
 

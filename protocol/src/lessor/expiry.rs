@@ -71,11 +71,13 @@ impl Lessor {
     }
 
     /// The session is remembered for a while longer. No client is promised anything on the strength of it, so its horizon
-    /// need not follow each request: it moves when a quarter of the term is used up.
+    /// need not follow each request: it moves when a quarter of the term is used up, and the end with it.
     pub(super) fn sign_of_life(&mut self, session: SessionId, turn: &StepContext<'_>) {
         let key = LeaseKey::Session(session);
         let now = self.clock.ending();
-        let left = turn.state.lease(&key).map_or(State::SESSION_TERM, |lease| lease.horizon.since(now));
+        let horizon = turn.state.lease(&key).map_or(now, |lease| lease.horizon);
+        // A new lease on a volume moves the horizon with its own entry. The end in memory does not follow that.
+        let left = self.ends.get(&key).map_or(horizon, |end| horizon.min(end.end)).since(now);
         if left < State::SESSION_TERM / 4 * 3 {
             self.ends.renew(&key, now, State::SESSION_TERM);
         }
@@ -86,9 +88,14 @@ impl Lessor {
 /// counts its term on a clock of his own, and the margin is what that can be apart over a term and a tick, and a little more.
 pub(super) fn margin(key: &LeaseKey, state: &State, drift: DriftAllowance) -> Duration {
     match (key, state.lease(key)) {
-        (LeaseKey::Key(_), Some(lease)) => drift.over(lease.term().saturating_add(state.tick())) * 2 + KEY_MARGIN_MIN,
+        (LeaseKey::Key(_), Some(lease)) => key_lease_margin(lease.term(), state.tick(), drift),
         _ => state.margin(key),
     }
+}
+
+/// What the server waits beyond the end of a key lease with this term, where horizons move once in so long (T3).
+pub fn key_lease_margin(term: Duration, tick: Duration, drift: DriftAllowance) -> Duration {
+    drift.over(term.saturating_add(tick)) * 2 + KEY_MARGIN_MIN
 }
 
 /// What the margin of a key lease is beyond what clocks may drift.

@@ -66,6 +66,8 @@ use holdings::Holdings;
 use watching::Watching;
 use writes::{Turn, Writes};
 
+pub use expiry::key_lease_margin;
+
 /// The most commands in one proposal: an entry stays quick to apply.
 pub const PROPOSAL_COMMANDS_MAX: usize = 2048;
 /// The most bytes of values in one proposal, but for the last value: an entry stays well below a frame.

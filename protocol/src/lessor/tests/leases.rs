@@ -21,6 +21,18 @@ fn a_session_whose_end_was_proposed_lives_on_if_it_acquires_a_lease_first() {
 }
 
 #[test]
+fn a_session_that_asks_for_a_new_lease_once_in_a_while_is_not_forgotten_in_between() {
+    let mut world = World::new();
+    let session = world.session();
+    // Each lease is over before the next is asked for, and moves the session's horizon with its own entry.
+    for _ in 0..12 {
+        world.acquire(session, None);
+        world.pass(State::SESSION_TERM / 10);
+        assert!(world.state.session(session).is_some(), "it was heard of a tenth of its term ago");
+    }
+}
+
+#[test]
 fn a_lease_that_was_too_long_in_coming_promises_nothing_and_ends_at_its_horizon() {
     let mut world = World::new();
     let session = world.session();

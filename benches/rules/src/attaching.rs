@@ -1,0 +1,51 @@
+//! A node that is attached to a lease and detached from it: what the rules compute for it, of a lease that carries one node and of one that carries very many.
+
+use std::time::Duration;
+
+use leasehold_protocol::{
+    command::{Attach, Condition, Write},
+    id::LeaseId,
+    path::Path,
+    state::State,
+    volume::VolumeSettings,
+};
+
+use crate::{Figures, leader::Leader, spans::Spans};
+
+/// Pairs that are measured, of each lease.
+const PAIRS: u64 = 20_000;
+
+/// Longer than the bench takes by far.
+const TERM: Duration = Duration::from_secs(24 * 3600);
+
+fn put(path: &str, attach: Attach) -> Write {
+    let path = Path::parse(path).expect("made of valid components, and short");
+    Write::Put { path, value: "here".into(), condition: Condition::Any, attach }
+}
+
+/// Both leases take turns.
+pub(crate) fn measure(carried: u64, commit: Duration) -> Figures {
+    let mut leader = Leader::elected(State::new(VolumeSettings::DEFAULT), commit);
+    leader.begin();
+    leader.open();
+    let leases = [(LeaseId(1), 1), (LeaseId(2), carried)];
+    for (id, carried) in leases {
+        leader.write(Write::GrantLease { id: Some(id), ttl: TERM });
+        for number in 0..carried {
+            leader.write(put(&format!("/carried-{id}/{}/{}", number / 1000, number % 1000), Attach::Lease(id)));
+        }
+    }
+    let mut times = leases.map(|_| (Spans::default(), Spans::default()));
+    for number in 0..PAIRS {
+        for ((id, _), (attach, detach)) in leases.into_iter().zip(&mut times) {
+            let path = format!("/attached-{id}/{}/{}", number / 1000, number % 1000);
+            attach.add(leader.write(put(&path, Attach::Lease(id))));
+            detach.add(leader.write(put(&path, Attach::Nothing)));
+        }
+    }
+    let told = leases.into_iter().zip(times).flat_map(|((_, carried), (mut attach, mut detach))| {
+        let of = |what: &str| format!("{what}, of a lease with {carried} nodes: p50 · p99 · max");
+        [(of("node attached"), attach.told()), (of("node detached"), detach.told())]
+    });
+    told.collect()
+}

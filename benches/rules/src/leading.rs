@@ -1,0 +1,31 @@
+//! From the election on: how long until the leader can promise.
+
+use std::time::Duration;
+
+use leasehold_protocol::{
+    id::LeaseId,
+    message::{Answer, Body, KeepLease},
+    state::State,
+};
+
+use crate::{Figures, leader::Leader, spans::shown};
+
+/// A leader is elected, begins its epoch, and renews a lease.
+pub(crate) fn measure(state: &State, commit: Duration) -> Figures {
+    let mut leader = Leader::elected(state.clone(), commit);
+    let elected = leader.nanos();
+    let mut begin = Duration::ZERO;
+    while leader.lessor.epoch().is_none() {
+        begin = leader.go_on().step;
+    }
+    let begun = Duration::from_nanos(leader.nanos() - elected);
+    leader.open();
+    let leases = vec![KeepLease { id: LeaseId(0), incarnation: None }];
+    let kept = leader.ask(Body::KeepLeases { leases });
+    let Ok(Answer::Kept(kept)) = kept else { panic!("a renewal is answered: {kept:?}") };
+    assert!(kept.iter().all(|kept| kept.span.is_some()), "a new leader cuts no lease short: {kept:?}");
+    vec![
+        ("new leader: the step that begins its epoch".to_owned(), shown(begin)),
+        ("new leader: elected until it can promise, a commit included".to_owned(), shown(begun)),
+    ]
+}

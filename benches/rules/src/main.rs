@@ -1,0 +1,60 @@
+//! What the rules themselves cost with very many key leases: renewals, a new leader, ends that are spread over time, nodes attached and detached.
+//!
+//! The lessor and the state are those that are shipped; there is no network and no disk, and a commit takes as long as it is told to. Time is virtual: it stands
+//! still while nothing is to be done, and each step takes as long as it really took (`leader.rs`). So what is late here is late because of what the rules compute.
+
+mod attaching;
+mod ending;
+mod leader;
+mod leading;
+mod renewing;
+mod spans;
+
+use std::time::Duration;
+
+use clap::Parser;
+
+use leader::Leases;
+
+/// What a bench has measured, and what came of it.
+type Figures = Vec<(String, String)>;
+
+/// Measures what the rules cost with very many key leases, and prints it as a table in Markdown.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold-rules-bench")]
+struct Options {
+    /// Key leases in the state.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    leases: u64,
+    /// Over how many seconds their ends are spread.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    spread: u64,
+    /// How many milliseconds a commit takes.
+    #[arg(long, value_name = "MS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    commit: u64,
+    /// Nodes that go with the second of two leases, of which the first carries one.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    carried: u64,
+}
+
+/// The shortest term: long enough for a new leader to be there before the first end.
+const TERM_MIN: Duration = Duration::from_secs(10);
+
+fn main() {
+    let Options { leases: count, spread, commit, carried } = Options::parse();
+    let leases = Leases { count, first: TERM_MIN, spread: Duration::from_secs(spread) };
+    let commit = Duration::from_millis(commit);
+    println!("{count} key leases, a commit takes {commit:?}\n");
+    println!("| | |\n| --- | ---: |");
+    let state = leader::state_with(leases);
+    print(leading::measure(&state, commit));
+    print(renewing::measure(&state, leases, commit));
+    print(ending::measure(state, leases, commit));
+    print(attaching::measure(carried, commit));
+}
+
+fn print(figures: Figures) {
+    for (name, figure) in figures {
+        println!("| {name} | {figure} |");
+    }
+}

@@ -1,0 +1,122 @@
+//! All leases are kept alive: what a renewal costs, and what a tick does, which moves the horizons of all that were renewed since the last.
+
+use std::time::Duration;
+
+use leasehold_protocol::{
+    command::Command,
+    id::LeaseId,
+    lessor::Effect,
+    message::{Answer, Body, KEEP_LEASES_MAX, KeepLease},
+    state::State,
+};
+
+use crate::{
+    Figures,
+    leader::{Leader, Leases, Turn},
+    spans::{Spans, shown},
+};
+
+/// Each lease is renewed once in so long: a third of a term of a minute, as clients do it.
+const ROUND: Duration = Duration::from_secs(20);
+
+/// How long renewals are measured: several ticks.
+const MEASURED: Duration = Duration::from_secs(8);
+
+/// Steps, by what they had to do.
+#[derive(Debug, Default)]
+struct Steps {
+    /// One renewal and nothing else.
+    renewals: Spans,
+    /// A tick was proposed, or carried out.
+    proposing: Spans,
+    applying: Spans,
+    after: Spans,
+    /// The most renewals in a tick.
+    largest: usize,
+}
+
+impl Steps {
+    fn note(&mut self, leader: &mut Leader, turn: &Turn, is_renewal: bool) {
+        let mut ticks = 0;
+        for (proposal, _) in leader.proposed.drain(..) {
+            for command in proposal.commands {
+                if let Command::Tick { renewals } = command {
+                    ticks += 1;
+                    self.largest = self.largest.max(renewals.len());
+                }
+            }
+        }
+        if !turn.apply.is_zero() {
+            self.applying.add(turn.apply);
+            self.after.add(turn.step);
+        } else if ticks > 0 {
+            self.proposing.add(turn.step);
+        } else if is_renewal {
+            self.renewals.add(turn.step);
+        }
+    }
+}
+
+/// Renewals one by one, each a request, evenly spread; then as many as one request takes.
+pub(crate) fn measure(state: &State, leases: Leases, commit: Duration) -> Figures {
+    let mut leader = Leader::elected(state.clone(), commit);
+    leader.begin();
+    leader.open();
+    leader.proposed.clear();
+    let apart = (ROUND.as_nanos() as u64 / leases.count).max(1);
+    let (first, count) = (leader.nanos(), MEASURED.as_nanos() as u64 / apart);
+    let mut steps = Steps::default();
+    for number in 0..count {
+        let at = first + number * apart;
+        while leader.next() <= at {
+            let turn = leader.go_on();
+            steps.note(&mut leader, &turn, false);
+        }
+        leader.wait_until(at);
+        // Any of them, in no order.
+        let id = LeaseId(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % leases.count);
+        let turn = keep(&mut leader, vec![KeepLease { id, incarnation: None }]);
+        steps.note(&mut leader, &turn, true);
+    }
+    let together = KEEP_LEASES_MAX.min(leases.count as usize) as u64;
+    let turn = keep(&mut leader, (0..together).map(|id| KeepLease { id: LeaseId(id), incarnation: None }).collect());
+    let Steps { mut renewals, mut proposing, mut applying, mut after, largest } = steps;
+    vec![
+        (format!("renewal, one in a request, {} a second: p50 · p99 · max", 1_000_000_000 / apart), renewals.told()),
+        (format!("renewal, {together} in a request: each"), shown(turn.step / together as u32)),
+        (format!("tick, {largest} renewals at most: the step that proposes it"), proposing.told()),
+        ("tick: applying it".to_owned(), applying.told()),
+        ("tick: the step after that".to_owned(), after.told()),
+    ]
+}
+
+/// Renews leases, all of which are there.
+fn keep(leader: &mut Leader, leases: Vec<KeepLease>) -> Turn {
+    let count = leases.len();
+    let request = leader.request(Body::KeepLeases { leases });
+    let turn = leader.step(request);
+    let answered = turn.effects.iter().find_map(|effect| match effect {
+        Effect::Reply { response, .. } => Some(&response.result),
+        Effect::Recall(_) | Effect::Prove { .. } => None,
+    });
+    let Some(Ok(Answer::Kept(kept))) = answered else { panic!("a renewal is answered at once: {answered:?}") };
+    assert!(kept.len() == count && kept.iter().all(|kept| kept.span.is_some()), "none of them is gone: {kept:?}");
+    turn
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::leader::state_with;
+
+    #[test]
+    fn renewals_are_counted_with_the_ticks_that_they_bring_about() {
+        let leases = Leases { count: 100, first: Duration::from_secs(20), spread: Duration::from_secs(1) };
+        let figures = measure(&state_with(leases), leases, Duration::from_millis(2));
+        assert_eq!(figures[0].0, "renewal, one in a request, 5 a second: p50 · p99 · max");
+        // Horizons move once in a second, a little later if a step takes long. There are 40 renewals.
+        let largest = figures[2].0.split(' ').find_map(|word| word.parse::<u64>().ok());
+        assert!(largest.is_some_and(|largest| (5..40).contains(&largest)), "{figures:?}");
+        assert!(figures.iter().all(|(_, figure)| !figure.starts_with("0.00")), "{figures:?}");
+    }
+}

@@ -1,0 +1,53 @@
+//! Many spans of time, and what is told of them.
+
+use std::time::Duration;
+
+/// All of them, as they came.
+#[derive(Debug, Default)]
+pub(crate) struct Spans(Vec<Duration>);
+
+impl Spans {
+    pub(crate) fn add(&mut self, span: Duration) {
+        self.0.push(span);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The least span that this share of all does not exceed; zero if there are none.
+    pub(crate) fn quantile(&mut self, share: f64) -> Duration {
+        self.0.sort_unstable();
+        let rank = (self.0.len() as f64 * share).ceil() as usize;
+        self.0.get(rank.max(1) - 1).copied().unwrap_or_default()
+    }
+
+    /// Median, p99 and the longest.
+    pub(crate) fn told(&mut self) -> String {
+        [0.5, 0.99, 1.0].map(|share| shown(self.quantile(share))).join(" · ")
+    }
+}
+
+/// Three digits or so, with the unit.
+pub(crate) fn shown(span: Duration) -> String {
+    match span.as_secs_f64() {
+        seconds if seconds >= 1.0 => format!("{seconds:.2} s"),
+        seconds if seconds >= 1e-3 => format!("{:.2} ms", seconds * 1e3),
+        seconds => format!("{:.2} µs", seconds * 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_the_least_that_so_many_do_not_exceed() {
+        let mut spans = Spans::default();
+        assert_eq!(spans.quantile(0.5), Duration::ZERO);
+        (1..=100).rev().for_each(|millis| spans.add(Duration::from_millis(millis)));
+        let millis = [0.0, 0.5, 0.99, 1.0].map(|share| spans.quantile(share).as_millis());
+        assert_eq!(millis, [1, 50, 99, 100]);
+        assert_eq!(spans.told(), "50.00 ms · 99.00 ms · 100.00 ms");
+    }
+}

@@ -1,0 +1,123 @@
+//! Nodes that begin to go with a lease, and cease to, of leases that carry few nodes and of leases that carry very many.
+//!
+//! All leases take turns in one loop, operation by operation: whatever else the machine does is the same for each of them.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use leasehold_client_cache::{Attach, LeaseId, LeaseOptions, PutOptions};
+
+use super::{
+    Bench, close,
+    expiry::Carrier,
+    load::{Until, histogram, nanos},
+    result::Row,
+};
+use crate::{commands::write_failure, exit::Failure};
+
+/// Long enough for none to end by itself.
+const TERM: Duration = Duration::from_secs(3600);
+
+/// A lease, how many nodes go with it, and how long it took to attach one more and to detach that.
+#[derive(Debug)]
+struct Carrying {
+    lease: LeaseId,
+    carried: u64,
+    attach: Mutex<Histogram<u64>>,
+    detach: Mutex<Histogram<u64>>,
+}
+
+impl Carrying {
+    /// p50 and p99 of both, in milliseconds. The next are counted from here.
+    fn take(&self) -> Vec<(&'static str, f64)> {
+        let take = |times: &Mutex<Histogram<u64>>| {
+            std::mem::replace(&mut *times.lock().unwrap_or_else(PoisonError::into_inner), histogram())
+        };
+        let ms = |times: &Histogram<u64>, quantile| times.value_at_quantile(quantile) as f64 / 1e6;
+        let (attach, detach) = (take(&self.attach), take(&self.detach));
+        vec![
+            ("attach_p50_ms", ms(&attach, 0.5)),
+            ("attach_p99_ms", ms(&attach, 0.99)),
+            ("detach_p50_ms", ms(&detach, 0.5)),
+            ("detach_p99_ms", ms(&detach, 0.99)),
+        ]
+    }
+}
+
+impl Bench {
+    /// For each number in flight a row for each lease, and one of the quotients of the last and the first.
+    pub(super) async fn attach(&self) -> Result<Vec<Row>, Failure> {
+        let client = self.client("attach").await?;
+        let mut leases = Vec::new();
+        for carried in self.args.carried.iter().map(|carried| *carried as u64) {
+            let lease = client.grant_lease(TERM, LeaseOptions::default()).await;
+            let lease = lease.map_err(|error| write_failure(&error))?;
+            self.make(&format!("carried-{carried}"), carried, Carrier::One(lease)).await?;
+            let (attach, detach) = (Mutex::new(histogram()), Mutex::new(histogram()));
+            leases.push(Carrying { lease, carried, attach, detach });
+        }
+        let leases: Arc<[Carrying]> = leases.into();
+        let mut rows = Vec::new();
+        let mut quotients = Vec::new();
+        for &inflight in &self.args.inflight {
+            self.attach_and_detach(&leases, inflight).await?;
+            let figures: Vec<_> = leases.iter().map(Carrying::take).collect();
+            if let ([first, .., last], [least, .., most]) = (&figures[..], &leases[..]) {
+                let settings = [("inflight", inflight as u64), ("least", least.carried), ("most", most.carried)];
+                quotients.push(quotient(settings.to_vec(), first, last));
+            }
+            rows.extend(leases.iter().zip(figures).map(|(lease, figures)| Row {
+                bench: "attach and detach, by the nodes that the lease carries",
+                settings: vec![("inflight", inflight as u64), ("carried", lease.carried)],
+                figures,
+            }));
+        }
+        for lease in leases.iter() {
+            client.revoke_lease(lease.lease).await.map_err(|error| write_failure(&error))?;
+        }
+        close(vec![client]).await;
+        rows.extend(quotients);
+        Ok(rows)
+    }
+
+    /// A new node is put with a lease, and then put again without.
+    async fn attach_and_detach(&self, leases: &Arc<[Carrying]>, inflight: usize) -> Result<(), Failure> {
+        let clients = self.clients("attach", inflight.min(self.args.clients)).await?;
+        let (top, shared, leases) = (self.top.clone(), clients.clone(), Arc::clone(leases));
+        let op = move |worker: usize, number: u64| {
+            let (client, leases, top) = (shared[worker % shared.len()].clone(), Arc::clone(&leases), top.clone());
+            async move {
+                let turn = (number % leases.len() as u64) as usize;
+                let (lease, node) = (&leases[turn], number / leases.len() as u64);
+                let path = format!("{top}/attached-{turn}-{inflight}/{}/{}", node / 1000, node % 1000);
+                let path = path.parse().map_err(Failure::usage)?;
+                for (attach, times) in [(Attach::Lease(lease.lease), &lease.attach), (Attach::Nothing, &lease.detach)] {
+                    let begin = Instant::now();
+                    let put = client.put_with(&path, "here", PutOptions { attach, ..PutOptions::default() }).await;
+                    put.map_err(|error| write_failure(&error))?;
+                    let took = nanos(begin.elapsed());
+                    times.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(took);
+                }
+                Ok(())
+            }
+        };
+        let what = format!("attach and detach, {inflight} in flight");
+        self.meter.run(&what, inflight, Until::Elapsed(self.seconds()), op).await?;
+        close(clients).await;
+        Ok(())
+    }
+}
+
+/// How much longer the last takes than the first, figure by figure.
+fn quotient(settings: Vec<(&'static str, u64)>, first: &[(&str, f64)], last: &[(&str, f64)]) -> Row {
+    let names = ["attach_p50_quotient", "attach_p99_quotient", "detach_p50_quotient", "detach_p99_quotient"];
+    let quotients = first.iter().zip(last).map(|((_, first), (_, last))| last / first);
+    Row {
+        bench: "attach and detach, most by least carried",
+        settings,
+        figures: names.into_iter().zip(quotients).collect(),
+    }
+}

@@ -1,0 +1,181 @@
+//! Very many leases that end one after the other, and how late each is.
+//!
+//! When a lease is due is known here to a message's way: all are renewed before any ends, and a term counts from when the leader gets to know of the
+//! renewal. *Due* is the term and the margin (T3) after the renewal was sent, so that no lag is told too short. In it are the commit of the end, the removal of
+//! the node and the way to the watcher.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use leasehold_client_cache::{
+    Attach, Client, DriftAllowance, EventKind, LeaseId, LeaseOptions, Path, PutOptions, Told, VolumeSettings, Watch,
+};
+use leasehold_protocol::{
+    lessor::key_lease_margin,
+    message::{KEEP_LEASES_MAX, KeepLease},
+};
+
+use super::{
+    Bench, close,
+    expiry::{AT_ONCE, BEFORE, LEASES_PER_SECOND, TOLD_WITHIN, VALUE, row},
+    line::Line,
+    load::{Until, histogram, nanos},
+    result::Row,
+};
+use crate::{
+    commands::{watch::watch_failure, write_failure},
+    exit::Failure,
+};
+
+/// What the nodes are below.
+const SET: &str = "spread";
+
+/// The first of the leases' names. Nobody else's is as great.
+const FIRST: u64 = 1 << 40;
+
+/// How many leases are renewed with one message: few enough for the leader to be back in a moment.
+const RENEWED_AT_ONCE: u64 = KEEP_LEASES_MAX as u64 / 4;
+
+/// So many renewals at least get into the log in a second (65,536 with each tick, which comes once in it).
+const RENEWED_PER_SECOND: u64 = 50_000;
+
+/// When each lease is due.
+#[derive(Debug)]
+struct Schedule {
+    leases: u64,
+    /// The term of the first; the last has this and `spread`.
+    first: Duration,
+    spread: Duration,
+    /// When the renewals of each [`RENEWED_AT_ONCE`] of them were sent.
+    renewed: Vec<Instant>,
+}
+
+impl Schedule {
+    fn term(&self, number: u64) -> Duration {
+        self.first + self.spread.mul_f64(number as f64 / self.leases as f64)
+    }
+
+    /// When the term of this one is over at the earliest.
+    fn over(&self, number: u64) -> Option<Instant> {
+        let renewed = self.renewed.get((number / RENEWED_AT_ONCE) as usize)?;
+        Some(*renewed + self.term(number))
+    }
+
+    fn margin(&self, number: u64) -> Duration {
+        key_lease_margin(self.term(number), VolumeSettings::DEFAULT.tick(), DriftAllowance::DEFAULT)
+    }
+}
+
+impl Bench {
+    /// Leases with a node each, which end evenly spread over so long.
+    pub(super) async fn one_after_the_other(&self, leases: u64, spread: Duration) -> Result<Row, Failure> {
+        let seconds = leases / LEASES_PER_SECOND + leases / RENEWED_PER_SECOND;
+        let first = Duration::from_secs(seconds) + BEFORE * 3;
+        let (mut schedule, began) = (Schedule { leases, first, spread, renewed: Vec::new() }, Instant::now());
+        self.make_named(&schedule).await?;
+        let (client, writers) = (self.client("spread").await?, self.writers().await?);
+        self.renew_all(&mut schedule).await?;
+        if began.elapsed() + Duration::from_secs(leases / RENEWED_PER_SECOND) > first {
+            let text =
+                format!("{leases} leases could not be granted in time: expected {LEASES_PER_SECOND} in a second");
+            return Err(Failure::refused("expiry", text));
+        }
+        let due = schedule.over(0).unwrap_or(began) + schedule.margin(0);
+        self.meter.say(|| format!("{leases} leases are about to end, over {spread:?}"));
+        let timing = async {
+            tokio::time::sleep_until((due - BEFORE).into()).await;
+            drop(writers.take());
+            tokio::time::sleep_until(due.into()).await;
+            Ok::<_, Failure>(writers.take())
+        };
+        let (lags, before) = tokio::try_join!(self.lags(self.watch_of(&client, SET).await?, &schedule), timing)?;
+        let meanwhile = writers.end().await?;
+        close(vec![client]).await;
+        let ms = |nanos: u64| nanos as f64 / 1e6;
+        let late = [
+            ("lag_p50_ms", ms(lags.value_at_quantile(0.5))),
+            ("lag_p99_ms", ms(lags.value_at_quantile(0.99))),
+            ("lag_max_ms", ms(lags.max())),
+        ];
+        let settings = vec![("leases", leases), ("spread_ms", crate::duration::millis(spread))];
+        Ok(row("leases that end one after the other, a node each", settings, late, &before, &meanwhile))
+    }
+
+    async fn make_named(&self, schedule: &Schedule) -> Result<(), Failure> {
+        let clients = self.clients("spread", self.args.clients).await?;
+        let leases = schedule.leases;
+        let nodes: Arc<[(Path, Duration)]> =
+            (0..leases).map(|number| (self.node(SET, number), schedule.term(number))).collect();
+        let shared = clients.clone();
+        let op = move |worker: usize, number: u64| {
+            let (client, nodes) = (shared[worker % shared.len()].clone(), Arc::clone(&nodes));
+            async move {
+                let (path, term) = &nodes[number as usize];
+                make_one(&client, path, LeaseId(FIRST + number), *term).await
+            }
+        };
+        let what = format!("making {leases} nodes that go with leases");
+        let made = self.meter.run(&what, AT_ONCE.min(leases as usize), Until::Count(leases), op).await;
+        close(clients).await;
+        made.map(drop)
+    }
+
+    /// Begins the terms of all leases, and notes when.
+    async fn renew_all(&self, schedule: &mut Schedule) -> Result<(), Failure> {
+        let line = Line::open(&self.endpoints, "bench-spread").await?;
+        for first in (0..schedule.leases).step_by(RENEWED_AT_ONCE as usize) {
+            let numbers = first..schedule.leases.min(first + RENEWED_AT_ONCE);
+            let keep = |number| KeepLease { id: LeaseId(FIRST + number), incarnation: None };
+            let leases = numbers.map(keep).collect();
+            schedule.renewed.push(Instant::now());
+            if let Some(gone) = line.keep(leases).await?.into_iter().find(|kept| kept.span.is_none()) {
+                return Err(Failure::refused("expiry", format!("lease {} is gone before its term is over", gone.id)));
+            }
+        }
+        line.close().await
+    }
+
+    /// Waits until the watch has told of all deletions. How late each was, in nanoseconds.
+    async fn lags(&self, mut watch: Watch, schedule: &Schedule) -> Result<Histogram<u64>, Failure> {
+        let mut lags = histogram();
+        let within = schedule.first + TOLD_WITHIN;
+        while lags.len() < schedule.leases {
+            let (gone, leases) = (lags.len(), schedule.leases);
+            let told = tokio::time::timeout(within, watch.next()).await;
+            let told =
+                told.map_err(|_| Failure::refused("watch", format!("{gone} of {leases} nodes went: expected all")))?;
+            let told_at = Instant::now();
+            let Told::Change(change) = told.map_err(|error| watch_failure(&error))? else { continue };
+            for event in change.events.iter().filter(|event| matches!(event.kind, EventKind::Delete)) {
+                let number = number_of(&event.path);
+                let Some((number, over)) = number.and_then(|number| Some((number, schedule.over(number)?))) else {
+                    return Err(Failure::refused("watch", format!("{} went: expected a node of ours", event.path)));
+                };
+                if told_at < over {
+                    let early = over - told_at;
+                    return Err(Failure::refused("expiry", format!("{} went {early:?} too early", event.path)));
+                }
+                lags.saturating_record(nanos(told_at.saturating_duration_since(over + schedule.margin(number))));
+            }
+            self.meter.say(|| format!("{gone} of {leases} nodes are gone"));
+        }
+        Ok(lags)
+    }
+}
+
+async fn make_one(client: &Client, path: &Path, id: LeaseId, term: Duration) -> Result<(), Failure> {
+    let options = LeaseOptions { id: Some(id), ..LeaseOptions::default() };
+    let lease = client.grant_lease(term, options).await.map_err(|error| write_failure(&error))?;
+    let options = PutOptions { attach: Attach::Lease(lease), ..PutOptions::default() };
+    client.put_with(path, VALUE, options).await.map(drop).map_err(|error| write_failure(&error))
+}
+
+/// The number that the node was made for: see [`Bench::node`].
+fn number_of(path: &Path) -> Option<u64> {
+    let mut last = path.as_str().rsplit('/').map(str::parse::<u64>);
+    let (low, high) = (last.next()?.ok()?, last.next()?.ok()?);
+    Some(high * 1000 + low)
+}

@@ -1,0 +1,410 @@
+//! Clients that read and write as Poisson processes, and a leader: what passes between them is counted.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use leasehold_protocol::{
+    command::{Proposal, Write},
+    holder::{self, Effect, Holder, Input, ReadId, Ticket, WriteId},
+    id::{RequestId, SessionId},
+    lessor::{self, Lessor},
+    limits::Limits,
+    message::{Body, Request},
+    object::Object,
+    path::Path,
+    planted::Planted,
+    state::State,
+    time::{DriftAllowance, Instant},
+    volume::{Tracking, VolumeSettings},
+};
+
+use crate::{
+    draw::Draw,
+    gray_cheriton::{Load, client_term},
+};
+
+/// Who reads and writes what, how often, and under which term.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Workload {
+    /// Decides every moment at which somebody reads or writes.
+    pub seed: u64,
+    /// Clients.
+    pub clients: usize,
+    /// How many of them read and write the same files.
+    pub sharing: usize,
+    /// Files of each such group. All are in one volume; each read and each write is of any of them.
+    pub files: u64,
+    /// Reads a second by each client.
+    pub reads: f64,
+    /// Writes a second by each client.
+    pub writes: f64,
+    /// The volume term. Object leases last for a day.
+    pub term: Duration,
+    /// How long messages are counted.
+    pub measured: Duration,
+}
+
+impl Workload {
+    /// The V system's rates: 20 clients, counted for 3,000 s.
+    pub fn v_system(seed: u64, sharing: usize, files: u64, term: Duration) -> Self {
+        let measured = Duration::from_secs(3000);
+        Self { seed, clients: 20, sharing, files, reads: 0.864, writes: 0.040, term, measured }
+    }
+
+    /// What the paper's formula says of it, in messages a second, with a lease for each file. A client of Leasehold counts a term from when it asked,
+    /// and shortens it by the drift allowance; it is the server that waits for the margin.
+    pub fn formula(&self) -> f64 {
+        let files = self.files as f64;
+        let (clients, sharing) = (self.clients as f64, self.sharing as f64);
+        let of_each = Load { clients, reads: self.reads / files, writes: self.writes / files, sharing };
+        let allowance = DriftAllowance::DEFAULT.over(self.term).as_secs_f64();
+        files * of_each.messages(client_term(self.term.as_secs_f64(), 2.0 * DELAY.as_secs_f64(), allowance))
+    }
+
+    /// The messages counted, a second.
+    pub fn per_second(&self, messages: u64) -> f64 {
+        messages as f64 / self.measured.as_secs_f64()
+    }
+}
+
+/// Messages that the server has sent and received while they were counted, and what clients did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests that are there only to renew, and their answers.
+    pub renewals: u64,
+    /// Requests for a new lease on the volume, and their answers.
+    pub acquisitions: u64,
+    /// Lists of what is held, which a leader wants after copies were made good again, and their answers.
+    pub lists: u64,
+    /// Reads that ask whether a copy is still good, and their answers.
+    pub validations: u64,
+    /// Recalls, and consents to them.
+    pub recalls: u64,
+    /// Reads of what is not in memory because it was recalled, and their answers: data, which any cache has to fetch.
+    pub fetches: u64,
+    /// Writes, and their answers: the same with any term.
+    pub writes: u64,
+    /// Reads of the applications.
+    pub reads: u64,
+    /// Those that were answered from memory, without a message.
+    pub hits: u64,
+}
+
+impl Counts {
+    /// What consistency costs: all but the data itself.
+    pub fn consistency(&self) -> u64 {
+        self.renewals + self.acquisitions + self.lists + self.validations + self.recalls
+    }
+
+    fn of(&mut self, kind: Kind) -> Option<&mut u64> {
+        match kind {
+            Kind::Renewal => Some(&mut self.renewals),
+            Kind::Acquisition => Some(&mut self.acquisitions),
+            Kind::List => Some(&mut self.lists),
+            Kind::Validation => Some(&mut self.validations),
+            Kind::Recall => Some(&mut self.recalls),
+            Kind::Fetch => Some(&mut self.fetches),
+            Kind::Write => Some(&mut self.writes),
+            Kind::Opening => None,
+        }
+    }
+}
+
+/// What a message is there for.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Renewal,
+    Acquisition,
+    List,
+    Validation,
+    Recall,
+    Fetch,
+    Write,
+    /// A session begins.
+    Opening,
+}
+
+impl Kind {
+    fn of(body: &Body) -> Self {
+        match body {
+            Body::KeepAlive => Self::Renewal,
+            Body::Acquire { .. } => Self::Acquisition,
+            Body::Held(_) => Self::List,
+            Body::Read { known: Some(_), .. } => Self::Validation,
+            Body::Read { known: None, .. } => Self::Fetch,
+            Body::Write { .. } => Self::Write,
+            Body::Open { .. } | Body::Register => Self::Opening,
+            other => panic!("nobody asks for this here: {other:?}"),
+        }
+    }
+}
+
+/// From a client to the server, or back: the V system's propagation and the handling at both ends.
+const DELAY: Duration = Duration::from_micros(2_500);
+/// A commit.
+const COMMIT: Duration = Duration::from_millis(1);
+/// The margin: the paper's ε.
+const MARGIN: Duration = Duration::from_millis(100);
+/// Object leases outlast everything here.
+const OBJECT_TERM: Duration = Duration::from_secs(24 * 3600);
+/// Until messages are counted: files are made, and everybody has read some.
+const WARM_UP: Duration = Duration::from_secs(60);
+
+enum Event {
+    ToServer(Kind, lessor::Input),
+    ToClient(usize, Input),
+    Commit(Proposal),
+    Proven(u64),
+    Read(usize),
+    Write(usize),
+    Make(usize, u64),
+}
+
+struct World {
+    load: Workload,
+    draw: Draw,
+    now: Instant,
+    counts: Counts,
+    /// Nothing is counted before.
+    counts_from: Instant,
+    events: BTreeMap<(Instant, u64), Event>,
+    numbers: u64,
+    state: State,
+    lessor: Lessor,
+    /// When it wants to be stepped, as it said after its last step.
+    lessor_due: Instant,
+    committed: Instant,
+    asked: BTreeMap<RequestId, (usize, Ticket, Kind)>,
+    holders: Vec<Holder>,
+    sessions: BTreeMap<SessionId, usize>,
+    /// Volumes of which a copy was read from memory since the holder was told last.
+    used: Vec<BTreeSet<Path>>,
+    wakes: BTreeSet<(Instant, usize)>,
+    wake: Vec<Option<Instant>>,
+}
+
+/// Runs the workload, and counts.
+///
+/// # Panics
+///
+/// If the term is out of bounds, or if what happens is not possible without a fault.
+pub fn run(load: Workload) -> Counts {
+    let mut world = World::new(load);
+    let end = world.counts_from.after(load.measured);
+    world.run_until(end);
+    world.counts
+}
+
+impl World {
+    fn new(load: Workload) -> Self {
+        let now = Instant::from_micros(1_000_000);
+        let drift = DriftAllowance::DEFAULT;
+        let settings = VolumeSettings::new(load.term, OBJECT_TERM, MARGIN, Tracking::Objects, drift);
+        let state = State::new(settings.expect("a term within bounds"));
+        let config =
+            lessor::Config { replica: 1, attempt: 1, drift, limits: Limits::default(), planted: Planted::default() };
+        let lessor = Lessor::new(config, &state, now);
+        let holder = |client: usize| {
+            let spread_permille = u16::try_from(client * 1000 / load.clients).expect("less than a thousand");
+            Holder::new(holder::Config { spread_permille, ..holder::Config::new(format!("client {client}")) })
+        };
+        let mut world = Self {
+            load,
+            draw: Draw::new(load.seed),
+            now,
+            counts: Counts::default(),
+            counts_from: now.after(WARM_UP),
+            events: BTreeMap::new(),
+            numbers: 0,
+            state,
+            lessor,
+            lessor_due: now,
+            committed: now,
+            asked: BTreeMap::new(),
+            holders: (0..load.clients).map(holder).collect(),
+            sessions: BTreeMap::new(),
+            used: vec![BTreeSet::new(); load.clients],
+            wakes: BTreeSet::new(),
+            wake: vec![None; load.clients],
+        };
+        world.propose();
+        world.begin();
+        world
+    }
+
+    /// Everybody connects; the first of each group makes its files; then all read and write.
+    fn begin(&mut self) {
+        for client in 0..self.load.clients {
+            self.later(COMMIT * 10, Event::ToClient(client, Input::Connected));
+            if client % self.load.sharing == 0 {
+                let makes = (0..self.load.files).map(|file| Event::Make(client, file));
+                makes.for_each(|make| self.later(COMMIT * 100, make));
+            }
+            self.later(WARM_UP / 20, Event::Read(client));
+            self.later(WARM_UP / 20, Event::Write(client));
+        }
+    }
+
+    fn later(&mut self, span: Duration, event: Event) {
+        self.at(self.now.after(span), event);
+    }
+
+    fn at(&mut self, at: Instant, event: Event) {
+        self.numbers += 1;
+        self.events.insert((at, self.numbers), event);
+    }
+
+    fn count(&mut self, kind: Kind) {
+        if self.now >= self.counts_from
+            && let Some(count) = self.counts.of(kind)
+        {
+            *count += 1;
+        }
+    }
+
+    fn run_until(&mut self, end: Instant) {
+        while self.now < end {
+            let next = self.events.first_key_value().map(|((at, _), _)| *at);
+            let wake = self.wakes.first().map(|(at, _)| *at);
+            let first = next.into_iter().chain(wake).fold(self.lessor_due, Instant::min);
+            self.now = self.now.max(first);
+            if next == Some(first) {
+                let ((_, _), event) = self.events.pop_first().expect("it is there");
+                self.happen(event);
+            } else if let Some((_, client)) = self.wakes.first().copied().filter(|(at, _)| *at == first) {
+                let used = std::mem::take(&mut self.used[client]);
+                self.client(client, Input::Timeout { used });
+            } else {
+                self.lessor(lessor::Input::Timeout);
+            }
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::ToServer(kind, input) => {
+                self.count(kind);
+                self.lessor(input);
+            }
+            Event::ToClient(client, input) => self.client(client, input),
+            Event::Commit(proposal) => {
+                assert!(self.lessor.is_mine(&proposal), "nobody else leads");
+                let applied = self.state.apply(self.state.applied_index() + 1, &proposal);
+                self.lessor(lessor::Input::committed(proposal.number, applied));
+            }
+            Event::Proven(round) => self.lessor(lessor::Input::Proven { round }),
+            Event::Read(client) => {
+                self.read(client);
+                self.again(self.load.reads, Event::Read(client));
+            }
+            Event::Write(client) => {
+                let file = self.draw.below(self.load.files);
+                self.write(client, file);
+                self.again(self.load.writes, Event::Write(client));
+            }
+            Event::Make(client, file) => self.write(client, file),
+        }
+    }
+
+    fn again(&mut self, rate: f64, event: Event) {
+        if let Some(wait) = self.draw.wait(rate) {
+            self.later(Duration::from_micros(wait), event);
+        }
+    }
+
+    fn file(&self, client: usize, file: u64) -> Path {
+        let text = format!("/group-{}/file-{file}", client / self.load.sharing);
+        Path::parse(&text).expect("made of valid components")
+    }
+
+    fn read(&mut self, client: usize) {
+        let file = self.draw.below(self.load.files);
+        let object = Object::data(self.file(client, file));
+        let is_hit = self.holders[client].may_serve(&object, self.now);
+        if self.now >= self.counts_from {
+            self.counts.reads += 1;
+            self.counts.hits += u64::from(is_hit);
+        }
+        if is_hit {
+            let volume = self.holders[client].volume_of(&object.path);
+            self.used[client].insert(volume);
+        } else {
+            self.numbers += 1;
+            self.client(client, Input::Read { read: ReadId(self.numbers), object });
+        }
+    }
+
+    fn write(&mut self, client: usize, file: u64) {
+        self.numbers += 1;
+        let change = Write::put(self.file(client, file), "content".into());
+        self.client(client, Input::Write { write: WriteId(self.numbers), change });
+    }
+
+    fn client(&mut self, client: usize, input: Input) {
+        for effect in self.holders[client].step(input, self.now) {
+            match effect {
+                Effect::Send { ticket, request } => self.send(client, ticket, request),
+                Effect::Consent(consent) => {
+                    self.later(DELAY, Event::ToServer(Kind::Recall, lessor::Input::Consent(consent)));
+                }
+                Effect::Connection(holder::Connection::Connected { session }) => {
+                    self.sessions.insert(session, client);
+                }
+                Effect::WriteDone { result, .. } => drop(result.expect("nothing refuses it")),
+                // The contents are nobody's business here, and a volume that nobody reads from lapses.
+                Effect::Install { .. }
+                | Effect::Revalidate { .. }
+                | Effect::Drop(_)
+                | Effect::DropAll
+                | Effect::VolumeValid { .. }
+                | Effect::Serve { .. }
+                | Effect::ServeCached { .. }
+                | Effect::Connection(holder::Connection::Jeopardy) => {}
+                other => panic!("nothing fails here: {other:?}"),
+            }
+        }
+        if let Some(old) = self.wake[client].take() {
+            self.wakes.remove(&(old, client));
+        }
+        if let Some(deadline) = self.holders[client].next_deadline() {
+            self.wake[client] = Some(deadline.max(self.now));
+            self.wakes.insert((deadline.max(self.now), client));
+        }
+    }
+
+    fn send(&mut self, client: usize, ticket: Ticket, request: Request) {
+        self.numbers += 1;
+        let (id, kind) = (RequestId(self.numbers), Kind::of(&request.body));
+        self.asked.insert(id, (client, ticket, kind));
+        self.later(DELAY, Event::ToServer(kind, lessor::Input::Request { id, request }));
+    }
+
+    fn lessor(&mut self, input: lessor::Input) {
+        for effect in self.lessor.step(input, &self.state, self.now) {
+            match effect {
+                lessor::Effect::Reply { id, response } => {
+                    let (client, ticket, kind) = self.asked.remove(&id).expect("it was asked");
+                    self.count(kind);
+                    self.later(DELAY, Event::ToClient(client, Input::Answered { ticket, response }));
+                }
+                lessor::Effect::Recall(recall) => {
+                    self.count(Kind::Recall);
+                    let client = self.sessions[&recall.session];
+                    self.later(DELAY, Event::ToClient(client, Input::Recalled(recall)));
+                }
+                lessor::Effect::Prove { round } => self.later(COMMIT, Event::Proven(round)),
+            }
+        }
+        self.lessor_due = self.lessor.next_deadline(self.now);
+        self.propose();
+    }
+
+    fn propose(&mut self) {
+        while let Some(proposal) = self.lessor.take_proposal(self.now) {
+            self.committed = self.committed.max(self.now.after(COMMIT));
+            self.at(self.committed, Event::Commit(proposal));
+        }
+    }
+}
