@@ -1,10 +1,10 @@
 //! `edit PATH`: a node's value in a file, for as long as an editor runs on it.
 //!
-//! In the manner of `crontab -e` and `kubectl edit`, but under a write lease: nobody else who locks the node can come between, and each save is
-//! written when it is seen, not only the last one. In between the node is everybody's as soon as somebody asks for it, so that readers never wait for a
-//! person. Who writes it without locking it can come between all the same; what such a one has written is not overwritten.
+//! In the manner of `crontab -e` and `kubectl edit`, but under a hold: nobody else who locks the node, or edits it, comes between. Each save is written when
+//! it is seen, not only the last one, by one transaction that takes effect only if the hold is not over and the node is as it was read, or saved last. So
+//! who writes or removes it without locking it is not undone, and what a process writes that stood still past its lease is refused. Readers never wait for a person.
 //!
-//! The editor is not stopped when the lease is over, as a command of `lock` is: it touches nothing but the file, and what it has yet to save would be
+//! The editor is not stopped when the hold is over, as a command of `lock` is: it touches nothing but the file, and what it has yet to save would be
 //! gone with it. What could not be written stays in the file.
 
 use std::{
@@ -18,7 +18,9 @@ use std::{
 };
 
 use clap::Args;
-use leasehold_client_cache::{LockOptions, Path, Value, WriteLease, WriteLeaseError};
+use leasehold_client_cache::{
+    Attach, Client, Compare, Hold, LockOptions, Operation, Path, Relation, Revision, Token, Transaction, Value,
+};
 use leasehold_protocol::limits::Limits;
 
 use super::{lock, read_failure, write_failure};
@@ -37,7 +39,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// `edit PATH [-- COMMAND…]`
 #[derive(Debug, Args)]
 pub(crate) struct Edit {
-    /// The node; it is made if it does not exist
+    /// The node; one that does not exist is made with the first save
     #[arg(value_parser = cli::path)]
     pub(crate) path: Path,
     /// Fail if it does not exist
@@ -63,27 +65,32 @@ impl Edit {
 
     async fn edit(self, context: &Context) -> Result<Status, Failure> {
         let client = context.client().await?;
-        if self.must_exist && client.get(&self.path).await.map_err(|error| read_failure(&error))?.is_none() {
+        let options = LockOptions { wait: lock::wait(self.tries, self.wait), ..LockOptions::default() };
+        let hold = client.lock(&self.path, options).await.map_err(|error| lock::lock_failure(&error))?;
+        let there = client.get(&self.path).await.map_err(|error| read_failure(&error))?;
+        if self.must_exist && there.is_none() {
+            // If nobody hears of it, the lease ends by itself.
+            let _ = hold.release().await;
             return Err(Failure::not_found());
         }
-        let options = LockOptions { wait: lock::wait(self.tries, self.wait), ..LockOptions::default() };
-        let lease = client.write_lease(&self.path, options).await.map_err(|error| lease_failure(&error))?;
-        let there = lease.get().await.map_err(|error| lease_failure(&error))?;
 
         let cannot = |error: io::Error| Failure::io("cannot make a file to be edited", &error);
         let folder = tempfile::Builder::new().prefix("leasehold-").tempdir().map_err(cannot)?;
         // Editors go by how a name ends.
         let file = folder.path().join(self.path.name().unwrap_or("root"));
-        fs::write(&file, &there).map_err(cannot)?;
+        let text = there.as_ref().map(|there| there.value.clone()).unwrap_or_default();
+        fs::write(&file, &text).map_err(cannot)?;
         let variables = [
             ("LEASEHOLD_FILE", file.as_os_str().to_owned()),
-            ("LEASEHOLD_TOKEN", lease.token().to_string().into()),
+            ("LEASEHOLD_TOKEN", hold.token().to_string().into()),
             ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
         ];
         let mut editor = Child::start(&self.editor(&file), &variables)?;
         // From here on it stays, whatever happens to this process, until all is written.
         let folder = folder.keep();
-        let mut copy = WorkingCopy { lease, file, there, sent: None, seen: None };
+        let token = hold.token();
+        let there = there.as_ref().map(|there| there.stat.modify_revision);
+        let mut copy = WorkingCopy { client, hold, token, file, text, there, sent: Vec::new(), seen: None };
         let code = tokio::select! {
             biased;
             code = editor.ended() => code?,
@@ -112,13 +119,17 @@ fn usual_editor() -> Vec<OsString> {
 }
 
 /// The node's value in a file.
-struct WorkingCopy {
-    lease: WriteLease,
+struct WorkingCopy<'a> {
+    client: &'a Client,
+    hold: Hold,
+    token: Token,
     file: PathBuf,
-    /// What is in the node, as far as is known.
-    there: Value,
-    /// What may be there instead: it was set, and not confirmed.
-    sent: Option<Value>,
+    /// What was read, or saved last.
+    text: Value,
+    /// The change that put it there; none if the node did not exist.
+    there: Option<Revision>,
+    /// What was sent since, and may have taken effect.
+    sent: Vec<Value>,
     /// The file when it was last tried to write what it has.
     seen: Option<Look>,
 }
@@ -126,7 +137,7 @@ struct WorkingCopy {
 /// What changes with each save: when the file was modified, in seconds and nanoseconds, its length, and which file it is.
 type Look = (i64, i64, u64, u64);
 
-impl WorkingCopy {
+impl WorkingCopy<'_> {
     /// Writes each save when it is seen. What goes wrong is not told while somebody edits; what is left to be written at the end is.
     async fn follow(&mut self) -> Infallible {
         let mut looks = tokio::time::interval(LOOK_EVERY);
@@ -150,22 +161,57 @@ impl WorkingCopy {
     /// Writes what the file has, if that is not there.
     async fn save(&mut self) -> Result<(), Failure> {
         let text = self.read()?;
-        if text == self.there && self.sent.is_none() {
-            return Ok(());
+        while text != self.text || !self.sent.is_empty() {
+            match self.put(text.clone()).await {
+                Ok(Some(revision)) => self.is_there(text.clone(), revision),
+                Ok(None) => self.find_sent().await?,
+                Err(failure) => {
+                    if failure.status == Status::Unknown {
+                        self.sent.push(text);
+                    }
+                    return Err(failure);
+                }
+            }
         }
-        let found = self.lease.get().await.map_err(|error| self.failure(&error))?;
-        if found != self.there && Some(&found) != self.sent.as_ref() {
-            let path = visible(self.lease.path().as_str());
-            let expected = "expected it as it was read, or saved last";
-            return Err(Failure::refused("changed", format!("somebody else has written {path} meanwhile: {expected}")));
-        }
-        if found != text {
-            self.sent = Some(text.clone());
-            self.lease.set(text.clone()).await.map_err(|error| self.failure(&error))?;
-        }
-        self.lease.flush().await.map_err(|error| self.failure(&error))?;
-        (self.there, self.sent) = (text, None);
         Ok(())
+    }
+
+    /// Puts the node if the hold is not over and nobody has written or removed the node meanwhile; none if somebody has.
+    async fn put(&self, value: Value) -> Result<Option<Revision>, Failure> {
+        let path = self.hold.path().clone();
+        let unchanged = match self.there {
+            Some(revision) => Compare::modify_revision(path.clone(), Relation::Equal, revision),
+            None => Compare::absent(path.clone()),
+        };
+        let put = Operation::Put { path: path.clone(), value, attach: Attach::Keep };
+        let transaction = Transaction::new().when(Compare::held(path.clone(), self.token)).when(unchanged).then(put);
+        let outcome = self.client.transaction(transaction).await.map_err(|error| write_failure(&error))?;
+        match outcome.failed {
+            None => Ok(Some(outcome.revision)),
+            Some(failed) if failed.place == 0 => Err(lock::lost(&path)),
+            Some(_) => Ok(None),
+        }
+    }
+
+    /// The node is not as it was: by what was sent from here, of which nothing was heard, or by somebody else.
+    async fn find_sent(&mut self) -> Result<(), Failure> {
+        let path = self.hold.path().clone();
+        let found = self.client.get(&path).await.map_err(|error| read_failure(&error))?;
+        match found.filter(|found| self.sent.contains(&found.value)) {
+            Some(found) => {
+                self.is_there(found.value.clone(), found.stat.modify_revision);
+                Ok(())
+            }
+            None => {
+                let (path, expected) = (visible(path.as_str()), "expected it as it was read, or saved last");
+                Err(Failure::refused("changed", format!("somebody else has written {path} meanwhile: {expected}")))
+            }
+        }
+    }
+
+    fn is_there(&mut self, text: Value, revision: Revision) {
+        (self.text, self.there) = (text, Some(revision));
+        self.sent.clear();
     }
 
     fn read(&self) -> Result<Value, Failure> {
@@ -187,28 +233,7 @@ impl WorkingCopy {
             return Err(failure);
         }
         // All is there. If nobody hears of it, the lease ends by itself.
-        let _ = self.lease.release().await;
+        let _ = self.hold.release().await;
         Ok(())
-    }
-
-    fn failure(&self, error: &WriteLeaseError) -> Failure {
-        match error {
-            WriteLeaseError::TimedOut { .. } if self.lease.is_dirty() => Failure::unknown(error),
-            error => lease_failure(error),
-        }
-    }
-}
-
-/// What does not come of a write lease.
-fn lease_failure(error: &WriteLeaseError) -> Failure {
-    match error {
-        WriteLeaseError::Hold(error) => lock::lock_failure(error),
-        WriteLeaseError::Write(error) => write_failure(error),
-        WriteLeaseError::TimedOut { .. } => Failure::unavailable(error),
-        WriteLeaseError::Lost(lost) => match lost.refusal.as_deref() {
-            Some(refusal) => Failure::from_refusal(refusal),
-            None if lost.may_be_there => Failure::refused("changes_lost", format!("{error}, though they may be there")),
-            None => Failure::refused("changes_lost", error),
-        },
     }
 }

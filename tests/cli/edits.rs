@@ -80,7 +80,7 @@ fn take(file: &Path) -> String {
 fn what_an_editor_saves_is_written_and_what_it_leaves_as_it_was_is_not() {
     let cluster = cluster();
     let cli = cluster.cli();
-    let script = r#"[ "$(cat "$1")" = one ] && [ "$1" = "$LEASEHOLD_FILE" ] && [ "$LEASEHOLD_TOKEN" -gt 0 ] && printf two > "$1" && basename "$1""#;
+    let script = r#"[ "$(cat "$1")" = one ] && [ "$1" = "$LEASEHOLD_FILE" ] && [ "$LEASEHOLD_TOKEN" -gt 0 ] && printf two > "$1.new" && mv "$1.new" "$1" && basename "$1""#;
     let ran = cli.run(edit(script));
     assert_eq!((ran.status, ran.text()), (0, "a.txt\n"), "{ran:?}");
     assert_eq!((value(&cli).as_str(), version(&cli)), ("two", 2));
@@ -113,7 +113,7 @@ fn the_status_is_the_editors_and_what_it_has_saved_is_written_all_the_same() {
 }
 
 #[test]
-fn a_node_that_is_not_there_is_made_unless_it_has_to_be_there() {
+fn a_node_that_is_not_there_is_made_with_the_first_save_unless_it_has_to_be_there() {
     let cluster = cluster();
     let cli = cluster.cli();
     let marker = tempfile::tempdir().expect("a directory");
@@ -127,7 +127,10 @@ fn a_node_that_is_not_there_is_made_unless_it_has_to_be_there() {
     assert_eq!((status, kind.as_str(), marker.exists()), (1, "not_found", false), "{message}");
     assert_eq!(cli.run(edit(&[])).status, 0);
     assert!(marker.exists());
-    assert_eq!(cli.done(["get", "/docs/new"])["value"], "");
+    let (status, kind, message) = cli.fails(["get", "/docs/new"]);
+    assert_eq!((status, kind.as_str()), (1, "not_found"), "nothing was saved: {message}");
+    let save = ["edit", "/docs/new", "--", "sh", "-c", r#"printf new > "$1""#, "editor"];
+    assert_eq!((cli.run(save).status, &cli.done(["get", "/docs/new"])["value"]), (0, &"new".into()));
     assert_eq!(cli.run(edit(&["--must-exist"])).status, 0);
 }
 
@@ -169,7 +172,23 @@ fn what_somebody_else_has_written_meanwhile_is_not_overwritten() {
 }
 
 #[test]
-fn what_could_not_be_written_because_the_lease_is_over_is_kept_and_the_editor_is_not_stopped() {
+fn what_somebody_else_has_removed_meanwhile_is_not_made_again() {
+    let (cluster, gate) = (cluster(), Gate::new());
+    let cli = cluster.cli();
+    let mut running = Running::start(&cli, edit(&format!("{}; printf mine > \"$1\"", gate.wait())));
+    let there = gate.reached();
+    cli.done(["rm", "/docs/a.txt"]);
+    drop(there);
+    let mut errors = running.errors();
+    assert_eq!(running.process.ended().code(), Some(1));
+    let message = errors.next().expect("it says why").expect("text");
+    assert_eq!(take(&kept(&message)), "mine");
+    let (status, kind, message) = cli.fails(["get", "/docs/a.txt"]);
+    assert_eq!((status, kind.as_str()), (1, "not_found"), "{message}");
+}
+
+#[test]
+fn what_could_not_be_written_because_no_server_answers_is_kept_and_the_editor_is_not_stopped() {
     let (mut cluster, gate) = (cluster(), Gate::new());
     let cli = cluster.cli();
     let mut running = Running::start(&cli, edit(&format!("{}; printf mine > \"$1\"; echo saved", gate.wait())));
@@ -177,7 +196,7 @@ fn what_could_not_be_written_because_the_lease_is_over_is_kept_and_the_editor_is
     cluster.kill(1);
     drop(there);
     let mut errors = running.errors();
-    assert_eq!(running.process.ended().code(), Some(1));
+    assert!(matches!(running.process.ended().code(), Some(3 | 4)), "no server, or it is not known");
     assert_eq!(running.rest(), ["saved"]);
     let message = errors.next().expect("it says why").expect("text");
     assert!(message.starts_with("leasehold: edit /docs/a.txt: "), "{message}");

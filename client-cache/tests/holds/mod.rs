@@ -3,6 +3,8 @@
 // A helper fails as a test does.
 #![allow(clippy::unwrap_used)]
 
+mod many;
+
 use std::time::{Duration, Instant};
 
 use leasehold_client_cache::{

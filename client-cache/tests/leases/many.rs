@@ -11,7 +11,7 @@ const LEASES: usize = 10_000;
 /// A tick of the servers is a tenth of it.
 const VOLUME_TERM: Duration = Duration::from_secs(10);
 /// Long enough for a third of it not to be less than a tick.
-const TERM: Duration = Duration::from_secs(3);
+const TERM: Duration = Duration::from_secs(6);
 /// Leases granted at one time.
 const AT_ONCE: usize = 256;
 

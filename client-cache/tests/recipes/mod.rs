@@ -5,7 +5,7 @@
 
 mod barriers;
 mod locks;
-mod proxy;
+pub mod proxy;
 mod registry;
 mod semaphores;
 

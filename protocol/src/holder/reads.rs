@@ -196,11 +196,12 @@ impl Holder {
         let copy = self.copies.get(object);
         let named = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
         let known = named.map(|(revision, _)| revision);
-        let body = match waits {
-            true => Body::AwaitRead { object: object.clone(), known },
-            false => Body::Read { object: object.clone(), known },
+        let (body, ride) = match waits {
+            // Answered when nobody may be there any more: a lease that was renewed with that would outlast its client by another term.
+            true => (Body::AwaitRead { object: object.clone(), known }, Ride::Nothing),
+            false => (Body::Read { object: object.clone(), known }, Ride::Along(&object.path)),
         };
-        let ticket = self.send(Purpose::Read(object.clone()), body, Ride::Along(&object.path), now);
+        let ticket = self.send(Purpose::Read(object.clone()), body, ride, now);
         if let Some(fetch) = self.reads.fetches.get_mut(object) {
             fetch.named = named;
             fetch.stage = Stage::Sent(ticket);

@@ -178,7 +178,10 @@ impl Lessor {
 
     fn park(&mut self, path: &Path, read: &WaitingRead, turn: &mut StepContext<'_>) {
         if self.parked.count < PARKED_MAX {
-            return self.parked.insert(path, read.clone(), turn.now);
+            // Whoever waits may be gone when it is answered: nothing is renewed with that.
+            let mut read = read.clone();
+            read.asker.renew.clear();
+            return self.parked.insert(path, read, turn.now);
         }
         let (what, got) = ("reads that wait for write leases".to_owned(), self.parked.count);
         self.reply_bare(&read.asker, Err(Refusal::Busy { what, got, most: PARKED_MAX }), turn);

@@ -324,11 +324,12 @@ impl State {
         lists.values().sum()
     }
 
-    /// What the removal changes; of many nodes, the subtree that they all lie in.
+    /// What the removal changes; of a lease with many nodes, the subtree that they all lie in. Leases that go together are no reason to say more
+    /// than each by itself would: those who were away drop what is named, and a registry has others in it that live on.
     fn sets_carried(&self, leases: &[(Incarnation, Reason)], lists: &BTreeMap<Path, u64>) -> Vec<ObjectSet> {
         let nodes = || leases.iter().flat_map(|(lease, _)| self.carried(*lease));
         let count = nodes().take(SETS_MAX).count() * 2 + lists.len();
-        if count > SETS_MAX {
+        if leases.len() == 1 && count > SETS_MAX {
             return vec![ObjectSet::Subtree(Path::common(lists.keys()))];
         }
         let own = nodes().flat_map(|path| [Object::data(path.clone()), Object::children(path.clone())]);

@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     command::{Attach, Written},
     id::LeaseId,
+    lessor::expiry::EXPIRIES_WAITING_MAX,
     message::{KeepLease, Kept},
 };
 
@@ -273,12 +274,13 @@ fn a_lease_that_took_the_name_of_the_one_that_is_meant_is_not_renewed_in_its_pla
 fn leases_that_end_together_do_not_stand_before_everyones_writes() {
     let mut world = World::new();
     let session = world.session();
-    for _ in 0..600 {
+    let leases = EXPIRIES_WAITING_MAX + 100;
+    for _ in 0..leases {
         world.write(session, Write::GrantLease { id: None, ttl: TTL });
         world.commit();
     }
     let key_leases = |world: &World| world.state.leases().filter(|(key, _)| matches!(key, LeaseKey::Key(_))).count();
-    assert_eq!(key_leases(&world), 600);
+    assert_eq!(key_leases(&world), leases);
     // Nothing that is proposed enters the log for a while.
     let later = world.now.after(TTL * 2);
     while world.now < later {
@@ -287,7 +289,7 @@ fn leases_that_end_together_do_not_stand_before_everyones_writes() {
     }
     let is_end = |(command, _): &&(Command, Reason)| matches!(command, Command::Expire { .. });
     let waiting = world.lessor.outbox.iter().filter(is_end).count();
-    assert_eq!(waiting, 512, "no more ends than there is room for");
+    assert_eq!(waiting, EXPIRIES_WAITING_MAX, "no more ends than there is room for");
     world.write(session, put("/x", b"1"));
     let proposal = world.lessor.take_proposal(world.now).expect("ends and a write");
     assert!(

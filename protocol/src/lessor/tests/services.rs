@@ -75,8 +75,8 @@ fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
         world.renew(two, second).expect("promised");
     }
     let found = world.services();
-    // The fourth change: before /elsewhere went, which was put after /s/two.
-    let gone = Standing::Gone { revision: Revision(4), reason: Reason::Expired };
+    // The fifth change: /elsewhere, which is in another list, went with the fourth.
+    let gone = Standing::Gone { revision: Revision(5), reason: Reason::Expired };
     assert_eq!(standings(&found), [("/s/one", gone), ("/s/two", Standing::Live)]);
     assert_eq!((found[0].owner, found[0].remaining), (Some(Owner::Session(one)), Duration::ZERO));
     assert!(found[0].seen >= Some(term), "it is remembered when it was last seen: {found:?}");

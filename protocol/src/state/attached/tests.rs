@@ -361,6 +361,10 @@ fn leases_of_few_nodes_in_one_list_go_with_one_change_and_others_with_their_own(
     let changes = fixture.state.events_after(before).expect("it is known");
     let counts: Vec<usize> = changes.map(|(_, events)| events.expect("they can be told").len()).collect();
     assert_eq!(counts, [17, 2, 4, 1], "those that go alone, then each list");
+    let last = fixture.state.meta.revision;
+    let together = fixture.state.changed_since(Revision(last.0 - 2), &path("/list")).expect("it is known");
+    let few = few.iter().flat_map(|(at, _)| [data(at), children(at)]);
+    assert_eq!(together.into_iter().collect::<BTreeSet<_>>(), few.chain([children("/list")]).collect());
 }
 
 #[test]

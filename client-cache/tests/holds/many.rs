@@ -1,0 +1,47 @@
+//! All holds of a client are under its volume lease, and go together, however many they are.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use leasehold_client_cache::{Client, Hold, Token, Wait};
+
+use super::exclusive;
+use crate::{
+    common::{Server, path, within},
+    recipes::proxy::Proxy,
+};
+
+const HOLDS: usize = 1000;
+const TERM: Duration = Duration::from_secs(2);
+
+async fn lock_all(client: &Client, wait: Wait) -> Vec<Hold> {
+    let lock = async |number| client.lock(&path(&format!("/many/{number}")), exclusive(wait)).await.unwrap();
+    within(join_all((0..HOLDS).map(lock))).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_holds_of_a_client_that_is_cut_off_are_free_when_its_one_lease_is_over_and_none_before() {
+    let server = Server::start(TERM).await;
+    let proxy = Proxy::before(&server).await;
+    let (cut, other) = (proxy.client().await, server.client().await);
+    let held = Arc::new(lock_all(&cut, Wait::No).await);
+    let tokens: Vec<Token> = held.iter().map(Hold::token).collect();
+    let certain = held.iter().filter(|hold| hold.certain_for() > TERM / 8);
+    assert_eq!(certain.count(), HOLDS, "each can be asked how long it is certain");
+
+    let waiting: Vec<_> = (0..HOLDS)
+        .map(|number| {
+            let (other, held) = (other.clone(), Arc::clone(&held));
+            tokio::spawn(async move {
+                let next = other.lock(&path(&format!("/many/{number}")), exclusive(Wait::Forever)).await.unwrap();
+                (next, held[number].certain_for())
+            })
+        })
+        .collect();
+    proxy.cut(true);
+    for (token, next) in tokens.into_iter().zip(within(join_all(waiting)).await) {
+        let (next, certain_for) = next.unwrap();
+        assert_eq!(certain_for, Duration::ZERO, "{} was somebody else's", next.path());
+        assert!(next.token() > token);
+    }
+}
