@@ -127,11 +127,14 @@ impl Status {
         }
     }
 
-    /// The state of the session has changed.
+    /// The state of the session has changed. The event goes out while the state is being replaced: whoever sees the new state and then
+    /// subscribes is not told of it again, and whoever has the event sees the new state.
     pub(crate) fn changed(&self, state: ConnectionState) {
-        self.state.send_replace(state);
-        // Nobody may be listening.
-        let _ = self.events.send(state);
+        self.state.send_modify(|current| {
+            *current = state;
+            // Nobody may be listening.
+            let _ = self.events.send(state);
+        });
     }
 
     /// All endpoints in turn could not be connected to.
@@ -177,5 +180,35 @@ mod tests {
         }
         assert_eq!(events.next().await, Err(EventsError::Missed { missed: 3 }));
         assert_eq!(events.next().await, Ok(ConnectionState::Jeopardy));
+    }
+
+    #[test]
+    fn whoever_has_seen_a_state_is_not_told_of_it_again_and_whoever_is_told_of_it_sees_it() {
+        let session = |round| ConnectionState::Connected { session: SessionId(round) };
+        let status = Status::new(vec!["a:1".to_owned()]);
+        for round in 1..=2_000 {
+            let mut subscribed = status.events();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let state = status.state();
+                    while *state.borrow() != session(round) {
+                        std::hint::spin_loop();
+                    }
+                    let told = status.events().receiver.try_recv();
+                    assert_eq!(
+                        told,
+                        Err(broadcast::error::TryRecvError::Empty),
+                        "told of a state that was seen before"
+                    );
+                });
+                scope.spawn(|| {
+                    while subscribed.receiver.try_recv().is_err() {
+                        std::hint::spin_loop();
+                    }
+                    assert_eq!(*status.state().borrow(), session(round), "told of a state that is not there yet");
+                });
+                status.changed(session(round));
+            });
+        }
     }
 }
