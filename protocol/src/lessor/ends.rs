@@ -237,8 +237,9 @@ impl Ends {
                 self.queue.insert((over, key));
             } else if may_end(&key) {
                 lease.is_ending = true;
-                lease.tell();
-                self.renewed.remove(&key);
+                if lease.tell().is_some() {
+                    self.renewed.remove(&key);
+                }
                 found = Some((key, lease.incarnation));
             } else {
                 put_off.push((now.after(again), key));

@@ -26,7 +26,7 @@ use crate::{
     change::{EventKind, Reason},
     command::{Attach, LeaseKey, Outcome, WriteRefusal},
     id::{Incarnation, Revision, SessionId},
-    object::{Object, ObjectSet, Owner, SETS_MAX},
+    object::{Object, ObjectSet, Owner},
     path::Path,
     planted::Bug,
 };
@@ -34,7 +34,7 @@ use crate::{
 /// The most nodes that one entry takes out of memory.
 pub(super) const BURIED_PER_ENTRY: usize = 1024;
 
-/// With more nodes, a lease ends with a change of its own.
+/// With more nodes, a lease ends with a change of its own, which names the subtree that they lie in instead of each.
 const FEW_NODES: u64 = 16;
 
 /// The most nodes of several leases that go with one change: with the longest paths it can still be told.
@@ -324,15 +324,14 @@ impl State {
         lists.values().sum()
     }
 
-    /// What the removal changes; of a lease with many nodes, the subtree that they all lie in. Leases that go together are no reason to say more
-    /// than each by itself would: those who were away drop what is named, and a registry has others in it that live on.
+    /// What the removal changes: each node, for those who were away drop what is named, and a list has others in it that live on. Of a lease with
+    /// many nodes, the subtree that they all lie in.
     fn sets_carried(&self, leases: &[(Incarnation, Reason)], lists: &BTreeMap<Path, u64>) -> Vec<ObjectSet> {
-        let nodes = || leases.iter().flat_map(|(lease, _)| self.carried(*lease));
-        let count = nodes().take(SETS_MAX).count() * 2 + lists.len();
-        if leases.len() == 1 && count > SETS_MAX {
+        if leases.iter().any(|(lease, _)| self.carried(*lease).nth(FEW_NODES as usize).is_some()) {
             return vec![ObjectSet::Subtree(Path::common(lists.keys()))];
         }
-        let own = nodes().flat_map(|path| [Object::data(path.clone()), Object::children(path.clone())]);
+        let nodes = leases.iter().flat_map(|(lease, _)| self.carried(*lease));
+        let own = nodes.flat_map(|path| [Object::data(path.clone()), Object::children(path.clone())]);
         own.chain(lists.keys().cloned().map(Object::children)).map(ObjectSet::One).collect()
     }
 

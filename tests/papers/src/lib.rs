@@ -5,7 +5,6 @@
 
 pub mod gray_cheriton;
 
-mod draw;
 mod world;
 
 pub use world::{Counts, Workload, run};

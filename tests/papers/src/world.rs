@@ -19,11 +19,9 @@ use leasehold_protocol::{
     time::{DriftAllowance, Instant},
     volume::{Tracking, VolumeSettings},
 };
+use leasehold_simulation::rng::Rng;
 
-use crate::{
-    draw::Draw,
-    gray_cheriton::{Load, client_term},
-};
+use crate::gray_cheriton::{Load, client_term};
 
 /// Who reads and writes what, how often, and under which term.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -164,7 +162,7 @@ enum Event {
 
 struct World {
     load: Workload,
-    draw: Draw,
+    rng: Rng,
     now: Instant,
     counts: Counts,
     /// Nothing is counted before.
@@ -212,7 +210,7 @@ impl World {
         };
         let mut world = Self {
             load,
-            draw: Draw::new(load.seed),
+            rng: Rng::new(load.seed),
             now,
             counts: Counts::default(),
             counts_from: now.after(WARM_UP),
@@ -300,7 +298,7 @@ impl World {
                 self.again(self.load.reads, Event::Read(client));
             }
             Event::Write(client) => {
-                let file = self.draw.below(self.load.files);
+                let file = self.rng.below(self.load.files);
                 self.write(client, file);
                 self.again(self.load.writes, Event::Write(client));
             }
@@ -309,7 +307,7 @@ impl World {
     }
 
     fn again(&mut self, rate: f64, event: Event) {
-        if let Some(wait) = self.draw.wait(rate) {
+        if let Some(wait) = self.rng.poisson_wait(rate) {
             self.later(Duration::from_micros(wait), event);
         }
     }
@@ -320,7 +318,7 @@ impl World {
     }
 
     fn read(&mut self, client: usize) {
-        let file = self.draw.below(self.load.files);
+        let file = self.rng.below(self.load.files);
         let object = Object::data(self.file(client, file));
         let is_hit = self.holders[client].may_serve(&object, self.now);
         if self.now >= self.counts_from {

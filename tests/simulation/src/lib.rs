@@ -27,7 +27,7 @@ mod network;
 mod oracle;
 mod profile;
 mod raft;
-mod rng;
+pub mod rng;
 mod search;
 mod server;
 mod tally;

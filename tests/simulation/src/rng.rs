@@ -3,10 +3,11 @@
 
 /// A stream of random numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// The stream of this seed.
+    pub fn new(seed: u64) -> Self {
         let mut rng = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d);
         rng.next();
         rng
@@ -21,7 +22,7 @@ impl Rng {
     }
 
     /// Below `most`, which is not 0.
-    pub(crate) fn below(&mut self, most: u64) -> u64 {
+    pub fn below(&mut self, most: u64) -> u64 {
         self.next() % most
     }
 
@@ -50,6 +51,13 @@ impl Rng {
         1 + self.below(mean / 2 + 1) + u64::from(doublings) * mean / 2
     }
 
+    /// Microseconds until the next event of a Poisson process with so many events a second; none if it has none.
+    pub fn poisson_wait(&mut self, rate: f64) -> Option<u64> {
+        // From just above 0 to 1.
+        let share = ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+        (rate > 0.0).then(|| (-share.ln() / rate * 1e6) as u64 + 1)
+    }
+
     /// An index, by weight.
     pub(crate) fn weighted(&mut self, weights: &[u64]) -> usize {
         let mut at = self.below(weights.iter().sum::<u64>().max(1));
@@ -60,5 +68,22 @@ impl Rng {
             at -= weight;
         }
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_of_a_poisson_process_are_as_long_as_its_rate_says() {
+        let mut rng = Rng::new(7);
+        let waits: Vec<u64> = (0..100_000).filter_map(|_| rng.poisson_wait(4.0)).collect();
+        let mean = waits.iter().sum::<u64>() as f64 / waits.len() as f64;
+        assert!((mean - 250_000.0).abs() < 2_500.0, "{mean}");
+        // A share of 1/e waits for longer than the mean.
+        let longer = waits.iter().filter(|wait| **wait > 250_000).count();
+        assert!((36_000..37_600).contains(&longer), "{longer}");
+        assert_eq!(rng.poisson_wait(0.0), None);
     }
 }
