@@ -11,7 +11,7 @@ use crate::{
     id::{Incarnation, SessionId},
     path::Path,
     planted::{Bug, Planted},
-    state::State,
+    state::{Lease, State},
     time::ClusterTime,
 };
 
@@ -39,6 +39,10 @@ enum Signs {
 }
 
 impl End {
+    fn new(incarnation: Incarnation, end: ClusterTime) -> Self {
+        Self { incarnation, end, renewed: ClusterTime::ZERO, signs: Signs::Never, is_ending: false }
+    }
+
     /// When it was last renewed.
     fn seen(&self) -> Option<ClusterTime> {
         (self.signs != Signs::Never).then_some(self.renewed)
@@ -114,19 +118,19 @@ pub(super) struct Ends {
 impl Ends {
     /// Starts every lease of the state at its horizon: what the old leader can have promised at most (T6).
     pub(super) fn from_horizons(state: &State, planted: Planted) -> Self {
-        let mut ends = Self { planted, ..Self::default() };
-        for (key, lease) in state.leases() {
+        let at_horizon = |(key, lease): (&LeaseKey, &Lease)| {
             let extra = if planted.has(Bug::EndsBeginAnew) { lease.term() } else { Duration::ZERO };
-            ends.insert(key.clone(), lease.incarnation, lease.horizon.after(extra));
-        }
-        ends
+            (key.clone(), End::new(lease.incarnation, lease.horizon.after(extra)))
+        };
+        let ends: BTreeMap<LeaseKey, End> = state.leases().map(at_horizon).collect();
+        let queue = ends.iter().map(|(key, lease)| (lease.end, key.clone())).collect();
+        Self { ends, queue, planted, ..Self::default() }
     }
 
     pub(super) fn insert(&mut self, key: LeaseKey, incarnation: Incarnation, end: ClusterTime) {
         self.queue.insert((end, key.clone()));
         self.renewed.remove(&key);
-        let new = End { incarnation, end, renewed: ClusterTime::ZERO, signs: Signs::Never, is_ending: false };
-        self.ends.insert(key, new);
+        self.ends.insert(key, End::new(incarnation, end));
     }
 
     pub(super) fn remove(&mut self, key: &LeaseKey) {

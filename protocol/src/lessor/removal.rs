@@ -39,9 +39,8 @@ impl Lessor {
             if leases.is_empty() {
                 return;
             }
-            let lists = leases.iter().flat_map(|lease| lists_of(*lease, turn.state));
             let spares = self.planted(Bug::RemovalSparesLists);
-            let lists: BTreeSet<ObjectSet> = lists.filter(|_| !spares).collect();
+            let lists = if spares { BTreeSet::new() } else { lists_of_all(&leases, turn.state) };
             let mut pending = Pending::new(Work::Removal, lists.into_iter().collect(), turn.now);
             pending.carried = leases;
             let entered = self.writes.enter(pending);
@@ -132,6 +131,21 @@ impl Lessor {
         let sets = lists.filter(|lists| !lists.is_empty()).map(|lists| ObjectSet::Subtree(Path::common(lists.keys())));
         sets.filter(|set| set.overlaps(&within)).collect()
     }
+}
+
+/// The lists of children that the removal of what these leases carry changes.
+fn lists_of_all(leases: &BTreeSet<Incarnation>, state: &State) -> BTreeSet<ObjectSet> {
+    let mut lists = BTreeSet::new();
+    let mut last: Option<Path> = None;
+    for lease in leases {
+        // Mostly that of the lease before.
+        let is_same = last.as_ref().is_some_and(|list| state.carried(*lease).all(|path| list.is_parent_of(path)));
+        if !is_same {
+            last = state.carried(*lease).next().and_then(Path::parent);
+            lists.extend(lists_of(*lease, state));
+        }
+    }
+    lists
 }
 
 /// The lists of children that the removal changes; of very many, the subtree that they lie in.

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{RowKey, State, hold::Hold};
+use super::{RowKey, State, hold::Hold, touched::Touched};
 use crate::{
     command::{Attach, Write, WriteRefusal, Written},
     hold::HoldMode,
@@ -104,7 +104,7 @@ impl State {
     }
 
     /// The holder keeps the node's data to itself from now on.
-    pub(super) fn cache(&mut self, id: HoldId, touched: &mut BTreeSet<RowKey>) -> Written {
+    pub(super) fn cache(&mut self, id: HoldId, touched: &mut Touched) -> Written {
         if let Some(path) = self.holds.set_caching(id, true) {
             touched.insert(RowKey::Hold(id, path));
         }
@@ -118,7 +118,7 @@ impl State {
         (path, id): (&Path, HoldId),
         (value, ends): (Option<&Value>, bool),
         sets: Vec<ObjectSet>,
-        touched: &mut BTreeSet<RowKey>,
+        touched: &mut Touched,
     ) -> Written {
         let mut stat = None;
         if let Some(value) = value {

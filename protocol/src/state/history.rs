@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::{RowKey, State};
+use super::{RowKey, State, touched::Touched};
 use crate::{
     change::{Change, Changes, Event, EventKind, Reason, Watched},
     id::Revision,
@@ -193,7 +193,7 @@ impl State {
     }
 
     /// Notes what the change that has just been made changed, and forgets the oldest if there are too many.
-    pub(super) fn note_change(&mut self, mut sets: Vec<ObjectSet>, touched: &mut BTreeSet<RowKey>) {
+    pub(super) fn note_change(&mut self, mut sets: Vec<ObjectSet>, touched: &mut Touched) {
         if self.mistake.is(Bug::ChangeHalfRemembered) {
             sets.truncate(1);
         }

@@ -16,7 +16,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{RowKey, State};
+use super::{RowKey, State, touched::Touched};
 use crate::{
     command::{LeaseKey, WriteRefusal, Written},
     hold::{HoldMode, HoldStatus, Taken},
@@ -244,7 +244,7 @@ impl State {
         session: SessionId,
         path: &Path,
         (mode, delay): (HoldMode, Duration),
-        touched: &mut BTreeSet<RowKey>,
+        touched: &mut Touched,
     ) -> Written {
         let Ok((lease, incarnation)) = self.lease_for_hold(session, path) else { return self.unchanged() };
         let is_free = self.is_free(path, mode);
@@ -258,13 +258,7 @@ impl State {
     }
 
     /// Carries out what makes a hold another. The token of one that is made shared stays good.
-    pub(super) fn convert(
-        &mut self,
-        path: &Path,
-        id: HoldId,
-        mode: HoldMode,
-        touched: &mut BTreeSet<RowKey>,
-    ) -> Written {
+    pub(super) fn convert(&mut self, path: &Path, id: HoldId, mode: HoldMode, touched: &mut Touched) -> Written {
         if let Some((_, hold)) = self.holds.rows.get_mut(&id) {
             hold.is_upgrading = mode == HoldMode::Exclusive && hold.mode == HoldMode::Shared;
             if mode == HoldMode::Shared {
@@ -280,7 +274,7 @@ impl State {
     }
 
     /// Ends a hold that was given back.
-    pub(super) fn unlock(&mut self, id: HoldId, touched: &mut BTreeSet<RowKey>) -> Written {
+    pub(super) fn unlock(&mut self, id: HoldId, touched: &mut Touched) -> Written {
         if let Some((path, _)) = self.holds.remove(id) {
             touched.insert(RowKey::Hold(id, path.clone()));
             self.grant_holds(&path, touched);
@@ -309,7 +303,7 @@ impl State {
     }
 
     /// Gives a hold to another that waits. Nobody gets the node in between, and those who can share it with that one get it too.
-    pub(super) fn hand_over(&mut self, id: HoldId, to: HoldId, touched: &mut BTreeSet<RowKey>) -> Written {
+    pub(super) fn hand_over(&mut self, id: HoldId, to: HoldId, touched: &mut Touched) -> Written {
         let Some((path, given)) = self.holds.remove(id) else { return self.unchanged() };
         touched.insert(RowKey::Hold(id, path.clone()));
         if !self.mistake.is(Bug::SuccessorPassedOver) {
@@ -350,7 +344,7 @@ impl State {
     }
 
     /// Grants a node to those whose turn it is.
-    fn grant_holds(&mut self, path: &Path, touched: &mut BTreeSet<RowKey>) {
+    fn grant_holds(&mut self, path: &Path, touched: &mut Touched) {
         while let Some(id) = self.next_to_hold(path) {
             let token = match self.holds.rows.get(&id).and_then(|(_, hold)| hold.token) {
                 Some(old) if self.mistake.is(Bug::TokenKeptByUpgrade) => old,
@@ -378,12 +372,12 @@ impl State {
     }
 
     /// Ends all holds under a lease that the session gives up of its own accord: it has stopped using them.
-    pub(super) fn give_back_holds(&mut self, incarnation: Incarnation, touched: &mut BTreeSet<RowKey>) {
+    pub(super) fn give_back_holds(&mut self, incarnation: Incarnation, touched: &mut Touched) {
         self.end_holds(incarnation, |_| None, touched);
     }
 
     /// Ends all holds under a lease that is over. Those that ask for it keep their nodes for a while.
-    pub(super) fn lose_holds(&mut self, incarnation: Incarnation, touched: &mut BTreeSet<RowKey>) {
+    pub(super) fn lose_holds(&mut self, incarnation: Incarnation, touched: &mut Touched) {
         let is_lost = |hold: &Hold| hold.token.is_some() && hold.lease.session().is_some() && !hold.delay.is_zero();
         self.end_holds(incarnation, |hold| is_lost(hold).then_some(hold.delay), touched);
     }
@@ -392,7 +386,7 @@ impl State {
         &mut self,
         incarnation: Incarnation,
         delay: impl Fn(&Hold) -> Option<Duration>,
-        touched: &mut BTreeSet<RowKey>,
+        touched: &mut Touched,
     ) {
         let spares_waiting = self.mistake.is(Bug::DeadWaiterStays);
         let ids: Vec<HoldId> = self.holds.of_lease(incarnation).collect();

@@ -6,11 +6,11 @@
 //!
 //! [`Command::Expire`]: crate::command::Command::Expire
 
-use std::{collections::BTreeSet, ops::Bound, time::Duration};
+use std::{ops::Bound, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{RowKey, State};
+use super::{RowKey, State, touched::Touched};
 use crate::{
     command::{LeaseKey, Outcome, Renewal, Written},
     id::{Incarnation, LeaseId, Revision, SessionId},
@@ -84,7 +84,7 @@ impl State {
     }
 
     /// The volume's settings have changed: leases on it keep the greater margin.
-    pub(super) fn widen_margins(&mut self, top: &Path, margin: Duration, touched: &mut BTreeSet<RowKey>) {
+    pub(super) fn widen_margins(&mut self, top: &Path, margin: Duration, touched: &mut Touched) {
         let (narrows, margin) = (self.mistake.is(Bug::MarginMadeSmaller), Span::from(margin));
         for (key, lease) in &mut self.leases {
             let is_on_volume = matches!(key, LeaseKey::Volume(_, volume) if volume == top);
@@ -96,7 +96,7 @@ impl State {
     }
 
     /// Gives a lease of this name, a new one whether or not there was one before.
-    pub(super) fn grant_lease(&mut self, key: LeaseKey, term: Duration, touched: &mut BTreeSet<RowKey>) -> Lease {
+    pub(super) fn grant_lease(&mut self, key: LeaseKey, term: Duration, touched: &mut Touched) -> Lease {
         let incarnation = self.meta.next_incarnation;
         self.meta.next_incarnation = incarnation.next();
         let margin = match &key {
@@ -112,12 +112,7 @@ impl State {
     }
 
     /// A new key lease, under a name of its own if none was asked for.
-    pub(super) fn grant_key_lease(
-        &mut self,
-        id: Option<LeaseId>,
-        ttl: Duration,
-        touched: &mut BTreeSet<RowKey>,
-    ) -> Written {
+    pub(super) fn grant_key_lease(&mut self, id: Option<LeaseId>, ttl: Duration, touched: &mut Touched) -> Written {
         // No other lease will have this number. Somebody may have asked for it as a name.
         let mut free = LeaseId(self.meta.next_incarnation.0);
         while id.is_none() && self.leases.contains_key(&LeaseKey::Key(free)) {
@@ -134,7 +129,7 @@ impl State {
     }
 
     /// A new lease on the volume that `path` belongs to. It is a sign of life of its session too.
-    pub(super) fn acquire_volume(&mut self, id: SessionId, path: &Path, touched: &mut BTreeSet<RowKey>) -> Outcome {
+    pub(super) fn acquire_volume(&mut self, id: SessionId, path: &Path, touched: &mut Touched) -> Outcome {
         if !self.sessions.contains_key(&id) {
             return Outcome::SessionGone;
         }
@@ -158,7 +153,7 @@ impl State {
 
     /// The session has a lease there that carries nodes: it is that one that it gets, with more time. The path may have been named in a
     /// volume that has been removed since, by a client that means no harm to the nodes that it has above.
-    fn extend_lease(&mut self, key: &LeaseKey, term: Duration, touched: &mut BTreeSet<RowKey>) -> Lease {
+    fn extend_lease(&mut self, key: &LeaseKey, term: Duration, touched: &mut Touched) -> Lease {
         let horizon = self.horizon_from_now(term);
         let lease = self.leases.get_mut(key).expect("it carries nodes");
         lease.horizon = lease.horizon.max(horizon);
@@ -166,7 +161,7 @@ impl State {
         lease.clone()
     }
 
-    fn end_and_grant(&mut self, key: LeaseKey, term: Duration, touched: &mut BTreeSet<RowKey>) -> Lease {
+    fn end_and_grant(&mut self, key: LeaseKey, term: Duration, touched: &mut Touched) -> Lease {
         self.end_lease(&key, touched);
         self.grant_lease(key, term, touched)
     }
@@ -177,7 +172,7 @@ impl State {
     /// The lesser bound is for a tick entry that was late: counted from now alone, it would give a lease that its
     /// client has long abandoned a full extension. The term is the volume's of today: a changed one counts from the
     /// next renewal on.
-    pub(super) fn move_horizons(&mut self, renewals: &[Renewal], touched: &mut BTreeSet<RowKey>) -> Outcome {
+    pub(super) fn move_horizons(&mut self, renewals: &[Renewal], touched: &mut Touched) -> Outcome {
         for Renewal { lease: key, incarnation, at } in renewals {
             let term = self.current_term(key);
             let mut bound = self.horizon_from_now(term);
@@ -216,7 +211,7 @@ impl State {
         key: &LeaseKey,
         incarnation: Incarnation,
         horizon: ClusterTime,
-        touched: &mut BTreeSet<RowKey>,
+        touched: &mut Touched,
     ) -> Outcome {
         let is_meant = |lease: &&Lease| lease.incarnation == incarnation || self.mistake.is(Bug::ExpiryEndsReplacement);
         let Some(lease) = self.leases.get(key).filter(is_meant) else {
@@ -240,7 +235,7 @@ impl State {
     }
 
     /// Ends all leases on a volume that is no more.
-    pub(super) fn remove_leases_on(&mut self, top: &Path, touched: &mut BTreeSet<RowKey>) {
+    pub(super) fn remove_leases_on(&mut self, top: &Path, touched: &mut Touched) {
         self.leases.retain(|key, _| {
             let stays = !matches!(key, LeaseKey::Volume(_, volume) if volume == top);
             if !stays {

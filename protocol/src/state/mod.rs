@@ -38,6 +38,7 @@ mod mistake;
 mod node;
 mod row;
 mod session;
+mod touched;
 mod transaction;
 mod volume;
 mod write;
@@ -56,7 +57,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::history::{Look, LookBounds};
-use self::{attached::Attached, history::History, hold::Holds, mistake::Mistake};
+use self::{attached::Attached, history::History, hold::Holds, mistake::Mistake, touched::Touched};
 pub use self::{
     attached::Attachment,
     hold::{HOLDS_PER_NODE_MAX, Hold},
@@ -118,14 +119,15 @@ struct Meta {
 pub struct Applied {
     /// What came of each command, in order.
     pub outcomes: Vec<Outcome>,
-    /// The rows that are to be stored anew, or removed: [`State::row`] says which.
-    pub touched: BTreeSet<RowKey>,
+    /// The rows that are to be stored anew, or removed: [`State::row`] says which. Each once, in order.
+    pub touched: Vec<RowKey>,
 }
 
 impl Applied {
     /// The nodes whose holds have changed: what the lessor is told with the outcomes.
     pub fn held(&self) -> BTreeSet<Path> {
-        let held = self.touched.range(RowKey::first_hold()..).map_while(|key| match key {
+        // Their rows come last.
+        let held = self.touched.iter().rev().map_while(|key| match key {
             RowKey::Hold(_, path) => Some(path.clone()),
             _ => None,
         });
@@ -210,17 +212,18 @@ impl State {
         if begins || proposal.epoch == self.meta.epoch || self.mistake.is(Bug::ClockOfDeposedLeader) {
             self.meta.cluster_time = self.meta.cluster_time.max(proposal.time);
         }
-        let mut touched = BTreeSet::from([RowKey::Meta]);
+        let mut touched = Touched::default();
+        touched.insert(RowKey::Meta);
         let outcomes = proposal
             .commands
             .iter()
             .map(|command| self.execute(index, proposal.epoch, command, &mut touched))
             .collect();
         self.bury(&mut touched);
-        Applied { outcomes, touched }
+        Applied { outcomes, touched: touched.into_rows() }
     }
 
-    fn execute(&mut self, index: u64, epoch: Epoch, command: &Command, touched: &mut BTreeSet<RowKey>) -> Outcome {
+    fn execute(&mut self, index: u64, epoch: Epoch, command: &Command, touched: &mut Touched) -> Outcome {
         if let Command::BeginEpoch { .. } = command {
             self.begin_epoch(Epoch(index));
             return Outcome::EpochBegun { epoch: self.meta.epoch };
@@ -318,7 +321,7 @@ mod tests {
         let proposal = Proposal { epoch: Epoch(77), number: 1, time: seconds(5), commands: vec![begin(1)] };
         let applied = state.apply(3, &proposal);
         assert_eq!(applied.outcomes, [Outcome::EpochBegun { epoch: Epoch(3) }]);
-        assert_eq!(applied.touched, BTreeSet::from([RowKey::Meta]));
+        assert_eq!(applied.touched, [RowKey::Meta]);
         assert_eq!((state.epoch(), state.applied_index(), state.cluster_time()), (Epoch(3), 3, seconds(5)));
     }
 
@@ -334,7 +337,7 @@ mod tests {
         };
         let applied = fixture.apply(&stale);
         assert_eq!(applied.outcomes, [Outcome::EpochOver, Outcome::EpochOver]);
-        assert_eq!(applied.touched, BTreeSet::from([RowKey::Meta]));
+        assert_eq!(applied.touched, [RowKey::Meta]);
         let index = fixture.state.applied_index();
         let expected = State { meta: Meta { applied_index: index, ..before.meta.clone() }, ..before };
         assert_eq!(fixture.state, expected);
@@ -386,6 +389,6 @@ mod tests {
             RowKey::Answer(session, crate::id::Sequence(2)),
             RowKey::Change(Revision(2)),
         ];
-        assert_eq!(applied.touched, BTreeSet::from(expected));
+        assert_eq!(applied.touched, expected);
     }
 }

@@ -4,11 +4,11 @@
 //! by walking the map below it, with one seek past each child's own subtree. So a put touches no list of siblings,
 //! however many there are.
 
-use std::{collections::BTreeSet, ops::Bound};
+use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Attachment, RowKey, State, after_all_below, below};
+use super::{Attachment, RowKey, State, after_all_below, below, touched::Touched};
 use crate::{
     change::{EventKind, Reason},
     id::Revision,
@@ -212,7 +212,7 @@ impl State {
     }
 
     /// Makes a node that does not exist, and those above it that do not.
-    pub(super) fn make_node(&mut self, path: &Path, node: Node, touched: &mut BTreeSet<RowKey>) {
+    pub(super) fn make_node(&mut self, path: &Path, node: Node, touched: &mut Touched) {
         let revision = node.create_revision;
         let mut made = vec![path.clone()];
         self.insert_node(path.clone(), node, touched);
@@ -232,7 +232,7 @@ impl State {
     }
 
     /// Takes the place of one whose lease has ended, if that has not been removed.
-    fn insert_node(&mut self, path: Path, node: Node, touched: &mut BTreeSet<RowKey>) {
+    fn insert_node(&mut self, path: Path, node: Node, touched: &mut Touched) {
         self.attached.insert(&path, &node);
         touched.insert(RowKey::Node(path.clone()));
         if let Some(gone) = self.nodes.insert(path.clone(), node) {
@@ -247,7 +247,7 @@ impl State {
         value: Value,
         attachment: Option<Attachment>,
         revision: Revision,
-        touched: &mut BTreeSet<RowKey>,
+        touched: &mut Touched,
     ) -> Option<Stat> {
         let node = self.nodes.get_mut(path)?;
         node.set_value(value, revision);
@@ -263,7 +263,7 @@ impl State {
     }
 
     /// Removes a node other than the root, and all below it. Returns how many there were.
-    pub(super) fn remove_nodes(&mut self, top: &Path, revision: Revision, touched: &mut BTreeSet<RowKey>) -> u64 {
+    pub(super) fn remove_nodes(&mut self, top: &Path, revision: Revision, touched: &mut Touched) -> u64 {
         let mut gone: Vec<Path> = below(&self.nodes, top).rev().map(|(below, _)| below.clone()).collect();
         gone.push(top.clone());
         let mut removed = 0;

@@ -141,11 +141,6 @@ impl RowKey {
         };
         if rest.rest.is_empty() { Ok(key) } else { Err(rest.malformed("nothing more")) }
     }
-
-    /// Not after any row of a hold, and after all others.
-    pub(super) fn first_hold() -> Self {
-        Self::Hold(HoldId(0), Path::root())
-    }
 }
 
 /// What is still to be read of a key.

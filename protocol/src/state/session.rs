@@ -4,11 +4,11 @@
 //! window of remembered outcomes therefore moves with what the *command* says is answered, before its own number is
 //! looked at: a client may have done thousands of reads since its last write.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{RowKey, State};
+use super::{RowKey, State, touched::Touched};
 use crate::{
     command::{LeaseKey, Outcome, Write, WriteRefusal, Written},
     id::{Incarnation, Revision, Sequence, SessionId},
@@ -103,7 +103,7 @@ impl State {
         self.session(session).map(|session| session.answered(sequence, unanswered_from))
     }
 
-    pub(super) fn open_session(&mut self, name: &str, touched: &mut BTreeSet<RowKey>) -> Outcome {
+    pub(super) fn open_session(&mut self, name: &str, touched: &mut Touched) -> Outcome {
         let id = self.meta.next_session;
         self.meta.next_session = id.next();
         let session = Session { name: name.to_owned(), unanswered_from: Sequence(1), answers: BTreeMap::new() };
@@ -113,7 +113,7 @@ impl State {
         Outcome::SessionOpened { session: id }
     }
 
-    pub(super) fn close_session(&mut self, id: SessionId, touched: &mut BTreeSet<RowKey>) -> Outcome {
+    pub(super) fn close_session(&mut self, id: SessionId, touched: &mut Touched) -> Outcome {
         let Some(session) = self.sessions.remove(&id) else {
             return Outcome::SessionGone;
         };
@@ -138,7 +138,7 @@ impl State {
         request: Request,
         write: &Write,
         (covers, carried): (&[ObjectSet], Revision),
-        touched: &mut BTreeSet<RowKey>,
+        touched: &mut Touched,
     ) -> Outcome {
         let Request { session, sequence, unanswered_from } = request;
         match self.answered_given(session, sequence, unanswered_from) {
@@ -180,7 +180,7 @@ impl State {
         Outcome::Written(result)
     }
 
-    fn remember(&mut self, request: Request, result: Result<Written, WriteRefusal>, touched: &mut BTreeSet<RowKey>) {
+    fn remember(&mut self, request: Request, result: Result<Written, WriteRefusal>, touched: &mut Touched) {
         let Request { session: id, sequence, unanswered_from } = request;
         let Some(session) = self.sessions.get_mut(&id) else {
             return;

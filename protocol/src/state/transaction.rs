@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{RowKey, State};
+use super::{State, touched::Touched};
 use crate::{
     command::{Condition, Write, WriteRefusal, Written},
     id::{Revision, SessionId},
@@ -99,7 +99,7 @@ impl State {
         writer: SessionId,
         transaction: &Transaction,
         sets: Vec<ObjectSet>,
-        touched: &mut BTreeSet<RowKey>,
+        touched: &mut Touched,
     ) -> Written {
         let failed = self.failed_compare(transaction);
         let branch = if failed.is_none() { Branch::Then } else { Branch::Otherwise };
@@ -115,7 +115,7 @@ impl State {
         writer: SessionId,
         operations: &[&Operation],
         sets: Vec<ObjectSet>,
-        touched: &mut BTreeSet<RowKey>,
+        touched: &mut Touched,
     ) -> Vec<OperationResult> {
         if operations.is_empty() {
             return Vec::new();
@@ -137,7 +137,7 @@ impl State {
         writer: SessionId,
         operation: &Operation,
         revision: Revision,
-        touched: &mut BTreeSet<RowKey>,
+        touched: &mut Touched,
     ) -> Option<OperationResult> {
         match operation {
             Operation::Put { path, value, attach } => {
@@ -150,7 +150,7 @@ impl State {
     }
 
     /// A known mistake: what comes before the operation that is refused is done.
-    pub(super) fn transact_half(&mut self, writer: SessionId, write: &Write, touched: &mut BTreeSet<RowKey>) {
+    pub(super) fn transact_half(&mut self, writer: SessionId, write: &Write, touched: &mut Touched) {
         let Write::Transaction(transaction) = write else { return };
         let operations = transaction.branch(self.branch(transaction)).iter();
         let half: Vec<&Operation> =
@@ -166,7 +166,7 @@ impl State {
         writer: SessionId,
         write: &Write,
         covers: &[ObjectSet],
-        touched: &mut BTreeSet<RowKey>,
+        touched: &mut Touched,
     ) -> Option<Written> {
         let Write::Transaction(transaction) = write else { return None };
         let (branch, failed) = match self.failed_compare(transaction) {

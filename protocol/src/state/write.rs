@@ -17,9 +17,7 @@
 //! Each of these recalls the whole subtree, volumes inside it too, and a new generation keeps what was granted under
 //! the old one from being taken for good.
 
-use std::collections::BTreeSet;
-
-use super::{Node, RowKey, State, Volume};
+use super::{Node, RowKey, State, Volume, touched::Touched};
 use crate::{
     command::{Attach, Condition, LeaseKey, Write, WriteRefusal, Written},
     id::{Revision, SessionId},
@@ -190,7 +188,7 @@ impl State {
         writer: SessionId,
         write: &Write,
         sets: Vec<ObjectSet>,
-        touched: &mut BTreeSet<RowKey>,
+        touched: &mut Touched,
     ) -> Written {
         match write {
             Write::GrantLease { id, ttl } => return self.grant_key_lease(*id, *ttl, touched),
@@ -256,7 +254,7 @@ impl State {
         value: &Value,
         attach: Attach,
         revision: Revision,
-        touched: &mut BTreeSet<RowKey>,
+        touched: &mut Touched,
     ) -> Option<Stat> {
         let attachment = self.attachment(writer, path, attach).unwrap_or_default();
         if let Some(to) = &attachment {
@@ -271,13 +269,7 @@ impl State {
         Some(stat)
     }
 
-    fn set_volume(
-        &mut self,
-        top: &Path,
-        settings: Option<VolumeSettings>,
-        revision: Revision,
-        touched: &mut BTreeSet<RowKey>,
-    ) {
+    fn set_volume(&mut self, top: &Path, settings: Option<VolumeSettings>, revision: Revision, touched: &mut Touched) {
         match settings {
             Some(settings) if self.mistake.is(Bug::GenerationUsedAgain) => {
                 self.volumes.insert(top.clone(), Volume::new(settings, Revision(0)))

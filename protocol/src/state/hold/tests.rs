@@ -237,7 +237,7 @@ fn a_hold_with_a_delay_that_is_given_back_keeps_nobody_waiting() {
 fn there_are_so_many_holds_on_a_node_and_no_more() {
     let mut crowd = Crowd::new(1);
     for _ in 0..HOLDS_PER_NODE_MAX {
-        crowd.fixture.state.lock(crowd.sessions[0], &path("/a"), (Shared, ZERO), &mut BTreeSet::new());
+        crowd.fixture.state.lock(crowd.sessions[0], &path("/a"), (Shared, ZERO), &mut Touched::default());
     }
     let refusal = WriteRefusal::TooManyHolds { path: path("/a"), got: HOLDS_PER_NODE_MAX, most: HOLDS_PER_NODE_MAX };
     assert_eq!(crowd.ask_without_rows(lock("/a", Shared, true)), Err(refusal));
