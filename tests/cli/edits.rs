@@ -18,7 +18,7 @@ use crate::{
 fn cluster() -> Cluster {
     let cluster = Cluster::start(1);
     let cli = cluster.cli();
-    cli.done(["volume", "create", "/docs", "--term", "1s"]);
+    cli.done(["volume", "create", "/docs", "--term", "4s"]);
     cli.done(["put", "/docs/a.txt", "one"]);
     cluster
 }

@@ -13,12 +13,12 @@ use crate::{
     running::Running,
 };
 
-const TERM: Duration = Duration::from_secs(1);
+const TERM: Duration = Duration::from_secs(4);
 
-/// A volume whose holds are missed soon.
+/// A volume whose holds are missed soon, but not as soon as a busy machine keeps one from renewing.
 fn cluster() -> Cluster {
     let cluster = Cluster::start(1);
-    cluster.cli().done(["volume", "create", "/jobs", "--term", "1s"]);
+    cluster.cli().done(["volume", "create", "/jobs", "--term", &format!("{}s", TERM.as_secs())]);
     cluster
 }
 
