@@ -161,6 +161,14 @@ impl LeaseKey {
             Self::Key(_) | Self::Delay(_) => None,
         }
     }
+
+    /// The top of the volume that it is a lease on.
+    pub fn volume(&self) -> Option<&Path> {
+        match self {
+            Self::Volume(_, top) => Some(top),
+            Self::Session(_) | Self::Key(_) | Self::Delay(_) => None,
+        }
+    }
 }
 
 /// A lease that was renewed in the leader's memory.

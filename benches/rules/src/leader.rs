@@ -189,12 +189,18 @@ impl Leader {
     }
 
     /// A session of its own, registered.
-    pub(crate) fn open(&mut self) {
+    pub(crate) fn open(&mut self) -> SessionId {
         let opened = self.ask(Body::Open { name: "bench".to_owned() });
         let Ok(Answer::Opened { session, .. }) = opened else { panic!("a session is opened: {opened:?}") };
-        self.session = session;
+        self.act_for(session);
         let registered = self.ask(Body::Register);
         assert!(matches!(registered, Ok(Answer::Registered { .. })), "{registered:?}");
+        session
+    }
+
+    /// The next requests are of this session.
+    pub(crate) fn act_for(&mut self, session: SessionId) {
+        self.session = session;
     }
 
     /// A request of the session.
@@ -224,7 +230,8 @@ impl Leader {
         took
     }
 
-    fn time(&mut self, body: Body) -> (Result<Answer, Refusal>, Duration) {
+    /// A request, its answer, and how long its steps and the applying took together.
+    pub(crate) fn time(&mut self, body: Body) -> (Result<Answer, Refusal>, Duration) {
         let request = self.request(body);
         let mut turn = self.step(request);
         let mut took = turn.step;

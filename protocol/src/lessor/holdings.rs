@@ -91,6 +91,8 @@ impl Source {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Holdings {
     tracks: BTreeMap<(Path, SessionId), Track>,
+    /// Those that are covering. Each write asks for them, and of ten thousand tracks there may be none.
+    coverings: BTreeSet<(Path, SessionId)>,
     leases: BTreeMap<(Object, SessionId), ObjectLease>,
     by_session: BTreeMap<SessionId, BTreeSet<Object>>,
     /// Where the sweep for leases that are over goes on.
@@ -107,10 +109,6 @@ impl Holdings {
 
     pub(super) fn track(&self, volume: &Path, session: SessionId) -> Option<&Track> {
         self.tracks.get(&(volume.clone(), session))
-    }
-
-    pub(super) fn track_mut(&mut self, volume: &Path, session: SessionId) -> Option<&mut Track> {
-        self.tracks.get_mut(&(volume.clone(), session))
     }
 
     pub(super) fn tracks(&self) -> impl Iterator<Item = (&Path, SessionId, &Track)> {
@@ -131,13 +129,20 @@ impl Holdings {
         state: &State,
     ) {
         self.forget_objects(&volume, session, state);
-        self.tracks.insert((volume, session), Track { incarnation, mode, exact: 0 });
+        let (key, track) = ((volume, session), Track { incarnation, mode, exact: 0 });
+        match track.is_covering() {
+            true => self.coverings.insert(key.clone()),
+            false => self.coverings.remove(&key),
+        };
+        self.tracks.insert(key, track);
     }
 
     /// The volume lease is gone, and every object lease under it with it (S2).
     pub(super) fn end(&mut self, volume: &Path, session: SessionId, state: &State) {
         self.forget_objects(volume, session, state);
-        self.tracks.remove(&(volume.clone(), session));
+        let key = (volume.clone(), session);
+        self.tracks.remove(&key);
+        self.coverings.remove(&key);
     }
 
     /// Counts an object as leased. False if that would be one more than `most` in its volume: then nothing is kept of
@@ -163,6 +168,7 @@ impl Holdings {
         if track.exact >= most {
             if !self.planted.has(Bug::TooManyForgotten) {
                 track.mode = Mode::Covering;
+                self.coverings.insert((volume.clone(), session));
             }
             self.forget_objects(volume, session, state);
             return;
@@ -213,9 +219,7 @@ impl Holdings {
             }
         }
         let mut add_coverings = |volume: &Path| {
-            for (_, session, _) in self.tracks_of(volume).filter(|(_, _, track)| track.is_covering()) {
-                holders.insert((session, volume.clone()), None);
-            }
+            holders.extend(self.coverings_of(volume).map(|(session, _)| ((session, volume.clone()), None)));
         };
         add_coverings(state.volume_of(set.path()).0);
         if let ObjectSet::Subtree(top) = set {
@@ -226,8 +230,9 @@ impl Holdings {
 
     /// The sessions that may hold anything of the volume, each with its lease on it.
     pub(super) fn coverings_of(&self, volume: &Path) -> impl Iterator<Item = (SessionId, Incarnation)> {
-        let coverings = self.tracks_of(volume).filter(|(_, _, track)| track.is_covering());
-        coverings.map(|(_, session, track)| (session, track.incarnation))
+        let of_volume = (volume.clone(), EVERYONE.0)..=(volume.clone(), EVERYONE.1);
+        let coverings = self.coverings.range(of_volume).filter_map(|key| self.tracks.get_key_value(key));
+        coverings.map(|((_, session), track)| (*session, track.incarnation))
     }
 
     /// The exact entries of all sessions in a set.
@@ -244,15 +249,17 @@ impl Holdings {
         own.chain(below.into_iter().flatten())
     }
 
-    /// The coverings of a session that a list can end, each with a new number, for it to be asked for lists (S7). What has
-    /// come of earlier lists does not count towards these.
-    pub(super) fn ask_for_lists(
+    /// The coverings of a session in these volumes that a list can end, each with a new number, for it to be asked for lists (S7).
+    /// What has come of earlier lists does not count towards these.
+    pub(super) fn ask_for_lists<'a>(
         &mut self,
         session: SessionId,
+        volumes: impl Iterator<Item = &'a Path>,
         mut next: impl FnMut() -> CoveringNumber,
     ) -> Vec<Covering> {
         let mut coverings = Vec::new();
-        for ((volume, _), track) in self.tracks.iter_mut().filter(|((_, holder), _)| *holder == session) {
+        for volume in volumes {
+            let Some(track) = self.tracks.get_mut(&(volume.clone(), session)) else { continue };
             if let Mode::Listed { number, pieces } = &mut track.mode {
                 *number = next();
                 if !self.planted.has(Bug::ListPiecesMixed) {
@@ -262,6 +269,20 @@ impl Holdings {
             }
         }
         coverings
+    }
+
+    /// A piece of the list that a covering was asked for has come. With the last of them the covering ends: what is known is all that the
+    /// session can hold (S7).
+    pub(super) fn piece_came(&mut self, volume: &Path, session: SessionId, piece: u32, pieces: u32) {
+        let key = (volume.clone(), session);
+        let Some(track) = self.tracks.get_mut(&key) else { return };
+        if let Mode::Listed { pieces: seen, .. } = &mut track.mode {
+            seen.insert(piece);
+            if (0..pieces).all(|piece| seen.contains(&piece)) {
+                track.mode = Mode::Exact;
+                self.coverings.remove(&key);
+            }
+        }
     }
 
     /// Forgets some of the leases that are over, going on where it stopped last: looks at `most` of them.
@@ -317,12 +338,6 @@ impl Holdings {
         }
     }
 
-    fn tracks_of(&self, volume: &Path) -> impl Iterator<Item = (&Path, SessionId, &Track)> {
-        self.tracks
-            .range((volume.clone(), EVERYONE.0)..=(volume.clone(), EVERYONE.1))
-            .map(|((volume, session), track)| (volume, *session, track))
-    }
-
     fn objects_of(&self, session: SessionId, top: &Path) -> impl Iterator<Item = &Object> {
         let own = Object::data(top.clone())..=Object::children(top.clone());
         let below = Object::data(top.bound_below())..Object::data(top.bound_after());
@@ -364,6 +379,9 @@ impl Holdings {
         let by_session: usize = self.by_session.values().map(BTreeSet::len).sum();
         if by_session != self.leases.len() {
             return Err(format!("{by_session} leases by session, {} by object", self.leases.len()));
+        }
+        if !self.coverings.iter().eq(self.tracks.iter().filter(|(_, track)| track.is_covering()).map(|(key, _)| key)) {
+            return Err(format!("the coverings are {:?}, not those of the tracks", self.coverings));
         }
         for (key, count) in &counts {
             match self.tracks.get(key) {

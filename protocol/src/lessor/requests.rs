@@ -113,8 +113,9 @@ impl Lessor {
         self.stop_awaiting(session, Refusal::Retry, turn);
         self.forget_watches(session, &Refusal::Retry, turn);
         self.forget_parked(session, &Refusal::Retry, turn);
+        let volumes = turn.state.leases_of(session).filter_map(|(key, _)| key.volume());
         let coverings = &mut self.coverings;
-        let coverings = self.holdings.ask_for_lists(session, || {
+        let coverings = self.holdings.ask_for_lists(session, volumes, || {
             *coverings = coverings.next();
             *coverings
         });
@@ -204,14 +205,7 @@ impl Lessor {
                 turn.state,
             );
         }
-        if let Some(track) = self.holdings.track_mut(volume, session)
-            && let Mode::Listed { pieces: seen, .. } = &mut track.mode
-        {
-            seen.insert(*piece);
-            if (0..*pieces).all(|piece| seen.contains(&piece)) {
-                track.mode = Mode::Exact;
-            }
-        }
+        self.holdings.piece_came(volume, session, *piece, *pieces);
     }
 
     /// A read waits for a quorum round that begins after its arrival: if one is under way, for the next (S6).

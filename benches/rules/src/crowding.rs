@@ -1,0 +1,87 @@
+//! Very many sessions that have a lease on one volume: what each write costs, of which nobody has a copy, and what a new leader has to do until it knows what
+//! they hold.
+
+use std::time::Duration;
+
+use leasehold_protocol::{
+    command::{Attach, Condition, Write},
+    id::SessionId,
+    message::{Answer, Body, HeldPiece},
+    path::Path,
+    state::State,
+    time::DriftAllowance,
+    volume::{Tracking, VolumeSettings},
+};
+
+use crate::{Figures, leader::Leader, spans::Spans};
+
+/// Writes that are measured.
+const WRITES: u64 = 2000;
+
+/// All have a lease on the root, and somebody else writes. Then another leader is elected, all find it, and tell it that they hold nothing.
+pub(crate) fn measure(sessions: u64, commit: Duration) -> Figures {
+    let mut leader = Leader::elected(State::new(settings()), commit);
+    leader.begin();
+    let sessions: Vec<SessionId> = (0..sessions).map(|_| joined(&mut leader)).collect();
+    // Who writes has no lease: else it would hold what it has written.
+    leader.open();
+    let mut writes = Spans::default();
+    for number in 0..WRITES {
+        let path = Path::parse(&format!("/{}", number % 16)).expect("a valid path");
+        let (value, condition) = ("there".into(), Condition::Any);
+        writes.add(leader.write(Write::Put { path, value, condition, attach: Attach::Nothing }));
+    }
+    let mut leader = Leader::elected(leader.state, commit);
+    leader.begin();
+    let mut found = Spans::default();
+    for session in &sessions {
+        leader.act_for(*session);
+        found.add(told(&mut leader));
+    }
+    let count = sessions.len();
+    vec![
+        (format!("a write, {count} sessions in its volume: p50 · p99 · max"), writes.told()),
+        (format!("one of {count} sessions finds a new leader, and tells what it holds: p50 · p99 · max"), found.told()),
+    ]
+}
+
+/// Nobody has to renew a lease while this is measured.
+fn settings() -> VolumeSettings {
+    let (term, margin) = (Duration::from_secs(3600), Duration::from_secs(8));
+    VolumeSettings::new(term, term, margin, Tracking::Objects, DriftAllowance::DEFAULT).expect("valid settings")
+}
+
+/// A session with a lease on the root.
+fn joined(leader: &mut Leader) -> SessionId {
+    let session = leader.open();
+    let acquired = leader.ask(Body::Acquire { path: Path::root(), valid_at: None });
+    assert!(matches!(acquired, Ok(Answer::Acquired(_))), "{acquired:?}");
+    session
+}
+
+/// The session registers, and answers the question that it gets.
+fn told(leader: &mut Leader) -> Duration {
+    let (registered, mut took) = leader.time(Body::Register);
+    let Ok(Answer::Registered { coverings }) = registered else { panic!("a session is registered: {registered:?}") };
+    assert_eq!(coverings.len(), 1, "the leader does not know what is held under its lease");
+    for covering in coverings {
+        let (volume, incarnation, covering) = (covering.volume, covering.incarnation, covering.number);
+        let piece = HeldPiece { volume, incarnation, covering, piece: 0, pieces: 1, objects: Vec::new() };
+        let (noted, more) = leader.time(Body::Held(piece));
+        assert!(matches!(noted, Ok(Answer::Noted)), "{noted:?}");
+        took += more;
+    }
+    took
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_session_is_found_again_and_every_write_counted() {
+        let figures = measure(3, Duration::from_millis(2));
+        assert_eq!(figures[0].0, "a write, 3 sessions in its volume: p50 · p99 · max");
+        assert!(figures.iter().all(|(_, figure)| !figure.starts_with("0.00")), "{figures:?}");
+    }
+}
