@@ -17,13 +17,11 @@
 //! children are put right at once: there are few of them. What watchers are told of it is put together at once too: the end of a lease with
 //! 100,000 nodes took 37 ms to apply, and its change, a row of 3.6 MB, 14 ms to encode (one core of a shared machine).
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ops::Range,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use self::nodes::Nodes;
 use super::{Lease, Node, RowKey, State, touched::Touched};
 use crate::{
     change::{EventKind, Reason},
@@ -66,7 +64,7 @@ impl Attachment {
 /// Which nodes go with which lease. Follows from the nodes and the leases; kept because an end must not look at all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Attached {
-    nodes: BTreeSet<(Incarnation, Path)>,
+    nodes: BTreeMap<Incarnation, Nodes>,
     /// The leases that have ended and whose nodes are still there.
     orphaned: BTreeSet<Incarnation>,
 }
@@ -111,7 +109,7 @@ impl Attached {
         let mut attached = Self::default();
         for (path, node) in nodes {
             let Some(to) = &node.attachment else { continue };
-            attached.nodes.insert((to.incarnation, path.clone()));
+            attached.insert(path, node);
             let has_lease = leases.get(&to.lease).is_some_and(|lease| lease.incarnation == to.incarnation);
             if !has_lease && !gone.contains(&to.incarnation) {
                 attached.orphaned.insert(to.incarnation);
@@ -122,13 +120,16 @@ impl Attached {
 
     pub(super) fn insert(&mut self, path: &Path, node: &Node) {
         if let Some(to) = &node.attachment {
-            self.nodes.insert((to.incarnation, path.clone()));
+            let own = self.nodes.entry(to.incarnation);
+            own.and_modify(|nodes| nodes.insert(path)).or_insert_with(|| Nodes::One(path.clone()));
         }
     }
 
     pub(super) fn remove(&mut self, path: &Path, node: &Node) {
         let Some(to) = &node.attachment else { return };
-        self.nodes.remove(&(to.incarnation, path.clone()));
+        if self.nodes.get_mut(&to.incarnation).is_some_and(|nodes| !nodes.remove(path)) {
+            self.nodes.remove(&to.incarnation);
+        }
         if self.orphaned.contains(&to.incarnation) && self.of_lease(to.incarnation).next().is_none() {
             self.orphaned.remove(&to.incarnation);
         }
@@ -139,19 +140,14 @@ impl Attached {
     }
 
     fn from(&self, incarnation: Incarnation, path: Path) -> impl Iterator<Item = &Path> + use<'_> {
-        self.nodes.range(from(incarnation, path)).map(|(_, path)| path)
+        self.nodes.get(&incarnation).into_iter().flat_map(move |nodes| nodes.from(path.clone()))
     }
 
     /// Takes out so many of the lease's nodes, or as many as it has.
     fn take(&mut self, incarnation: Incarnation, most: usize) -> Vec<Path> {
-        let of_lease = self.nodes.extract_if(from(incarnation, Path::root()), |_| true);
-        of_lease.take(most).map(|(_, path)| path).collect()
+        let first = self.nodes.get_mut(&incarnation).and_then(|nodes| nodes.split(most));
+        first.unwrap_or_else(|| self.nodes.remove(&incarnation).map(Nodes::into_paths).unwrap_or_default())
     }
-}
-
-/// The nodes of a lease that lie at `path` or after it.
-fn from(incarnation: Incarnation, path: Path) -> Range<(Incarnation, Path)> {
-    (incarnation, path)..(incarnation.next(), Path::root())
 }
 
 impl State {
@@ -407,5 +403,6 @@ impl State {
     }
 }
 
+mod nodes;
 #[cfg(test)]
 mod tests;
