@@ -45,6 +45,12 @@ const TERM: Duration = Duration::from_secs(3600);
 /// How fast leases of one node each are made at least: decides when they end.
 pub(super) const LEASES_PER_SECOND: u64 = 2000;
 
+/// The same of leases that carry nothing.
+const BARE_PER_SECOND: u64 = 5000;
+
+/// The first of the names of leases that are asked for by name. Nobody else's is as great.
+pub(super) const FIRST: u64 = 1 << 40;
+
 /// Clients that write meanwhile.
 const WRITERS: usize = 4;
 
@@ -66,8 +72,12 @@ impl Bench {
         if let Some(spread) = self.args.spread {
             return Ok(vec![self.one_after_the_other(self.args.leases as u64, spread).await?]);
         }
+        let leases = self.args.leases as u64;
+        if self.args.bare {
+            return Ok(vec![self.many_at_once(leases, false).await?]);
+        }
         let nodes = self.args.objects.iter().copied().max().unwrap_or(100_000) as u64;
-        Ok(vec![self.one_with_many(nodes).await?, self.many_at_once(self.args.leases as u64).await?])
+        Ok(vec![self.one_with_many(nodes).await?, self.many_at_once(leases, true).await?])
     }
 
     async fn one_with_many(&self, nodes: u64) -> Result<Row, Failure> {
@@ -86,19 +96,19 @@ impl Bench {
         Ok(row("one lease revoked", vec![("nodes", nodes)], ended, &before, &meanwhile))
     }
 
-    async fn many_at_once(&self, leases: u64) -> Result<Row, Failure> {
-        let end = Instant::now() + Duration::from_secs(leases / LEASES_PER_SECOND) + BEFORE * 3;
-        self.make("many", leases, Carrier::Each(end)).await?;
+    async fn many_at_once(&self, leases: u64, carry: bool) -> Result<Row, Failure> {
+        let per_second = if carry { LEASES_PER_SECOND } else { BARE_PER_SECOND };
+        let end = Instant::now() + Duration::from_secs(leases / per_second) + BEFORE * 3;
+        self.make("many", leases, if carry { Carrier::Each(end) } else { Carrier::Nothing(end) }).await?;
         let client = self.client("expiry").await?;
         let writers = self.writers().await?;
         if end < Instant::now() + BEFORE {
-            let text =
-                format!("{leases} leases could not be granted in time: expected {LEASES_PER_SECOND} in a second");
+            let text = format!("{leases} leases could not be granted in time: expected {per_second} in a second");
             return Err(Failure::refused("expiry", text));
         }
         self.meter.say(|| format!("{leases} leases are about to end"));
         let watcher = async {
-            match leases <= TOLD_MAX {
+            match carry && leases <= TOLD_MAX {
                 // What is told is taken from the beginning on: a watcher that does not listen falls behind.
                 true => self.told_of(self.watch_of(&client, "many").await?, leases, end).await.map(Some),
                 false => Ok(None),
@@ -109,7 +119,10 @@ impl Bench {
             drop(writers.take());
             tokio::time::sleep_until(end.into()).await;
             let before = writers.take();
-            self.until_gone(leases).await?;
+            match carry {
+                true => self.until_gone(leases).await?,
+                false => self.until_over(&client, leases).await?,
+            }
             Ok::<_, Failure>((before, end.elapsed()))
         };
         let (told, (before, gone)) = tokio::try_join!(watcher, timing)?;
@@ -121,14 +134,14 @@ impl Bench {
         close(vec![client]).await;
         let told = told.map(|told| ("last_told_ms", millis(told)));
         let ended = [("sampled_gone_ms", millis(gone)), ("none_left_ms", millis(none))].into_iter().chain(told);
-        Ok(row("leases that end together, a node each", vec![("leases", leases)], ended, &before, &meanwhile))
+        let what = if carry { "leases that end together, a node each" } else { "leases that end together" };
+        Ok(row(what, vec![("leases", leases)], ended, &before, &meanwhile))
     }
 
     /// Waits until none of some nodes is there, as the leader says.
     async fn until_gone(&self, leases: u64) -> Result<(), Failure> {
         let line = Line::open(&self.endpoints, "bench-expiry").await?;
-        let samples = SAMPLES.min(leases);
-        for number in (0..samples).map(|sample| (sample + 1) * leases / samples - 1) {
+        for number in samples(leases) {
             let path = self.node("many", number);
             while line.exists(&path).await? {
                 tokio::time::sleep(LOOK_EVERY).await;
@@ -137,14 +150,25 @@ impl Bench {
         line.close().await
     }
 
-    /// Makes nodes that go with leases.
+    /// Waits until none of some leases is there, as the leader says.
+    async fn until_over(&self, client: &Client, leases: u64) -> Result<(), Failure> {
+        for number in samples(leases) {
+            let is_there = || client.lease(LeaseId(FIRST + number));
+            while is_there().await.map_err(|error| inspect_failure(&error))?.is_some() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes nodes that go with leases, or leases that carry none.
     pub(super) async fn make(&self, set: &str, nodes: u64, carrier: Carrier) -> Result<(), Failure> {
         let clients = self.clients("expiry", self.args.clients).await?;
         let shared = clients.clone();
         let paths: Arc<[Path]> = (0..nodes).map(|number| self.node(set, number)).collect();
         let op = move |worker: usize, number: u64| {
             let (client, paths) = (shared[worker % shared.len()].clone(), Arc::clone(&paths));
-            async move { carrier.put(&client, &paths[number as usize]).await }
+            async move { carrier.put(&client, number, &paths[number as usize]).await }
         };
         let what = format!("making {nodes} nodes that go with leases");
         let made = self.meter.run(&what, AT_ONCE.min(nodes as usize), Until::Count(nodes), op).await;
@@ -191,21 +215,33 @@ pub(super) enum Carrier {
     One(LeaseId),
     /// A new one of its own, which ends then.
     Each(Instant),
+    /// There is no node: only such a lease, named by the number.
+    Nothing(Instant),
 }
 
 impl Carrier {
-    async fn put(self, client: &Client, path: &Path) -> Result<(), Failure> {
+    async fn put(self, client: &Client, number: u64, path: &Path) -> Result<(), Failure> {
         let lease = match self {
             Self::One(lease) => lease,
-            Self::Each(end) => {
-                let left = end.saturating_duration_since(Instant::now());
-                let lease = client.grant_lease(left, LeaseOptions::default()).await;
-                lease.map_err(|error| write_failure(&error))?
-            }
+            Self::Each(end) => grant(client, None, end).await?,
+            Self::Nothing(end) => return grant(client, Some(LeaseId(FIRST + number)), end).await.map(drop),
         };
         let options = PutOptions { attach: Attach::Lease(lease), ..PutOptions::default() };
         client.put_with(path, VALUE, options).await.map(drop).map_err(|error| write_failure(&error))
     }
+}
+
+/// A lease that ends then.
+async fn grant(client: &Client, id: Option<LeaseId>, end: Instant) -> Result<LeaseId, Failure> {
+    let left = end.saturating_duration_since(Instant::now());
+    let lease = client.grant_lease(left, LeaseOptions { id, ..LeaseOptions::default() }).await;
+    lease.map_err(|error| write_failure(&error))
+}
+
+/// Some of the numbers of so many, spread over all; the last is among them.
+fn samples(leases: u64) -> impl Iterator<Item = u64> {
+    let samples = SAMPLES.min(leases);
+    (0..samples).map(move |sample| (sample + 1) * leases / samples - 1)
 }
 
 /// Clients that have nothing to do with what ends, each writing a node of its own, one write at a time.

@@ -129,6 +129,9 @@ pub(crate) struct Args {
     /// Let them end one after the other over so long instead, and measure how late each is (expiry)
     #[arg(long, value_name = "D", value_parser = crate::duration::parse)]
     spread: Option<Duration>,
+    /// Only leases that carry nothing, which end together (expiry)
+    #[arg(long, conflicts_with = "spread")]
+    bare: bool,
 }
 
 fn positive(text: &str) -> Result<usize, String> {

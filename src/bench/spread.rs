@@ -20,7 +20,7 @@ use leasehold_protocol::{
 
 use super::{
     Bench, close,
-    expiry::{AT_ONCE, BEFORE, LEASES_PER_SECOND, TOLD_WITHIN, VALUE, row},
+    expiry::{AT_ONCE, BEFORE, FIRST, LEASES_PER_SECOND, TOLD_WITHIN, VALUE, row},
     line::Line,
     load::{Until, histogram, nanos},
     result::Row,
@@ -32,9 +32,6 @@ use crate::{
 
 /// What the nodes are below.
 const SET: &str = "spread";
-
-/// The first of the leases' names. Nobody else's is as great.
-const FIRST: u64 = 1 << 40;
 
 /// How many leases are renewed with one message: few enough for the leader to be back in a moment.
 const RENEWED_AT_ONCE: u64 = KEEP_LEASES_MAX as u64 / 4;

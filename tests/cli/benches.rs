@@ -40,6 +40,9 @@ fn what_ends_together_is_gone_when_the_figures_say_so() {
     assert_eq!((&ended[0]["nodes"], &ended[1]["leases"]), (&2000.into(), &1000.into()));
     assert!(is_positive(&ended[0], "answered_ms") && is_positive(&ended[1], "none_left_ms"), "{ended:?}");
     assert!(ended.iter().all(|row| is_positive(row, "last_told_ms")), "{ended:?}");
+    let bare = rows("expiry", &["--bare", "--leases", "1000"]);
+    assert_eq!((bare.len(), &bare[0]["leases"], &bare[0]["last_told_ms"]), (1, &1000.into(), &serde_json::Value::Null));
+    assert!(is_positive(&bare[0], "sampled_gone_ms") && is_positive(&bare[0], "none_left_ms"), "{bare:?}");
 }
 
 #[test]
