@@ -134,10 +134,12 @@ impl Ends {
     }
 
     pub(super) fn remove(&mut self, key: &LeaseKey) {
-        let removed = self.ends.remove(key);
-        self.renewed.remove(key);
+        let Some(removed) = self.ends.remove(key) else { return };
+        if removed.untold().is_some() {
+            self.renewed.remove(key);
+        }
         let carries = matches!(key, LeaseKey::Volume(..) | LeaseKey::Key(_));
-        if let Some(seen) = removed.and_then(|end| end.seen()).filter(|_| carries) {
+        if let Some(seen) = removed.seen().filter(|_| carries) {
             self.departed.0.push_back((key.clone(), seen));
             if self.departed.0.len() > DEPARTED_MAX {
                 self.departed.0.pop_front();

@@ -14,7 +14,7 @@ use super::{Lessor, Reason, SWEEP_MAX, StepContext, TICK_BYTES_MAX};
 
 /// The most ends that wait to be proposed: a million leases that end at one time must not stand before everyone's writes. The others
 /// follow as soon as there is room, a moment later. Writes that wait take no room from them: writes wait for ends (S2).
-pub(super) const EXPIRIES_WAITING_MAX: usize = 1024;
+pub(super) const EXPIRIES_WAITING_MAX: usize = 2048;
 
 impl Lessor {
     pub(super) fn look_at_the_clock(&mut self, turn: &mut StepContext<'_>) {
