@@ -24,10 +24,13 @@ pub const COMPONENT_MAX_BYTES: usize = 255;
 /// The longest path, in bytes.
 pub const PATH_MAX_BYTES: usize = 4096;
 
-/// The absolute path of a node. Cheap to clone, and one word: a server keeps several for each lease, and there may be millions.
+/// The absolute path of a node. Cheap to clone, and two words: a server keeps several for each lease, and there may be millions.
+///
+/// It carries a hash code of its text, so that looking it up in a cache need not touch the text.
 #[derive(Clone)]
 pub struct Path {
     text: ArcStr,
+    code: u64,
 }
 
 /// Why a text is not a path.
@@ -78,7 +81,7 @@ pub enum PathError {
 impl Path {
     /// The root, `/`.
     pub fn root() -> Self {
-        Self { text: arcstr::literal!("/") }
+        Self::with_code(arcstr::literal!("/"))
     }
 
     /// Parses an absolute path.
@@ -104,12 +107,17 @@ impl Path {
     }
 
     fn of(text: &str) -> Self {
-        Self { text: ArcStr::from(text) }
+        Self::with_code(ArcStr::from(text))
+    }
+
+    fn with_code(text: ArcStr) -> Self {
+        let code = FixedState::default().hash_one(text.as_str());
+        Self { text, code }
     }
 
     /// A hash code of the text: the same for equal paths in one process, and of no meaning beyond it.
     pub fn code(&self) -> u64 {
-        FixedState::default().hash_one(self.as_str())
+        self.code
     }
 
     /// The path as text.
@@ -223,7 +231,7 @@ fn check_component(path: &str, component: &str, at: usize) -> Result<(), PathErr
 
 impl PartialEq for Path {
     fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
+        self.code == other.code && self.text == other.text
     }
 }
 

@@ -9,6 +9,7 @@ use crate::path::Path;
 pub(super) enum Nodes {
     One(Path),
     /// Two at least.
+    #[expect(clippy::box_collection, reason = "an entry is to be as small as that of a lease with one node")]
     Many(Box<BTreeSet<Path>>),
 }
 
