@@ -126,7 +126,10 @@ impl Command {
             }
             Self::Remove { leases } => leases.len() * 8,
             Self::Tick { renewals } => renewals.iter().map(|renewal| renewal.lease.weight()).sum(),
-            _ => 0,
+            Self::Expire { lease, .. } => lease.weight(),
+            Self::AcquireVolume { path, .. } => 32 + path.as_str().len(),
+            Self::OpenSession { name } => 32 + name.len(),
+            Self::BeginEpoch { .. } | Self::CloseSession { .. } => 32,
         }
     }
 }

@@ -170,7 +170,8 @@ impl Bench {
             let (client, paths) = (shared[worker % shared.len()].clone(), Arc::clone(&paths));
             async move { carrier.put(&client, number, &paths[number as usize]).await }
         };
-        let what = format!("making {nodes} nodes that go with leases");
+        let made = if let Carrier::Nothing(_) = carrier { "leases" } else { "nodes that go with leases" };
+        let what = format!("making {nodes} {made}");
         let made = self.meter.run(&what, AT_ONCE.min(nodes as usize), Until::Count(nodes), op).await;
         close(clients).await;
         made.map(drop)

@@ -70,7 +70,7 @@ pub use expiry::key_lease_margin;
 
 /// The most commands in one proposal: an entry stays quick to apply.
 pub const PROPOSAL_COMMANDS_MAX: usize = 4096;
-/// The most bytes of values in one proposal, but for the last value: an entry stays well below a frame.
+/// About the most bytes in one proposal, but for the last command: an entry stays well below a frame.
 pub const PROPOSAL_BYTES_MAX: usize = 2 << 20;
 /// The most writes that may wait at one time; one more is refused as busy.
 pub const WRITES_MAX: usize = 1 << 16;

@@ -357,7 +357,9 @@ impl State {
         // Many leases of few nodes together, and the more the more there are: each entry writes down which leases are left, and a million
         // of them that end in one second must not be in a million entries.
         let mut room = BURIED_PER_ENTRY.max(self.meta.gone.len() * 2);
-        while let Some(incarnation) = self.meta.gone.first().copied() {
+        while room > 0
+            && let Some(incarnation) = self.meta.gone.first().copied()
+        {
             let gone = self.attached.take(incarnation, room);
             let count = gone.len();
             for path in gone {

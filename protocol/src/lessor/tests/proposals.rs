@@ -33,6 +33,23 @@ fn a_proposal_is_bounded_in_bytes_but_for_the_last_value() {
 }
 
 #[test]
+fn long_paths_of_what_has_no_value_count_too() {
+    let mut world = World::new();
+    let session = world.session();
+    let long = path(&"/0123456789abcde".repeat(200));
+    for _ in 0..PROPOSAL_COMMANDS_MAX {
+        world.request(session, Body::Acquire { path: long.clone(), valid_at: None });
+    }
+    assert_eq!(world.proposal().commands.len(), PROPOSAL_BYTES_MAX / (3200 + 32) + 1);
+    let leases = [LeaseKey::Volume(session, long.clone()), LeaseKey::Session(session)].map(|lease| Command::Expire {
+        lease,
+        incarnation: Incarnation(1),
+        horizon: ClusterTime::ZERO,
+    });
+    assert_eq!(leases.map(|command| command.weight()), [3200 + 32, 32]);
+}
+
+#[test]
 fn proposals_that_are_under_way_together_are_told_apart() {
     let mut world = World::new();
     world.open();

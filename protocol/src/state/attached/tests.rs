@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{super::fixture::*, *};
 use crate::{
-    command::{Command, Condition, Outcome, Write, Written},
+    command::{Command, Condition, Outcome, Proposal, Write, Written},
     id::{LeaseId, Sequence},
     object::Value,
 };
@@ -36,6 +36,20 @@ fn fixture() -> (Fixture, SessionId) {
     fixture.write(session, grant(ONE)).expect("new");
     fixture.write(session, grant(TWO)).expect("new");
     (fixture, session)
+}
+
+/// Nodes below `list` that go with the lease, made by one entry.
+fn attach_many(fixture: &mut Fixture, session: SessionId, list: &str, count: usize, id: LeaseId) {
+    let mut commands = Vec::new();
+    for number in 0..count {
+        let mut command = fixture.command(session, to(&format!("{list}/{number:05}"), id));
+        if let Command::Write { sequence, unanswered_from, .. } = &mut command {
+            *unanswered_from = *sequence;
+        }
+        commands.push(command);
+    }
+    let proposal = Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands };
+    fixture.apply(&proposal);
 }
 
 fn exists(fixture: &Fixture, at: &str) -> bool {
@@ -161,21 +175,7 @@ fn nothing_lies_below_a_node_that_goes_with_a_lease() {
 fn what_is_gone_and_not_yet_removed_is_in_nobodys_way() {
     let (mut fixture, session) = fixture();
     let many = BURIED_PER_ENTRY + 10;
-    for number in 0..many {
-        let mut command = fixture.command(session, to(&format!("/a/{number:05}"), ONE));
-        if let Command::Write { sequence, unanswered_from, .. } = &mut command {
-            *unanswered_from = *sequence;
-        }
-        let epoch = fixture.state.epoch();
-        let proposal = crate::command::Proposal { epoch, number: 1, time: fixture.time, commands: vec![command] };
-        // Without the checks after each step, which look at everything.
-        for key in fixture.state.apply(fixture.state.applied_index() + 1, &proposal).touched {
-            match fixture.state.row(&key) {
-                Some(value) => fixture.rows.insert(key.encode(), value),
-                None => fixture.rows.remove(&key.encode()),
-            };
-        }
-    }
+    attach_many(&mut fixture, session, "/a", many, ONE);
     let last = format!("/a/{:05}", many - 1);
     let revoked = fixture.write(session, revoke(ONE)).expect("it exists");
     assert_eq!(revoked.removed, many as u64);
@@ -192,6 +192,28 @@ fn what_is_gone_and_not_yet_removed_is_in_nobodys_way() {
 }
 
 #[test]
+fn what_there_is_no_room_for_waits_for_the_next_entry() {
+    let (mut fixture, session) = fixture();
+    let three = LeaseId(3);
+    fixture.write(session, grant(three)).expect("new");
+    for (list, count, id) in [("/a", BURIED_PER_ENTRY - 1, ONE), ("/b", BURIED_PER_ENTRY, TWO), ("/c", 1, three)] {
+        attach_many(&mut fixture, session, list, count, id);
+    }
+    let [one, two, three] = [ONE, TWO, three].map(|id| expire(&mut fixture, &LeaseKey::Key(id)));
+    remove(&mut fixture, two);
+    assert_eq!(fixture.state.meta.gone, BTreeSet::from([two]), "all its nodes went, and nothing is known of that yet");
+    fixture.run(Command::Remove { leases: vec![one, three] });
+    assert_eq!(
+        fixture.state.meta.gone,
+        BTreeSet::from([three]),
+        "the room for one was taken by what had no nodes left"
+    );
+    assert!(fixture.state.nodes.contains_key(&path("/c/00000")) && !exists(&fixture, "/c/00000"));
+    fixture.run(Command::Tick { renewals: vec![] });
+    assert_eq!((fixture.state.nodes.len(), fixture.state.meta.gone.len()), (4, 0), "the root and the lists");
+}
+
+#[test]
 fn a_parent_whose_gone_children_are_in_memory_can_be_removed_and_made_again() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a/x", ONE)).expect("attached");
@@ -199,7 +221,7 @@ fn a_parent_whose_gone_children_are_in_memory_can_be_removed_and_made_again() {
     let remove = Command::Remove { leases: vec![lease] };
     let (delete, put) = (fixture.command(session, delete("/a", false)), fixture.put_command_of(session, "/a/x/y", ""));
     let commands = vec![remove, delete, put];
-    let proposal = crate::command::Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands };
+    let proposal = Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands };
     let outcomes = fixture.apply(&proposal).outcomes;
     assert_eq!(outcomes[0], Outcome::Removed { nodes: 1 });
     assert!(matches!(outcomes[1], Outcome::Written(Ok(Written { removed: 1, .. }))), "{outcomes:?}");
