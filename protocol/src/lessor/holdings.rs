@@ -219,7 +219,7 @@ impl Holdings {
             }
         }
         let mut add_coverings = |volume: &Path| {
-            holders.extend(self.coverings_of(volume).map(|(session, _)| ((session, volume.clone()), None)));
+            holders.extend(self.covering_keys(volume).map(|(volume, session)| ((*session, volume.clone()), None)));
         };
         add_coverings(state.volume_of(set.path()).0);
         if let ObjectSet::Subtree(top) = set {
@@ -230,9 +230,12 @@ impl Holdings {
 
     /// The sessions that may hold anything of the volume, each with its lease on it.
     pub(super) fn coverings_of(&self, volume: &Path) -> impl Iterator<Item = (SessionId, Incarnation)> {
-        let of_volume = (volume.clone(), EVERYONE.0)..=(volume.clone(), EVERYONE.1);
-        let coverings = self.coverings.range(of_volume).filter_map(|key| self.tracks.get_key_value(key));
+        let coverings = self.covering_keys(volume).filter_map(|key| self.tracks.get_key_value(key));
         coverings.map(|((_, session), track)| (*session, track.incarnation))
+    }
+
+    fn covering_keys(&self, volume: &Path) -> impl Iterator<Item = &(Path, SessionId)> {
+        self.coverings.range((volume.clone(), EVERYONE.0)..=(volume.clone(), EVERYONE.1))
     }
 
     /// The exact entries of all sessions in a set.

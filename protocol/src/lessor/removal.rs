@@ -13,7 +13,7 @@ use crate::{
     object::{Object, ObjectSet},
     path::Path,
     planted::Bug,
-    state::State,
+    state::{FEW_NODES, State},
 };
 
 use super::{
@@ -26,8 +26,6 @@ use super::{
 const LEASES_PER_ROUND: usize = 512;
 /// The most rounds under way.
 const ROUNDS_MAX: usize = 8;
-/// A lease with more nodes is recalled as a whole.
-const NODES_ONE_BY_ONE: usize = 16;
 /// With more lists, or more copies at one holder, all that lies in the subtree that they share is recalled.
 const SETS_ONE_BY_ONE: usize = 512;
 
@@ -79,8 +77,8 @@ impl Lessor {
             return sets;
         }
         for lease in leases {
-            let nodes: Vec<&Path> = state.carried(*lease).take(NODES_ONE_BY_ONE + 1).collect();
-            if nodes.len() > NODES_ONE_BY_ONE {
+            let nodes: Vec<&Path> = state.carried(*lease).take(FEW_NODES + 1).collect();
+            if nodes.len() > FEW_NODES {
                 self.claim_all_carried(*lease, claims, state);
                 continue;
             }

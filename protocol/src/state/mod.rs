@@ -56,7 +56,6 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::history::{Look, LookBounds};
 use self::{attached::Attached, history::History, hold::Holds, mistake::Mistake, touched::Touched};
 pub use self::{
     attached::Attachment,
@@ -66,6 +65,10 @@ pub use self::{
     row::{RowError, RowKey},
     session::{Answered, Session},
     volume::Volume,
+};
+pub(crate) use self::{
+    attached::FEW_NODES,
+    history::{Look, LookBounds},
 };
 use crate::{
     command::{Command, LeaseKey, Outcome, Proposal},
