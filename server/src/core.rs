@@ -144,9 +144,19 @@ impl Core {
 
     /// What is to be proposed next, if anything, and for whom.
     pub fn take_proposal(&self) -> Option<(Generation, Proposal)> {
+        self.take_proposal_if(Lessor::has_proposal)
+    }
+
+    /// The same, if it need not wait for the last one ([`Lessor::has_full_proposal`]).
+    pub fn take_full_proposal(&self) -> Option<(Generation, Proposal)> {
+        self.take_proposal_if(Lessor::has_full_proposal)
+    }
+
+    fn take_proposal_if(&self, is_ready: impl Fn(&Lessor) -> bool) -> Option<(Generation, Proposal)> {
         let mut inner = self.inner.lock();
         let generation = inner.generation;
-        inner.lessor.as_mut()?.take_proposal(clock::now()).map(|proposal| (generation, proposal))
+        let lessor = inner.lessor.as_mut().filter(|lessor| is_ready(lessor))?;
+        lessor.take_proposal(clock::now()).map(|proposal| (generation, proposal))
     }
 
     /// This replica has become leader, or has been elected anew.
@@ -351,6 +361,29 @@ mod tests {
         assert_eq!(*ended.borrow(), 2);
         core.give_up(second);
         assert_eq!(*ended.borrow(), 2, "it ends once");
+    }
+
+    #[test]
+    fn what_fills_a_proposal_need_not_wait_for_the_one_before() {
+        let (core, _proofs) = Core::new();
+        core.lead(config(1));
+        assert!(core.take_full_proposal().is_none(), "an epoch begins alone");
+        let (_, beginning) = core.take_proposal().expect("it begins an epoch");
+        core.apply(1, &beginning);
+        let (recalls, _recalled) = mpsc::unbounded_channel();
+        let open = || Request { header: Header::default(), body: Body::Open { name: "test".to_owned() } };
+        let mut waiting: Vec<Answer> = Vec::new();
+        let mut ask = |most: usize| {
+            waiting.extend((0..most).map(|_| core.request(open(), ConnectionId(1), &recalls)));
+            core.take_full_proposal().map(|(_, proposal)| proposal)
+        };
+        assert_eq!(ask(lessor::PROPOSAL_COMMANDS_FULL - 1), None);
+        let first = ask(1).expect("it is full");
+        let second = ask(lessor::PROPOSAL_COMMANDS_FULL).expect("the first is not applied yet");
+        for (index, proposal) in (2..).zip([first, second]) {
+            core.apply(index, &proposal);
+        }
+        assert!(waiting.iter_mut().all(|answer| answer.try_recv().is_ok_and(|response| response.result.is_ok())));
     }
 
     #[test]

@@ -201,8 +201,8 @@ impl Lessor {
             Outcome::HorizonMoved { .. } => {
                 if let LeaseKey::Session(_) = &key {
                     self.ends.insert(key, incarnation, self.clock.ending().after(State::SESSION_TERM));
-                } else if turn.state.lease(&key).is_some_and(is_meant) {
-                    self.propose_end(key, incarnation, turn.state);
+                } else if let Some(lease) = turn.state.lease(&key).filter(|lease| is_meant(lease)) {
+                    self.propose_end(key, incarnation, lease.horizon);
                 }
             }
             // Another incarnation has taken its place.

@@ -80,6 +80,14 @@ impl Hash for End {
     }
 }
 
+/// What the replicated state has of a lease.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Standing {
+    /// What is waited for beyond its end (T3).
+    pub(super) margin: Duration,
+    pub(super) horizon: ClusterTime,
+}
+
 /// What is remembered for people only. No step depends on it, so that two lessors that differ in nothing else are the same.
 #[derive(Debug, Clone, Default)]
 struct Untold<T>(T);
@@ -221,24 +229,28 @@ impl Ends {
         }
     }
 
-    /// The next lease whose end and margin have passed, marked as ending; none is left when this returns none.
+    /// The next lease whose end and margin have passed, marked as ending, with its incarnation and its horizon. When this returns none,
+    /// none is left, or so many have been looked at.
     ///
-    /// `may_end` says of a lease that has passed whether it is to be ended now; if not it is looked at again after
-    /// `again`.
+    /// `standing` says what the replicated state has of a lease, `may_end` of one that is over whether it is to be ended now; if not it is
+    /// looked at again after `again`.
     pub(super) fn next_over(
         &mut self,
         now: ClusterTime,
-        margin: impl Fn(&LeaseKey) -> Duration,
+        looks: &mut usize,
+        standing: impl Fn(&LeaseKey) -> Option<Standing>,
         may_end: impl Fn(&LeaseKey) -> bool,
         again: Duration,
-    ) -> Option<(LeaseKey, Incarnation)> {
+    ) -> Option<(LeaseKey, Incarnation, ClusterTime)> {
         // Back in the queue only when the others have been looked at: at the end of all time *again* is now.
         let mut put_off = Vec::new();
         let mut found = None;
-        while found.is_none() && self.queue.first().is_some_and(|(at, _)| *at <= now) {
+        while found.is_none() && *looks > 0 && self.queue.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, key)) = self.queue.pop_first() else { break };
+            *looks -= 1;
             let Some(lease) = self.ends.get_mut(&key).filter(|lease| !lease.is_ending) else { continue };
-            let over = lease.end.after(margin(&key));
+            let Some(Standing { margin, horizon }) = standing(&key) else { continue };
+            let over = lease.end.after(margin);
             if over > now {
                 self.queue.insert((over, key));
             } else if may_end(&key) {
@@ -246,7 +258,7 @@ impl Ends {
                 if lease.tell().is_some() {
                     self.renewed.remove(&key);
                 }
-                found = Some((key, lease.incarnation));
+                found = Some((key, lease.incarnation, horizon));
             } else {
                 put_off.push((now.after(again), key));
             }
@@ -265,6 +277,32 @@ impl Ends {
 mod tests {
     use super::*;
 
+    const HORIZON: ClusterTime = ClusterTime::from_micros(7);
+
+    /// Each lease is there, and nothing is waited for beyond its end.
+    fn standing(_: &LeaseKey) -> Option<Standing> {
+        Some(Standing { margin: Duration::ZERO, horizon: HORIZON })
+    }
+
+    #[test]
+    fn very_many_that_come_up_at_once_are_looked_at_some_at_a_time_and_each_of_them() {
+        let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
+        let key = |session| LeaseKey::Volume(SessionId(session), Path::root());
+        let mut ends = Ends::default();
+        for session in 1..=5 {
+            ends.insert(key(session), Incarnation(session), at(10));
+            if session < 5 {
+                ends.renew(&key(session), at(9), Duration::from_secs(10));
+            }
+        }
+        let mut next = |looks| ends.next_over(at(10), &mut { looks }, standing, |_| true, Duration::ZERO);
+        assert_eq!(next(2), None, "both have been renewed");
+        assert_eq!(next(2), None);
+        assert_eq!(next(2), Some((key(5), Incarnation(5), HORIZON)));
+        assert_eq!(next(2), None);
+        assert_eq!(ends.next_deadline(), Some(at(19)));
+    }
+
     #[test]
     fn a_promise_of_nothing_moves_no_end() {
         let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
@@ -275,8 +313,8 @@ mod tests {
         assert_eq!(ends.get(&key).map(|end| end.end), Some(at(10)));
         let renewal = Renewal { lease: key.clone(), incarnation: Incarnation(1), at: at(11) };
         assert_eq!(ends.take_renewals(1), [renewal], "its horizon moves on all the same");
-        let over = ends.next_over(at(12), |_| Duration::ZERO, |_| true, Duration::ZERO);
-        assert_eq!(over, Some((key, Incarnation(1))));
+        let over = ends.next_over(at(12), &mut 9, standing, |_| true, Duration::ZERO);
+        assert_eq!(over, Some((key, Incarnation(1), HORIZON)));
     }
 
     #[test]
@@ -288,9 +326,9 @@ mod tests {
         ends.insert(LeaseKey::Session(other), Incarnation(2), end);
         let mut next = || {
             let may_end = |key: &LeaseKey| key.session() == Some(other);
-            ends.next_over(end, |_| Duration::ZERO, may_end, Duration::from_secs(1))
+            ends.next_over(end, &mut 9, standing, may_end, Duration::from_secs(1))
         };
-        assert_eq!(next(), Some((LeaseKey::Session(other), Incarnation(2))));
+        assert_eq!(next(), Some((LeaseKey::Session(other), Incarnation(2), HORIZON)));
         assert_eq!(next(), None);
     }
 

@@ -6,15 +6,19 @@ use crate::{
     command::{Command, LeaseKey},
     id::{Incarnation, SessionId},
     planted::Bug,
-    state::State,
-    time::DriftAllowance,
+    state::{Lease, State},
+    time::{ClusterTime, DriftAllowance},
 };
 
-use super::{Lessor, Reason, SWEEP_MAX, StepContext, TICK_BYTES_MAX};
+use super::{Lessor, PROPOSAL_COMMANDS_FULL, Reason, SWEEP_MAX, StepContext, TICK_BYTES_MAX, ends::Standing};
 
 /// The most ends that wait to be proposed: a million leases that end at one time must not stand before everyone's writes. The others
 /// follow as soon as there is room, a moment later. Writes that wait take no room from them: writes wait for ends (S2).
-pub(super) const EXPIRIES_WAITING_MAX: usize = 2048;
+pub(super) const EXPIRIES_WAITING_MAX: usize = PROPOSAL_COMMANDS_FULL;
+
+/// The most leases that one step looks at because they may be over. A million that were renewed in the same moment come up in the same
+/// moment too, whether or not they are over, and meanwhile nobody is served, and the clock is held back (T4). The next step follows at once.
+const LOOKS_PER_STEP: usize = 4 * EXPIRIES_WAITING_MAX;
 
 impl Lessor {
     pub(super) fn look_at_the_clock(&mut self, turn: &mut StepContext<'_>) {
@@ -34,24 +38,29 @@ impl Lessor {
         let now = unclamped.unwrap_or(ending);
         let has_margin = !self.planted(Bug::LeaseWithoutMargin);
         let drift = self.config.drift;
-        let margin = |key: &LeaseKey| if has_margin { margin(key, state, drift) } else { Duration::ZERO };
+        let standing = |key: &LeaseKey| {
+            let lease = state.lease(key)?;
+            let margin = if has_margin { margin(key, lease, state.tick(), drift) } else { Duration::ZERO };
+            Some(Standing { margin, horizon: lease.horizon })
+        };
         let may_end = |key: &LeaseKey| match key {
             LeaseKey::Session(session) => state.leases_of(*session).all(|(key, _)| matches!(key, LeaseKey::Session(_))),
             LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::Delay(_) => true,
         };
+        let mut looks = LOOKS_PER_STEP;
         while self.ends_waiting < EXPIRIES_WAITING_MAX
-            && let Some((lease, incarnation)) = self.ends.next_over(now, margin, may_end, state.tick())
+            && let Some((lease, incarnation, horizon)) =
+                self.ends.next_over(now, &mut looks, standing, may_end, state.tick())
         {
             if let Some(session) = lease.session().filter(|_| self.planted(Bug::EndedBeforeApplied)) {
                 self.end_waits(session, |_| true);
             }
-            self.propose_end(lease, incarnation, state);
+            self.propose_end(lease, incarnation, horizon);
         }
     }
 
     /// Proposes the end of a lease: if its horizon is still this when that is applied (T5).
-    pub(super) fn propose_end(&mut self, lease: LeaseKey, incarnation: Incarnation, state: &State) {
-        let Some(horizon) = state.lease(&lease).map(|lease| lease.horizon) else { return };
+    pub(super) fn propose_end(&mut self, lease: LeaseKey, incarnation: Incarnation, horizon: ClusterTime) {
         let reason = Reason::Expire(lease.clone(), incarnation);
         self.ends_waiting += 1;
         self.propose(Command::Expire { lease, incarnation, horizon }, reason);
@@ -86,10 +95,10 @@ impl Lessor {
 
 /// What the server waits beyond a lease's end (T3). A key lease has no volume whose settings would say it: whoever keeps it alive
 /// counts its term on a clock of his own, and the margin is what that can be apart over a term and a tick, and a little more.
-pub(super) fn margin(key: &LeaseKey, state: &State, drift: DriftAllowance) -> Duration {
-    match (key, state.lease(key)) {
-        (LeaseKey::Key(_), Some(lease)) => key_lease_margin(lease.term(), state.tick(), drift),
-        _ => state.margin(key),
+pub(super) fn margin(key: &LeaseKey, lease: &Lease, tick: Duration, drift: DriftAllowance) -> Duration {
+    match key {
+        LeaseKey::Key(_) => key_lease_margin(lease.term(), tick, drift),
+        LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::Delay(_) => lease.margin(),
     }
 }
 

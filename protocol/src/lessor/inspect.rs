@@ -8,7 +8,7 @@ use crate::{
     message::{HolderInfo, Inspect, ReadWaitInfo, Refusal, VolumeInfo, WaitInfo},
     object::{Object, ObjectSet},
     path::Path,
-    state::State,
+    state::{Lease, State},
     time::ClusterTime,
 };
 
@@ -118,7 +118,8 @@ impl Lessor {
     /// What remains of a lease, with its margin.
     pub(super) fn remaining_of(&self, key: &LeaseKey, state: &State) -> Duration {
         let now = self.clock.ending();
-        let margin = margin(key, state, self.config.drift);
+        let margin = |lease: &Lease| margin(key, lease, state.tick(), self.config.drift);
+        let margin = state.lease(key).map_or(Duration::ZERO, margin);
         self.ends.get(key).map_or(Duration::ZERO, |end| end.end.after(margin).since(now))
     }
 }

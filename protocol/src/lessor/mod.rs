@@ -70,6 +70,8 @@ pub use expiry::key_lease_margin;
 
 /// The most commands in one proposal: an entry stays quick to apply.
 pub const PROPOSAL_COMMANDS_MAX: usize = 4096;
+/// So many commands need not wait for the proposal before theirs: one write to the disk for so many is few enough.
+pub const PROPOSAL_COMMANDS_FULL: usize = 2048;
 /// About the most bytes in one proposal, but for the last command: an entry stays well below a frame.
 pub const PROPOSAL_BYTES_MAX: usize = 2 << 20;
 /// The most writes that may wait at one time; one more is refused as busy.
@@ -328,6 +330,12 @@ impl Lessor {
     /// Whether there is something to propose.
     pub fn has_proposal(&self) -> bool {
         !self.outbox.is_empty()
+    }
+
+    /// Whether so much is to be proposed that it is as well written by itself as with what comes up later
+    /// ([`PROPOSAL_COMMANDS_FULL`]).
+    pub fn has_full_proposal(&self) -> bool {
+        self.outbox.len() >= PROPOSAL_COMMANDS_FULL
     }
 
     /// What to propose next: everything that is ready, up to a bound. Proposals are to enter the log in the order in

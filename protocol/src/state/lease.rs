@@ -78,11 +78,6 @@ impl State {
         })
     }
 
-    /// What the server waits beyond a lease's end before it counts it as over (T3). Zero for one that is gone.
-    pub fn margin(&self, key: &LeaseKey) -> Duration {
-        self.lease(key).map_or(Duration::ZERO, Lease::margin)
-    }
-
     /// The volume's settings have changed: leases on it keep the greater margin.
     pub(super) fn widen_margins(&mut self, top: &Path, margin: Duration, touched: &mut Touched) {
         let (narrows, margin) = (self.mistake.is(Bug::MarginMadeSmaller), Span::from(margin));
@@ -433,7 +428,8 @@ mod tests {
     fn a_lease_keeps_the_greatest_margin_that_its_volume_had() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
-        let margin = |fixture: &Fixture| fixture.state.margin(&on_volume(session, "/"));
+        let margin_of = |fixture: &Fixture, key: &LeaseKey| fixture.state.lease(key).expect("a lease").margin();
+        let margin = |fixture: &Fixture| margin_of(fixture, &on_volume(session, "/"));
         fixture.acquire(session, "/");
         let small = margin(&fixture);
         let set = |settings| Write::SetVolume { path: path("/"), settings };
@@ -443,6 +439,6 @@ mod tests {
         assert_eq!(margin(&fixture), Duration::from_secs(1), "what was promised for 30 s is still out");
         fixture.acquire(session, "/");
         assert_eq!(margin(&fixture), small);
-        assert_eq!(fixture.state.margin(&LeaseKey::Session(session)), Duration::ZERO);
+        assert_eq!(margin_of(&fixture, &LeaseKey::Session(session)), Duration::ZERO);
     }
 }

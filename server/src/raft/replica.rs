@@ -271,16 +271,28 @@ impl Replica {
     ///
     /// [`ProposeError`] says whether it may still be applied.
     pub async fn propose(&self, proposal: Proposal) -> Result<u64, ProposeError> {
-        let logged = logged(proposal)?;
-        let until = tokio::time::Instant::now() + ELECTED_WAIT;
+        let mut proposed = self.submit(proposal).await?;
         loop {
-            match self.submit_logged(logged.clone()).await?.applied().await {
-                Err(ProposeError::Retry) if tokio::time::Instant::now() < until => {
-                    tokio::time::sleep(ELECTED_POLL).await;
-                }
+            match proposed.applied().await {
+                Err(ProposeError::Retry) => proposed = self.submit_again(proposed).await?,
                 outcome => return outcome,
             }
         }
+    }
+
+    /// Submits a proposal again that was refused with [`ProposeError::Retry`], a little later. It comes behind all that were submitted
+    /// meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`ProposeError`]: nothing was proposed. It is [`ProposeError::Retry`] once a leader that was just elected should have been ready.
+    pub async fn submit_again(&self, refused: Proposed) -> Result<Proposed, ProposeError> {
+        if tokio::time::Instant::now() >= refused.until {
+            return Err(ProposeError::Retry);
+        }
+        tokio::time::sleep(ELECTED_POLL).await;
+        let again = self.submit_logged(refused.logged).await?;
+        Ok(Proposed { until: refused.until, ..again })
     }
 
     async fn submit_logged(&self, logged: Logged) -> Result<Proposed, ProposeError> {
@@ -288,10 +300,11 @@ impl Replica {
             return Err(ProposeError::NotLeader { leader: None });
         };
         let (responder, outcome) = ProgressResponder::complete_only();
-        raft.client_write_ff(logged, Some(responder))
+        raft.client_write_ff(logged.clone(), Some(responder))
             .await
             .map_err(|error| ProposeError::Fatal { reason: error.to_string() })?;
-        Ok(Proposed { outcome, replica: self.node.config.id })
+        let until = tokio::time::Instant::now() + ELECTED_WAIT;
+        Ok(Proposed { outcome, replica: self.node.config.id, logged, until })
     }
 
     /// Proves that this replica leads, by a round of heartbeats that begins after the call and is answered by a
@@ -453,16 +466,19 @@ fn elsewhere(replica: u64, forward: ForwardToLeader<TypeConfig>) -> Option<Optio
 pub struct Proposed {
     outcome: tokio::sync::oneshot::Receiver<ClientWriteResult<TypeConfig>>,
     replica: u64,
+    logged: Logged,
+    /// How long it may be submitted again.
+    until: tokio::time::Instant,
 }
 
 impl Proposed {
-    /// Waits until the proposal has been applied here; answers its log index.
+    /// Waits until the proposal has been applied here; answers its log index, once. May be dropped and called again.
     ///
     /// # Errors
     ///
     /// [`ProposeError`] says whether it may still be applied.
-    pub async fn applied(self) -> Result<u64, ProposeError> {
-        match self.outcome.await {
+    pub async fn applied(&mut self) -> Result<u64, ProposeError> {
+        match (&mut self.outcome).await {
             Ok(Ok(response)) => Ok(response.log_id.index),
             Ok(Err(ClientWriteError::ForwardToLeader(forward))) => match elsewhere(self.replica, forward) {
                 Some(leader) => Err(ProposeError::NotLeader { leader }),

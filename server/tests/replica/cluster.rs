@@ -54,7 +54,7 @@ async fn many_proposals_under_way_keep_their_order() {
         under_way.push(replica.submit(open_session(epoch, number)).await.expect("submitted"));
     }
     let mut last = 0;
-    for proposed in under_way {
+    for mut proposed in under_way {
         let index = proposed.applied().await.expect("applied");
         assert!(index > last, "{index} after {last}");
         last = index;
