@@ -50,6 +50,8 @@ pub struct Core {
     requests: AtomicU64,
     /// There is something to propose.
     proposals: Notify,
+    /// There is so much that it need not wait.
+    full_proposals: Notify,
     /// The lessor was given up.
     given_up: Notify,
     /// A proof of leadership is wanted.
@@ -93,6 +95,7 @@ impl Core {
             inner: Mutex::new(inner),
             requests: AtomicU64::new(0),
             proposals: Notify::new(),
+            full_proposals: Notify::new(),
             given_up: Notify::new(),
             proofs,
             ended: watch::Sender::new(0),
@@ -137,19 +140,24 @@ impl Core {
         inner.lessor.as_ref().map(|lessor| lessor.next_deadline(now).since(now))
     }
 
-    /// Waits until there may be something to propose.
-    pub async fn proposable(&self) {
-        self.proposals.notified().await;
+    /// Waits until there is something to propose, and says for whom. Nothing is lost if the future is dropped.
+    pub async fn next_proposal(&self) -> (Generation, Proposal) {
+        loop {
+            match self.take_proposal_if(Lessor::has_proposal) {
+                Some(proposal) => return proposal,
+                None => self.proposals.notified().await,
+            }
+        }
     }
 
-    /// What is to be proposed next, if anything, and for whom.
-    pub fn take_proposal(&self) -> Option<(Generation, Proposal)> {
-        self.take_proposal_if(Lessor::has_proposal)
-    }
-
-    /// The same, if it need not wait for the last one ([`Lessor::has_full_proposal`]).
-    pub fn take_full_proposal(&self) -> Option<(Generation, Proposal)> {
-        self.take_proposal_if(Lessor::has_full_proposal)
+    /// The same, of what need not wait for the last proposal ([`Lessor::has_full_proposal`]).
+    pub async fn next_full_proposal(&self) -> (Generation, Proposal) {
+        loop {
+            match self.take_proposal_if(Lessor::has_full_proposal) {
+                Some(proposal) => return proposal,
+                None => self.full_proposals.notified().await,
+            }
+        }
     }
 
     fn take_proposal_if(&self, is_ready: impl Fn(&Lessor) -> bool) -> Option<(Generation, Proposal)> {
@@ -193,6 +201,12 @@ impl Core {
         self.given_up.notified().await;
     }
 
+    /// Whether this lessor has not ended.
+    pub fn has_lessor_of(&self, generation: Generation) -> bool {
+        let inner = self.inner.lock();
+        inner.generation == generation && inner.lessor.is_some()
+    }
+
     /// Whether there is a lessor, begun or not.
     pub fn has_lessor(&self) -> bool {
         self.inner.lock().lessor.is_some()
@@ -227,10 +241,13 @@ impl Core {
     fn step(&self, inner: &mut Inner, input: Input) {
         let Inner { state, lessor: Some(lessor), .. } = inner else { return };
         let effects = lessor.step(input, state, clock::now());
-        let has_proposal = lessor.has_proposal();
+        let (has_proposal, is_full) = (lessor.has_proposal(), lessor.has_full_proposal());
         self.carry_out(inner, effects);
         if has_proposal {
             self.proposals.notify_one();
+        }
+        if is_full {
+            self.full_proposals.notify_one();
         }
     }
 
@@ -340,15 +357,19 @@ mod tests {
         }
     }
 
+    fn beginning(core: &Core) -> (Generation, Proposal) {
+        core.take_proposal_if(Lessor::has_proposal).expect("it begins an epoch")
+    }
+
     #[test]
     fn a_late_failure_of_an_old_lessor_s_proposal_does_not_end_its_successor() {
         let (core, _proofs) = Core::new();
         let ended = core.ended();
         core.lead(config(1));
-        let (first, _) = core.take_proposal().expect("it begins an epoch");
+        let (first, _) = beginning(&core);
         core.follow(None);
         core.lead(config(2));
-        let (second, beginning) = core.take_proposal().expect("it begins an epoch");
+        let (second, beginning) = beginning(&core);
         core.apply(1, &beginning);
         assert!(core.serves());
         assert_eq!(*ended.borrow(), 1);
@@ -364,33 +385,10 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_a_proposal_need_not_wait_for_the_one_before() {
-        let (core, _proofs) = Core::new();
-        core.lead(config(1));
-        assert!(core.take_full_proposal().is_none(), "an epoch begins alone");
-        let (_, beginning) = core.take_proposal().expect("it begins an epoch");
-        core.apply(1, &beginning);
-        let (recalls, _recalled) = mpsc::unbounded_channel();
-        let open = || Request { header: Header::default(), body: Body::Open { name: "test".to_owned() } };
-        let mut waiting: Vec<Answer> = Vec::new();
-        let mut ask = |most: usize| {
-            waiting.extend((0..most).map(|_| core.request(open(), ConnectionId(1), &recalls)));
-            core.take_full_proposal().map(|(_, proposal)| proposal)
-        };
-        assert_eq!(ask(lessor::PROPOSAL_COMMANDS_FULL - 1), None);
-        let first = ask(1).expect("it is full");
-        let second = ask(lessor::PROPOSAL_COMMANDS_FULL).expect("the first is not applied yet");
-        for (index, proposal) in (2..).zip([first, second]) {
-            core.apply(index, &proposal);
-        }
-        assert!(waiting.iter_mut().all(|answer| answer.try_recv().is_ok_and(|response| response.result.is_ok())));
-    }
-
-    #[test]
     fn nobody_is_answered_by_a_lessor_that_was_given_up() {
         let (core, _proofs) = Core::new();
         core.lead(config(1));
-        let (generation, beginning) = core.take_proposal().expect("it begins an epoch");
+        let (generation, beginning) = beginning(&core);
         core.apply(1, &beginning);
         let (recalls, _recalled) = mpsc::unbounded_channel();
         let open = || Request { header: Header::default(), body: Body::Open { name: "test".to_owned() } };

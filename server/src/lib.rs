@@ -10,6 +10,7 @@ pub mod config;
 mod connections;
 mod core;
 mod leading;
+mod proposing;
 pub mod raft;
 mod server;
 pub mod store;

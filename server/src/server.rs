@@ -9,7 +9,7 @@ use crate::{
     config::{Config, ConfigError},
     connections::Connections,
     core::Core,
-    leading,
+    leading, proposing,
     raft::{self, Replica},
 };
 
@@ -65,7 +65,7 @@ impl Server {
         let helpers = vec![
             tokio::spawn(connections.accept_all(listener)),
             tokio::spawn(leading::follow_leaderships(Arc::clone(&core), replica.clone(), config.clone())),
-            tokio::spawn(leading::propose_all(Arc::clone(&core), replica.clone())),
+            tokio::spawn(proposing::propose_all(Arc::clone(&core), replica.clone())),
             tokio::spawn(leading::prove_all(Arc::clone(&core), replica.clone(), proofs)),
             tokio::spawn(leading::keep_time(Arc::clone(&core))),
         ];

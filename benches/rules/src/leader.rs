@@ -88,7 +88,7 @@ pub(crate) struct Leader {
     pub(crate) lessor: Lessor,
     /// Virtual time in nanoseconds: most steps take less than a microsecond.
     nanos: u64,
-    /// From when a proposal is taken until it is committed: one at a time, as the server does it.
+    /// From when a proposal is taken until it is committed: one at a time, as the server does it with what fills none.
     commit: Duration,
     in_flight: Option<InFlight>,
     /// What was proposed, and when by this machine's clock in nanoseconds; until somebody takes it.

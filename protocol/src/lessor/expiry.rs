@@ -17,8 +17,9 @@ use super::{Lessor, PROPOSAL_COMMANDS_FULL, Reason, SWEEP_MAX, StepContext, TICK
 pub(super) const EXPIRIES_WAITING_MAX: usize = PROPOSAL_COMMANDS_FULL;
 
 /// The most leases that one step looks at because they may be over. A million that were renewed in the same moment come up in the same
-/// moment too, whether or not they are over, and meanwhile nobody is served, and the clock is held back (T4). The next step follows at once.
-const LOOKS_PER_STEP: usize = 4 * EXPIRIES_WAITING_MAX;
+/// moment too, whether or not they are over, and meanwhile nobody is served, and the clock is held back (T4). The next step follows as
+/// soon as a timer can.
+pub(super) const LOOKS_PER_STEP: usize = 4 * EXPIRIES_WAITING_MAX;
 
 impl Lessor {
     pub(super) fn look_at_the_clock(&mut self, turn: &mut StepContext<'_>) {
@@ -48,7 +49,7 @@ impl Lessor {
             LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::Delay(_) => true,
         };
         let mut looks = LOOKS_PER_STEP;
-        while self.ends_waiting < EXPIRIES_WAITING_MAX
+        while self.outbox.ends() < EXPIRIES_WAITING_MAX
             && let Some((lease, incarnation, horizon)) =
                 self.ends.next_over(now, &mut looks, standing, may_end, state.tick())
         {
@@ -62,7 +63,6 @@ impl Lessor {
     /// Proposes the end of a lease: if its horizon is still this when that is applied (T5).
     pub(super) fn propose_end(&mut self, lease: LeaseKey, incarnation: Incarnation, horizon: ClusterTime) {
         let reason = Reason::Expire(lease.clone(), incarnation);
-        self.ends_waiting += 1;
         self.propose(Command::Expire { lease, incarnation, horizon }, reason);
     }
 

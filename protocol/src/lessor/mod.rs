@@ -31,6 +31,7 @@ mod holding;
 mod holdings;
 mod inspect;
 mod keeping;
+mod outbox;
 mod removal;
 mod requests;
 mod services;
@@ -63,15 +64,15 @@ use clock::ClusterClock;
 use ends::Ends;
 use holding::Awaiting;
 use holdings::Holdings;
+use outbox::Outbox;
 use watching::Watching;
 use writes::{Turn, Writes};
 
 pub use expiry::key_lease_margin;
+pub use outbox::PROPOSAL_COMMANDS_FULL;
 
 /// The most commands in one proposal: an entry stays quick to apply.
 pub const PROPOSAL_COMMANDS_MAX: usize = 4096;
-/// So many commands need not wait for the proposal before theirs: one write to the disk for so many is few enough.
-pub const PROPOSAL_COMMANDS_FULL: usize = 2048;
 /// About the most bytes in one proposal, but for the last command: an entry stays well below a frame.
 pub const PROPOSAL_BYTES_MAX: usize = 2 << 20;
 /// The most writes that may wait at one time; one more is refused as busy.
@@ -242,10 +243,8 @@ pub struct Lessor {
     next_round: Vec<WaitingRead>,
     /// Reads that wait for a holder to flush.
     parked: Parked,
-    /// Commands that the next proposal takes.
-    outbox: Vec<(Command, Reason)>,
-    /// How many of them are ends of leases.
-    ends_waiting: usize,
+    /// Commands that the next proposals take.
+    outbox: Outbox,
     proposals: u64,
     in_flight: BTreeMap<u64, InFlight>,
     last_tick: ClusterTime,
@@ -278,8 +277,7 @@ impl Lessor {
             proving: Vec::new(),
             next_round: Vec::new(),
             parked: Parked::default(),
-            outbox: Vec::new(),
-            ends_waiting: 0,
+            outbox: Outbox::default(),
             proposals: 0,
             in_flight: BTreeMap::new(),
             last_tick: state.cluster_time(),
@@ -292,7 +290,7 @@ impl Lessor {
 
     fn with_first_proposal(mut self) -> Self {
         let Config { replica, attempt, .. } = self.config;
-        self.outbox.push((Command::BeginEpoch { replica, attempt }, Reason::Begin));
+        self.outbox.push(Command::BeginEpoch { replica, attempt }, Reason::Begin);
         self
     }
 
@@ -332,10 +330,10 @@ impl Lessor {
         !self.outbox.is_empty()
     }
 
-    /// Whether so much is to be proposed that it is as well written by itself as with what comes up later
-    /// ([`PROPOSAL_COMMANDS_FULL`]).
+    /// Whether so much is to be proposed that it gains nothing by waiting for more: [`PROPOSAL_COMMANDS_FULL`] commands, or
+    /// [`PROPOSAL_BYTES_MAX`] bytes.
     pub fn has_full_proposal(&self) -> bool {
-        self.outbox.len() >= PROPOSAL_COMMANDS_FULL
+        self.outbox.is_full()
     }
 
     /// What to propose next: everything that is ready, up to a bound. Proposals are to enter the log in the order in
@@ -345,15 +343,7 @@ impl Lessor {
             return None;
         }
         self.clock.advance(now);
-        let mut bytes = 0;
-        let count = self.outbox.iter().take(PROPOSAL_COMMANDS_MAX).take_while(|(command, _)| {
-            let fits = bytes < PROPOSAL_BYTES_MAX;
-            bytes += command.weight();
-            fits
-        });
-        let count = count.count();
-        let (commands, reasons): (Vec<Command>, Vec<Reason>) = self.outbox.drain(..count).unzip();
-        self.ends_waiting -= reasons.iter().filter(|reason| matches!(reason, Reason::Expire(..))).count();
+        let (commands, reasons) = self.outbox.take();
         let (epoch, number) = match self.epoch {
             Some(epoch) => {
                 self.proposals += 1;
@@ -394,9 +384,8 @@ impl Lessor {
         for asker in self.awaiting.askers() {
             self.reply_bare(asker, Err(Refusal::Retry), &mut turn);
         }
-        let waiting = self.outbox.iter().map(|(_, reason)| reason);
         let proposed = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
-        for reason in waiting.chain(proposed) {
+        for reason in self.outbox.reasons().chain(proposed) {
             if let Reason::Open(asker) | Reason::Close(asker) | Reason::Acquire(asker, ..) = reason {
                 self.reply_bare(asker, Err(Refusal::Retry), &mut turn);
             }
@@ -428,7 +417,7 @@ impl Lessor {
     }
 
     fn propose(&mut self, command: Command, reason: Reason) {
-        self.outbox.push((command, reason));
+        self.outbox.push(command, reason);
     }
 
     fn next_covering(&mut self) -> CoveringNumber {

@@ -30,10 +30,10 @@ use crate::store::{log::OpenLogError, standing::StandingError, state::OpenStateE
 /// The longest proposal. With a message's other parts it must fit into a frame, together with as much again that was
 /// read from the log's other end.
 pub const PROPOSAL_MAX_BYTES: usize = 8 << 20;
-/// A leader that was just elected has no quorum's acknowledgement yet and refuses proposals; that passes with one
+/// A leader that was just elected, or has stood still, has no quorum's acknowledgement and refuses proposals; that passes with one
 /// round of heartbeats.
-const ELECTED_WAIT: Duration = Duration::from_secs(1);
-const ELECTED_POLL: Duration = Duration::from_millis(5);
+const REFUSED_MAX: Duration = Duration::from_secs(1);
+const REFUSED_POLL: Duration = Duration::from_millis(5);
 
 /// Why a replica does not start, or cannot come into its cluster.
 #[derive(Debug, thiserror::Error)]
@@ -265,7 +265,7 @@ impl Replica {
 
     /// Proposes, and waits until that has been applied here; answers its log index.
     ///
-    /// The proposal goes on if this is dropped. A leader that was just elected is tried again for a moment.
+    /// The proposal goes on if this is dropped. A leader that refuses it for now is tried again for a moment.
     ///
     /// # Errors
     ///
@@ -285,14 +285,15 @@ impl Replica {
     ///
     /// # Errors
     ///
-    /// [`ProposeError`]: nothing was proposed. It is [`ProposeError::Retry`] once a leader that was just elected should have been ready.
+    /// [`ProposeError`]: nothing was proposed. It is [`ProposeError::Retry`] once it has been refused for a second.
     pub async fn submit_again(&self, refused: Proposed) -> Result<Proposed, ProposeError> {
-        if tokio::time::Instant::now() >= refused.until {
+        let refused_at = refused.refused_at.unwrap_or_else(tokio::time::Instant::now);
+        if refused_at.elapsed() >= REFUSED_MAX {
             return Err(ProposeError::Retry);
         }
-        tokio::time::sleep(ELECTED_POLL).await;
+        tokio::time::sleep(REFUSED_POLL).await;
         let again = self.submit_logged(refused.logged).await?;
-        Ok(Proposed { until: refused.until, ..again })
+        Ok(Proposed { refused_at: Some(refused_at), ..again })
     }
 
     async fn submit_logged(&self, logged: Logged) -> Result<Proposed, ProposeError> {
@@ -303,8 +304,7 @@ impl Replica {
         raft.client_write_ff(logged.clone(), Some(responder))
             .await
             .map_err(|error| ProposeError::Fatal { reason: error.to_string() })?;
-        let until = tokio::time::Instant::now() + ELECTED_WAIT;
-        Ok(Proposed { outcome, replica: self.node.config.id, logged, until })
+        Ok(Proposed { outcome, replica: self.node.config.id, logged, refused_at: None })
     }
 
     /// Proves that this replica leads, by a round of heartbeats that begins after the call and is answered by a
@@ -467,8 +467,8 @@ pub struct Proposed {
     outcome: tokio::sync::oneshot::Receiver<ClientWriteResult<TypeConfig>>,
     replica: u64,
     logged: Logged,
-    /// How long it may be submitted again.
-    until: tokio::time::Instant,
+    /// When it was refused for the first time, if it was.
+    refused_at: Option<tokio::time::Instant>,
 }
 
 impl Proposed {
@@ -482,7 +482,10 @@ impl Proposed {
             Ok(Ok(response)) => Ok(response.log_id.index),
             Ok(Err(ClientWriteError::ForwardToLeader(forward))) => match elsewhere(self.replica, forward) {
                 Some(leader) => Err(ProposeError::NotLeader { leader }),
-                None => Err(ProposeError::Retry),
+                None => {
+                    self.refused_at.get_or_insert_with(tokio::time::Instant::now);
+                    Err(ProposeError::Retry)
+                }
             },
             Ok(Err(_)) => Err(ProposeError::Unknown),
             Err(_) => Err(ProposeError::Fatal { reason: "Raft has stopped".to_owned() }),

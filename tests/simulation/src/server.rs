@@ -241,8 +241,8 @@ impl World {
             return;
         }
         let is_its_own = server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(&proposal));
-        // The first entry of an epoch never comes after that of a later one: the real shell hands over one after the other, and nobody
-        // would be there to lead by it.
+        // The first entry of an epoch never comes after that of a later one: the real shell hands it over when all before it are settled, and
+        // nobody would be there to lead by it.
         if proposal.epoch == Epoch(0) && !is_its_own {
             return;
         }

@@ -156,9 +156,8 @@ fn a_lock_under_a_lease_whose_end_is_proposed_is_refused() {
     let mut world = World::new();
     let session = world.session();
     world.acquire(session, None);
-    let is_end =
-        |(command, _): &(Command, Reason)| matches!(command, Command::Expire { lease: LeaseKey::Volume(..), .. });
-    while !world.lessor.outbox.iter().any(is_end) {
+    let is_end = |command: &Command| matches!(command, Command::Expire { lease: LeaseKey::Volume(..), .. });
+    while !world.lessor.outbox.commands().any(is_end) {
         world.commit();
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(Input::Timeout);

@@ -6,16 +6,18 @@ use super::*;
 fn a_session_whose_end_was_proposed_lives_on_if_it_acquires_a_lease_first() {
     let mut world = World::new();
     let session = world.session();
-    while !world.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. })) {
+    while !world.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. })) {
         world.commit();
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(Input::Timeout);
     }
     let is_expiry = |(command, _): &(Command, Reason)| matches!(command, Command::Expire { .. });
-    let place = world.lessor.outbox.iter().position(is_expiry).expect("the end of the session");
-    let expiry = world.lessor.outbox.remove(place);
+    let (command, reason) = world.lessor.outbox.reorder(|waiting| {
+        let place = waiting.iter().position(is_expiry);
+        place.and_then(|place| waiting.remove(place)).expect("the end of the session")
+    });
     world.acquire(session, None);
-    world.lessor.outbox.push(expiry);
+    world.lessor.outbox.push(command, reason);
     world.commit();
     assert!(world.state.session(session).is_some() && !world.lessor.has_proposal());
 }
@@ -88,7 +90,7 @@ fn a_promise_never_reaches_beyond_the_horizon_by_the_clock_that_is_not_slow() {
 fn a_lease_whose_end_is_proposed_is_not_renewed_even_if_its_horizon_moved() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
-    while !world.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. })) {
+    while !world.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. })) {
         world.commit();
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(Input::Timeout);
@@ -103,14 +105,15 @@ impl World {
     /// A holder whose lease's end is proposed together with a tick that moves its horizon, and so puts the end off.
     pub(super) fn end_put_off(&mut self) -> (SessionId, Grant, LeaseKey) {
         let (holder, grant) = self.holder(&data("/a"));
-        while !self.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. })) {
+        while !self.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. })) {
             self.commit();
             self.now = self.now.after(clock::STEP_EVERY);
             self.step(Input::Timeout);
         }
         let lease = LeaseKey::Volume(holder, Path::root());
         let renewal = Renewal { lease: lease.clone(), incarnation: grant.incarnation, at: self.lessor.clock.ending() };
-        self.lessor.outbox.insert(0, (Command::Tick { renewals: vec![renewal] }, Reason::Tick));
+        let tick = Command::Tick { renewals: vec![renewal] };
+        self.lessor.outbox.reorder(|waiting| waiting.push_front((tick, Reason::Tick)));
         (holder, grant, lease)
     }
 }

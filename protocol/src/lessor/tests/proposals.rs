@@ -70,3 +70,21 @@ fn what_another_leadership_has_proposed_is_not_taken_for_its_own() {
     assert!(!world.lessor.is_mine(&Proposal { epoch: Epoch(mine.epoch.0 + 1), ..mine.clone() }));
     assert!(!world.lessor.is_mine(&Proposal { number: mine.number + 1, ..mine }), "nor what it did not propose");
 }
+
+/// Raft may refuse a proposal and take the next: the lessor is given up then, but hears of what was taken before that.
+#[test]
+fn of_two_proposals_the_second_can_be_in_the_log_without_the_first() {
+    let mut world = World::new();
+    let (writer, reader) = (world.session(), world.session());
+    world.acquire(reader, None);
+    world.write(writer, put("/a", b"1"));
+    let first = world.proposal();
+    world.write(writer, put("/b", b"1"));
+    let second = world.proposal();
+    assert!(matches!(answer(&world.apply(&second)), Answer::Written { .. }));
+    assert_eq!(world.read(reader, data("/a")).grant, None, "the first may still come");
+    assert!(world.read(reader, data("/b")).grant.is_some());
+    assert!(world.lessor.is_mine(&first));
+    let told = replies(&world.lessor.step_down(&world.state, world.now));
+    assert_eq!(told.into_iter().map(|response| response.result).collect::<Vec<_>>(), [Err(Refusal::Unknown)]);
+}

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     command::{Attach, Written},
     id::LeaseId,
-    lessor::expiry::EXPIRIES_WAITING_MAX,
+    lessor::expiry::{EXPIRIES_WAITING_MAX, LOOKS_PER_STEP},
     message::{KeepLease, Kept},
 };
 
@@ -88,8 +88,8 @@ fn a_lease_whose_end_is_proposed_is_not_kept_and_gets_no_more_nodes() {
     while !world.lessor.has_proposal() || world.lessor.in_flight.values().any(|one| !one.reasons.is_empty()) {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(Input::Timeout);
-        let is_end = |(command, _): &(Command, Reason)| matches!(command, Command::Expire { .. });
-        if world.lessor.outbox.iter().any(is_end) {
+        let is_end = |command: &Command| matches!(command, Command::Expire { .. });
+        if world.lessor.outbox.commands().any(is_end) {
             break;
         }
         world.commit();
@@ -204,6 +204,32 @@ fn a_new_leader_removes_what_the_old_one_left() {
     assert!(!world.has("/a"));
 }
 
+/// Whatever is proposed for the end of a lease and its nodes is lost, each time that it is, with the leader that proposed it.
+#[test]
+fn an_end_whose_proposals_are_lost_is_proposed_by_each_leader_anew_until_it_is_there() {
+    let mut world = World::new();
+    world.lease(&["/a"]);
+    let proposes_end = |proposal: &Proposal| {
+        let ends = |command: &Command| matches!(command, Command::Expire { .. } | Command::Remove { .. });
+        proposal.commands.iter().any(ends)
+    };
+    let mut lost = 0;
+    while world.has("/a") {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+        let Some(proposal) = world.lessor.take_proposal(world.now) else { continue };
+        if proposes_end(&proposal) && lost % 2 == 0 {
+            lost += 1;
+            world.fail_over();
+        } else {
+            lost += u32::from(proposes_end(&proposal));
+            world.apply(&proposal);
+        }
+    }
+    assert_eq!(lost, 4, "the end of the lease, and that of its node, were each lost once");
+    assert!(!world.has_lease());
+}
+
 #[test]
 fn a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease() {
     let mut world = World::new();
@@ -213,7 +239,7 @@ fn a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease() {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(Input::Timeout);
         // The put is there before the removal, and goes into the same entry.
-        let is_end = world.lessor.outbox.iter().any(|(command, _)| matches!(command, Command::Expire { .. }));
+        let is_end = world.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. }));
         match world.lessor.take_proposal(world.now) {
             Some(proposal) if is_end => {
                 world.write(session, attached("/a", Attach::Keep));
@@ -287,9 +313,7 @@ fn leases_that_end_together_do_not_stand_before_everyones_writes() {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(Input::Timeout);
     }
-    let is_end = |(command, _): &&(Command, Reason)| matches!(command, Command::Expire { .. });
-    let waiting = world.lessor.outbox.iter().filter(is_end).count();
-    assert_eq!(waiting, EXPIRIES_WAITING_MAX, "no more ends than there is room for");
+    assert_eq!(world.lessor.outbox.ends(), EXPIRIES_WAITING_MAX, "no more ends than there is room for");
     world.write(session, put("/x", b"1"));
     let proposal = world.lessor.take_proposal(world.now).expect("ends and a write");
     assert!(
@@ -299,4 +323,41 @@ fn leases_that_end_together_do_not_stand_before_everyones_writes() {
     world.apply(&proposal);
     world.pass(TTL);
     assert_eq!(key_leases(&world), 0, "the others followed");
+}
+
+/// A million leases with one horizon come up at once at a new leader, and have their margins still before them.
+#[test]
+fn leases_that_come_up_at_once_are_looked_at_over_several_steps() {
+    let mut world = World::new();
+    let session = world.session();
+    let grants = (1..=LOOKS_PER_STEP as u64 + 1).map(Sequence).map(|sequence| Command::Write {
+        session,
+        sequence,
+        unanswered_from: sequence,
+        write: Write::GrantLease { id: None, ttl: TTL },
+        covers: Vec::new(),
+        carried: world.state.revision(),
+    });
+    let (epoch, time) = (world.state.epoch(), world.state.cluster_time());
+    let granted = Proposal { epoch, number: 0, time, commands: grants.collect() };
+    world.index += 1;
+    world.state.apply(world.index, &granted);
+    world.fail_over();
+    let (_, lease) = world.state.key_leases_after(None).next().expect("a lease");
+    let (horizon, margin) = (lease.horizon, key_lease_margin(TTL, world.state.tick(), DriftAllowance::DEFAULT));
+    let go_on = |world: &mut World, until: Duration| {
+        world.now = world.now.after(until);
+        world.step(Input::Timeout);
+        world.lessor.next_deadline(world.now).since(world.now)
+    };
+    while world.lessor.clock.ending() < horizon {
+        let left = horizon.since(world.lessor.clock.ending());
+        go_on(&mut world, left.min(clock::STEP_EVERY));
+    }
+    let next = world.lessor.next_deadline(world.now).since(world.now);
+    assert_eq!(next, MILLI, "one of them has not been looked at");
+    assert_eq!(go_on(&mut world, MILLI), margin - MILLI);
+    assert_eq!(world.state.key_leases_after(None).count(), LOOKS_PER_STEP + 1);
+    world.pass(TTL);
+    assert_eq!(world.state.key_leases_after(None).count(), 0);
 }

@@ -1,0 +1,442 @@
+//! Proposals on their way into the log.
+//!
+//! What the lessor has ready goes in as soon as the last proposal is applied: everything that came up meanwhile, so that the load itself decides
+//! how many commands share an fsync. What fills a proposal gains nothing by waiting. It goes in behind the last one at once, and is written while
+//! that is applied.
+//!
+//! # What Raft does not take
+//!
+//! The lessor relies on the order of its proposals, and on hearing of each. A leader that was just elected, or has not heard of its followers for a
+//! while, refuses for a moment, and takes the next one when it has. So what was refused goes in again, with all that went in behind it, if none
+//! of that was taken; and nothing goes in behind it before it is applied. If something behind it was taken, or it is refused for long, the
+//! lessor is given up: it can no longer tell what is in the log.
+
+use std::{collections::VecDeque, future, sync::Arc};
+
+use leasehold_protocol::command::Proposal;
+
+use crate::{
+    core::{Core, Generation},
+    raft::{ProposeError, Proposed, Replica},
+};
+
+/// Proposals that are on their way at one time: one that is written, one that is applied.
+const PROPOSALS_MAX: usize = 2;
+
+/// Where proposals go: [`Replica`].
+pub(crate) trait Log: Send + Sync {
+    /// A proposal that is on its way.
+    type Proposed: OnItsWay;
+
+    /// Hands a proposal over, behind all others.
+    fn submit(&self, proposal: Proposal) -> impl Future<Output = Result<Self::Proposed, ProposeError>> + Send;
+
+    /// Hands over again what was refused with [`ProposeError::Retry`], a little later, or refuses it for good.
+    fn submit_again(
+        &self,
+        refused: Self::Proposed,
+    ) -> impl Future<Output = Result<Self::Proposed, ProposeError>> + Send;
+}
+
+/// A proposal that is on its way: [`Proposed`].
+pub(crate) trait OnItsWay: Send {
+    /// Waits until it is applied, or is known not to be. May be dropped and called again until it has answered.
+    fn applied(&mut self) -> impl Future<Output = Result<u64, ProposeError>> + Send;
+}
+
+impl Log for Replica {
+    type Proposed = Proposed;
+
+    async fn submit(&self, proposal: Proposal) -> Result<Proposed, ProposeError> {
+        self.submit(proposal).await
+    }
+
+    async fn submit_again(&self, refused: Proposed) -> Result<Proposed, ProposeError> {
+        self.submit_again(refused).await
+    }
+}
+
+impl OnItsWay for Proposed {
+    async fn applied(&mut self) -> Result<u64, ProposeError> {
+        self.applied().await
+    }
+}
+
+/// Proposes what the lessors of this process have ready, until Raft has ended.
+pub(crate) async fn propose_all<L: Log>(core: Arc<Core>, log: L) {
+    let mut pipeline = Pipeline { core, log, submitted: VecDeque::new() };
+    // Why it has ended is logged, and said by the replica.
+    while pipeline.go_on().await.is_ok() {}
+}
+
+struct Submitted<P> {
+    generation: Generation,
+    proposed: P,
+    /// It was refused before.
+    is_again: bool,
+}
+
+/// What is on its way, in order.
+struct Pipeline<L: Log> {
+    core: Arc<Core>,
+    log: L,
+    submitted: VecDeque<Submitted<L::Proposed>>,
+}
+
+/// Raft has ended.
+struct Ended;
+
+impl<L: Log> Pipeline<L> {
+    /// Waits for what comes next, and sees to it: a proposal that can go in, or what has become of the first one.
+    async fn go_on(&mut self) -> Result<(), Ended> {
+        let room = self.room();
+        let settled = tokio::select! {
+            // First: nothing goes in behind what is known to have been refused.
+            biased;
+            outcome = first_applied(&mut self.submitted) => outcome,
+            (generation, proposal) = next(&self.core, room) => {
+                let submitted = self.log.submit(proposal).await;
+                return self.note(generation, submitted, false);
+            }
+        };
+        let Some(first) = self.submitted.pop_front() else { return Ok(()) };
+        match settled {
+            Ok(_) => Ok(()),
+            Err(ProposeError::Retry) if self.core.has_lessor_of(first.generation) => self.again(first).await,
+            Err(error) => self.failed(first.generation, error),
+        }
+    }
+
+    fn room(&self) -> Room {
+        let is_again = self.submitted.iter().any(|submitted| submitted.is_again);
+        match self.submitted.len() {
+            0 => Room::ForAny,
+            1..PROPOSALS_MAX if !is_again => Room::ForFull,
+            _ => Room::None,
+        }
+    }
+
+    /// The first was refused for now. It goes in again, and what is behind it too, if that was refused as well.
+    async fn again(&mut self, first: Submitted<L::Proposed>) -> Result<(), Ended> {
+        let generation = first.generation;
+        let mut refused = vec![first];
+        while let Some(mut behind) = self.submitted.pop_front() {
+            match behind.proposed.applied().await {
+                Err(ProposeError::Retry) => refused.push(behind),
+                Err(error) => return self.failed(generation, error),
+                Ok(_) => return self.failed(generation, ProposeError::Unknown),
+            }
+        }
+        for Submitted { proposed, .. } in refused {
+            let submitted = self.log.submit_again(proposed).await;
+            let is_refused = submitted.is_err();
+            self.note(generation, submitted, true)?;
+            if is_refused {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn note(
+        &mut self,
+        generation: Generation,
+        submitted: Result<L::Proposed, ProposeError>,
+        is_again: bool,
+    ) -> Result<(), Ended> {
+        match submitted {
+            Ok(proposed) => {
+                self.submitted.push_back(Submitted { generation, proposed, is_again });
+                Ok(())
+            }
+            Err(error) => self.failed(generation, error),
+        }
+    }
+
+    fn failed(&self, generation: Generation, error: ProposeError) -> Result<(), Ended> {
+        if let ProposeError::Fatal { reason } = error {
+            tracing::error!(%reason, "cannot propose any more");
+            return Err(Ended);
+        }
+        // What was proposed may or may not be applied yet: this leadership can no longer tell.
+        tracing::info!(%error, "a proposal did not go through");
+        self.core.give_up(generation);
+        Ok(())
+    }
+}
+
+/// What may go in now.
+#[derive(Clone, Copy)]
+enum Room {
+    ForAny,
+    ForFull,
+    None,
+}
+
+async fn next(core: &Core, room: Room) -> (Generation, Proposal) {
+    match room {
+        Room::ForAny => core.next_proposal().await,
+        Room::ForFull => core.next_full_proposal().await,
+        Room::None => future::pending().await,
+    }
+}
+
+async fn first_applied<P: OnItsWay>(submitted: &mut VecDeque<Submitted<P>>) -> Result<u64, ProposeError> {
+    match submitted.front_mut() {
+        Some(first) => first.proposed.applied().await,
+        None => future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_protocol::{
+        command::Command,
+        lessor::{self, PROPOSAL_COMMANDS_FULL},
+        limits::Limits,
+        message::{Body, Header, Request},
+        planted::Planted,
+        time::DriftAllowance,
+    };
+    use tokio::{
+        sync::{mpsc, oneshot},
+        task::JoinHandle,
+    };
+
+    use super::*;
+    use crate::{core::ConnectionId, raft::Machine};
+
+    type Outcome = Result<u64, ProposeError>;
+
+    /// A proposal that was handed over, and how to say what has become of it.
+    struct HandedOver {
+        proposal: Proposal,
+        is_again: bool,
+        outcome: oneshot::Sender<Outcome>,
+    }
+
+    impl HandedOver {
+        fn refuse(self, error: ProposeError) {
+            self.outcome.send(Err(error)).expect("somebody waits for it");
+        }
+    }
+
+    /// A log that does what the test says.
+    struct Scripted(mpsc::UnboundedSender<HandedOver>);
+
+    struct Waits {
+        proposal: Proposal,
+        outcome: oneshot::Receiver<Outcome>,
+    }
+
+    impl Scripted {
+        fn hand_over(&self, proposal: Proposal, is_again: bool) -> Result<Waits, ProposeError> {
+            let (sender, outcome) = oneshot::channel();
+            let handed_over = HandedOver { proposal: proposal.clone(), is_again, outcome: sender };
+            self.0.send(handed_over).map_err(|_| fatal())?;
+            Ok(Waits { proposal, outcome })
+        }
+    }
+
+    impl Log for Scripted {
+        type Proposed = Waits;
+
+        async fn submit(&self, proposal: Proposal) -> Result<Waits, ProposeError> {
+            self.hand_over(proposal, false)
+        }
+
+        async fn submit_again(&self, refused: Waits) -> Result<Waits, ProposeError> {
+            self.hand_over(refused.proposal, true)
+        }
+    }
+
+    impl OnItsWay for Waits {
+        async fn applied(&mut self) -> Outcome {
+            (&mut self.outcome).await.unwrap_or_else(|_| Err(fatal()))
+        }
+    }
+
+    fn fatal() -> ProposeError {
+        ProposeError::Fatal { reason: "the test is over".to_owned() }
+    }
+
+    struct World {
+        core: Arc<Core>,
+        log: mpsc::UnboundedReceiver<HandedOver>,
+        index: u64,
+        proposing: JoinHandle<()>,
+    }
+
+    impl World {
+        /// A leader whose epoch has begun.
+        async fn new() -> Self {
+            let (core, _proofs) = Core::new();
+            let (sender, log) = mpsc::unbounded_channel();
+            let proposing = tokio::spawn(propose_all(Arc::clone(&core), Scripted(sender)));
+            let mut world = Self { core, log, index: 0, proposing };
+            world.lead(1);
+            let beginning = world.next().await;
+            world.apply(beginning);
+            world
+        }
+
+        fn lead(&self, attempt: u64) {
+            self.core.lead(lessor::Config {
+                replica: 1,
+                attempt,
+                drift: DriftAllowance::DEFAULT,
+                limits: Limits::default(),
+                planted: Planted::default(),
+            });
+        }
+
+        /// So many commands are to be proposed.
+        fn ask(&self, commands: usize) {
+            let (recalls, _) = mpsc::unbounded_channel();
+            for _ in 0..commands {
+                let request = Request { header: Header::default(), body: Body::Open { name: "test".to_owned() } };
+                drop(self.core.request(request, ConnectionId(1), &recalls));
+            }
+        }
+
+        /// What is handed over next.
+        async fn next(&mut self) -> HandedOver {
+            self.log.recv().await.expect("it goes on")
+        }
+
+        /// As [`next`](Self::next), after so much was asked for.
+        async fn next_of(&mut self, commands: usize) -> HandedOver {
+            self.ask(commands);
+            let next = self.next().await;
+            assert_eq!((next.proposal.commands.len(), next.is_again), (commands, false));
+            next
+        }
+
+        /// Nothing is handed over: everybody on this one thread has had many turns.
+        async fn expect_nothing(&mut self) {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert!(self.log.try_recv().is_err());
+        }
+
+        fn apply(&mut self, handed_over: HandedOver) {
+            self.index += 1;
+            self.core.apply(self.index, &handed_over.proposal);
+            handed_over.outcome.send(Ok(self.index)).expect("somebody waits for it");
+        }
+    }
+
+    const FULL: usize = PROPOSAL_COMMANDS_FULL;
+
+    #[tokio::test]
+    async fn what_fills_a_proposal_goes_in_behind_the_last_one_and_so_many_at_once() {
+        let mut world = World::new().await;
+        let first = world.next_of(1).await;
+        let second = world.next_of(FULL).await;
+        world.ask(FULL);
+        world.expect_nothing().await;
+        world.apply(first);
+        let third = world.next().await;
+        assert_eq!(third.proposal.commands.len(), FULL);
+        world.apply(second);
+        world.apply(third);
+        assert_eq!(world.next_of(1).await.proposal.number, 4);
+    }
+
+    #[tokio::test]
+    async fn what_does_not_fill_one_waits_for_the_last_one_and_goes_in_together() {
+        let mut world = World::new().await;
+        let first = world.next_of(1).await;
+        world.ask(FULL - 2);
+        world.expect_nothing().await;
+        world.ask(1);
+        world.expect_nothing().await;
+        world.apply(first);
+        assert_eq!(world.next().await.proposal.commands.len(), FULL - 1);
+    }
+
+    #[tokio::test]
+    async fn what_was_refused_for_now_goes_in_again_in_order_and_nothing_behind_it() {
+        let mut world = World::new().await;
+        let first = world.next_of(FULL).await;
+        let second = world.next_of(FULL).await;
+        let numbers = [first.proposal.number, second.proposal.number];
+        world.ask(FULL);
+        let mut refused = [first, second];
+        // Longer than once.
+        for _ in 0..3 {
+            refused.into_iter().for_each(|refused| refused.refuse(ProposeError::Retry));
+            refused = [world.next().await, world.next().await];
+            assert_eq!(
+                refused.each_ref().map(|again| (again.proposal.number, again.is_again)),
+                numbers.map(|number| (number, true))
+            );
+        }
+        world.expect_nothing().await;
+        let [first, second] = refused;
+        world.apply(first);
+        world.expect_nothing().await;
+        world.apply(second);
+        assert_eq!(world.next().await.proposal.number, numbers[1] + 1);
+        assert!(world.core.serves(), "the lessor is the same");
+    }
+
+    #[tokio::test]
+    async fn what_was_refused_while_the_one_before_was_on_its_way_goes_in_before_what_came_up_since() {
+        let mut world = World::new().await;
+        let first = world.next_of(FULL).await;
+        let second = world.next_of(FULL).await;
+        let number = second.proposal.number;
+        world.ask(FULL);
+        second.refuse(ProposeError::Retry);
+        world.expect_nothing().await;
+        world.apply(first);
+        let again = world.next().await;
+        assert_eq!((again.proposal.number, again.is_again), (number, true));
+        world.expect_nothing().await;
+        world.apply(again);
+        assert_eq!(world.next().await.proposal.number, number + 1);
+        assert!(world.core.serves());
+    }
+
+    #[tokio::test]
+    async fn a_lessor_is_given_up_of_which_a_proposal_was_taken_behind_one_that_was_not() {
+        let mut world = World::new().await;
+        let first = world.next_of(FULL).await;
+        let second = world.next_of(FULL).await;
+        world.apply(second);
+        assert!(world.core.serves());
+        first.refuse(ProposeError::Retry);
+        world.expect_nothing().await;
+        assert!(!world.core.has_lessor());
+    }
+
+    #[tokio::test]
+    async fn the_next_epoch_begins_when_all_of_the_last_is_settled() {
+        let mut world = World::new().await;
+        let first = world.next_of(FULL).await;
+        let second = world.next_of(FULL).await;
+        first.refuse(ProposeError::Unknown);
+        world.expect_nothing().await;
+        assert!(!world.core.has_lessor());
+        world.lead(2);
+        world.expect_nothing().await;
+        second.refuse(ProposeError::Retry);
+        let beginning = world.next().await;
+        assert_eq!(
+            beginning.proposal.commands,
+            [Command::BeginEpoch { replica: 1, attempt: 2 }],
+            "nobody waits for the second any more"
+        );
+        world.apply(beginning);
+        assert!(world.core.serves());
+    }
+
+    #[tokio::test]
+    async fn it_ends_with_raft() {
+        let mut world = World::new().await;
+        world.next_of(1).await.refuse(fatal());
+        (&mut world.proposing).await.expect("it has ended by itself");
+    }
+}
