@@ -11,7 +11,7 @@
 //! of that was taken; and nothing goes in behind it before it is applied. If something behind it was taken, or it is refused for long, the
 //! lessor is given up: it can no longer tell what is in the log.
 
-use std::{collections::VecDeque, future, sync::Arc};
+use std::{collections::VecDeque, future, pin::Pin, sync::Arc, task::Poll};
 
 use leasehold_protocol::command::Proposal;
 
@@ -20,13 +20,15 @@ use crate::{
     raft::{ProposeError, Proposed, Replica},
 };
 
-/// Proposals that are on their way at one time: one that is written, one that is applied.
-const PROPOSALS_MAX: usize = 2;
+/// Proposals that are on their way at one time: one that is written, one that is applied, and one more before each, so that neither waits.
+const PROPOSALS_MAX: usize = 4;
+
+type Outcome = Result<u64, ProposeError>;
 
 /// Where proposals go: [`Replica`].
 pub(crate) trait Log: Send + Sync {
-    /// A proposal that is on its way.
-    type Proposed: OnItsWay;
+    /// A proposal that is on its way. It says, once, whether it was applied.
+    type Proposed: Future<Output = Outcome> + Send + Unpin;
 
     /// Hands a proposal over, behind all others.
     fn submit(&self, proposal: Proposal) -> impl Future<Output = Result<Self::Proposed, ProposeError>> + Send;
@@ -36,12 +38,6 @@ pub(crate) trait Log: Send + Sync {
         &self,
         refused: Self::Proposed,
     ) -> impl Future<Output = Result<Self::Proposed, ProposeError>> + Send;
-}
-
-/// A proposal that is on its way: [`Proposed`].
-pub(crate) trait OnItsWay: Send {
-    /// Waits until it is applied, or is known not to be. May be dropped and called again until it has answered.
-    fn applied(&mut self) -> impl Future<Output = Result<u64, ProposeError>> + Send;
 }
 
 impl Log for Replica {
@@ -56,12 +52,6 @@ impl Log for Replica {
     }
 }
 
-impl OnItsWay for Proposed {
-    async fn applied(&mut self) -> Result<u64, ProposeError> {
-        self.applied().await
-    }
-}
-
 /// Proposes what the lessors of this process have ready, until Raft has ended.
 pub(crate) async fn propose_all<L: Log>(core: Arc<Core>, log: L) {
     let mut pipeline = Pipeline { core, log, submitted: VecDeque::new() };
@@ -72,8 +62,19 @@ pub(crate) async fn propose_all<L: Log>(core: Arc<Core>, log: L) {
 struct Submitted<P> {
     generation: Generation,
     proposed: P,
+    /// What has become of it, once that is known.
+    outcome: Option<Outcome>,
     /// It was refused before.
     is_again: bool,
+}
+
+impl<P: Future<Output = Outcome> + Unpin> Submitted<P> {
+    async fn outcome(&mut self) -> Outcome {
+        match self.outcome.take() {
+            Some(outcome) => outcome,
+            None => (&mut self.proposed).await,
+        }
+    }
 }
 
 /// What is on its way, in order.
@@ -87,31 +88,36 @@ struct Pipeline<L: Log> {
 struct Ended;
 
 impl<L: Log> Pipeline<L> {
-    /// Waits for what comes next, and sees to it: a proposal that can go in, or what has become of the first one.
+    /// Waits for what comes next, and sees to it: a proposal that can go in, or what has become of those that are on their way.
     async fn go_on(&mut self) -> Result<(), Ended> {
         let room = self.room();
-        let settled = tokio::select! {
+        tokio::select! {
             // First: nothing goes in behind what is known to have been refused.
             biased;
-            outcome = first_applied(&mut self.submitted) => outcome,
+            () = settled(&mut self.submitted) => {}
             (generation, proposal) = next(&self.core, room) => {
                 let submitted = self.log.submit(proposal).await;
                 return self.note(generation, submitted, false);
             }
-        };
-        let Some(first) = self.submitted.pop_front() else { return Ok(()) };
-        match settled {
-            Ok(_) => Ok(()),
-            Err(ProposeError::Retry) if self.core.has_lessor_of(first.generation) => self.again(first).await,
-            Err(error) => self.failed(first.generation, error),
         }
+        while self.submitted.front().is_some_and(|first| first.outcome.is_some())
+            && let Some(mut first) = self.submitted.pop_front()
+        {
+            match first.outcome().await {
+                Ok(_) => {}
+                Err(ProposeError::Retry) if self.core.has_lessor_of(first.generation) => self.again(first).await?,
+                Err(error) => self.failed(first.generation, error)?,
+            }
+        }
+        Ok(())
     }
 
     fn room(&self) -> Room {
-        let is_again = self.submitted.iter().any(|submitted| submitted.is_again);
+        let is_refused =
+            |one: &Submitted<L::Proposed>| one.is_again || one.outcome.as_ref().is_some_and(Result::is_err);
         match self.submitted.len() {
             0 => Room::ForAny,
-            1..PROPOSALS_MAX if !is_again => Room::ForFull,
+            1..PROPOSALS_MAX if !self.submitted.iter().any(is_refused) => Room::ForFull,
             _ => Room::None,
         }
     }
@@ -121,7 +127,7 @@ impl<L: Log> Pipeline<L> {
         let generation = first.generation;
         let mut refused = vec![first];
         while let Some(mut behind) = self.submitted.pop_front() {
-            match behind.proposed.applied().await {
+            match behind.outcome().await {
                 Err(ProposeError::Retry) => refused.push(behind),
                 Err(error) => return self.failed(generation, error),
                 Ok(_) => return self.failed(generation, ProposeError::Unknown),
@@ -146,7 +152,7 @@ impl<L: Log> Pipeline<L> {
     ) -> Result<(), Ended> {
         match submitted {
             Ok(proposed) => {
-                self.submitted.push_back(Submitted { generation, proposed, is_again });
+                self.submitted.push_back(Submitted { generation, proposed, outcome: None, is_again });
                 Ok(())
             }
             Err(error) => self.failed(generation, error),
@@ -181,15 +187,25 @@ async fn next(core: &Core, room: Room) -> (Generation, Proposal) {
     }
 }
 
-async fn first_applied<P: OnItsWay>(submitted: &mut VecDeque<Submitted<P>>) -> Result<u64, ProposeError> {
-    match submitted.front_mut() {
-        Some(first) => first.proposed.applied().await,
-        None => future::pending().await,
-    }
+/// Waits until it is known of another of them what has become of it.
+async fn settled<P: Future<Output = Outcome> + Unpin>(submitted: &mut VecDeque<Submitted<P>>) {
+    future::poll_fn(|context| {
+        let mut is_new = false;
+        for one in submitted.iter_mut().filter(|one| one.outcome.is_none()) {
+            if let Poll::Ready(outcome) = Pin::new(&mut one.proposed).poll(context) {
+                one.outcome = Some(outcome);
+                is_new = true;
+            }
+        }
+        if is_new { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 #[cfg(test)]
 mod tests {
+    use std::task::Context;
+
     use leasehold_protocol::{
         command::Command,
         lessor::{self, PROPOSAL_COMMANDS_FULL},
@@ -205,8 +221,6 @@ mod tests {
 
     use super::*;
     use crate::{core::ConnectionId, raft::Machine};
-
-    type Outcome = Result<u64, ProposeError>;
 
     /// A proposal that was handed over, and how to say what has become of it.
     struct HandedOver {
@@ -250,9 +264,11 @@ mod tests {
         }
     }
 
-    impl OnItsWay for Waits {
-        async fn applied(&mut self) -> Outcome {
-            (&mut self.outcome).await.unwrap_or_else(|_| Err(fatal()))
+    impl Future for Waits {
+        type Output = Outcome;
+
+        fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+            Pin::new(&mut self.outcome).poll(context).map(|outcome| outcome.unwrap_or_else(|_| Err(fatal())))
         }
     }
 
@@ -332,16 +348,27 @@ mod tests {
     #[tokio::test]
     async fn what_fills_a_proposal_goes_in_behind_the_last_one_and_so_many_at_once() {
         let mut world = World::new().await;
-        let first = world.next_of(1).await;
-        let second = world.next_of(FULL).await;
+        let mut on_their_way = VecDeque::from([world.next_of(1).await]);
+        while on_their_way.len() < PROPOSALS_MAX {
+            on_their_way.push_back(world.next_of(FULL).await);
+        }
+        let numbers: Vec<u64> = on_their_way.iter().map(|one| one.proposal.number).collect();
+        assert!(numbers.is_sorted());
         world.ask(FULL);
         world.expect_nothing().await;
-        world.apply(first);
-        let third = world.next().await;
-        assert_eq!(third.proposal.commands.len(), FULL);
-        world.apply(second);
-        world.apply(third);
-        assert_eq!(world.next_of(1).await.proposal.number, 4);
+        while let Some(first) = on_their_way.pop_front() {
+            world.apply(first);
+            let next = world.next().await;
+            assert_eq!(next.proposal.commands.len(), FULL);
+            world.ask(FULL);
+            world.expect_nothing().await;
+            if next.proposal.number < 10 {
+                on_their_way.push_back(next);
+            } else {
+                break;
+            }
+        }
+        assert!(world.core.serves());
     }
 
     #[tokio::test]
@@ -359,19 +386,15 @@ mod tests {
     #[tokio::test]
     async fn what_was_refused_for_now_goes_in_again_in_order_and_nothing_behind_it() {
         let mut world = World::new().await;
-        let first = world.next_of(FULL).await;
-        let second = world.next_of(FULL).await;
-        let numbers = [first.proposal.number, second.proposal.number];
-        world.ask(FULL);
-        let mut refused = [first, second];
-        // Longer than once.
+        let mut refused = [world.next_of(FULL).await, world.next_of(FULL).await];
+        let numbers = refused.each_ref().map(|one| one.proposal.number);
+        // More than once, and whatever comes up meanwhile.
         for _ in 0..3 {
             refused.into_iter().for_each(|refused| refused.refuse(ProposeError::Retry));
+            world.ask(FULL);
             refused = [world.next().await, world.next().await];
-            assert_eq!(
-                refused.each_ref().map(|again| (again.proposal.number, again.is_again)),
-                numbers.map(|number| (number, true))
-            );
+            let again = refused.each_ref().map(|one| (one.proposal.number, one.is_again));
+            assert_eq!(again, numbers.map(|number| (number, true)));
         }
         world.expect_nothing().await;
         let [first, second] = refused;
@@ -388,8 +411,9 @@ mod tests {
         let first = world.next_of(FULL).await;
         let second = world.next_of(FULL).await;
         let number = second.proposal.number;
-        world.ask(FULL);
         second.refuse(ProposeError::Retry);
+        world.expect_nothing().await;
+        world.ask(FULL);
         world.expect_nothing().await;
         world.apply(first);
         let again = world.next().await;

@@ -19,7 +19,7 @@ pub(super) const EXPIRIES_WAITING_MAX: usize = PROPOSAL_COMMANDS_FULL;
 /// The most leases that one step looks at because they may be over. A million that were renewed in the same moment come up in the same
 /// moment too, whether or not they are over, and meanwhile nobody is served, and the clock is held back (T4). The next step follows as
 /// soon as a timer can.
-pub(super) const LOOKS_PER_STEP: usize = 4 * EXPIRIES_WAITING_MAX;
+pub(super) const LOOKS_PER_STEP: usize = 4096;
 
 impl Lessor {
     pub(super) fn look_at_the_clock(&mut self, turn: &mut StepContext<'_>) {

@@ -2,7 +2,9 @@
 
 use std::{
     io,
+    pin::Pin,
     sync::{Arc, atomic::Ordering},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -273,7 +275,7 @@ impl Replica {
     pub async fn propose(&self, proposal: Proposal) -> Result<u64, ProposeError> {
         let mut proposed = self.submit(proposal).await?;
         loop {
-            match proposed.applied().await {
+            match (&mut proposed).await {
                 Err(ProposeError::Retry) => proposed = self.submit_again(proposed).await?,
                 outcome => return outcome,
             }
@@ -462,6 +464,8 @@ fn elsewhere(replica: u64, forward: ForwardToLeader<TypeConfig>) -> Option<Optio
 }
 
 /// A proposal that has been handed to Raft. It goes on whether this is awaited or dropped.
+///
+/// Resolves, once, with its log index when it has been applied here, or with a [`ProposeError`] that says whether it may still be applied.
 #[must_use = "it may have been refused"]
 pub struct Proposed {
     outcome: tokio::sync::oneshot::Receiver<ClientWriteResult<TypeConfig>>,
@@ -471,14 +475,11 @@ pub struct Proposed {
     refused_at: Option<tokio::time::Instant>,
 }
 
-impl Proposed {
-    /// Waits until the proposal has been applied here; answers its log index, once. May be dropped and called again.
-    ///
-    /// # Errors
-    ///
-    /// [`ProposeError`] says whether it may still be applied.
-    pub async fn applied(&mut self) -> Result<u64, ProposeError> {
-        match (&mut self.outcome).await {
+impl Future for Proposed {
+    type Output = Result<u64, ProposeError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = match ready!(Pin::new(&mut self.outcome).poll(context)) {
             Ok(Ok(response)) => Ok(response.log_id.index),
             Ok(Err(ClientWriteError::ForwardToLeader(forward))) => match elsewhere(self.replica, forward) {
                 Some(leader) => Err(ProposeError::NotLeader { leader }),
@@ -489,6 +490,7 @@ impl Proposed {
             },
             Ok(Err(_)) => Err(ProposeError::Unknown),
             Err(_) => Err(ProposeError::Fatal { reason: "Raft has stopped".to_owned() }),
-        }
+        };
+        Poll::Ready(outcome)
     }
 }

@@ -54,8 +54,8 @@ async fn many_proposals_under_way_keep_their_order() {
         under_way.push(replica.submit(open_session(epoch, number)).await.expect("submitted"));
     }
     let mut last = 0;
-    for mut proposed in under_way {
-        let index = proposed.applied().await.expect("applied");
+    for proposed in under_way {
+        let index = proposed.await.expect("applied");
         assert!(index > last, "{index} after {last}");
         last = index;
     }
