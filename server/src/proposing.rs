@@ -20,8 +20,8 @@ use crate::{
     raft::{ProposeError, Proposed, Replica},
 };
 
-/// Proposals that are on their way at one time: one that is written, one that is applied, and one more before each, so that neither waits.
-const PROPOSALS_MAX: usize = 4;
+/// Proposals that are on their way at one time: one that is written, one that is applied. With more, whoever comes next would wait longer.
+const PROPOSALS_MAX: usize = 2;
 
 type Outcome = Result<u64, ProposeError>;
 
