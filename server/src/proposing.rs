@@ -7,9 +7,9 @@
 //! # What Raft does not take
 //!
 //! The lessor relies on the order of its proposals, and on hearing of each. A leader that was just elected, or has not heard of its followers for a
-//! while, refuses for a moment, and takes the next one when it has. So what was refused goes in again, with all that went in behind it, if none
-//! of that was taken; and nothing goes in behind it before it is applied. If something behind it was taken, or it is refused for long, the
-//! lessor is given up: it can no longer tell what is in the log.
+//! while, refuses for a moment, and takes the next one when it has. So what was refused goes in again, if nothing was taken that went in behind it,
+//! and that follows when it is applied: one at a time, and nothing else before all are. If something behind it was taken, or it goes on being
+//! refused, the lessor is given up: it can no longer tell what is in the log.
 
 use std::{collections::VecDeque, future, pin::Pin, sync::Arc, task::Poll};
 
@@ -54,7 +54,7 @@ impl Log for Replica {
 
 /// Proposes what the lessors of this process have ready, until Raft has ended.
 pub(crate) async fn propose_all<L: Log>(core: Arc<Core>, log: L) {
-    let mut pipeline = Pipeline { core, log, submitted: VecDeque::new() };
+    let mut pipeline = Pipeline { core, log, submitted: VecDeque::new(), refused: VecDeque::new() };
     // Why it has ended is logged, and said by the replica.
     while pipeline.go_on().await.is_ok() {}
 }
@@ -82,6 +82,8 @@ struct Pipeline<L: Log> {
     core: Arc<Core>,
     log: L,
     submitted: VecDeque<Submitted<L::Proposed>>,
+    /// What was refused for now, and goes in again when nothing is on its way.
+    refused: VecDeque<(Generation, L::Proposed)>,
 }
 
 /// Raft has ended.
@@ -90,6 +92,16 @@ struct Ended;
 impl<L: Log> Pipeline<L> {
     /// Waits for what comes next, and sees to it: a proposal that can go in, or what has become of those that are on their way.
     async fn go_on(&mut self) -> Result<(), Ended> {
+        if self.submitted.is_empty()
+            && let Some((generation, proposed)) = self.refused.pop_front()
+        {
+            // Of a lessor that has ended nobody waits for anything.
+            if self.core.has_lessor_of(generation) {
+                let submitted = self.log.submit_again(proposed).await;
+                self.note(generation, submitted, true)?;
+            }
+            return Ok(());
+        }
         let room = self.room();
         tokio::select! {
             // First: nothing goes in behind what is known to have been refused.
@@ -122,25 +134,19 @@ impl<L: Log> Pipeline<L> {
         }
     }
 
-    /// The first was refused for now. It goes in again, and what is behind it too, if that was refused as well.
+    /// The first was refused for now. It is to go in again, and what is behind it too, if that was refused as well.
     async fn again(&mut self, first: Submitted<L::Proposed>) -> Result<(), Ended> {
         let generation = first.generation;
-        let mut refused = vec![first];
+        let mut refused = VecDeque::from([(generation, first.proposed)]);
         while let Some(mut behind) = self.submitted.pop_front() {
             match behind.outcome().await {
-                Err(ProposeError::Retry) => refused.push(behind),
+                Err(ProposeError::Retry) => refused.push_back((generation, behind.proposed)),
                 Err(error) => return self.failed(generation, error),
                 Ok(_) => return self.failed(generation, ProposeError::Unknown),
             }
         }
-        for Submitted { proposed, .. } in refused {
-            let submitted = self.log.submit_again(proposed).await;
-            let is_refused = submitted.is_err();
-            self.note(generation, submitted, true)?;
-            if is_refused {
-                break;
-            }
-        }
+        refused.append(&mut self.refused);
+        self.refused = refused;
         Ok(())
     }
 
@@ -386,19 +392,21 @@ mod tests {
     #[tokio::test]
     async fn what_was_refused_for_now_goes_in_again_in_order_and_nothing_behind_it() {
         let mut world = World::new().await;
-        let mut refused = [world.next_of(FULL).await, world.next_of(FULL).await];
+        let refused = [world.next_of(FULL).await, world.next_of(FULL).await];
         let numbers = refused.each_ref().map(|one| one.proposal.number);
+        refused.into_iter().for_each(|refused| refused.refuse(ProposeError::Retry));
         // More than once, and whatever comes up meanwhile.
+        let mut first = world.next().await;
         for _ in 0..3 {
-            refused.into_iter().for_each(|refused| refused.refuse(ProposeError::Retry));
+            assert_eq!((first.proposal.number, first.is_again), (numbers[0], true));
             world.ask(FULL);
-            refused = [world.next().await, world.next().await];
-            let again = refused.each_ref().map(|one| (one.proposal.number, one.is_again));
-            assert_eq!(again, numbers.map(|number| (number, true)));
+            world.expect_nothing().await;
+            first.refuse(ProposeError::Retry);
+            first = world.next().await;
         }
-        world.expect_nothing().await;
-        let [first, second] = refused;
         world.apply(first);
+        let second = world.next().await;
+        assert_eq!((second.proposal.number, second.is_again), (numbers[1], true));
         world.expect_nothing().await;
         world.apply(second);
         assert_eq!(world.next().await.proposal.number, numbers[1] + 1);

@@ -287,15 +287,15 @@ impl Replica {
     ///
     /// # Errors
     ///
-    /// [`ProposeError`]: nothing was proposed. It is [`ProposeError::Retry`] once it has been refused for a second.
+    /// [`ProposeError`]: nothing was proposed. It is [`ProposeError::Retry`] once it has been submitted again for a second.
     pub async fn submit_again(&self, refused: Proposed) -> Result<Proposed, ProposeError> {
-        let refused_at = refused.refused_at.unwrap_or_else(tokio::time::Instant::now);
-        if refused_at.elapsed() >= REFUSED_MAX {
+        let again_since = refused.again_since.unwrap_or_else(tokio::time::Instant::now);
+        if again_since.elapsed() >= REFUSED_MAX {
             return Err(ProposeError::Retry);
         }
         tokio::time::sleep(REFUSED_POLL).await;
         let again = self.submit_logged(refused.logged).await?;
-        Ok(Proposed { refused_at: Some(refused_at), ..again })
+        Ok(Proposed { again_since: Some(again_since), ..again })
     }
 
     async fn submit_logged(&self, logged: Logged) -> Result<Proposed, ProposeError> {
@@ -306,7 +306,7 @@ impl Replica {
         raft.client_write_ff(logged.clone(), Some(responder))
             .await
             .map_err(|error| ProposeError::Fatal { reason: error.to_string() })?;
-        Ok(Proposed { outcome, replica: self.node.config.id, logged, refused_at: None })
+        Ok(Proposed { outcome, replica: self.node.config.id, logged, again_since: None })
     }
 
     /// Proves that this replica leads, by a round of heartbeats that begins after the call and is answered by a
@@ -471,8 +471,8 @@ pub struct Proposed {
     outcome: tokio::sync::oneshot::Receiver<ClientWriteResult<TypeConfig>>,
     replica: u64,
     logged: Logged,
-    /// When it was refused for the first time, if it was.
-    refused_at: Option<tokio::time::Instant>,
+    /// Since when it is submitted again and again, if it is.
+    again_since: Option<tokio::time::Instant>,
 }
 
 impl Future for Proposed {
@@ -483,10 +483,7 @@ impl Future for Proposed {
             Ok(Ok(response)) => Ok(response.log_id.index),
             Ok(Err(ClientWriteError::ForwardToLeader(forward))) => match elsewhere(self.replica, forward) {
                 Some(leader) => Err(ProposeError::NotLeader { leader }),
-                None => {
-                    self.refused_at.get_or_insert_with(tokio::time::Instant::now);
-                    Err(ProposeError::Retry)
-                }
+                None => Err(ProposeError::Retry),
             },
             Ok(Err(_)) => Err(ProposeError::Unknown),
             Err(_) => Err(ProposeError::Fatal { reason: "Raft has stopped".to_owned() }),
