@@ -192,8 +192,10 @@ impl Crowd {
     pub(crate) async fn kill(&mut self, member: usize) -> Result<(), Failure> {
         let killed = &mut self.members[member];
         killed.may_end = true;
+        // Only then: whoever hears that there are no more orders closes its session, and gives back what it holds.
+        killed.child.kill().await.map_err(|error| Failure::io("cannot kill a client", &error))?;
         killed.orders = None;
-        killed.child.kill().await.map_err(|error| Failure::io("cannot kill a client", &error))
+        Ok(())
     }
 
     /// Has all stop, and waits for their last reports.
