@@ -13,6 +13,9 @@ use leasehold_protocol::{limits::Limits, path::Path};
 
 use crate::exit::Failure;
 
+/// At least so many files: one that is written all the time cannot be read from memory without a gap while there is no leader.
+const FILES_MIN: usize = 2;
+
 /// At most so many files: what is shown does not get clearer with more.
 const FILES_MAX: usize = 10_000;
 
@@ -50,8 +53,12 @@ pub(crate) fn find(dir: &FilePath, top: &Path) -> Result<Found, Failure> {
         Some(names) => names.iter().for_each(|name| found.take(dir, name, top, &mut Vec::new())),
         None => found.walk(dir, FilePath::new(""), top, &mut Vec::new()),
     }
-    if found.files.is_empty() {
-        return Err(Failure::usage(format!("there is no file to import in {}: expected one at least", dir.display())));
+    let count = found.files.len();
+    if count < FILES_MIN {
+        let at = dir.display();
+        return Err(Failure::usage(format!(
+            "{count} files to import in {at}: expected {FILES_MIN} at least, one that is written and one that is not"
+        )));
     }
     Ok(found)
 }
@@ -157,11 +164,16 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_files_is_refused() {
+    fn a_directory_without_two_files_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         let top = Path::parse("/demo").expect("valid");
-        let failure = find(dir.path(), &top).expect_err("nothing there");
-        assert!(failure.message.contains("expected one at least"), "{}", failure.message);
+        for (count, name) in ["one", "two"].into_iter().enumerate() {
+            let failure = find(dir.path(), &top).expect_err("too few are there");
+            let expected = format!("{count} files to import in {}: expected 2 at least", dir.path().display());
+            assert!(failure.message.starts_with(&expected), "{}", failure.message);
+            fs::write(dir.path().join(name), "").expect("written");
+        }
+        assert_eq!(find(dir.path(), &top).expect("enough").files.len(), 2);
         assert!(find(FilePath::new("/nowhere/at/all"), &top).is_err());
     }
 }

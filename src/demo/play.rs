@@ -131,12 +131,13 @@ impl<'a> Play<'a> {
         self.replicas.rejoined(leader).await?;
         self.story.tell(&format!("replica {leader} follows"));
         self.run_until(length.mul_f64(0.55)).await?;
-        let waited = self.kill_client().await?;
+        let (waited, left) = self.kill_client().await?;
         self.run_until(length).await?;
         self.crowd.end().await?;
         self.story.tell("all clients have stopped; each read is held against what was known when it began");
         let mut report = self.judge(outage);
         report.dead_client_wait_ms = millis(waited);
+        report.dead_client_left_ms = millis(left);
         // A tick more, because there was a failover (S5).
         let most = TERM + SKEW_MARGIN + TERM / leasehold_protocol::volume::TICKS_PER_TERM;
         report.dead_client_bound_ms = most.as_secs_f64() * 1e3 + commit_ms;
@@ -199,10 +200,12 @@ impl<'a> Play<'a> {
         Ok((leader, Outage { from, to }))
     }
 
-    /// Returns how long the write waited, in nanoseconds.
-    async fn kill_client(&mut self) -> Result<u64, Failure> {
+    /// Returns how long the write waited, and how long the client that was killed could have used its copy still, both in nanoseconds.
+    async fn kill_client(&mut self) -> Result<(u64, u64), Failure> {
         let written = written(&self.files);
         let file = (0..self.files.len() as u32).find(|place| !written.contains(place)).unwrap_or(0);
+        // What the client says is from when it looked, which was not before it was asked.
+        let asked = now_ns();
         let certain = self.crowd.hold(0, file).await?;
         self.crowd.kill(0).await?;
         let node = self.files[file as usize].node.clone();
@@ -221,7 +224,8 @@ impl<'a> Play<'a> {
         let end = now_ns();
         self.own.push(Ack { file, revision: written.revision.0, begin, end });
         self.story.tell(&format!("the write of {node} waited for {:.1} s", millis(end - begin) / 1e3));
-        Ok(end - begin)
+        let left = asked.saturating_add(certain.as_nanos() as u64).saturating_sub(begin);
+        Ok((end - begin, left))
     }
 
     fn judge(&self, outage: Outage) -> Report {

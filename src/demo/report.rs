@@ -25,6 +25,8 @@ pub(crate) struct Report {
     pub(crate) write_outage_ms: f64,
     pub(crate) longest_read_gap_ms: f64,
     pub(crate) dead_client_wait_ms: f64,
+    /// For so long it could have used its copy, had it lived.
+    pub(crate) dead_client_left_ms: f64,
     pub(crate) dead_client_bound_ms: f64,
     pub(crate) messages_per_read: f64,
     pub(crate) files: u64,
@@ -93,6 +95,10 @@ impl Report {
                 broken.push(format!("{what} {got} ms: expected at most {most} ms"));
             }
         }
+        let (got, least) = (self.dead_client_wait_ms, self.dead_client_left_ms);
+        if got < least {
+            broken.push(format!("the write waited for the dead client for {got} ms: expected at least {least} ms"));
+        }
         broken
     }
 }
@@ -117,7 +123,8 @@ impl Text for Report {
         row("  median and p99", format!("{} and {} ms", self.write_p50_ms, self.write_p99_ms), none());
         row("leader killed: writes out for", ms(self.write_outage_ms), ms(self.outage_bound_ms));
         row("  longest gap in cached reads", ms(self.longest_read_gap_ms), ms(READ_GAP_MAX_MS));
-        row("client killed: write waited", ms(self.dead_client_wait_ms), ms(self.dead_client_bound_ms));
+        let bounds = format!("{} to {}", self.dead_client_left_ms, ms(self.dead_client_bound_ms));
+        row("client killed: write waited", ms(self.dead_client_wait_ms), bounds);
         if self.failed > 0 {
             row("reads and writes that failed", self.failed.to_string(), none());
         }
@@ -172,6 +179,8 @@ mod tests {
             writes: 1,
             longest_read_gap_ms: 3.0,
             outage_bound_ms: 100.0,
+            dead_client_wait_ms: 50.0,
+            dead_client_left_ms: 50.0,
             dead_client_bound_ms: 100.0,
             ..Report::default()
         }
@@ -204,6 +213,7 @@ mod tests {
             Report { longest_read_gap_ms: 50.1, ..good() },
             Report { write_outage_ms: 100.1, ..good() },
             Report { dead_client_wait_ms: 100.1, ..good() },
+            Report { dead_client_wait_ms: 49.9, ..good() },
             Report { reads: 0, ..good() },
         ];
         for report in broken {
@@ -227,6 +237,7 @@ mod tests {
             "write_outage_ms",
             "longest_read_gap_ms",
             "dead_client_wait_ms",
+            "dead_client_left_ms",
             "dead_client_bound_ms",
             "messages_per_read",
             "files",
