@@ -192,5 +192,5 @@ fn a_candidate_process_writes_down_until_when_it_leads_and_the_next_does_not_lea
             if leads { Ok(()) } else { Err(format!("{reigns:?}")) }
         });
     }
-    assert_eq!(reigns.gaps().len(), 2, "{reigns:?}");
+    assert!(reigns.gaps().len() >= 2, "{reigns:?}");
 }

@@ -49,6 +49,32 @@ const STRIKES: [Strike; 8] = [
     Strike::Leader,
 ];
 
+/// A place in line: which hold, and whose. Holds are numbered in the order of their arrival.
+type InLine<'a> = (u64, &'a str);
+
+fn line_of(holds: &[HoldInfo]) -> Vec<InLine<'_>> {
+    holds.iter().map(|one| (one.hold.0, one.name.as_str())).collect()
+}
+
+/// Whether everyone gets its turn: `led` have been elected since the first of the line `before` was, and the first of the line `after`
+/// leads. Returns the place that this one had before, or `None` if nobody has kept its place and all have queued anew.
+fn turn(before: &[InLine<'_>], after: &[InLine<'_>], led: &[&str]) -> Result<Option<usize>, String> {
+    if !after.is_sorted_by_key(|(hold, _)| *hold) {
+        return Err("the line is not in the order of arrival".to_owned());
+    }
+    let (leading, name) = after.first().ok_or("nobody is in line")?;
+    let place = before.iter().position(|(hold, _)| hold == leading);
+    let ahead = &before[..place.unwrap_or(before.len())];
+    if let Some(passed) = ahead.iter().find(|one| after.contains(one)) {
+        return Err(format!("{name} leads, but {passed:?} came before"));
+    }
+    let behind = |one: &&&str| **one != *name && ahead.iter().all(|(_, other)| other != *one);
+    match led.iter().find(behind).filter(|_| place.is_some()) {
+        Some(early) => Err(format!("{early} has led, but {name} was before it in line")),
+        None => Ok(place),
+    }
+}
+
 /// Who was told to an observer, and when.
 type Told = Arc<Mutex<Vec<(Leader, u64)>>>;
 
@@ -64,12 +90,14 @@ struct Election {
     vacant: Vec<Duration>,
     /// Of so many elections the next in line was elected, and not a later one because those before were gone too.
     next_in_line: u64,
+    /// So often everyone in line had lost its place: no process could renew for a whole term.
+    lost_lines: u64,
 }
 
 impl Election {
     async fn start() -> Self {
         let cluster = Cluster::start(3);
-        cluster.cli().done(["volume", "create", "/jobs", "--term", "500ms", "--skew-margin", "5ms"]);
+        cluster.cli().done(["volume", "create", "/jobs", "--term", "2s", "--skew-margin", "10ms"]);
         let client = cluster.client("observer").await;
         let told = Told::default();
         tokio::spawn(observe(client.clone(), Arc::clone(&told)));
@@ -82,6 +110,7 @@ impl Election {
             cluster,
             vacant: Vec::new(),
             next_in_line: 0,
+            lost_lines: 0,
         };
         (0..CANDIDATES).for_each(|_| election.start_candidate());
         election
@@ -146,17 +175,12 @@ impl Election {
 
     /// Who leads is the first of those who are left of the line that there was, and nobody behind it has led.
     fn check_turn(&mut self, token: u64, before: &[HoldInfo], after: &[HoldInfo]) {
-        let in_order = after.is_sorted_by(|one, other| one.hold < other.hold);
-        assert!(in_order, "a line is in the order of arrival: {after:?}");
-        let leader = &after[0];
-        let place = before.iter().position(|one| one.hold == leader.hold).unwrap_or(before.len());
-        let passed_over = before[..place].iter().find(|one| after.iter().any(|other| other.hold == one.hold));
-        assert!(passed_over.is_none(), "{leader:?} leads, but {passed_over:?} came before");
-        let ahead = |name: &str| before[..place].iter().any(|one| one.name == name);
-        for reign in self.reigns.after(token) {
-            assert!(reign.name == leader.name || ahead(&reign.name), "{reign:?}, but {leader:?} was before it in line");
-        }
-        self.next_in_line += u64::from(place == 1);
+        self.gather();
+        let led: Vec<&str> = self.reigns.after(token).map(|reign| reign.name.as_str()).collect();
+        let place = turn(&line_of(before), &line_of(after), &led)
+            .unwrap_or_else(|wrong| panic!("{wrong}\nhave led since: {led:?}\nbefore: {before:?}\nafter: {after:?}"));
+        self.next_in_line += u64::from(place == Some(1));
+        self.lost_lines += u64::from(place.is_none());
     }
 
     /// Checks all that candidates and the observer have said.
@@ -191,6 +215,8 @@ impl Election {
             }
         }
         println!("{} reigns, of which {} fell to the next in line at once", reigns.iter().count(), self.next_in_line);
+        println!("everyone in line had lost its place: {} times", self.lost_lines);
+        assert!(self.next_in_line > 0, "nobody's turn was ever seen to come");
         println!("campaigns that came to nothing: {}", reigns.failed);
         println!("from the end that a leader counted on to the next leader's beginning: {gaps}");
         println!("without a leader after a kill: {}", self.vacant.iter().copied().collect::<Figures>());
@@ -225,4 +251,19 @@ async fn of_fifty_candidates_one_leads_at_a_time_and_the_next_in_line_follows_wh
     }
     println!("killed: {leaders} leaders and {servers} leading servers, of {CANDIDATES} candidates and 3 servers");
     election.finish().await;
+}
+
+#[test]
+fn who_is_not_the_next_in_line_is_found() {
+    let before = [(3, "a"), (5, "b"), (7, "c")];
+    assert_eq!(turn(&before, &[(3, "a"), (5, "b"), (7, "c")], &[]), Ok(Some(0)), "it leads still");
+    assert_eq!(turn(&before, &[(5, "b"), (7, "c"), (9, "d")], &["b"]), Ok(Some(1)));
+    assert_eq!(turn(&before, &[(7, "c"), (9, "b")], &["b", "c"]), Ok(Some(2)), "b led, and has lost its place");
+    assert_eq!(turn(&before, &[(9, "d"), (11, "a")], &["a", "d"]), Ok(None), "nobody has kept its place");
+    let wrong = |after: &[InLine<'_>], led: &[&str]| turn(&before, after, led).expect_err("it is wrong");
+    assert!(wrong(&[(7, "c"), (5, "b")], &["c"]).contains("order of arrival"));
+    assert!(wrong(&[(7, "c"), (9, "d"), (3, "a")], &["c"]).contains("order of arrival"));
+    assert!(wrong(&[(4, "d"), (5, "b")], &["d"]).contains("came before"), "d is new, and b has its place");
+    assert!(wrong(&[(5, "b"), (7, "c")], &["c", "b"]).contains("c has led"));
+    assert!(wrong(&[], &[]).contains("nobody"));
 }
