@@ -82,7 +82,7 @@ struct Pipeline<L: Log> {
     core: Arc<Core>,
     log: L,
     submitted: VecDeque<Submitted<L::Proposed>>,
-    /// What was refused for now, and goes in again when nothing is on its way.
+    /// What was refused with [`ProposeError::Retry`], in order: goes in again when nothing is on its way, one at a time.
     refused: VecDeque<(Generation, L::Proposed)>,
 }
 
@@ -134,7 +134,7 @@ impl<L: Log> Pipeline<L> {
         }
     }
 
-    /// The first was refused for now. It is to go in again, and what is behind it too, if that was refused as well.
+    /// The first was refused with [`ProposeError::Retry`]. It is to go in again, and what is behind it too, if that was refused as well.
     async fn again(&mut self, first: Submitted<L::Proposed>) -> Result<(), Ended> {
         let generation = first.generation;
         let mut refused = VecDeque::from([(generation, first.proposed)]);

@@ -265,23 +265,6 @@ impl Replica {
         self.submit_logged(logged(proposal)?).await
     }
 
-    /// Proposes, and waits until that has been applied here; answers its log index.
-    ///
-    /// The proposal goes on if this is dropped. A leader that refuses it for now is tried again for a moment.
-    ///
-    /// # Errors
-    ///
-    /// [`ProposeError`] says whether it may still be applied.
-    pub async fn propose(&self, proposal: Proposal) -> Result<u64, ProposeError> {
-        let mut proposed = self.submit(proposal).await?;
-        loop {
-            match (&mut proposed).await {
-                Err(ProposeError::Retry) => proposed = self.submit_again(proposed).await?,
-                outcome => return outcome,
-            }
-        }
-    }
-
     /// Submits a proposal again that was refused with [`ProposeError::Retry`], a little later. It comes behind all that were submitted
     /// meanwhile.
     ///

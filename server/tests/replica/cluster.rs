@@ -19,7 +19,8 @@ async fn three_replicas_found_a_cluster_and_agree() {
     let follower = &cluster.running[&follower].replica;
     let refused = follower.prove_leadership().await.expect_err("it follows");
     assert_eq!(refused, LeadershipError::NotLeader { leader: cluster.members.get(&leader).cloned() });
-    let refused = follower.propose(begin_epoch(0)).await.expect_err("it follows");
+    let proposed = follower.submit(begin_epoch(0)).await.expect("Raft runs");
+    let refused = proposed.await.expect_err("it follows");
     assert_eq!(refused, ProposeError::NotLeader { leader: cluster.members.get(&leader).cloned() });
     let info = cluster.running[&leader].replica.info();
     assert!(info.members.iter().all(|member| member.matched.is_some()), "{info:?}");

@@ -164,7 +164,11 @@ impl Cluster {
         let proposing = async {
             while index_ref.is_none() {
                 let leader = self.leader().await;
-                match self.running[&leader].replica.propose(proposal.clone()).await {
+                let applied = match self.running[&leader].replica.submit(proposal.clone()).await {
+                    Ok(proposed) => proposed.await,
+                    Err(error) => Err(error),
+                };
+                match applied {
                     Ok(applied) => *index_ref = Some(applied),
                     Err(ProposeError::Fatal { reason }) => panic!("replica {leader} ended: {reason}"),
                     Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
