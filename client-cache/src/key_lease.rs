@@ -311,12 +311,18 @@ impl Client {
     /// [`InspectError`].
     pub async fn services(&self, path: &Path) -> Result<Vec<ServiceInfo>, InspectError> {
         let mut all: Vec<ServiceInfo> = Vec::new();
+        let mut after = None;
         loop {
-            let after = all.last().map(|service| service.path.clone());
-            match self.inspect(Inspect::Services { path: path.clone(), after }).await? {
-                Answer::Services(page) if page.is_empty() => return Ok(all),
-                Answer::Services(page) => all.extend(page),
-                _ => return Err(InspectError::OtherAnswer),
+            let inspect = Inspect::Services { path: path.clone(), after: after.clone() };
+            let Answer::Services(page) = self.inspect(inspect).await? else { return Err(InspectError::OtherAnswer) };
+            all.extend(page.services);
+            match page.through {
+                None => return Ok(all),
+                // It would never end.
+                Some(through) if after.as_ref().is_some_and(|after| through <= *after) => {
+                    return Err(InspectError::OtherAnswer);
+                }
+                through => after = through,
             }
         }
     }

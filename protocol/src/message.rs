@@ -375,8 +375,8 @@ pub enum Answer {
     Changes(Changes),
     /// To [`Body::List`].
     Listed(Listed),
-    /// To [`Inspect::Services`]: in order. If there are none, there are no more.
-    Services(Vec<ServiceInfo>),
+    /// To [`Inspect::Services`].
+    Services(Services),
 }
 
 /// One page of a list.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use leasehold_protocol::{
     command::{Attach, Condition, Write},
     id::LeaseId,
+    message::{Answer, Body, Inspect},
     path::Path,
     state::State,
     volume::VolumeSettings,
@@ -47,5 +48,22 @@ pub(crate) fn measure(carried: u64, commit: Duration) -> Figures {
         let of = |what: &str| format!("{what}, of a lease with {carried} nodes: p50 · p99 · max");
         [(of("node attached"), attach.told()), (of("node detached"), detach.told())]
     });
-    told.collect()
+    told.chain(services(&mut leader)).collect()
+}
+
+/// All that go with leases, or did, as `leasehold services /` asks for them: a part at a time, and others wait while one is looked for.
+fn services(leader: &mut Leader) -> Figures {
+    let (mut parts, mut count, mut after) = (Spans::default(), 0, None);
+    loop {
+        let (answer, took) = leader.time(Body::Inspect(Inspect::Services { path: Path::root(), after }));
+        let Ok(Answer::Services(part)) = answer else { panic!("services are told: {answer:?}") };
+        parts.add(took);
+        count += part.services.len();
+        after = part.through;
+        if after.is_none() {
+            break;
+        }
+    }
+    let name = format!("{count} services, told in {} parts, each: p50 · p99 · max", parts.len());
+    vec![(name, parts.told())]
 }

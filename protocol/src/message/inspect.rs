@@ -59,9 +59,18 @@ pub enum Inspect {
     Services {
         /// The top.
         path: Path,
-        /// The last that is known already.
+        /// Up to where they are known already.
         after: Option<Path>,
     },
+}
+
+/// Some of the services below a path.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Services {
+    /// They, in the order of paths.
+    pub services: Vec<ServiceInfo>,
+    /// These are all up to this path, after which the next are to be asked for; there may be none yet. None: there are no more.
+    pub through: Option<Path>,
 }
 
 /// A node that goes with a lease, or did, for people: by it a service shows that it lives.

@@ -5,7 +5,8 @@ use crate::{
     change::Reason,
     command::Attach,
     id::LeaseId,
-    message::{ServiceInfo, Standing},
+    lessor::{inspect::ROWS_MAX, services::NODES_MAX},
+    message::{ServiceInfo, Services, Standing},
     object::Owner,
 };
 
@@ -14,7 +15,13 @@ const TTL: Duration = Duration::from_secs(4);
 
 impl World {
     fn services_at(&mut self, top: &str, after: Option<&str>) -> Vec<ServiceInfo> {
-        let inspect = Inspect::Services { path: path(top), after: after.map(path) };
+        let page = self.services_page(top, after.map(path));
+        assert_eq!(page.through, None, "that is all");
+        page.services
+    }
+
+    fn services_page(&mut self, top: &str, after: Option<Path>) -> Services {
+        let inspect = Inspect::Services { path: path(top), after };
         match answer(&self.request(SessionId(0), Body::Inspect(inspect))) {
             Answer::Services(services) => services,
             other => panic!("services: {other:?}"),
@@ -125,4 +132,91 @@ fn the_next_leader_says_what_it_does_not_know() {
     let found = world.services();
     assert_eq!((found.len(), found[0].seen), (1, None), "not heard of since it began");
     assert!(found[0].remaining > Duration::ZERO, "but what was promised is kept");
+}
+
+/// A world in which a session has nothing to give up, and a key lease.
+fn with_a_lease() -> (World, SessionId) {
+    let mut world = World::new();
+    let session = world.session();
+    world.write(session, Write::GrantLease { id: Some(KEY), ttl: TTL });
+    answer(&world.commit());
+    (world, session)
+}
+
+impl World {
+    /// All services below a path, as somebody gets them who asks again for what follows; and in how many answers.
+    fn all_services(&mut self, top: &str) -> (Vec<ServiceInfo>, usize) {
+        let (mut all, mut answers, mut after) = (Vec::new(), 0, None);
+        loop {
+            let page = self.services_page(top, after.clone());
+            answers += 1;
+            assert!(page.services.len() <= ROWS_MAX, "an answer has a size");
+            let first = page.services.first().map(|first| first.path.clone());
+            assert!(first.is_none() || first > after, "{first:?} is not after {after:?}");
+            let last = page.services.last().map(|last| last.path.clone());
+            assert!(page.through.is_none() || last <= page.through, "{last:?} is not within {:?}", page.through);
+            all.extend(page.services);
+            match page.through {
+                None => return (all, answers),
+                Some(through) => {
+                    assert!(Some(&through) > after.as_ref(), "it goes on");
+                    after = Some(through);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn many_services_that_are_there_and_gone_are_told_in_parts_each_once() {
+    // More of those that are there than an answer has room for; and more of those that are gone.
+    for every in [2, 16] {
+        let (mut world, session) = with_a_lease();
+        let name = |number: usize| format!("/s/{number:05}");
+        let is_there = |number: usize| number % every == 1;
+        // In the end, of those that are gone and come first, nodes that go with nothing have the names.
+        let is_plain = |number: usize| number < ROWS_MAX && !is_there(number);
+        let count = 7 * ROWS_MAX / 2;
+        // From the last to the first, so that what is found first in the history is what there is no room for.
+        for number in (0..count).rev() {
+            world.attaches(session, &name(number), Attach::Lease(KEY));
+            if !is_there(number) || number % 4 == 1 {
+                let delete = Write::Delete { path: path(&name(number)), recursive: false, condition: Condition::Any };
+                world.write(session, delete);
+                answer(&world.commit());
+                if is_there(number) {
+                    world.attaches(session, &name(number), Attach::Lease(KEY));
+                }
+            }
+        }
+        for number in (0..count).filter(|number| is_plain(*number)) {
+            world.attaches(session, &name(number), Attach::Nothing);
+        }
+        world.attaches(session, "/t", Attach::Lease(KEY));
+        let (all, answers) = world.all_services("/s");
+        let found = all.iter().map(|service| (service.path.to_string(), service.standing == Standing::Live));
+        let services = (0..count).filter(|number| !is_plain(*number));
+        let expected = services.map(|number| (name(number), is_there(number)));
+        assert!(found.eq(expected), "{all:?}");
+        assert!(answers <= 5, "{answers} answers");
+    }
+}
+
+#[test]
+fn services_among_many_nodes_that_are_none_are_found_by_one_who_goes_on_asking() {
+    let (mut world, session) = with_a_lease();
+    for number in 0..2 * NODES_MAX {
+        world.write(session, put(&format!("/s/{number:05}"), b""));
+        world.commit();
+    }
+    world.attaches(session, "/s/a", Attach::Lease(KEY));
+    world.attaches(session, "/s/z", Attach::Lease(KEY));
+    world.write(session, Write::Delete { path: path("/s/a"), recursive: false, condition: Condition::Any });
+    answer(&world.commit());
+    let page = world.services_page("/s", None);
+    assert_eq!((page.services.len(), page.through.is_some()), (0, true), "there may be more: {page:?}");
+    let (all, answers) = world.all_services("/s");
+    let gone = Standing::Gone { revision: world.state.revision(), reason: Reason::Request };
+    assert_eq!(standings(&all), [("/s/a", gone), ("/s/z", Standing::Live)]);
+    assert_eq!(answers, 3);
 }
