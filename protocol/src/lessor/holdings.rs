@@ -115,6 +115,12 @@ impl Holdings {
         self.tracks.iter().map(|((volume, session), track)| (volume, *session, track))
     }
 
+    /// How many sessions have a lease on this volume.
+    pub(super) fn count_in(&self, volume: &Path) -> usize {
+        let from = (volume.clone(), SessionId(0));
+        self.tracks.range(from..).take_while(|((top, _), _)| top == volume).count()
+    }
+
     pub(super) fn lease(&self, object: &Object, session: SessionId) -> Option<&ObjectLease> {
         self.leases.get(&(object.clone(), session))
     }

@@ -97,7 +97,7 @@ impl Lessor {
             path: path.clone(),
             settings: volume.settings,
             generation: volume.generation,
-            leases: self.holdings.tracks().filter(|(top, ..)| *top == path).count() as u64,
+            leases: self.holdings.count_in(path) as u64,
         };
         turn.state.volumes_below(path).map(|(path, volume)| info(path, volume)).take(ROWS_MAX).collect()
     }

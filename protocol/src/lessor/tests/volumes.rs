@@ -154,3 +154,17 @@ fn what_a_list_tells_of_a_volume_that_is_being_made_is_not_counted_in_it() {
     assert!(!world.holds(holder, &data("/v/x")), "it had consented, and has no lease on the new volume");
     assert!(world.holds(holder, &data("/other")));
 }
+
+#[test]
+fn it_is_said_how_many_sessions_have_leases_on_each_volume() {
+    let mut world = World::new();
+    let writer = world.session();
+    world.write(writer, create("/v"));
+    answer(&world.commit());
+    let [on_both, ..] = [(); 3].map(|()| world.holder(&data("/a")).0);
+    world.acquire_at(on_both, "/v");
+    let answer = answer(&world.request(SessionId(0), Body::Inspect(Inspect::Volumes { path: Path::root() })));
+    let Answer::Volumes(infos) = answer else { panic!("volumes: {answer:?}") };
+    let leases: Vec<(&str, u64)> = infos.iter().map(|info| (info.path.as_str(), info.leases)).collect();
+    assert_eq!(leases, [("/", 3), ("/v", 1)]);
+}
