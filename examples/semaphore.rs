@@ -24,7 +24,7 @@ const PERMITS: u32 = 3;
 const WORKERS: usize = 8;
 const TURNS: u32 = 4;
 /// How long a permit outlives a crash; all other settings are as usual.
-const TERM: Duration = Duration::from_secs(1);
+const TERM: Duration = Duration::from_secs(4);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

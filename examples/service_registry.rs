@@ -11,7 +11,7 @@ use leasehold_client_cache::{Client, DriftAllowance, Options, Path, RegisterOpti
 use leasehold_server::{Config, Server};
 
 /// How long a service outlives a crash; all other settings are as usual.
-const TERM: Duration = Duration::from_secs(2);
+const TERM: Duration = Duration::from_secs(4);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 #[tokio::main]

@@ -100,7 +100,8 @@ impl Meter {
         }
     }
 
-    /// Runs `op` with so many under way. It is given the worker's number and the operation's.
+    /// Runs `op` with so many under way. It is given the worker's number and the operation's. Fails if an operation does, or if none
+    /// began and ended in the time that is measured: there is nothing to be said of it.
     pub(crate) async fn run<F, O>(&self, what: &str, inflight: usize, until: Until, op: F) -> Result<Load, Failure>
     where
         F: Fn(usize, u64) -> O + Send + Sync + 'static,
@@ -135,6 +136,10 @@ impl Meter {
         }
         let latency = self.gather(what, workers, &done, began).await?;
         let elapsed = to.map_or_else(|| began.elapsed(), |to| to - from);
+        if to.is_some() && latency.is_empty() {
+            let text = format!("{what}: nothing ended within {elapsed:?}: expected something to, or a longer time");
+            return Err(Failure::refused("nothing_measured", text));
+        }
         Ok(Load { count: latency.len(), elapsed, latency })
     }
 
@@ -188,6 +193,14 @@ mod tests {
         let op = |_, number| async move { if number == 3 { Err(Failure::refused("x", "three")) } else { Ok(()) } };
         let failure = silent().run("test", 2, Until::Count(100), op).await.expect_err("failed");
         assert_eq!(failure.message, "three");
+    }
+
+    #[tokio::test]
+    async fn of_nothing_there_are_no_figures() {
+        let op = |_, _| async { Ok(()) };
+        let elapsed = Until::Elapsed(Duration::ZERO);
+        let failure = silent().run("test", 2, elapsed, op).await.expect_err("no operation ends in no time");
+        assert!(failure.message.starts_with("test: nothing ended within 0ns"), "{}", failure.message);
     }
 
     mod parking {

@@ -5,7 +5,7 @@ use crate::common::leasehold;
 /// The rows of a short run, on a cluster of one.
 fn rows(kind: &str, options: &[&str]) -> Vec<serde_json::Value> {
     let mut command = leasehold();
-    command.args(["--json", "bench", kind, "--spawn", "1", "--seconds", "1"]).args(options);
+    command.args(["--json", "bench", kind, "--spawn", "1", "--seconds", "2"]).args(options);
     let output = command.output().expect("the binary starts");
     assert!(output.status.success(), "{kind}: {}", String::from_utf8_lossy(&output.stderr));
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one document");

@@ -167,7 +167,7 @@ impl Election {
         let least = if strike == Strike::LeadingServer { token } else { token + 1 };
         let after = self.line(least, struck).await;
         self.check_turn(token, line, &after);
-        if let Some(next) = self.reigns.after(token).next() {
+        if let Some((_, next)) = self.reigns.after(token).next() {
             self.vacant.push(Duration::from_nanos(next.elected.saturating_sub(struck)));
         }
         after
@@ -176,7 +176,10 @@ impl Election {
     /// Who leads is the first of those who are left of the line that there was, and nobody behind it has led.
     fn check_turn(&mut self, token: u64, before: &[HoldInfo], after: &[HoldInfo]) {
         self.gather();
-        let led: Vec<&str> = self.reigns.after(token).map(|reign| reign.name.as_str()).collect();
+        // Others may have led since that line was read.
+        let leading = after[0].token.expect("it leads").0;
+        let until_then = self.reigns.after(token).take_while(|(token, _)| *token <= leading);
+        let led: Vec<&str> = until_then.map(|(_, reign)| reign.name.as_str()).collect();
         let place = turn(&line_of(before), &line_of(after), &led)
             .unwrap_or_else(|wrong| panic!("{wrong}\nhave led since: {led:?}\nbefore: {before:?}\nafter: {after:?}"));
         self.next_in_line += u64::from(place == Some(1));

@@ -70,9 +70,9 @@ impl Reigns {
         self.reigns.iter().map(|(token, reign)| (*token, reign))
     }
 
-    /// Those with higher tokens.
-    pub(crate) fn after(&self, token: u64) -> impl Iterator<Item = &Reign> {
-        self.reigns.range(token + 1..).map(|(_, reign)| reign)
+    /// Those with higher tokens, by their tokens.
+    pub(crate) fn after(&self, token: u64) -> impl Iterator<Item = (u64, &Reign)> {
+        self.reigns.range(token + 1..).map(|(token, reign)| (*token, reign))
     }
 
     /// From the time until which each leader, and everyone before, was certain to lead, to the time at which the next one began. An error
@@ -111,7 +111,8 @@ mod tests {
         reign(&mut reigns, "two", 5, 207, 300);
         reign(&mut reigns, "one", 6, 300, 400);
         assert_eq!(reigns.gaps(), [Duration::from_nanos(7), Duration::ZERO]);
-        assert_eq!(reigns.after(3).map(|reign| &reign.name).collect::<Vec<_>>(), ["two", "one"]);
+        let after: Vec<_> = reigns.after(3).map(|(token, reign)| (token, reign.name.as_str())).collect();
+        assert_eq!(after, [(5, "two"), (6, "one")]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ const VOLUME_TERM: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(100);
 
 /// What a busy machine may add to a tick: entries are late when disks are.
-const GENEROUS: Duration = Duration::from_secs(1);
+const GENEROUS: Duration = Duration::from_secs(5);
 
 /// Looks are told in milliseconds.
 const ROUNDED: Duration = Duration::from_millis(1);

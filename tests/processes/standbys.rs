@@ -201,7 +201,7 @@ impl Queue {
         let trouble = *Trouble::DRAWN.choose(&mut self.random).expect("some");
         let struck = boottime_ns();
         self.befall(trouble, token, host);
-        match self.reigns.after(token).next().map(|next| next.elected) {
+        match self.reigns.after(token).next().map(|(_, next)| next.elected) {
             Some(next) => {
                 *self.changes.entry(trouble).or_default() += 1;
                 self.longest = self.longest.max(Duration::from_nanos(next.saturating_sub(struck)));

@@ -15,6 +15,8 @@ use super::{SLACK, gone, with};
 use crate::common::{Server, path, within};
 
 const TTL: Duration = Duration::from_secs(1);
+/// Of leases that are to live on, though the machine may stand still for a while.
+const LONG_TTL: Duration = Duration::from_secs(4);
 const VOLUME_TERM: Duration = Duration::from_secs(10);
 
 fn named(id: u64) -> LeaseOptions {
@@ -26,26 +28,26 @@ async fn a_lease_is_kept_for_as_long_as_its_handle_lives_and_then_ends_by_itself
     let server = Server::start(VOLUME_TERM).await;
     let (client, watcher) = (server.client().await, server.client().await);
     let began = Instant::now();
-    let id = client.grant_lease(TTL, LeaseOptions::default()).await.unwrap();
+    let id = client.grant_lease(LONG_TTL, LeaseOptions::default()).await.unwrap();
     let mut lease = client.keep_lease(id).await.unwrap();
     client.put_with(&path("/a"), "alive", with(id)).await.unwrap();
     let mut renewals = 0;
-    while began.elapsed() < 3 * TTL {
+    while began.elapsed() < LONG_TTL * 3 / 2 {
         let certain = within(lease.renewed()).await.expect("it is kept");
-        assert!(certain <= TTL, "{certain:?}");
+        assert!(certain <= LONG_TTL, "{certain:?}");
         renewals += 1;
     }
-    assert!(renewals >= 3, "{renewals} renewals in three terms");
+    assert!(renewals >= 2, "{renewals} renewals in a term and a half");
     assert!(watcher.lease(id).await.unwrap().is_some() && !lease.over().is_cancelled());
 
     // What the client is certain of counts from before the last renewal was sent.
     let certain = lease.certain_for();
     let let_go = Instant::now();
     drop(lease);
-    assert!(certain > Duration::ZERO && certain <= TTL);
+    assert!(certain > Duration::ZERO && certain <= LONG_TTL);
     let gone = gone(&watcher, &path("/a")).await;
     assert!(gone - let_go >= certain, "gone {:?} later: certain were {certain:?}", gone - let_go);
-    assert!(gone - let_go <= TTL + SLACK, "gone {:?} later", gone - let_go);
+    assert!(gone - let_go <= LONG_TTL + SLACK, "gone {:?} later", gone - let_go);
     assert_eq!(watcher.lease(id).await.unwrap(), None);
 }
 
@@ -116,11 +118,11 @@ async fn who_keeps_a_lease_hears_once_that_another_has_revoked_it() {
 async fn one_of_two_handles_keeps_the_lease() {
     let server = Server::start(VOLUME_TERM).await;
     let client = server.client().await;
-    let id = client.grant_lease(TTL, LeaseOptions::default()).await.unwrap();
+    let id = client.grant_lease(LONG_TTL, LeaseOptions::default()).await.unwrap();
     let (one, mut other) = (client.keep_lease(id).await.unwrap(), client.keep_lease(id).await.unwrap());
     drop(one);
     let began = Instant::now();
-    while began.elapsed() < 2 * TTL {
+    while began.elapsed() < LONG_TTL * 3 / 2 {
         assert!(within(other.renewed()).await.is_some());
     }
     assert!(client.lease(id).await.unwrap().is_some());
@@ -189,7 +191,7 @@ async fn all_leases_of_a_client_are_renewed_together() {
     let client = server.client().await;
     let mut leases = Vec::new();
     for _ in 0..LEASES {
-        let id = client.grant_lease(2 * TTL, LeaseOptions::default()).await.unwrap();
+        let id = client.grant_lease(LONG_TTL, LeaseOptions::default()).await.unwrap();
         leases.push(client.keep_lease(id).await.unwrap());
     }
     let is_lost = Arc::new(AtomicBool::new(false));
@@ -201,11 +203,10 @@ async fn all_leases_of_a_client_are_renewed_together() {
         });
     }
     let (before, began) = (server.asked("KeepLeases"), Instant::now());
-    while began.elapsed() < 4 * TTL {
+    while began.elapsed() < LONG_TTL * 3 / 2 {
         assert!(within(leases[0].renewed()).await.is_some());
     }
     assert!(!is_lost.load(SeqCst));
-    let (asked, terms) =
-        (server.asked("KeepLeases") - before, began.elapsed().as_secs_f64() / (2.0 * TTL.as_secs_f64()));
+    let (asked, terms) = (server.asked("KeepLeases") - before, began.elapsed().as_secs_f64() / LONG_TTL.as_secs_f64());
     assert!((asked as f64) < terms * LEASES as f64 / 4.0, "{asked} messages for {LEASES} leases in {terms} terms");
 }

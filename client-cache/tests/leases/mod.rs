@@ -18,7 +18,7 @@ mod reading;
 mod registration;
 
 /// The server's patience with clocks, its ticks, and what a loaded machine adds to an end of a lease.
-const SLACK: Duration = Duration::from_secs(1);
+const SLACK: Duration = Duration::from_secs(5);
 
 /// How a node is put that goes with the lease.
 fn with(id: LeaseId) -> PutOptions {
