@@ -13,7 +13,7 @@ use leasehold_client_cache::{Attach, LeaseId, LeaseOptions, PutOptions};
 use super::{
     Bench, close,
     expiry::Carrier,
-    load::{Until, histogram, nanos},
+    load::{Until, histogram, measured, nanos},
     result::Row,
 };
 use crate::{commands::write_failure, exit::Failure};
@@ -32,18 +32,20 @@ struct Carrying {
 
 impl Carrying {
     /// p50 and p99 of both, in milliseconds. The next are counted from here.
-    fn take(&self) -> Vec<(&'static str, f64)> {
+    fn take(&self) -> Result<Vec<(&'static str, f64)>, Failure> {
         let take = |times: &Mutex<Histogram<u64>>| {
             std::mem::replace(&mut *times.lock().unwrap_or_else(PoisonError::into_inner), histogram())
         };
         let ms = |times: &Histogram<u64>, quantile| times.value_at_quantile(quantile) as f64 / 1e6;
         let (attach, detach) = (take(&self.attach), take(&self.detach));
-        vec![
+        measured("attach", &attach)?;
+        measured("detach", &detach)?;
+        Ok(vec![
             ("attach_p50_ms", ms(&attach, 0.5)),
             ("attach_p99_ms", ms(&attach, 0.99)),
             ("detach_p50_ms", ms(&detach, 0.5)),
             ("detach_p99_ms", ms(&detach, 0.99)),
-        ]
+        ])
     }
 }
 
@@ -64,7 +66,7 @@ impl Bench {
         let mut quotients = Vec::new();
         for &inflight in &self.args.inflight {
             self.attach_and_detach(&leases, inflight).await?;
-            let figures: Vec<_> = leases.iter().map(Carrying::take).collect();
+            let figures = leases.iter().map(Carrying::take).collect::<Result<Vec<_>, _>>()?;
             if let ([first, .., last], [least, .., most]) = (&figures[..], &leases[..]) {
                 let settings = [("inflight", inflight as u64), ("least", least.carried), ("most", most.carried)];
                 quotients.push(quotient(settings.to_vec(), first, last));

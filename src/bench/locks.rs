@@ -9,7 +9,7 @@ use leasehold_client_cache::{Client, LockOptions, Path};
 
 use super::{
     Bench, close,
-    load::{Load, Until, histogram, nanos},
+    load::{Load, Until, histogram, measured, nanos},
     result::Row,
 };
 use crate::{commands::lock::lock_failure, exit::Failure};
@@ -69,6 +69,7 @@ impl Bench {
         let latency = latency.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Those of the first tenth are among them: nothing is warmed up by then that was not before.
         let elapsed = load.elapsed + load.elapsed / 10;
+        measured(&what, &latency)?;
         let load = Load { count: latency.len(), elapsed, latency };
         Ok(load.row("lock, handed over", vec![("contenders", contenders as u64)]))
     }

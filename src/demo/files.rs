@@ -55,9 +55,10 @@ pub(crate) fn find(dir: &FilePath, top: &Path) -> Result<Found, Failure> {
     }
     let count = found.files.len();
     if count < FILES_MIN {
-        let at = dir.display();
+        let (at, skipped) = (dir.display(), found.skipped.join("; "));
+        let but = if skipped.is_empty() { "" } else { "; " };
         return Err(Failure::usage(format!(
-            "{count} files to import in {at}: expected {FILES_MIN} at least, one that is written and one that is not"
+            "files to import in {at}: {count}: expected {FILES_MIN} at least, one that is written and one that is not{but}{skipped}"
         )));
     }
     Ok(found)
@@ -169,11 +170,14 @@ mod tests {
         let top = Path::parse("/demo").expect("valid");
         for (count, name) in ["one", "two"].into_iter().enumerate() {
             let failure = find(dir.path(), &top).expect_err("too few are there");
-            let expected = format!("{count} files to import in {}: expected 2 at least", dir.path().display());
+            let expected = format!("files to import in {}: {count}: expected 2 at least", dir.path().display());
             assert!(failure.message.starts_with(&expected), "{}", failure.message);
             fs::write(dir.path().join(name), "").expect("written");
         }
         assert_eq!(find(dir.path(), &top).expect("enough").files.len(), 2);
+        fs::write(dir.path().join("two"), vec![0; (1 << 20) + 1]).expect("written");
+        let failure = find(dir.path(), &top).expect_err("one is left out");
+        assert!(failure.message.contains("; two is left out: it has 1048577 bytes"), "{}", failure.message);
         assert!(find(FilePath::new("/nowhere/at/all"), &top).is_err());
     }
 }

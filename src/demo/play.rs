@@ -203,7 +203,8 @@ impl<'a> Play<'a> {
     /// Returns how long the write waited, and how long the client that was killed could have used its copy still, both in nanoseconds.
     async fn kill_client(&mut self) -> Result<(u64, u64), Failure> {
         let written = written(&self.files);
-        let file = (0..self.files.len() as u32).find(|place| !written.contains(place)).unwrap_or(0);
+        let left = (0..self.files.len() as u32).find(|place| !written.contains(place));
+        let file = left.ok_or_else(|| Failure::usage("all files are written: expected one that is not"))?;
         // What the client says is from when it looked, which was not before it was asked.
         let asked = now_ns();
         let certain = self.crowd.hold(0, file).await?;

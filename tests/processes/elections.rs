@@ -92,6 +92,7 @@ struct Election {
     next_in_line: u64,
     /// So often everyone in line had lost its place: no process could renew for a whole term.
     lost_lines: u64,
+    strikes: u64,
 }
 
 impl Election {
@@ -111,6 +112,7 @@ impl Election {
             vacant: Vec::new(),
             next_in_line: 0,
             lost_lines: 0,
+            strikes: 0,
         };
         (0..CANDIDATES).for_each(|_| election.start_candidate());
         election
@@ -184,6 +186,7 @@ impl Election {
             .unwrap_or_else(|wrong| panic!("{wrong}\nhave led since: {led:?}\nbefore: {before:?}\nafter: {after:?}"));
         self.next_in_line += u64::from(place == Some(1));
         self.lost_lines += u64::from(place.is_none());
+        self.strikes += 1;
     }
 
     /// Checks all that candidates and the observer have said.
@@ -220,6 +223,9 @@ impl Election {
         println!("{} reigns, of which {} fell to the next in line at once", reigns.iter().count(), self.next_in_line);
         println!("everyone in line had lost its place: {} times", self.lost_lines);
         assert!(self.next_in_line > 0, "nobody's turn was ever seen to come");
+        // More often than any machine stands still for that long just then.
+        let (lost, strikes) = (self.lost_lines, self.strikes);
+        assert!(lost <= strikes / 8, "everyone had lost its place after {lost} of {strikes} strikes");
         println!("campaigns that came to nothing: {}", reigns.failed);
         println!("from the end that a leader counted on to the next leader's beginning: {gaps}");
         println!("without a leader after a kill: {}", self.vacant.iter().copied().collect::<Figures>());

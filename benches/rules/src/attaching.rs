@@ -48,11 +48,15 @@ pub(crate) fn measure(carried: u64, commit: Duration) -> Figures {
         let of = |what: &str| format!("{what}, of a lease with {carried} nodes: p50 · p99 · max");
         [(of("node attached"), attach.told()), (of("node detached"), detach.told())]
     });
-    told.chain(services(&mut leader)).collect()
+    let mut figures: Figures = told.collect();
+    figures.push(services(&mut leader, "there"));
+    leader.write(Write::RevokeLease { id: LeaseId(2) });
+    figures.push(services(&mut leader, "gone"));
+    figures
 }
 
 /// All that go with leases, or did, as `leasehold services /` asks for them: a part at a time, and others wait while one is looked for.
-fn services(leader: &mut Leader) -> Figures {
+fn services(leader: &mut Leader, are: &str) -> (String, String) {
     let (mut parts, mut count, mut after) = (Spans::default(), 0, None);
     loop {
         let (answer, took) = leader.time(Body::Inspect(Inspect::Services { path: Path::root(), after }));
@@ -64,6 +68,5 @@ fn services(leader: &mut Leader) -> Figures {
             break;
         }
     }
-    let name = format!("{count} services, told in {} parts, each: p50 · p99 · max", parts.len());
-    vec![(name, parts.told())]
+    (format!("{count} services that are {are}, told in {} parts, each: p50 · p99 · max", parts.len()), parts.told())
 }

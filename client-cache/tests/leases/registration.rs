@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_client_cache::{
-    Condition, Owner, PutOptions, Refusal, RegisterCondition, RegisterOptions, WriteError, WriteRefusal,
+    Condition, LeaseOptions, Owner, Path, PutOptions, Refusal, RegisterCondition, RegisterOptions, Standing,
+    WriteError, WriteRefusal,
 };
 
-use super::{SLACK, asked_until, gone};
+use super::{SLACK, asked_until, gone, with};
 use crate::common::{Server, path, within};
 
 const TERM: Duration = Duration::from_secs(1);
@@ -108,4 +110,19 @@ async fn whose_place_is_taken_does_not_remove_his_successor() {
     watcher.put_with(&node, "for good", options).await.unwrap();
     second.close().await;
     assert_eq!(&watcher.get(&node).await.unwrap().unwrap().value[..], b"for good");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_for_services_gets_all_of_them_though_they_come_in_parts() {
+    const SERVICES: usize = 2100;
+    let server = Server::start(20 * TERM).await;
+    let client = server.client().await;
+    let lease = client.grant_lease(600 * TERM, LeaseOptions::default()).await.unwrap();
+    let nodes: Vec<Path> = (0..SERVICES).map(|number| path(&format!("/services/{number:05}"))).collect();
+    let puts = nodes.iter().map(|node| client.put_with(node, "here", with(lease)));
+    stream::iter(puts).buffer_unordered(64).try_for_each(|_| async { Ok(()) }).await.unwrap();
+    let services = client.services(&path("/services")).await.unwrap();
+    assert!(services.iter().map(|service| &service.path).eq(&nodes), "{} services", services.len());
+    assert!(services.iter().all(|service| service.standing == Standing::Live));
+    assert_eq!(server.asked("Inspect"), 3, "parts");
 }

@@ -1,6 +1,9 @@
 //! Who is alive: the nodes that go with leases, and those that lately did. For people: nothing depends on it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::{
     change::{Event, EventKind, Reason},
@@ -9,7 +12,7 @@ use crate::{
     message::{ServiceInfo, Services, Standing},
     object::Owner,
     path::Path,
-    state::{Attachment, State},
+    state::{Attachment, Node, State},
 };
 
 use super::{Lessor, StepContext, inspect::ROWS_MAX, keeping::KEYS_BYTES_MAX};
@@ -33,6 +36,16 @@ impl Part<'_> {
         self.after.is_none_or(|after| path > after)
             && self.through.as_ref().is_none_or(|through| path <= through)
             && self.top.contains(path)
+    }
+
+    /// Leaves to the next answer what comes after the first of these, if they are more than one has room for.
+    fn end_with_the_first(&mut self, paths: &mut Vec<&Path>) {
+        paths.sort_unstable();
+        paths.dedup();
+        if paths.len() > ROWS_MAX {
+            paths.truncate(ROWS_MAX);
+            self.through = paths.last().map(|last| (*last).clone());
+        }
     }
 }
 
@@ -63,51 +76,47 @@ impl Past {
 }
 
 impl Lessor {
-    /// Services at and below `top`, those that are there and those that are gone. What an answer costs is bounded, whatever the subtree
-    /// has, but for one look through the history.
+    /// Services at and below `top`, those that are there and those that are gone. An answer looks at so many nodes at most, and twice
+    /// through the history.
     pub(super) fn services(&self, top: &Path, after: Option<&Path>, turn: &StepContext<'_>) -> Services {
         let mut part = Part { top, after, through: None };
-        let mut found = self.there(&mut part, turn.state);
-        for (path, past) in past(&mut part, turn.state) {
-            let Past::Gone { revision, reason, before } = past else { continue };
-            found.entry(path.clone()).or_insert_with(|| {
-                let standing = Standing::Gone { revision, reason };
-                let registered = before.map(|(_, registered)| registered);
-                let info = self.info_of(path, before.map(|(owner, _)| owner), turn.state);
-                ServiceInfo { registered, standing, ..info }
-            });
-        }
+        let there = there(&mut part, turn.state);
+        let past = past(&mut part, turn.state);
+        let gone = past.iter().filter(|(_, past)| matches!(past, Past::Gone { .. })).map(|(path, _)| *path);
+        let paths: BTreeSet<&Path> = there.keys().copied().chain(gone).filter(|path| part.has(path)).collect();
         let mut services: Vec<ServiceInfo> = Vec::new();
         let mut bytes = 0;
-        for (path, info) in found.into_iter().filter(|(path, _)| part.has(path)) {
+        for path in paths {
             bytes += path.as_str().len();
-            match services.last() {
-                Some(last) if services.len() == ROWS_MAX || bytes > KEYS_BYTES_MAX => {
-                    part.through = Some(last.path.clone());
-                    break;
-                }
-                _ => services.push(info),
+            if let Some(last) = services.last()
+                && (services.len() == ROWS_MAX || bytes > KEYS_BYTES_MAX)
+            {
+                part.through = Some(last.path.clone());
+                break;
             }
+            services.extend(match (there.get(path), past.get(path)) {
+                (Some(node), _) => self.present(path, node, turn.state),
+                (None, Some(past)) => self.absent(path, past, turn.state),
+                (None, None) => None,
+            });
         }
         Services { services, through: part.through }
     }
 
-    /// Those that are there, as many as an answer has room for.
-    fn there(&self, part: &mut Part<'_>, state: &State) -> BTreeMap<Path, ServiceInfo> {
-        let mut found = BTreeMap::new();
-        for (place, (path, node)) in state.nodes_in(part.top, part.after).enumerate() {
-            if let Some(to) = &node.attachment {
-                let (standing, remaining) = self.standing(to, state);
-                let registered = Some(node.modify_revision);
-                let info = self.info_of(path, to.owner(), state);
-                found.insert(path.clone(), ServiceInfo { registered, standing, remaining, ..info });
-            }
-            if found.len() == ROWS_MAX || place + 1 == NODES_MAX {
-                part.through = Some(path.clone());
-                break;
-            }
-        }
-        found
+    /// One that is there.
+    fn present(&self, path: &Path, node: &Node, state: &State) -> Option<ServiceInfo> {
+        let to = node.attachment.as_ref()?;
+        let (standing, remaining) = self.standing(to, state);
+        let info = self.info_of(path, to.owner(), state);
+        Some(ServiceInfo { registered: Some(node.modify_revision), standing, remaining, ..info })
+    }
+
+    /// One that is gone.
+    fn absent(&self, path: &Path, past: &Past, state: &State) -> Option<ServiceInfo> {
+        let Past::Gone { revision, reason, before } = *past else { return None };
+        let info = self.info_of(path, before.map(|(owner, _)| owner), state);
+        let registered = before.map(|(_, registered)| registered);
+        Some(ServiceInfo { registered, standing: Standing::Gone { revision, reason }, ..info })
     }
 
     /// How a node stands that goes with the lease, or went with it and is still there; and what remains of the lease.
@@ -138,27 +147,40 @@ impl Lessor {
     }
 }
 
-/// The nodes that went with leases, those that are gone and those that were put again, as far back as the changes are known. If they are
-/// many, those that come first.
+/// The nodes that go with leases, as many as an answer has room for.
+fn there<'a>(part: &mut Part<'_>, state: &'a State) -> BTreeMap<&'a Path, &'a Node> {
+    let mut there = BTreeMap::new();
+    for (count, (path, node)) in (1..).zip(state.places_in(part.top, part.after)) {
+        there.extend(node.filter(|node| node.attachment.is_some()).map(|node| (path, node)));
+        if there.len() == ROWS_MAX || count == NODES_MAX {
+            part.through = Some(path.clone());
+            break;
+        }
+    }
+    there
+}
+
+/// The nodes that went with leases, those that are gone and those that were put again, as far back as the changes are known; as many as
+/// an answer has room for.
 fn past<'a>(part: &mut Part<'_>, state: &'a State) -> BTreeMap<&'a Path, Past> {
+    let changes = || state.events_after(state.history_start()).into_iter().flatten();
+    // First only where the answer ends: an ordered map of everything would cost more than all else.
+    let mut paths: Vec<&Path> = Vec::new();
+    for event in changes().flat_map(|(_, events)| events.unwrap_or_default().iter().rev()) {
+        let is_plain = matches!(&event.kind, EventKind::Put(data) if data.stat.owner.is_none());
+        if !is_plain && part.has(&event.path) {
+            paths.push(&event.path);
+        }
+        if paths.len() == NODES_MAX {
+            part.end_with_the_first(&mut paths);
+        }
+    }
+    part.end_with_the_first(&mut paths);
     let mut known: BTreeMap<&Path, Past> = BTreeMap::new();
-    let changes = state.events_after(state.history_start()).into_iter().flatten();
-    let events =
-        changes.flat_map(|(revision, events)| events.unwrap_or_default().iter().map(move |event| (revision, event)));
-    for (revision, event) in events {
-        if !part.has(&event.path) {
-            continue;
-        }
-        let before = known.remove(&event.path);
-        if let Some(past) = Past::after(before, event, revision) {
-            known.insert(&event.path, past);
-        }
-        // What comes later than these is left to the next answer, and is kept no longer.
-        if known.len() > 2 * ROWS_MAX
-            && let Some(rest) = known.keys().nth(ROWS_MAX).copied()
-        {
-            known.split_off(rest);
-            part.through = known.last_key_value().map(|(last, _)| (*last).clone());
+    for (revision, events) in changes() {
+        for event in events.unwrap_or_default().iter().filter(|event| part.has(&event.path)) {
+            let before = known.remove(&event.path);
+            known.extend(Past::after(before, event, revision).map(|past| (&event.path, past)));
         }
     }
     known

@@ -194,16 +194,26 @@ impl State {
         top: &Path,
         after: Option<&Path>,
     ) -> impl Iterator<Item = (&'a Path, &'a Node)> + use<'a> {
+        self.places_in(top, after).filter_map(|(path, node)| node.map(|node| (path, node)))
+    }
+
+    /// The same, and in between the paths at which there was a node that is gone with its lease and has not been buried yet: what is to cost
+    /// no more than so much has to count them.
+    pub(crate) fn places_in<'a>(
+        &'a self,
+        top: &Path,
+        after: Option<&Path>,
+    ) -> impl Iterator<Item = (&'a Path, Option<&'a Node>)> + use<'a> {
         let lower = top.below();
         let upper = after_all_below(&lower);
         // An end that comes before the beginning is none: nothing follows.
         let from = after.map_or(lower.as_str(), Path::as_str).clamp(lower.as_str(), upper.as_str());
         let below = self.nodes.range::<str, _>((Bound::Excluded(from), Bound::Included(upper.as_str())));
-        let topmost = self.nodes.get_key_value(top).filter(|_| after.is_none());
+        let topmost = self.nodes.get_key_value(top).filter(|(top, _)| after.is_none_or(|after| *top > after));
         // No node has the name of the upper bound, unless one lies right behind the subtree.
         let within = move |path: &&Path| path.as_str() != upper;
         let nodes = topmost.into_iter().chain(below.filter(move |(path, _)| within(path)));
-        nodes.filter(|(_, node)| self.is_there(node))
+        nodes.map(|(path, node)| (path, Some(node).filter(|node| self.is_there(node))))
     }
 
     /// The nodes strictly below `path`, in the order of paths.

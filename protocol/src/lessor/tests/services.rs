@@ -5,7 +5,7 @@ use crate::{
     change::Reason,
     command::Attach,
     id::LeaseId,
-    lessor::{inspect::ROWS_MAX, services::NODES_MAX},
+    lessor::{inspect::ROWS_MAX, keeping::KEYS_BYTES_MAX, services::NODES_MAX},
     message::{ServiceInfo, Services, Standing},
     object::Owner,
 };
@@ -219,4 +219,55 @@ fn services_among_many_nodes_that_are_none_are_found_by_one_who_goes_on_asking()
     let gone = Standing::Gone { revision: world.state.revision(), reason: Reason::Request };
     assert_eq!(standings(&all), [("/s/a", gone), ("/s/z", Standing::Live)]);
     assert_eq!(answers, 3);
+}
+
+#[test]
+fn an_answer_about_long_paths_ends_before_it_is_too_large() {
+    let (mut world, session) = with_a_lease();
+    let long = format!("/s{}", format!("/{}", "x".repeat(199)).repeat(19));
+    let name = |number: usize| format!("{long}/{number:05}");
+    let count = KEYS_BYTES_MAX / long.len() + 20;
+    for number in 0..count {
+        world.attaches(session, &name(number), Attach::Lease(KEY));
+        if number % 2 == 0 {
+            let delete = Write::Delete { path: path(&name(number)), recursive: false, condition: Condition::Any };
+            world.write(session, delete);
+            answer(&world.commit());
+        }
+    }
+    let page = world.services_page("/s", None);
+    let bytes = page.services.iter().map(|service| service.path.as_str().len()).sum::<usize>();
+    assert!(bytes <= KEYS_BYTES_MAX && bytes > KEYS_BYTES_MAX / 2, "{bytes}");
+    let (all, answers) = world.all_services("/s");
+    let found = all.iter().map(|service| (service.path.to_string(), service.standing == Standing::Live));
+    assert!(found.eq((0..count).map(|number| (name(number), number % 2 == 1))));
+    assert_eq!(answers, 2);
+}
+
+#[test]
+fn what_comes_before_the_top_leaves_nothing_out() {
+    let (mut world, session) = with_a_lease();
+    world.attaches(session, "/s/b", Attach::Lease(KEY));
+    world.attaches(session, "/s/b-x", Attach::Lease(KEY));
+    for (after, expected) in [(Some("/s/a"), &["/s/b"][..]), (Some("/s/b"), &[]), (Some("/t"), &[]), (None, &["/s/b"])]
+    {
+        let found = world.services_at("/s/b", after);
+        assert_eq!(found.iter().map(|service| service.path.as_str()).collect::<Vec<_>>(), expected, "after {after:?}");
+    }
+}
+
+#[test]
+fn what_has_not_been_buried_is_counted_and_not_told() {
+    let (mut world, session) = with_a_lease();
+    let count = 3 * ROWS_MAX;
+    (0..count).for_each(|number| world.attaches(session, &format!("/s/{number:05}"), Attach::Lease(KEY)));
+    world.write(session, Write::RevokeLease { id: KEY });
+    answer(&world.commit());
+    let top = path("/s");
+    let places: Vec<bool> = world.state.places_in(&top, None).map(|(_, node)| node.is_some()).collect();
+    assert!(places.len() > ROWS_MAX && places.iter().filter(|is_there| **is_there).count() <= 1, "the list itself");
+    assert!(world.state.nodes_in(&top, None).all(|(path, _)| *path == top));
+    let (all, _) = world.all_services("/s");
+    assert!(all.iter().all(|service| matches!(service.standing, Standing::Gone { .. })));
+    assert_eq!(all.len(), count);
 }
