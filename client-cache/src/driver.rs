@@ -40,6 +40,7 @@ use crate::{
     shared_content::SharedContent,
     stats::count,
     status::{ConnectionState, Status},
+    withdrawal::{Withdrawal, Withdrawals},
     write_lease::LostChange,
 };
 
@@ -85,6 +86,8 @@ struct Core {
     leases: Leases,
     reads: HashMap<ReadId, oneshot::Sender<Fetched>>,
     writes: HashMap<WriteId, oneshot::Sender<WriteResult>>,
+    /// The writes that give something back, until they are done.
+    withdrawing: HashMap<WriteId, Withdrawal>,
     /// The key leases that are kept alive.
     keepers: HashMap<LeaseId, Keeper>,
     /// Who wants to know when the lease is over that a node goes with.
@@ -109,6 +112,7 @@ pub(crate) struct Driver {
     pub(crate) status: Status,
     /// The current connection, for questions that the rules have no part in.
     pub(crate) line: watch::Sender<Option<LeaseholdClient>>,
+    pub(crate) withdrawals: Withdrawals,
     /// Cancelled when the client is closed or its last handle dropped: all tasks end.
     pub(crate) over: CancellationToken,
     core: Mutex<Core>,
@@ -144,6 +148,7 @@ impl Driver {
             leases: Leases::default(),
             reads: HashMap::new(),
             writes: HashMap::new(),
+            withdrawing: HashMap::new(),
             keepers: HashMap::new(),
             carried: HashMap::new(),
             holds: HashMap::new(),
@@ -157,6 +162,7 @@ impl Driver {
             cache: Cache::new(options.cache_capacity_bytes),
             status: Status::new(options.endpoints.clone()),
             line: watch::Sender::new(None),
+            withdrawals: Withdrawals::default(),
             over: CancellationToken::new(),
             core: Mutex::new(core),
             timer: Notify::new(),
@@ -184,9 +190,14 @@ impl Driver {
 
     /// A write begins.
     pub(crate) fn write(&self, change: Write) -> (WriteId, oneshot::Receiver<WriteResult>) {
+        self.begin_write(change, None)
+    }
+
+    fn begin_write(&self, change: Write, withdrawal: Option<Withdrawal>) -> (WriteId, oneshot::Receiver<WriteResult>) {
         count(&self.cache.counters.writes);
         let mut core = self.core.lock();
         let write = WriteId(core.next_id());
+        core.withdrawing.extend(withdrawal.map(|withdrawal| (write, withdrawal)));
         let (sender, receiver) = oneshot::channel();
         core.writes.insert(write, sender);
         core.lower(&change);
@@ -316,6 +327,7 @@ impl Driver {
                 if let Ok(written) = &result {
                     core.taken(written);
                 }
+                core.withdrawing.remove(&write);
                 if let Some(waiter) = core.writes.remove(&write) {
                     // Whoever waited may have gone this very moment.
                     let _ = waiter.send(result);
@@ -328,7 +340,7 @@ impl Driver {
             }
             Effect::LeaseOver { id } => core.end_lease(id),
             Effect::HoldChanged { hold, status } => core.hold_changed(hold, status),
-            Effect::HoldsOver { holds } => core.holds_over(holds, step),
+            Effect::HoldsOver { holds } => self.holds_over(core, holds, step),
             Effect::CachingChanged { hold, status } => core.caching_changed(hold, status),
             Effect::FlushLost { hold, value, may_be_there, refusal } => {
                 core.flush_lost(hold, |path| LostChange { path, value, may_be_there, refusal: refusal.map(Box::new) });

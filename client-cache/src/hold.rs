@@ -1,6 +1,9 @@
 //! Holds: locks on nodes, shared or exclusive, that end with the client.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use leasehold_protocol::{
     command::{Write, WriteRefusal},
@@ -9,13 +12,17 @@ use leasehold_protocol::{
     message::{Answer, HoldInfo, Inspect, Refusal},
     path::Path,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::{
+    sync::{oneshot, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     client::Client,
     driver::WriteResult,
     error::{InspectError, LockError, WriteError},
+    withdrawal::Withdrawal,
     write_lease::KeptStatus,
 };
 
@@ -170,12 +177,13 @@ impl Hold {
     /// [`LockError`]; refused if another holder waits for the same already: one of the two has to give its hold back. After an error it is held
     /// as before, unless it is over.
     pub async fn upgrade(&mut self, wait: Wait) -> Result<Token, LockError> {
+        let asked = Instant::now();
         self.convert(HoldMode::Exclusive, wait != Wait::No).await?;
         let is_exclusive = |status: &HoldStatus| {
             matches!(status, HoldStatus::Held { mode: HoldMode::Exclusive, .. } | HoldStatus::Over)
         };
         let path = self.path.clone();
-        match granted(&mut self.status, &path, wait, is_exclusive).await {
+        match granted(&mut self.status, &path, wait, asked, is_exclusive).await {
             Err(error @ LockError::NotGranted { .. }) => {
                 self.convert(HoldMode::Shared, true).await?;
                 Err(error)
@@ -264,7 +272,8 @@ impl Hold {
     /// Gives the node back. That goes on until it is known to be done, or the session is over, whoever waits for it.
     pub(crate) fn give_back(&mut self) -> oneshot::Receiver<WriteResult> {
         self.is_given_back = true;
-        self.client.driver().give_back(Write::Unlock { path: self.path.clone(), hold: self.id })
+        let change = Write::Unlock { path: self.path.clone(), hold: self.id };
+        self.client.driver().give_back(&self.path, change)
     }
 }
 
@@ -273,22 +282,23 @@ impl Drop for Hold {
         self.client.driver().forget_hold(self.id);
         // One that is over has been given back.
         if !self.is_given_back && !self.over.is_cancelled() {
-            drop(self.client.driver().give_back(Write::Unlock { path: self.path.clone(), hold: self.id }));
+            drop(self.give_back());
         }
     }
 }
 
-/// Waits for a grant.
+/// Waits for a grant of what was asked for then.
 async fn granted(
     status: &mut watch::Receiver<HoldStatus>,
     path: &Path,
     wait: Wait,
+    asked: Instant,
     is_granted: impl Fn(&HoldStatus) -> bool,
 ) -> Result<Token, LockError> {
     let found = async { status.wait_for(|status| is_granted(status)).await.map_or(HoldStatus::Over, |status| *status) };
     let found = match wait {
         Wait::Forever => found.await,
-        Wait::For(after) => match tokio::time::timeout(after, found).await {
+        Wait::For(after) => match tokio::time::timeout_at(asked + after, found).await {
             Ok(found) => found,
             Err(_) => return Err(LockError::NotGranted { path: path.clone(), after }),
         },
@@ -305,7 +315,7 @@ impl Client {
     /// Takes a hold on a node: a lock. The node need not exist, and nothing is written.
     ///
     /// Dropping the future withdraws the request. One client can hold a node several times if the modes go together; it waits for
-    /// itself otherwise.
+    /// itself otherwise. What it has given up on the node, by dropping a hold or a request, is gone before it asks again.
     ///
     /// # Errors
     ///
@@ -317,16 +327,29 @@ impl Client {
         let change = Write::Lock { path: path.clone(), mode, wait: wait != Wait::No, delay };
         // What is asked for is taken back if nobody wants it when it comes: the request itself is never given up, else the node might stay
         // held by a hold that nobody knows.
-        let (sender, receiver) = oneshot::channel();
-        tokio::spawn(take(self.clone(), path.clone(), change, sender));
-        let mut hold = match tokio::time::timeout(after, receiver).await {
-            Ok(Ok(taken)) => taken?,
-            Ok(Err(_)) => return Err(LockError::Write(WriteError::SessionEnded)),
+        let taken = async {
+            self.driver().withdrawals.gone(path).await;
+            Asking::new(self.clone(), path.clone(), change).answered().await
+        };
+        let asked = Instant::now();
+        let mut hold = match tokio::time::timeout(after, taken).await {
+            Ok(taken) => taken?,
             Err(_) => return Err(self.not_answered(path, wait, after)),
         };
         let is_granted = |status: &HoldStatus| !matches!(status, HoldStatus::Waiting);
-        granted(&mut hold.status, path, wait, is_granted).await?;
+        granted(&mut hold.status, path, wait, asked, is_granted).await?;
         Ok(hold)
+    }
+
+    /// Waits until what this client has given up at a node is gone.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`], if nobody confirms it in time.
+    pub(crate) async fn until_withdrawn(&self, path: &Path) -> Result<(), LockError> {
+        let after = self.driver().options.timeout;
+        let gone = tokio::time::timeout(after, self.driver().withdrawals.gone(path)).await;
+        gone.map_err(|_| self.not_answered(path, Wait::No, after))
     }
 
     fn not_answered(&self, path: &Path, wait: Wait, after: Duration) -> LockError {
@@ -350,8 +373,43 @@ impl Client {
     }
 }
 
+/// A request for a hold. If this is dropped before its answer has come, the request is being withdrawn from then on.
+struct Asking {
+    client: Client,
+    path: Path,
+    answer: oneshot::Receiver<Result<Hold, LockError>>,
+    /// Shared with the task that waits for the answer, which drops it last.
+    withdrawal: Arc<OnceLock<Withdrawal>>,
+}
+
+impl Asking {
+    fn new(client: Client, path: Path, change: Write) -> Self {
+        let (sender, answer) = oneshot::channel();
+        let withdrawal = Arc::default();
+        tokio::spawn(take(client.clone(), path.clone(), change, sender, Arc::clone(&withdrawal)));
+        Self { client, path, answer, withdrawal }
+    }
+
+    async fn answered(mut self) -> Result<Hold, LockError> {
+        (&mut self.answer).await.unwrap_or(Err(LockError::Write(WriteError::SessionEnded)))
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        // Of what has been answered nothing is withdrawn: the task is over, and this is gone at once.
+        self.withdrawal.get_or_init(|| self.client.driver().withdrawals.begin(&self.path));
+    }
+}
+
 /// Asks for a hold, and hands it over, or gives it back if nobody waits for it any more.
-async fn take(client: Client, path: Path, change: Write, asked: oneshot::Sender<Result<Hold, LockError>>) {
+async fn take(
+    client: Client,
+    path: Path,
+    change: Write,
+    asked: oneshot::Sender<Result<Hold, LockError>>,
+    withdrawal: Arc<OnceLock<Withdrawal>>,
+) {
     let (_, outcome) = client.driver().write(change);
     let taken = match outcome.await {
         Ok(Ok(written)) => match written.taken {
@@ -363,6 +421,7 @@ async fn take(client: Client, path: Path, change: Write, asked: oneshot::Sender<
     };
     // Dropped with the message if nobody wants it, which gives it back.
     let _ = asked.send(taken);
+    drop(withdrawal);
 }
 
 impl Hold {

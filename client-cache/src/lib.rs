@@ -46,6 +46,7 @@ mod status;
 mod sync;
 mod transaction;
 mod watch;
+mod withdrawal;
 mod write;
 mod write_lease;
 

@@ -22,6 +22,7 @@ use crate::{
     client::Client,
     error::{LockError, WriteError, WriteLeaseError},
     hold::{Hold, LockOptions},
+    withdrawal::Withdrawal,
     write::PutOptions,
 };
 
@@ -335,7 +336,8 @@ impl Drop for WriteLease {
         match self.hold.take() {
             // The task keeps the client alive until it is done.
             Some(hold) if !hold.over().is_cancelled() => {
-                self.runtime.spawn(give_back(hold, self.kept.clone(), told));
+                let withdrawal = hold.client().driver().withdrawals.begin(hold.path());
+                self.runtime.spawn(give_back(hold, self.kept.clone(), told, withdrawal));
             }
             // One that is over has been given back.
             _ => warn_of_loss(&self.kept, told),
@@ -344,7 +346,7 @@ impl Drop for WriteLease {
 }
 
 /// Has what was set flushed, and gives the hold back, for nobody who waits for it.
-async fn give_back(hold: Hold, mut kept: watch::Receiver<KeptStatus>, told: u64) {
+async fn give_back(hold: Hold, mut kept: watch::Receiver<KeptStatus>, told: u64, withdrawal: Withdrawal) {
     let (over, id) = (hold.over(), hold.id());
     loop {
         kept.mark_unchanged();
@@ -362,6 +364,7 @@ async fn give_back(hold: Hold, mut kept: watch::Receiver<KeptStatus>, told: u64)
         // If nobody answers it ends with the client's lease.
         let _ = hold.release().await;
     }
+    drop(withdrawal);
 }
 
 /// What is lost of a write lease that nobody has any more can be told to nobody.

@@ -7,6 +7,7 @@ use leasehold_protocol::{
     hold::{HoldMode, HoldStatus},
     holder::{Input, WriteId},
     id::{HoldId, Token},
+    path::Path,
 };
 use tokio::sync::oneshot;
 
@@ -29,14 +30,26 @@ impl Driver {
         self.core.lock().holder.hold_certain_for(id, clock::now())
     }
 
-    /// Gives a hold back. Not given up if nobody waits for the outcome.
-    pub(crate) fn give_back(&self, change: Write) -> oneshot::Receiver<WriteResult> {
-        self.write(change).1
+    /// Gives back what this client has at a node. Not given up if nobody waits for the outcome.
+    pub(crate) fn give_back(&self, at: &Path, change: Write) -> oneshot::Receiver<WriteResult> {
+        self.begin_write(change, Some(self.withdrawals.begin(at))).1
     }
 
     /// Nobody wants to know of the hold any more.
     pub(crate) fn forget_hold(&self, id: HoldId) {
         self.core.lock().holds.remove(&id);
+    }
+
+    /// Holds are over for the application. The server may still count them: they are given back.
+    pub(super) fn holds_over(&self, core: &mut Core, ids: Vec<HoldId>, step: &mut Step) {
+        for hold in ids {
+            let Some((path, cell)) = core.holds.remove(&hold) else { continue };
+            let write = WriteId(core.next_id());
+            // Before anybody hears that it is over, and asks for it again.
+            core.withdrawing.insert(write, self.withdrawals.begin(&path));
+            cell.end();
+            step.follow.push_back(Input::Write { write, change: Write::Unlock { path, hold } });
+        }
     }
 }
 
@@ -78,16 +91,6 @@ impl Core {
     pub(super) fn hold_changed(&self, id: HoldId, status: HoldStatus) {
         if let Some((_, cell)) = self.holds.get(&id) {
             cell.status.send_replace(status);
-        }
-    }
-
-    /// Holds are over for the application. The server may still count them: they are given back.
-    pub(super) fn holds_over(&mut self, ids: Vec<HoldId>, step: &mut Step) {
-        for hold in ids {
-            let Some((path, cell)) = self.holds.remove(&hold) else { continue };
-            cell.end();
-            let write = WriteId(self.next_id());
-            step.follow.push_back(Input::Write { write, change: Write::Unlock { path, hold } });
         }
     }
 }

@@ -22,7 +22,7 @@ use leasehold_protocol::{
     path::Path,
     transaction::{Compare, Operation, Relation, Transaction},
 };
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::RecipeError;
@@ -62,6 +62,8 @@ impl Gathering {
         if !(1..=self.most).contains(&self.count) {
             return Err(RecipeError::Count { path: self.path.clone(), got: self.count, most: self.most });
         }
+        // A place that was given up before would be counted, perhaps as somebody else.
+        self.client.until_withdrawn(&self.path).await?;
         let name = format!("{:016x}", rand::random::<u64>());
         let node = self.path.child(&name)?;
         let options = LockOptions { mode: HoldMode::Shared, wait: Wait::No, ..LockOptions::default() };
@@ -163,11 +165,20 @@ impl Place {
         }
     }
 
+    fn remove(&self) -> oneshot::Receiver<WriteResult> {
+        self.client.driver().give_back(&self.gathering(), removal(&self.node))
+    }
+
+    /// Where it is a place.
+    fn gathering(&self) -> Path {
+        self.node.parent().unwrap_or_else(Path::root)
+    }
+
     /// Gives it back, and waits for the server to know.
     pub(super) async fn leave(mut self) -> Result<(), LockError> {
         let Some(hold) = self.hold.take() else { return Ok(()) };
         let after = self.client.driver().options.timeout;
-        let removed = self.client.driver().give_back(removal(&self.node));
+        let removed = self.remove();
         let released = hold.release().await;
         match tokio::time::timeout(after, removed).await {
             Ok(removed) => removed_or(removed.ok())?,
@@ -196,14 +207,16 @@ impl Drop for Place {
         let Some(mut hold) = self.hold.take() else { return };
         let released = hold.give_back();
         if self.is_put {
-            drop(self.client.driver().give_back(removal(&self.node)));
+            drop(self.remove());
             return;
         }
-        let (client, removal) = (self.client.clone(), removal(&self.node));
+        let (client, at, removal) = (self.client.clone(), self.gathering(), removal(&self.node));
+        let withdrawal = client.driver().withdrawals.begin(&at);
         self.runtime.spawn(async move {
             // If the session is over, so is the node.
             let _ = released.await;
-            let _ = client.driver().give_back(removal).await;
+            let _ = client.driver().give_back(&at, removal).await;
+            drop(withdrawal);
         });
     }
 }

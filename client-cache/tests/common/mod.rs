@@ -89,6 +89,8 @@ struct Shared {
     wound: Notify,
     /// Answers to reads wait while this is set.
     holds_reads: watch::Sender<bool>,
+    /// Writes wait, before anything is done, while this is set.
+    holds_writes: watch::Sender<bool>,
 }
 
 /// A leader, and the address that it listens on.
@@ -118,7 +120,8 @@ impl Server {
             callbacks: BTreeMap::new(),
             asked: BTreeMap::new(),
         };
-        let shared = Shared { rules: Mutex::new(rules), wound: Notify::new(), holds_reads: watch::Sender::new(false) };
+        let (holds_reads, holds_writes) = (watch::Sender::new(false), watch::Sender::new(false));
+        let shared = Shared { rules: Mutex::new(rules), wound: Notify::new(), holds_reads, holds_writes };
         let mut server = Self { shared: Arc::new(shared), listener, address, tasks: JoinSet::new() };
         server.lead();
         server
@@ -180,6 +183,11 @@ impl Server {
     /// Answers to reads wait from now on, or go on.
     pub fn hold_reads(&self, holds: bool) {
         self.shared.holds_reads.send_replace(holds);
+    }
+
+    /// Writes wait on their way from now on, or go on: in any order.
+    pub fn hold_writes(&self, holds: bool) {
+        self.shared.holds_writes.send_replace(holds);
     }
 
     pub fn address(&self) -> &str {
@@ -290,9 +298,12 @@ impl Shared {
 
     async fn answer(self: Arc<Self>, request: Request, callback: CallbackClient) -> Response {
         let is_read = matches!(request.body, Body::Read { .. });
+        *self.rules.lock().asked.entry(kind(&request.body)).or_default() += 1;
+        if let Body::Write { .. } = request.body {
+            let _ = self.holds_writes.subscribe().wait_for(|holds| !holds).await;
+        }
         let answer = {
             let mut rules = self.rules.lock();
-            *rules.asked.entry(kind(&request.body)).or_default() += 1;
             if let Body::Inspect(Inspect::Cluster) = request.body {
                 return rules.cluster();
             }

@@ -12,7 +12,7 @@ use crate::{
 };
 
 const HOLDS: usize = 1000;
-const TERM: Duration = Duration::from_secs(2);
+const TERM: Duration = Duration::from_secs(5);
 
 async fn lock_all(client: &Client, wait: Wait) -> Vec<Hold> {
     let lock = async |number| client.lock(&path(&format!("/many/{number}")), exclusive(wait)).await.unwrap();

@@ -18,7 +18,7 @@ use crate::common::{Server, path, within};
 const TERM: Duration = Duration::from_secs(10);
 
 /// Waits until a node has so many children.
-async fn until_children(client: &Client, at: &str, count: usize) {
+pub async fn until_children(client: &Client, at: &str, count: usize) {
     let mut looks = tokio::time::interval(Duration::from_millis(1));
     within(async {
         while client.children(&path(at)).await.unwrap().map_or(0, |children| children.names.len()) != count {
