@@ -220,9 +220,12 @@ impl Holder {
             return false;
         }
         let is_held = matches!(status, HoldStatus::Held { .. });
-        let is_late = is_held && !is_live && !self.planted(Bug::HoldWithoutClock);
+        if is_held && !is_live && !self.planted(Bug::HoldWithoutClock) {
+            // Not by this clock. If the lease is renewed it is told again; if the lease is over so is the hold.
+            return false;
+        }
         let Some(own) = self.holding.holds.get_mut(&id) else { return false };
-        if status == HoldStatus::Over || is_late {
+        if status == HoldStatus::Over {
             self.forget_hold(id);
             self.effects.push(Effect::HoldsOver { holds: vec![id] });
         } else {

@@ -267,10 +267,10 @@ impl Volumes {
     pub(super) fn are_due(&mut self, now: Instant) -> bool {
         let mut due = false;
         for volume in self.map.values_mut() {
-            let wanted = volume.wants_renewal();
+            let (wanted, is_bound) = (volume.wants_renewal(), volume.is_bound());
             let Some(lease) = &mut volume.lease else { continue };
             // One that has ended here may go on there, and the application was told that it is in jeopardy.
-            let is_over = now >= lease.until && !lease.pace.is_wanted;
+            let is_over = now >= lease.until && !is_bound && !lease.pace.is_wanted;
             if now < lease.pace.due || is_over {
                 continue;
             }
@@ -283,15 +283,16 @@ impl Volumes {
         due
     }
 
-    /// Notes the leases whose time has passed since it was last asked. True if one of them was in use, and not for want of
-    /// asking: a renewal went unanswered, or there was nobody to ask.
+    /// Notes the leases whose time has passed since it was last asked. True if something went with one of them, or if one was in use, and not for
+    /// want of asking: a renewal went unanswered, or there was nobody to ask.
     pub(super) fn note_lapsed(&mut self, has_leader: bool, now: Instant) -> bool {
         let mut endangered = false;
         for volume in self.map.values_mut() {
+            let is_bound = volume.is_bound();
             let Some(lease) = &mut volume.lease else { continue };
             if now >= lease.until && !lease.has_lapsed {
                 lease.has_lapsed = true;
-                endangered |= lease.pace.is_wanted || (volume.is_used && !has_leader);
+                endangered |= is_bound || lease.pace.is_wanted || (volume.is_used && !has_leader);
             }
         }
         endangered
@@ -299,13 +300,16 @@ impl Volumes {
 
     /// When something is to be done about a lease.
     pub(super) fn next_deadline(&self, has_leader: bool) -> Option<Instant> {
-        let deadline = |lease: &Lease| match (has_leader, lease.has_lapsed) {
-            (true, false) => Some(lease.pace.due.min(lease.until)),
-            (true, true) => lease.pace.is_wanted.then_some(lease.pace.due),
-            (false, false) => Some(lease.until),
-            (false, true) => None,
+        let deadline = |volume: &Volume| {
+            let lease = volume.lease.as_ref()?;
+            match (has_leader, lease.has_lapsed) {
+                (true, false) => Some(lease.pace.due.min(lease.until)),
+                (true, true) => (lease.pace.is_wanted || volume.is_bound()).then_some(lease.pace.due),
+                (false, false) => Some(lease.until),
+                (false, true) => None,
+            }
         };
-        self.map.values().filter_map(|volume| volume.lease.as_ref()).filter_map(deadline).min()
+        self.map.values().filter_map(deadline).min()
     }
 
     /// Whether a lease that is in use has ended on this clock and is still to be renewed.

@@ -103,12 +103,13 @@ fn a_hold_is_certain_for_as_long_as_its_lease_on_this_clock() {
 }
 
 #[test]
-fn one_that_waits_outlives_its_lease_on_this_clock_and_is_over_if_it_is_granted_then() {
+fn one_that_waits_outlives_its_lease_on_this_clock_and_is_not_held_if_it_is_granted_then() {
     let (mut client, ticket) = waiting();
     client.now = at(110);
     assert!(!client.timeout(&[]).contains(&over()), "the lease may be renewed yet");
     let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, false))]));
-    assert!(effects.contains(&over()), "nobody knows whether it is still held: {effects:?}");
+    assert_eq!(effects, [], "nobody knows whether it is still held");
+    assert_eq!(client.certain(), Duration::ZERO);
 }
 
 #[test]
@@ -307,4 +308,72 @@ fn what_is_handed_over_is_not_held_from_that_moment_and_is_again_only_if_that_is
     client.write(6, hand_over());
     client.step(Input::GiveUpWrite(WriteId(6)));
     assert_eq!(client.certain(), Duration::ZERO, "nobody knows");
+}
+
+/// What a step tells of the connection.
+fn told(effects: &[Effect]) -> Vec<&Connection> {
+    let states = effects.iter().filter_map(|effect| match effect {
+        Effect::Connection(state) => Some(state),
+        _ => None,
+    });
+    states.collect()
+}
+
+/// A client that waits for a hold, and has stood still past its term with no renewal under way: what it sends then to renew, and to be told.
+fn stood_still() -> (Client, Ticket, Ticket) {
+    let (mut client, _) = waiting();
+    client.now = at(150);
+    let effects = client.timeout(&[]);
+    assert_eq!(told(&effects), [&Connection::Jeopardy]);
+    let (alive, renew) = keep_alive(&effects).expect("it asks whether it still has its place");
+    assert_eq!(renew, [root(1)]);
+    let asked = sent(&effects).into_iter().find(|(_, body)| *body == awaits(HoldStatus::Waiting));
+    (client, alive, asked.expect("it asks on").0)
+}
+
+#[test]
+fn a_client_that_stood_still_past_its_term_keeps_its_place_in_the_line_if_the_servers_have_kept_it() {
+    let (mut client, alive, asked) = stood_still();
+    let effects = client.renew(alive, promise("/", 1));
+    assert_eq!(told(&effects), [&Connection::Connected { session: SESSION }]);
+    assert!(!effects.contains(&over()));
+    let effects = client.answer(asked, Answer::Holds(vec![(HOLD, held(9, false))]));
+    assert!(effects.contains(&Effect::HoldChanged { hold: HOLD, status: held(9, false) }), "{effects:?}");
+    assert_eq!(client.certain(), TERM);
+}
+
+#[test]
+fn what_was_granted_while_a_client_stood_still_is_held_when_its_lease_is_certain_again() {
+    let (mut client, alive, asked) = stood_still();
+    let granted = || Answer::Holds(vec![(HOLD, held(9, false))]);
+    assert_eq!(client.answer(asked, granted()), [], "not by this clock");
+    client.renew(alive, promise("/", 1));
+    client.now = client.holder.next_deadline().expect("it asks again");
+    let effects = client.timeout(&[]);
+    let (asked, request) = client.only(&effects);
+    assert_eq!(request.body, awaits(HoldStatus::Waiting));
+    let effects = client.answer(asked, granted());
+    assert!(effects.contains(&Effect::HoldChanged { hold: HOLD, status: held(9, false) }), "{effects:?}");
+    assert!(client.certain() > Duration::ZERO);
+}
+
+#[test]
+fn a_client_that_stood_still_past_its_term_is_told_if_the_servers_have_not_kept_its_place() {
+    let (mut client, alive, _) = stood_still();
+    let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(1) }];
+    let effects = client.respond(alive, Response { epoch: EPOCH, promises: vec![], lapses, result: Ok(Answer::Noted) });
+    assert!(effects.contains(&over()));
+    assert_eq!(told(&effects), [&Connection::Connected { session: SESSION }]);
+}
+
+#[test]
+fn a_client_that_stands_still_where_no_leader_is_has_its_place_asked_for_by_the_next() {
+    let (mut client, _) = waiting();
+    client.step(Input::Disconnected);
+    client.now = client.holder.next_deadline().expect("its end is noted");
+    assert_eq!((client.now, told(&client.timeout(&[]))), (at(110), vec![&Connection::Jeopardy]));
+    client.now = at(120);
+    let effects = client.step(Input::Connected);
+    let (_, request) = client.only(&effects);
+    assert_eq!((request.body, request.header.renew), (Body::Register, vec![root(1)]));
 }

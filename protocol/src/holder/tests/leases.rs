@@ -3,15 +3,6 @@
 use super::*;
 use crate::message::{Covering, HELD_PIECE_OBJECTS_MAX, HeldPiece, Lapse, LastValid};
 
-fn keep_alive(effects: &[Effect]) -> Option<(Ticket, Vec<Renew>)> {
-    let found = requests(effects).into_iter().find(|(_, request)| request.body == Body::KeepAlive);
-    found.map(|(ticket, request)| (ticket, request.header.renew))
-}
-
-fn root(incarnation: u64) -> Renew {
-    Renew { volume: Path::root(), incarnation: Incarnation(incarnation) }
-}
-
 #[test]
 fn a_term_counts_from_the_sending_and_is_counted_short() {
     let mut client = Client::with(|config| config.drift = DriftAllowance::from_ppm(10_000).expect("valid")).connect();

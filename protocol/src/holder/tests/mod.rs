@@ -115,6 +115,15 @@ fn sent(effects: &[Effect]) -> Vec<(Ticket, Body)> {
     requests(effects).into_iter().map(|(ticket, request)| (ticket, request.body)).collect()
 }
 
+fn keep_alive(effects: &[Effect]) -> Option<(Ticket, Vec<Renew>)> {
+    let found = requests(effects).into_iter().find(|(_, request)| request.body == Body::KeepAlive);
+    found.map(|(ticket, request)| (ticket, request.header.renew))
+}
+
+fn root(incarnation: u64) -> Renew {
+    Renew { volume: Path::root(), incarnation: Incarnation(incarnation) }
+}
+
 fn requests(effects: &[Effect]) -> Vec<(Ticket, Request)> {
     let send = |effect: &Effect| match effect {
         Effect::Send { ticket, request } => Some((*ticket, request.clone())),
