@@ -52,17 +52,16 @@ fn happen(nodes: &mut BTreeMap<Path, Data>, event: &Event) {
 #[derive(Debug, Default)]
 struct Pages {
     nodes: BTreeMap<Path, Data>,
-    /// The last path of each page but the last, and the revision of the page.
+    /// Up to which path each page but the last is complete, and the revision of the page.
     ends: Vec<(Option<Path>, Revision)>,
 }
 
 impl Pages {
     /// Takes a page. Returns after which path the next begins, if there is one.
     fn add(&mut self, page: Listed) -> Option<Path> {
-        let last = page.nodes.last().map(|(path, _)| path.clone()).filter(|_| page.has_more);
         self.nodes.extend(page.nodes);
-        self.ends.push((last.clone(), page.revision));
-        last
+        self.ends.push((page.through.clone(), page.revision));
+        page.through
     }
 
     fn first(&self) -> Revision {
@@ -158,9 +157,9 @@ mod tests {
         Data { value: Default::default(), stat }
     }
 
-    fn page(nodes: &[(&str, u64)], revision: u64, has_more: bool) -> Listed {
+    fn page(nodes: &[(&str, u64)], revision: u64, through: Option<&str>) -> Listed {
         let nodes = nodes.iter().map(|(at, revision)| (path(at), data(*revision))).collect();
-        Listed { nodes, revision: Revision(revision), has_more }
+        Listed { nodes, revision: Revision(revision), through: through.map(path) }
     }
 
     fn change(revision: u64, events: &[(&str, bool)]) -> Change {
@@ -174,8 +173,8 @@ mod tests {
     fn a_node_is_changed_only_by_what_happened_after_it_was_listed() {
         let mut pages = Pages::default();
         // Change 11 made /b and removed /y, 12 made /x and /bb, 13 removed /a.
-        assert_eq!(pages.add(page(&[("/a", 1), ("/c", 2)], 10, true)), Some(path("/c")));
-        assert_eq!(pages.add(page(&[("/x", 12), ("/z", 3)], 12, false)), None);
+        assert_eq!(pages.add(page(&[("/a", 1), ("/c", 2)], 10, Some("/d"))), Some(path("/d")));
+        assert_eq!(pages.add(page(&[("/x", 12), ("/z", 3)], 12, None)), None);
         assert_eq!((pages.first(), pages.last()), (Revision(10), Revision(12)));
         for change in [
             change(11, &[("/b", true), ("/y", false)]),

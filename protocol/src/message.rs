@@ -386,8 +386,8 @@ pub struct Listed {
     pub nodes: Vec<(Path, Data)>,
     /// What had been applied: the page is all that was there then, in its part of the subtree.
     pub revision: Revision,
-    /// Whether more nodes follow; the next page begins after the last node of this one.
-    pub has_more: bool,
+    /// Up to which path, in the order of paths, it is complete: the next page begins after it. None: to the end.
+    pub through: Option<Path>,
 }
 
 /// More time on a key lease.

@@ -161,7 +161,7 @@ impl Lessor {
                 return self.park(first, read, turn);
             }
             page.nodes.truncate(free);
-            page.has_more = true;
+            page.through = page.nodes.last().map(|(path, _)| path.clone());
         }
         self.reply(&read.asker, Ok(Answer::Listed(page)), turn);
     }

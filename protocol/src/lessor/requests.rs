@@ -310,18 +310,26 @@ impl Lessor {
 /// A page of the nodes at and below a path: as many as fit, and one at least if there is one.
 fn list(path: &Path, after: Option<&Path>, nodes_max: u32, state: &State) -> Listed {
     let most = nodes_max.clamp(1, LIST_NODES_MAX) as usize;
-    let mut page = Listed { nodes: Vec::new(), revision: state.revision(), has_more: false };
-    let mut bytes = 0;
-    for (path, node) in state.nodes_in(path, after) {
-        bytes += path.as_str().len() + node.value.len() + NODE_BYTES;
-        if page.nodes.len() == most || (bytes > LIST_BYTES_MAX && !page.nodes.is_empty()) {
-            page.has_more = true;
+    let mut page = Listed { nodes: Vec::new(), revision: state.revision(), through: None };
+    let (mut bytes, mut through): (usize, Option<&Path>) = (0, None);
+    // Those that are gone and not buried yet take time too.
+    for (looked_at, (path, node)) in state.places_in(path, after).enumerate() {
+        bytes += node.map_or(0, |node| path.as_str().len() + node.value.len() + NODE_BYTES);
+        let is_full = page.nodes.len() == most || (bytes > LIST_BYTES_MAX && !page.nodes.is_empty());
+        if is_full || looked_at == LIST_LOOKED_AT_MAX {
+            page.through = through.cloned();
             break;
         }
-        page.nodes.push((path.clone(), Data { value: node.value.clone(), stat: node.stat() }));
+        if let Some(node) = node {
+            page.nodes.push((path.clone(), Data { value: node.value.clone(), stat: node.stat() }));
+        }
+        through = Some(path);
     }
     page
 }
+
+/// The most paths that one page looks at: others wait meanwhile.
+pub(super) const LIST_LOOKED_AT_MAX: usize = 4 * LIST_NODES_MAX as usize;
 
 /// About what a node takes in a list beside its path and value.
 const NODE_BYTES: usize = 64;

@@ -250,9 +250,8 @@ impl World {
         let in_order = if page.revision < mirror.last() { Err("a later page is older".to_owned()) } else { Ok(()) };
         self.demand(held.and(in_order).map_err(|what| format!("client {place}: {what}")));
         mirror.nodes.extend(page.nodes.iter().cloned());
-        let last = page.nodes.last().map(|(path, _)| path.clone()).filter(|_| page.has_more);
-        mirror.pages.push((last, page.revision));
-        if page.has_more {
+        mirror.pages.push((page.through.clone(), page.revision));
+        if page.through.is_some() {
             self.list_page(place, mirror);
         } else if self.clients[place].is_open && !self.is_healing {
             self.tally.add("mirrors");

@@ -215,7 +215,7 @@ fn reads_that_wait_for_write_leases_are_bounded_by_themselves() {
 
 fn listed(effects: &[Effect]) -> (Vec<String>, bool) {
     let Answer::Listed(page) = answer(effects) else { panic!("a page: {effects:?}") };
-    (page.nodes.iter().map(|(at, data)| format!("{at} {:?}", data.value)).collect(), page.has_more)
+    (page.nodes.iter().map(|(at, data)| format!("{at} {:?}", data.value)).collect(), page.through.is_some())
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_page_waits_for_the_first_node_only_and_is_answered_before_anybody_can_keep_
     });
     let pages: Vec<_> = pages.collect();
     let [page] = &pages[..] else { panic!("one page: {effects:?}") };
-    assert_eq!((page.nodes.len(), &page.nodes[0].0, page.has_more), (1, &path("/a"), true));
+    assert_eq!((page.nodes.len(), &page.nodes[0].0, &page.through), (1, &path("/a"), &Some(path("/a"))));
     assert_eq!(world.state.cached_by(&path("/b")).map(|(_, hold)| hold.session), Some(other));
 }
 

@@ -10,7 +10,7 @@ use crate::{
     object::Owner,
 };
 
-const KEY: LeaseId = LeaseId(9);
+pub(super) const KEY: LeaseId = LeaseId(9);
 const TTL: Duration = Duration::from_secs(4);
 
 impl World {
@@ -40,7 +40,7 @@ impl World {
         session
     }
 
-    fn attaches(&mut self, session: SessionId, node: &str, attach: Attach) {
+    pub(super) fn attaches(&mut self, session: SessionId, node: &str, attach: Attach) {
         let put = Write::Put { path: path(node), value: Bytes::new(), condition: Condition::Any, attach };
         self.write(session, put);
         answer(&self.commit());
@@ -135,7 +135,7 @@ fn the_next_leader_says_what_it_does_not_know() {
 }
 
 /// A world in which a session has nothing to give up, and a key lease.
-fn with_a_lease() -> (World, SessionId) {
+pub(super) fn with_a_lease() -> (World, SessionId) {
     let mut world = World::new();
     let session = world.session();
     world.write(session, Write::GrantLease { id: Some(KEY), ttl: TTL });

@@ -1,8 +1,13 @@
 //! Watches: who is told what, and when.
 
-use super::*;
+use super::{
+    services::{KEY, with_a_lease},
+    *,
+};
 use crate::{
     change::{Changes, Watched},
+    command::Attach,
+    lessor::requests::LIST_LOOKED_AT_MAX,
     message::{CHANGES_BYTES_MAX, LIST_NODES_MAX, Listed},
 };
 
@@ -243,13 +248,14 @@ fn more_watches_than_a_session_may_have_are_refused_with_the_numbers() {
     assert_eq!(world.request(other, watch(node("/a"), 0)), [], "others may");
 }
 
-fn list(world: &mut World, top: &str, after: Option<&str>, nodes_max: u32) -> (Vec<String>, u64, bool) {
+/// The nodes of a page, its revision, and up to where it is complete.
+fn list(world: &mut World, top: &str, after: Option<&str>, nodes_max: u32) -> (Vec<String>, u64, Option<Path>) {
     let body = Body::List { path: path(top), after: after.map(path), nodes_max };
     let effects = world.request(SessionId(0), body);
     let [Effect::Prove { round }] = effects[..] else { panic!("a list is proven like a read: {effects:?}") };
     let answer = answer(&world.step(Input::Proven { round }));
-    let Answer::Listed(Listed { nodes, revision, has_more }) = answer else { panic!("listed: {answer:?}") };
-    (nodes.into_iter().map(|(path, _)| path.to_string()).collect(), revision.0, has_more)
+    let Answer::Listed(Listed { nodes, revision, through }) = answer else { panic!("listed: {answer:?}") };
+    (nodes.into_iter().map(|(path, _)| path.to_string()).collect(), revision.0, through)
 }
 
 #[test]
@@ -260,17 +266,35 @@ fn a_list_comes_in_pages_each_at_one_revision() {
         world.put_and_tell(writer, text);
     }
     let owned = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
-    assert_eq!(list(&mut world, "/a", None, 2), (owned(&["/a", "/a/x"]), 4, true));
+    assert_eq!(list(&mut world, "/a", None, 2), (owned(&["/a", "/a/x"]), 4, Some(path("/a/x"))));
     world.put_and_tell(writer, "/a/z");
-    assert_eq!(list(&mut world, "/a", Some("/a/x"), 2), (owned(&["/a/y", "/a/z"]), 5, false));
-    assert_eq!(list(&mut world, "/a", Some("/a"), 9), (owned(&["/a/x", "/a/y", "/a/z"]), 5, false));
+    assert_eq!(list(&mut world, "/a", Some("/a/x"), 2), (owned(&["/a/y", "/a/z"]), 5, None));
+    assert_eq!(list(&mut world, "/a", Some("/a"), 9), (owned(&["/a/x", "/a/y", "/a/z"]), 5, None));
     assert_eq!(list(&mut world, "/", None, u32::MAX).0.len(), 7);
-    assert_eq!(list(&mut world, "/", Some("/a0"), LIST_NODES_MAX), (vec![], 5, false));
-    assert_eq!(list(&mut world, "/none", None, 1), (vec![], 5, false));
+    assert_eq!(list(&mut world, "/", Some("/a0"), LIST_NODES_MAX), (vec![], 5, None));
+    assert_eq!(list(&mut world, "/none", None, 1), (vec![], 5, None));
     for elsewhere in ["/a0/x", "/z", "/"] {
         let (found, ..) = list(&mut world, "/a", Some(elsewhere), 9);
         assert_eq!(found.len(), if elsewhere == "/" { 4 } else { 0 }, "after {elsewhere}, where the top may be too");
     }
-    let (first, _, has_more) = list(&mut world, "/", None, 0);
-    assert_eq!((first, has_more), (owned(&["/"]), true), "one at least");
+    let (first, _, through) = list(&mut world, "/", None, 0);
+    assert_eq!((first, through), (owned(&["/"]), Some(path("/"))), "one at least");
+}
+
+#[test]
+fn a_page_looks_at_so_many_paths_at_most_and_those_count_that_are_gone_and_not_buried_yet() {
+    let (mut world, session) = with_a_lease();
+    let name = |number: usize| format!("/s/{number:05}");
+    (0..LIST_LOOKED_AT_MAX / 8 * 9).for_each(|number| world.attaches(session, &name(number), Attach::Lease(KEY)));
+    world.put_and_tell(session, "/s/last");
+    world.write(session, Write::RevokeLease { id: KEY });
+    answer(&world.commit());
+    let places = world.state.places_in(&path("/s"), None).count();
+    assert!(places > LIST_LOOKED_AT_MAX, "nearly all are there yet to be buried: {places}");
+    let (top, _, through) = list(&mut world, "/s", None, u32::MAX);
+    let through = through.expect("more follows");
+    assert_eq!(top, ["/s"]);
+    assert!(world.state.node(&through).is_none(), "it ends where nothing is: {through}");
+    assert_eq!(list(&mut world, "/s", Some(through.as_str()), u32::MAX).0, ["/s/last"]);
+    assert_eq!(list(&mut world, "/s", Some("/s/last"), u32::MAX).2, None);
 }

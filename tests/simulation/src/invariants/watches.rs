@@ -118,11 +118,10 @@ impl Happened {
         if page.revision < acknowledged || page.revision > self.revision() {
             return Err(format!("a list at {}: expected {acknowledged} to {}", page.revision, self.revision()));
         }
-        let last = page.nodes.last().map(|(path, _)| path).filter(|_| page.has_more);
         let mut expected = self.at(page.revision);
         expected.retain(|path, _| {
             let is_after = after.is_none_or(|after| path > after);
-            top.contains(path) && is_after && last.is_none_or(|last| path <= last)
+            top.contains(path) && is_after && page.through.as_ref().is_none_or(|through| path <= through)
         });
         if !page.nodes.iter().map(|(path, data)| (path, data)).eq(&expected) {
             return Err(format!("a list of {top} after {after:?} is {page:?}: expected {expected:?}"));
