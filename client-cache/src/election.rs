@@ -181,13 +181,7 @@ impl Leadership {
 
     /// Removes what this leader has said, unless the next has said something since. If nobody hears of it, that comes in its place.
     async fn withdraw(&self) {
-        if let Ok(Some(leader)) = self.client.leader(&self.path).await
-            && leader.token == self.token
-        {
-            let (condition, timeout) = (Condition::Revision(leader.revision), self.timeout);
-            let options = DeleteOptions { condition, timeout, ..DeleteOptions::default() };
-            let _ = self.client.delete(&self.path, options).await;
-        }
+        withdraw(&self.client, &self.path, self.token, self.timeout).await;
     }
 
     /// Leads no more: removes the node and lets the next in line be elected. Dropping it does so too, and waits for nothing.
@@ -204,17 +198,36 @@ impl Leadership {
 
 impl Drop for Leadership {
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take().filter(|_| !self.over.is_cancelled()) {
+        if let Some(hold) = self.hold.take() {
+            let withdrawal = self.client.driver().withdrawals.begin(&self.path);
             let given_back = give_back(self.client.clone(), hold, self.token, self.timeout);
             // If nobody hears of it, all of it ends with the lease.
-            self.runtime.spawn(async { drop(given_back.await) });
+            self.runtime.spawn(async {
+                drop(given_back.await);
+                drop(withdrawal);
+            });
         }
     }
 }
 
-/// The node goes first: else the next leader's could be found there.
+async fn withdraw(client: &Client, path: &Path, token: Token, timeout: Option<Duration>) {
+    if let Ok(Some(leader)) = client.leader(path).await
+        && leader.token == token
+    {
+        let options =
+            DeleteOptions { condition: Condition::Revision(leader.revision), timeout, ..DeleteOptions::default() };
+        let _ = client.delete(path, options).await;
+    }
+}
+
+/// The node goes first: else the next leader's could be found there. Of one that is over the hold has been given back; the node may still be
+/// there, if the lease that it goes with lives on.
 async fn give_back(client: Client, hold: Hold, token: Token, timeout: Option<Duration>) -> Result<(), LockError> {
     let path = hold.path().clone();
+    if hold.over().is_cancelled() {
+        withdraw(&client, &path, token, timeout).await;
+        return Err(LockError::Lost { path });
+    }
     let transaction = Transaction::new()
         .when(Compare::held(path.clone(), token))
         .when(Compare::exists(path.clone()))

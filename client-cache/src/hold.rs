@@ -175,21 +175,20 @@ impl Hold {
     /// # Errors
     ///
     /// [`LockError`]; refused if another holder waits for the same already: one of the two has to give its hold back. After an error it is held
-    /// as before, unless it is over.
+    /// as before, unless it is over. If the future is dropped it is shared again, unless that was before the servers had answered.
     pub async fn upgrade(&mut self, wait: Wait) -> Result<Token, LockError> {
         let asked = Instant::now();
         self.convert(HoldMode::Exclusive, wait != Wait::No).await?;
         let is_exclusive = |status: &HoldStatus| {
             matches!(status, HoldStatus::Held { mode: HoldMode::Exclusive, .. } | HoldStatus::Over)
         };
-        let path = self.path.clone();
-        match granted(&mut self.status, &path, wait, asked, is_exclusive).await {
-            Err(error @ LockError::NotGranted { .. }) => {
-                self.convert(HoldMode::Shared, true).await?;
-                Err(error)
-            }
-            result => result,
+        let waiting = Upgrading { client: self.client.clone(), path: self.path.clone(), id: self.id, is_done: false };
+        let result = granted(&mut self.status, &self.path, wait, asked, is_exclusive).await;
+        waiting.done();
+        if let Err(LockError::NotGranted { .. }) = result {
+            self.convert(HoldMode::Shared, true).await?;
         }
+        result
     }
 
     /// Makes an exclusive hold shared: those who wait to share the node get it. It is not exclusive any more from the call on.
@@ -287,6 +286,30 @@ impl Drop for Hold {
     }
 }
 
+/// A shared hold that waits to be exclusive. If this is dropped before it is done, nobody wants that any more.
+struct Upgrading {
+    client: Client,
+    path: Path,
+    id: HoldId,
+    is_done: bool,
+}
+
+impl Upgrading {
+    fn done(mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for Upgrading {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let (path, hold) = (self.path.clone(), self.id);
+            let change = Write::Convert { path, hold, mode: HoldMode::Shared, wait: true };
+            drop(self.client.driver().give_back(&self.path, change));
+        }
+    }
+}
+
 /// Waits for a grant of what was asked for then.
 async fn granted(
     status: &mut watch::Receiver<HoldStatus>,
@@ -298,7 +321,7 @@ async fn granted(
     let found = async { status.wait_for(|status| is_granted(status)).await.map_or(HoldStatus::Over, |status| *status) };
     let found = match wait {
         Wait::Forever => found.await,
-        Wait::For(after) => match tokio::time::timeout_at(asked + after, found).await {
+        Wait::For(after) => match tokio::time::timeout(after.saturating_sub(asked.elapsed()), found).await {
             Ok(found) => found,
             Err(_) => return Err(LockError::NotGranted { path: path.clone(), after }),
         },
@@ -315,7 +338,8 @@ impl Client {
     /// Takes a hold on a node: a lock. The node need not exist, and nothing is written.
     ///
     /// Dropping the future withdraws the request. One client can hold a node several times if the modes go together; it waits for
-    /// itself otherwise. What it has given up on the node, by dropping a hold or a request, is gone before it asks again.
+    /// itself otherwise. If it does not want to wait ([`Wait::No`]) it asks when what it has given up on the node before, by dropping a hold or a
+    /// request, is gone.
     ///
     /// # Errors
     ///
@@ -328,7 +352,9 @@ impl Client {
         // What is asked for is taken back if nobody wants it when it comes: the request itself is never given up, else the node might stay
         // held by a hold that nobody knows.
         let taken = async {
-            self.driver().withdrawals.gone(path).await;
+            if wait == Wait::No {
+                self.driver().withdrawals.gone(path).await;
+            }
             Asking::new(self.clone(), path.clone(), change).answered().await
         };
         let asked = Instant::now();
@@ -419,8 +445,10 @@ async fn take(
         Ok(Err(error)) => Err(LockError::Write(crate::write::ended(error))),
         Err(_) => Err(LockError::Write(WriteError::SessionEnded)),
     };
-    // Dropped with the message if nobody wants it, which gives it back.
-    let _ = asked.send(taken);
+    if let Err(Ok(mut hold)) = asked.send(taken) {
+        // Nobody wants it. If the session is over so is the hold.
+        let _ = hold.give_back().await;
+    }
     drop(withdrawal);
 }
 

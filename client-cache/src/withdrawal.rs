@@ -3,10 +3,10 @@
 //!
 //! Dropping waits for nothing, so what is given up leaves the servers later, and requests overtake each other on the way. Whoever asked for the
 //! same node again before that would find it taken by this client's own ghost: a lock that was dropped could not be tried for again. So
-//! whoever asks waits until all that was given up there before is gone.
+//! whoever would not wait for it in a line waits here until what was given up there before is gone.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     sync::Arc,
 };
 
@@ -14,28 +14,39 @@ use leasehold_protocol::path::Path;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// The nodes where something is being withdrawn, how many times, and who tells when all of it is gone.
+/// All that is being withdrawn.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Withdrawals(Arc<Mutex<HashMap<Path, (usize, CancellationToken)>>>);
+pub(crate) struct Withdrawals(Arc<Mutex<UnderWay>>);
+
+#[derive(Debug, Default)]
+struct UnderWay {
+    /// By number, with what is cancelled when it is gone.
+    at: HashMap<Path, BTreeMap<u64, CancellationToken>>,
+    last: u64,
+}
 
 /// Something that is being withdrawn until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Withdrawal {
     all: Withdrawals,
     path: Path,
+    number: u64,
 }
 
 impl Withdrawals {
     /// Something at the node is not wanted any more from now on.
     pub(crate) fn begin(&self, path: &Path) -> Withdrawal {
-        self.0.lock().entry(path.clone()).or_default().0 += 1;
-        Withdrawal { all: self.clone(), path: path.clone() }
+        let mut under_way = self.0.lock();
+        under_way.last += 1;
+        let number = under_way.last;
+        under_way.at.entry(path.clone()).or_default().insert(number, CancellationToken::new());
+        Withdrawal { all: self.clone(), path: path.clone(), number }
     }
 
-    /// Waits until nothing is being withdrawn at the node.
+    /// Waits until all is gone that is being withdrawn at the node now. Not for what is given up later, by others who use this client.
     pub(crate) async fn gone(&self, path: &Path) {
-        let gone = || self.0.lock().get(path).map(|(_, gone)| gone.clone());
-        while let Some(gone) = gone() {
+        let under_way: Vec<_> = self.0.lock().at.get(path).into_iter().flat_map(BTreeMap::values).cloned().collect();
+        for gone in under_way {
             gone.cancelled().await;
         }
     }
@@ -43,10 +54,12 @@ impl Withdrawals {
 
 impl Drop for Withdrawal {
     fn drop(&mut self) {
-        if let Entry::Occupied(mut entry) = self.all.0.lock().entry(self.path.clone()) {
-            entry.get_mut().0 -= 1;
-            if entry.get().0 == 0 {
-                entry.remove().1.cancel();
+        if let Entry::Occupied(mut entry) = self.all.0.lock().at.entry(self.path.clone()) {
+            if let Some(gone) = entry.get_mut().remove(&self.number) {
+                gone.cancel();
+            }
+            if entry.get().is_empty() {
+                entry.remove();
             }
         }
     }
@@ -59,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_asks_waits_until_all_is_gone_at_that_node() {
+    fn whoever_asks_waits_until_all_is_gone_that_was_given_up_there_before() {
         let path = |text: &str| Path::parse(text).expect("valid");
         let withdrawals = Withdrawals::default();
         let is_gone = |text: &str| withdrawals.gone(&path(text)).now_or_never().is_some();
@@ -71,8 +84,12 @@ mod tests {
         let top = path("/a");
         let mut waiting = Box::pin(withdrawals.gone(&top));
         assert!(waiting.as_mut().now_or_never().is_none());
+        let later = withdrawals.begin(&path("/a"));
         drop(second);
-        assert!(waiting.now_or_never().is_some() && is_gone("/a"));
-        assert!(withdrawals.0.lock().is_empty(), "nothing is kept of it");
+        assert!(waiting.now_or_never().is_some(), "it does not wait for what came after it");
+        assert!(!is_gone("/a"));
+        drop(later);
+        assert!(is_gone("/a"));
+        assert!(withdrawals.0.lock().at.is_empty(), "nothing is kept of it");
     }
 }

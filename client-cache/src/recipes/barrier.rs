@@ -79,6 +79,7 @@ impl Barrier {
         if self.0.client.get(&open).await?.is_some() {
             return Ok(());
         }
+        self.0.until_withdrawn().await?;
         let Some(place) = self.0.take_place(Some(&open)).await? else { return Ok(()) };
         place.while_it_lasts(self.0.until_open(&place)).await.map(|_| ())
     }
@@ -97,6 +98,7 @@ impl DoubleBarrier {
             if let Some(entry) = self.0.client.get(&open).await? {
                 self.0.until_all_have_left(entry.stat.create_revision).await?;
             }
+            self.0.until_withdrawn().await?;
             if let Some(place) = self.0.take_place(Some(&open)).await? {
                 let round = place.while_it_lasts(self.0.until_open(&place)).await?;
                 return Ok(Inside { gathering: self.0.clone(), place, round });

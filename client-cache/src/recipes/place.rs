@@ -2,7 +2,8 @@
 //!
 //! It is two things: a node of its own below that node, which shows it to others and whose create revision is its rank; and a hold on
 //! it, which nobody else asks for. The node is put by a transaction that compares the hold, and goes with the session's lease on the
-//! volume. Under that lease the hold lives too: so both end together, and by the hold this client's own clock says when.
+//! volume. Under that lease the hold lives too: so both end together, and by the hold this client's own clock says when. If the lease lives on
+//! when the clock has said so, because the client stood still and the servers have waited, the node is removed.
 //!
 //! # Why nobody is left standing
 //!
@@ -54,6 +55,8 @@ pub(super) struct Place {
     /// The node is known to be there.
     is_put: bool,
     runtime: Handle,
+    /// Cancelled when it is dropped.
+    dropped: CancellationToken,
 }
 
 impl Gathering {
@@ -62,8 +65,6 @@ impl Gathering {
         if !(1..=self.most).contains(&self.count) {
             return Err(RecipeError::Count { path: self.path.clone(), got: self.count, most: self.most });
         }
-        // A place that was given up before would be counted, perhaps as somebody else.
-        self.client.until_withdrawn(&self.path).await?;
         let name = format!("{:016x}", rand::random::<u64>());
         let node = self.path.child(&name)?;
         let options = LockOptions { mode: HoldMode::Shared, wait: Wait::No, ..LockOptions::default() };
@@ -75,6 +76,7 @@ impl Gathering {
             match outcome.failed.map(|failed| failed.place) {
                 None => {
                     place.is_put = true;
+                    place.leave_when_over();
                     return Ok(Some(place));
                 }
                 Some(0) => self.agree().await?,
@@ -82,6 +84,11 @@ impl Gathering {
                 Some(_) => return Ok(None),
             }
         }
+    }
+
+    /// Waits until the places that this client has given up before are gone. They would be counted as if they were somebody else's.
+    pub(super) async fn until_withdrawn(&self) -> Result<(), RecipeError> {
+        Ok(self.client.until_withdrawn(&self.path).await?)
     }
 
     fn transaction(&self, place: &Place, unless: Option<&Path>) -> Transaction {
@@ -119,7 +126,20 @@ impl Gathering {
 impl Place {
     fn new(client: Client, node: Path, hold: Hold) -> Self {
         let over = hold.over();
-        Self { client, hold: Some(hold), node, over, is_put: false, runtime: Handle::current() }
+        let dropped = CancellationToken::new();
+        Self { client, hold: Some(hold), node, over, is_put: false, runtime: Handle::current(), dropped }
+    }
+
+    /// Has the node removed when the place is over, though nobody drops it: the lease that the node goes with may live on.
+    fn leave_when_over(&self) {
+        let (client, at, removal) = (self.client.clone(), self.gathering(), removal(&self.node));
+        let (over, dropped) = (self.over(), self.dropped.clone());
+        self.runtime.spawn(async move {
+            tokio::select! {
+                () = over.cancelled() => drop(client.driver().give_back(&at, removal)),
+                () = dropped.cancelled() => {}
+            }
+        });
     }
 
     pub(super) fn node(&self) -> &Path {
@@ -204,6 +224,7 @@ fn removal(node: &Path) -> Write {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.dropped.cancel();
         let Some(mut hold) = self.hold.take() else { return };
         let released = hold.give_back();
         if self.is_put {

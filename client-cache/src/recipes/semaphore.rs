@@ -74,8 +74,7 @@ impl Semaphore {
     ///
     /// [`RecipeError`].
     pub async fn try_acquire(&self) -> Result<Option<Permit>, RecipeError> {
-        // What this client has given up is not in its own way.
-        self.0.client.until_withdrawn(&self.0.path).await?;
+        self.0.until_withdrawn().await?;
         // As a rule this is read from memory, and nobody is disturbed.
         let children = self.0.client.children(&self.0.path).await?;
         if children.is_some_and(|children| children.names.len() >= self.0.count as usize) {

@@ -89,8 +89,8 @@ struct Shared {
     wound: Notify,
     /// Answers to reads wait while this is set.
     holds_reads: watch::Sender<bool>,
-    /// Writes wait, before anything is done, while this is set.
-    holds_writes: watch::Sender<bool>,
+    /// Such writes wait, before anything is done.
+    holds_writes: watch::Sender<fn(&Write) -> bool>,
 }
 
 /// A leader, and the address that it listens on.
@@ -109,10 +109,22 @@ impl Server {
 
     /// The same, with a history that keeps so many changes.
     pub async fn start_with_history(term: Duration, changes: usize) -> Self {
+        Self::start_with(settings(term), changes).await
+    }
+
+    /// The same, where leases live on for so long after they have ended by their holders' clocks.
+    pub async fn start_with_margin(term: Duration, margin: Duration) -> Self {
+        let object_term = Duration::from_secs(3600);
+        let settings =
+            VolumeSettings::new(term, object_term, margin, Tracking::Objects, DriftAllowance::DEFAULT).unwrap();
+        Self::start_with(settings, State::HISTORY_MAX).await
+    }
+
+    async fn start_with(settings: VolumeSettings, changes: usize) -> Self {
         let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
         let address = listener.local_addr().unwrap().to_string();
         let rules = Rules {
-            state: State::new(settings(term)).with_history(changes),
+            state: State::new(settings).with_history(changes),
             lessor: None,
             attempt: 0,
             last_request: 0,
@@ -120,7 +132,8 @@ impl Server {
             callbacks: BTreeMap::new(),
             asked: BTreeMap::new(),
         };
-        let (holds_reads, holds_writes) = (watch::Sender::new(false), watch::Sender::new(false));
+        let (holds_reads, holds_writes) =
+            (watch::Sender::new(false), watch::Sender::new((|_| false) as fn(&Write) -> bool));
         let shared = Shared { rules: Mutex::new(rules), wound: Notify::new(), holds_reads, holds_writes };
         let mut server = Self { shared: Arc::new(shared), listener, address, tasks: JoinSet::new() };
         server.lead();
@@ -185,8 +198,8 @@ impl Server {
         self.shared.holds_reads.send_replace(holds);
     }
 
-    /// Writes wait on their way from now on, or go on: in any order.
-    pub fn hold_writes(&self, holds: bool) {
+    /// Such writes wait on their way from now on, and all others go on: in any order.
+    pub fn hold_writes(&self, holds: fn(&Write) -> bool) {
         self.shared.holds_writes.send_replace(holds);
     }
 
@@ -299,8 +312,8 @@ impl Shared {
     async fn answer(self: Arc<Self>, request: Request, callback: CallbackClient) -> Response {
         let is_read = matches!(request.body, Body::Read { .. });
         *self.rules.lock().asked.entry(kind(&request.body)).or_default() += 1;
-        if let Body::Write { .. } = request.body {
-            let _ = self.holds_writes.subscribe().wait_for(|holds| !holds).await;
+        if let Body::Write { write, .. } = &request.body {
+            let _ = self.holds_writes.subscribe().wait_for(|holds| !holds(write)).await;
         }
         let answer = {
             let mut rules = self.rules.lock();

@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use leasehold_client_cache::{Client, Hold, LockError, LockOptions, Wait};
+use leasehold_client_cache::{
+    CampaignOptions, Client, Hold, HoldMode, Leadership, LockError, LockOptions, Permit, Wait,
+};
+use leasehold_protocol::command::Write;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
-use super::{TERM, exclusive, lock};
+use super::{TERM, exclusive, lock, shared, until_counts};
 use crate::{
     common::{Server, path, until, within},
-    recipes::until_children,
+    recipes::{proxy::Proxy, until_children},
 };
 
 /// So often that what comes in any order comes in each.
@@ -22,11 +26,11 @@ fn tries(client: &Client) -> JoinHandle<Result<Hold, LockError>> {
 /// The client tries to have the node, while what it has given up before is still on its way.
 async fn has_it_next(server: &Server, client: &Client, give_up: impl AsyncFnOnce()) {
     let asked = server.asked("Write");
-    server.hold_writes(true);
+    server.hold_writes(|_| true);
     give_up().await;
     let trying = tries(client);
     until(|| server.asked("Write") > asked).await;
-    server.hold_writes(false);
+    server.hold_writes(|_| false);
     within(within(trying).await.unwrap().unwrap().release()).await.unwrap();
 }
 
@@ -66,24 +70,56 @@ async fn a_request_that_was_given_up_unanswered_is_gone_before_its_client_asks_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_again_waits_for_what_it_has_given_up_no_longer_than_for_anything() {
+async fn who_tries_waits_for_what_it_has_given_up_no_longer_than_for_anything_and_others_do_not() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
     let hold = lock(&client, exclusive(Wait::No)).await;
-    server.hold_writes(true);
+    server.hold_writes(|write| matches!(write, Write::Unlock { .. }));
     drop(hold);
     let after = Duration::from_millis(20);
-    let refused = client.lock(&path("/a"), exclusive(Wait::For(after))).await.unwrap_err();
-    assert!(matches!(refused, LockError::NotGranted { after: waited, .. } if waited == after), "{refused:?}");
-    let options = LockOptions { timeout: Some(after), ..exclusive(Wait::Forever) };
+    let options = LockOptions { timeout: Some(after), ..exclusive(Wait::No) };
     let refused = client.lock(&path("/a"), options).await.unwrap_err();
     assert!(matches!(refused, LockError::TimedOut { after: waited, .. } if waited == after), "{refused:?}");
-    // Elsewhere nothing is in the way.
-    let elsewhere = client.clone();
-    let waiting = tokio::spawn(async move { elsewhere.lock(&path("/b"), exclusive(Wait::No)).await });
-    until(|| server.asked("Write") > 2).await;
-    server.hold_writes(false);
-    within(waiting).await.unwrap().unwrap();
+    let _elsewhere = within(client.lock(&path("/b"), exclusive(Wait::No))).await.unwrap();
+    // Who waits, waits in the line.
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { lock(&client, exclusive(Wait::Forever)).await }
+    });
+    until_counts(&client, (1, 1)).await;
+    server.hold_writes(|_| false);
+    within(waiting).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_wait_is_too_long() {
+    let server = Server::start(TERM).await;
+    let client = server.client().await;
+    let mut hold = lock(&client, shared(Wait::For(Duration::MAX))).await;
+    within(hold.upgrade(Wait::For(Duration::MAX))).await.unwrap();
+    assert_eq!(hold.mode(), HoldMode::Exclusive);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_that_is_given_up_is_in_nobody_s_way() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let mut first = lock(&one, shared(Wait::No)).await;
+    let mut second = lock(&two, shared(Wait::No)).await;
+    {
+        let mut upgrading = std::pin::pin!(first.upgrade(Wait::Forever));
+        tokio::select! {
+            granted = &mut upgrading => panic!("not beside another: {granted:?}"),
+            () = within(second.wanted()) => {}
+        }
+    }
+    // Only one can wait to be the only one. This waits until it is no longer the first.
+    lock(&one, shared(Wait::No)).await.release().await.unwrap();
+    let upgraded = tokio::spawn(async move { second.upgrade(Wait::Forever).await.map(|_| second) });
+    within(first.wanted()).await;
+    assert_eq!(first.mode(), HoldMode::Shared);
+    within(first.release()).await.unwrap();
+    assert_eq!(within(upgraded).await.unwrap().unwrap().mode(), HoldMode::Exclusive);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -124,16 +160,54 @@ async fn who_leaves_a_barrier_and_comes_again_counts_once() {
         };
         let first = comes(&one);
         until_children(&two, &at, 1).await;
-        let asked = server.asked("Write");
-        server.hold_writes(true);
+        server.hold_writes(|write| matches!(write, Write::Delete { .. }));
         first.abort();
         assert!(first.await.unwrap_err().is_cancelled());
         let again = comes(&one);
-        until(|| server.asked("Write") > asked).await;
-        server.hold_writes(false);
-        until_children(&two, &at, 1).await;
+        // More than time enough to stand there twice.
+        for _ in 0..10 {
+            two.holds(&path(&at)).await.unwrap();
+        }
         assert!(!again.is_finished(), "it was counted twice");
+        server.hold_writes(|_| false);
         within(comes(&two)).await.unwrap().unwrap();
         within(again).await.unwrap().unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_was_dropped_can_campaign_at_once() {
+    let server = Server::start(TERM).await;
+    let client = server.client().await;
+    let options = CampaignOptions { wait: Wait::No, ..CampaignOptions::default() };
+    for _ in 0..ROUNDS {
+        drop(within(client.campaign(&path("/e"), "me", options)).await.unwrap());
+    }
+}
+
+/// A client whose holds are over by its own clock while the servers still have its lease, and give it more time.
+async fn stood_still<T>(proxy: &Proxy, held: T, over: impl Fn(&T) -> CancellationToken) -> T {
+    proxy.cut(true);
+    within(over(&held).cancelled()).await;
+    proxy.cut(false);
+    held
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_over_is_in_nobody_s_way_though_its_lease_lives_on_and_nobody_drops_it() {
+    let server = Server::start_with_margin(Duration::from_secs(1), TERM * 6).await;
+    let proxy = Proxy::before(&server).await;
+    let (client, other) = (proxy.client().await, server.client().await);
+    let permit = within(client.semaphore(&path("/s"), 1).acquire()).await.unwrap();
+    let _permit = stood_still(&proxy, permit, Permit::over).await;
+    drop(within(other.semaphore(&path("/s"), 1).acquire()).await.unwrap());
+    let leader = within(client.campaign(&path("/e"), "me", CampaignOptions::default())).await.unwrap();
+    drop(stood_still(&proxy, leader, Leadership::over).await);
+    let mut looks = tokio::time::interval(Duration::from_millis(1));
+    within(async {
+        while other.leader(&path("/e")).await.unwrap().is_some() {
+            looks.tick().await;
+        }
+    })
+    .await;
 }

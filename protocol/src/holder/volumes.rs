@@ -314,8 +314,10 @@ impl Volumes {
 
     /// Whether a lease that is in use has ended on this clock and is still to be renewed.
     pub(super) fn are_overdue(&self) -> bool {
-        let leases = self.map.values().filter_map(|volume| volume.lease.as_ref());
-        leases.filter(|lease| lease.has_lapsed).any(|lease| lease.pace.is_wanted)
+        let is_overdue = |volume: &Volume| {
+            volume.lease.as_ref().is_some_and(|lease| lease.has_lapsed && (lease.pace.is_wanted || volume.is_bound()))
+        };
+        self.map.values().any(is_overdue)
     }
 
     /// The shortest term of the leases that are held.

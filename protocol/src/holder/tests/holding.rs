@@ -358,6 +358,16 @@ fn what_was_granted_while_a_client_stood_still_is_held_when_its_lease_is_certain
 }
 
 #[test]
+fn a_client_that_stood_still_past_its_term_is_in_jeopardy_whatever_it_hears_before_its_lease_is_renewed() {
+    let (mut client, ticket) = waiting();
+    client.now = at(150);
+    let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, false))]));
+    assert_eq!(told(&effects), [&Connection::Jeopardy], "{effects:?}");
+    let (alive, _) = keep_alive(&client.timeout(&[])).expect("it asks whether it still has its place");
+    assert_eq!(told(&client.renew(alive, promise("/", 1))), [&Connection::Connected { session: SESSION }]);
+}
+
+#[test]
 fn a_client_that_stood_still_past_its_term_is_told_if_the_servers_have_not_kept_its_place() {
     let (mut client, alive, _) = stood_still();
     let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(1) }];
