@@ -446,8 +446,10 @@ async fn take(
         Err(_) => Err(LockError::Write(WriteError::SessionEnded)),
     };
     if let Err(Ok(mut hold)) = asked.send(taken) {
-        // Nobody wants it. If the session is over so is the hold.
-        let _ = hold.give_back().await;
+        // Nobody wants it. The client need not live for that: with it the hold is over too.
+        let given_back = hold.give_back();
+        drop(hold);
+        let _ = given_back.await;
     }
     drop(withdrawal);
 }

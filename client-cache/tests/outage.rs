@@ -4,13 +4,13 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Server, path, value, within};
+use common::{SHORT_TERM, Server, path, value, within};
 use leasehold_client_cache::{
     Client, ConnectError, ConnectionState, Options, ReadError, ReadOptions, Source, Unavailable, WriteError,
 };
 use tokio::net::TcpListener;
 
-const TERM: Duration = Duration::from_secs(1);
+const TERM: Duration = SHORT_TERM;
 
 fn patience(timeout: Duration) -> ReadOptions {
     ReadOptions { timeout: Some(timeout), ..ReadOptions::default() }

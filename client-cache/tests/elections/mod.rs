@@ -10,7 +10,7 @@ use leasehold_client_cache::{
     Options, Refusal, Token, Transaction, Wait, WriteError, WriteRefusal,
 };
 
-use crate::common::{Server, path, until, within};
+use crate::common::{SHORT_TERM, Server, path, until, within};
 
 const TERM: Duration = Duration::from_secs(10);
 
@@ -119,8 +119,7 @@ async fn who_does_not_want_to_wait_is_refused_and_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_is_cut_off_knows_before_another_is_elected_and_can_write_nothing() {
-    let term = Duration::from_millis(400);
-    let mut server = Server::start(term).await;
+    let mut server = Server::start(SHORT_TERM).await;
     let (one, two) = (server.client().await, server.client().await);
     let first = campaign(&one, "one").await;
     let (over, token) = (first.over(), first.token());

@@ -12,7 +12,7 @@ use leasehold_client_cache::{
     Client, Hold, HoldMode, LockError, LockOptions, Refusal, Token, Wait, WriteError, WriteRefusal,
 };
 
-use crate::common::{Server, path, settings, until, within};
+use crate::common::{SHORT_TERM, Server, path, settings, until, within};
 
 const TERM: Duration = Duration::from_secs(10);
 
@@ -153,8 +153,7 @@ async fn a_reader_becomes_a_writer_alone_and_two_that_want_to_are_told() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_is_over_by_this_clock_before_another_has_the_node() {
-    let term = Duration::from_millis(400);
-    let mut server = Server::start(term).await;
+    let mut server = Server::start(SHORT_TERM).await;
     let (one, two) = (server.client().await, server.client().await);
     let held = lock(&one, exclusive(Wait::No)).await;
     let (over, token) = (held.over(), held.token());

@@ -14,7 +14,7 @@ use leasehold_client_cache::{Client, EventKind, Path, RecipeError, Revision, Tol
 use tokio::task::JoinHandle;
 
 use super::{TERM, clients, proxy::Proxy, until_children};
-use crate::common::{Server, path, until, within};
+use crate::common::{SHORT_TERM, Server, path, until, within};
 
 type Waiting = JoinHandle<Result<(), RecipeError>>;
 
@@ -51,7 +51,7 @@ async fn nobody_passes_a_barrier_before_so_many_have_come_and_then_all_do() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_cut_off_knows_and_does_not_count() {
-    let server = Server::start(Duration::from_millis(400)).await;
+    let server = Server::start(SHORT_TERM).await;
     let [one, two, three] = clients(&server).await;
     let proxy = Proxy::before(&server).await;
     let cut = proxy.client().await;
@@ -160,7 +160,7 @@ async fn all_go_in_together_and_come_out_together_round_after_round() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_inside_wait_for_one_that_is_cut_off_no_longer_than_its_lease_and_a_new_round_begins() {
-    let server = Server::start(Duration::from_millis(400)).await;
+    let server = Server::start(SHORT_TERM).await;
     let [one, two] = clients(&server).await;
     let proxy = Proxy::before(&server).await;
     let cut = proxy.client().await;

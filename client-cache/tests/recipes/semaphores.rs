@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{TERM, clients, proxy::Proxy, until_children};
-use crate::common::{Server, path, until, within};
+use crate::common::{SHORT_TERM, Server, path, until, within};
 
 const PERMITS: u32 = 2;
 
@@ -138,7 +138,7 @@ async fn an_acquisition_whose_answer_is_lost_leaves_nothing_and_takes_no_second_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_cut_off_knows_before_another_has_its_permit_and_its_token_is_refused() {
-    let server = Server::start(Duration::from_millis(400)).await;
+    let server = Server::start(SHORT_TERM).await;
     let [one, two] = clients(&server).await;
     let proxy = Proxy::before(&server).await;
     let cut = proxy.client().await;

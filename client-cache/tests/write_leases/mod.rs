@@ -10,7 +10,7 @@ use leasehold_client_cache::{
     WriteLeaseError, WriteRefusal,
 };
 
-use crate::common::{Server, path, until, within};
+use crate::common::{SHORT_TERM, Server, path, until, within};
 
 const TERM: Duration = Duration::from_secs(10);
 
@@ -111,14 +111,13 @@ async fn what_is_dropped_while_it_is_asked_for_is_given_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flush_says_that_it_has_failed_whoever_was_told_of_the_loss() {
-    let term = Duration::from_millis(400);
-    let mut server = Server::start(term).await;
+    let mut server = Server::start(SHORT_TERM).await;
     let one = server.client().await;
     let lease = own(&one).await;
     set(&lease, "one").await;
     server.stop().await;
     // Whichever of the two is told first: the flush fails in any case.
-    let told = tokio::time::timeout(term * 4, lease.lost());
+    let told = tokio::time::timeout(SHORT_TERM * 2, lease.lost());
     let (flushed, told) = tokio::join!(within(lease.flush()), told);
     assert!(told.is_err() || told.is_ok_and(|lost| lost.value == "one"));
     assert!(matches!(&flushed, Err(WriteLeaseError::Lost(lost)) if lost.value == "one"), "{flushed:?}");
@@ -142,8 +141,7 @@ async fn a_write_waits_for_what_is_flushed_and_comes_after_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_could_not_be_flushed_is_handed_back_once() {
-    let term = Duration::from_millis(400);
-    let mut server = Server::start(term).await;
+    let mut server = Server::start(SHORT_TERM).await;
     let (one, two) = (server.client().await, server.client().await);
     let lease = own(&one).await;
     set(&lease, "one").await;
@@ -164,8 +162,7 @@ async fn what_could_not_be_flushed_is_handed_back_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_tells_of_what_was_lost_before() {
-    let term = Duration::from_millis(400);
-    let mut server = Server::start(term).await;
+    let mut server = Server::start(SHORT_TERM).await;
     let one = server.client().await;
     let lease = own(&one).await;
     set(&lease, "one").await;
