@@ -40,8 +40,9 @@ use tokio::{
     task::JoinSet,
 };
 
-/// A term of leases that are to end in a test, but not because the machine stands still for a second or two.
-pub const SHORT_TERM: Duration = Duration::from_secs(3);
+/// A term of leases that are to end in a test, but not because the machine stands still for a second or two: they are renewed when half of it has
+/// passed.
+pub const SHORT_TERM: Duration = Duration::from_secs(5);
 
 /// Far more than anything takes here on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
