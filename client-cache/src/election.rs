@@ -173,15 +173,10 @@ impl Leadership {
         match handed_over {
             Err(error) if !self.over.is_cancelled() => Err(NotHandedOver::Kept(self, error)),
             handed_over => {
-                self.withdraw().await;
+                withdraw(&self.client, &self.path, self.token, self.timeout).await;
                 handed_over.map_err(NotHandedOver::GivenBack)
             }
         }
-    }
-
-    /// Removes what this leader has said, unless the next has said something since. If nobody hears of it, that comes in its place.
-    async fn withdraw(&self) {
-        withdraw(&self.client, &self.path, self.token, self.timeout).await;
     }
 
     /// Leads no more: removes the node and lets the next in line be elected. Dropping it does so too, and waits for nothing.
@@ -210,6 +205,7 @@ impl Drop for Leadership {
     }
 }
 
+/// Removes what the leader with this token has said, unless the next has said something since. If nobody hears of it, that comes in its place.
 async fn withdraw(client: &Client, path: &Path, token: Token, timeout: Option<Duration>) {
     if let Ok(Some(leader)) = client.leader(path).await
         && leader.token == token

@@ -149,7 +149,12 @@ impl Volume {
 
     /// Whether a renewal is worth asking for.
     fn wants_renewal(&self) -> bool {
-        self.is_used || self.is_bound() || self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted)
+        self.is_used || self.is_counted_on()
+    }
+
+    /// Whether it is worth asking for though the lease has ended on this clock: it may go on there.
+    fn is_counted_on(&self) -> bool {
+        self.is_bound() || self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted)
     }
 }
 
@@ -267,10 +272,10 @@ impl Volumes {
     pub(super) fn are_due(&mut self, now: Instant) -> bool {
         let mut due = false;
         for volume in self.map.values_mut() {
-            let (wanted, is_bound) = (volume.wants_renewal(), volume.is_bound());
+            let (wanted, is_counted_on) = (volume.wants_renewal(), volume.is_counted_on());
             let Some(lease) = &mut volume.lease else { continue };
             // One that has ended here may go on there, and the application was told that it is in jeopardy.
-            let is_over = now >= lease.until && !is_bound && !lease.pace.is_wanted;
+            let is_over = now >= lease.until && !is_counted_on;
             if now < lease.pace.due || is_over {
                 continue;
             }
@@ -288,11 +293,11 @@ impl Volumes {
     pub(super) fn note_lapsed(&mut self, has_leader: bool, now: Instant) -> bool {
         let mut endangered = false;
         for volume in self.map.values_mut() {
-            let is_bound = volume.is_bound();
+            let is_counted_on = volume.is_counted_on();
             let Some(lease) = &mut volume.lease else { continue };
             if now >= lease.until && !lease.has_lapsed {
                 lease.has_lapsed = true;
-                endangered |= is_bound || lease.pace.is_wanted || (volume.is_used && !has_leader);
+                endangered |= is_counted_on || (volume.is_used && !has_leader);
             }
         }
         endangered
@@ -304,7 +309,7 @@ impl Volumes {
             let lease = volume.lease.as_ref()?;
             match (has_leader, lease.has_lapsed) {
                 (true, false) => Some(lease.pace.due.min(lease.until)),
-                (true, true) => (lease.pace.is_wanted || volume.is_bound()).then_some(lease.pace.due),
+                (true, true) => volume.is_counted_on().then_some(lease.pace.due),
                 (false, false) => Some(lease.until),
                 (false, true) => None,
             }
@@ -314,10 +319,8 @@ impl Volumes {
 
     /// Whether a lease that is in use has ended on this clock and is still to be renewed.
     pub(super) fn are_overdue(&self) -> bool {
-        let is_overdue = |volume: &Volume| {
-            volume.lease.as_ref().is_some_and(|lease| lease.has_lapsed && (lease.pace.is_wanted || volume.is_bound()))
-        };
-        self.map.values().any(is_overdue)
+        let has_lapsed = |volume: &&Volume| volume.lease.as_ref().is_some_and(|lease| lease.has_lapsed);
+        self.map.values().filter(has_lapsed).any(Volume::is_counted_on)
     }
 
     /// The shortest term of the leases that are held.

@@ -18,6 +18,7 @@ use super::{
     Asker, CONTENT_BYTES_MAX, Effect, LIST_BYTES_MAX, Lessor, READS_MAX, Reason, StepContext, WaitingRead, Wanted,
     channel::{Channel, RECALL_AGAIN},
     holdings::{Mode, ObjectLease, Source},
+    services::NODES_MAX,
     watching::Wish,
 };
 
@@ -316,7 +317,7 @@ fn list(path: &Path, after: Option<&Path>, nodes_max: u32, state: &State) -> Lis
     for (looked_at, (path, node)) in state.places_in(path, after).enumerate() {
         bytes += node.map_or(0, |node| path.as_str().len() + node.value.len() + NODE_BYTES);
         let is_full = page.nodes.len() == most || (bytes > LIST_BYTES_MAX && !page.nodes.is_empty());
-        if is_full || looked_at == LIST_LOOKED_AT_MAX {
+        if is_full || looked_at == NODES_MAX {
             page.through = through.cloned();
             break;
         }
@@ -327,9 +328,6 @@ fn list(path: &Path, after: Option<&Path>, nodes_max: u32, state: &State) -> Lis
     }
     page
 }
-
-/// The most paths that one page looks at: others wait meanwhile.
-pub(super) const LIST_LOOKED_AT_MAX: usize = 4 * LIST_NODES_MAX as usize;
 
 /// About what a node takes in a list beside its path and value.
 const NODE_BYTES: usize = 64;

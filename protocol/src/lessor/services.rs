@@ -20,7 +20,7 @@ use super::{Lessor, StepContext, inspect::ROWS_MAX, keeping::KEYS_BYTES_MAX};
 /// The part of a lease that is left, at least, when it is renewed in time: clients renew after six tenths of it at the latest.
 const LEFT_IN_TIME: u32 = 3;
 
-/// The most nodes that one answer looks at: others wait meanwhile, and most nodes may be no services.
+/// The most nodes that one answer looks at, here and in a list: others wait meanwhile, and most may be no services, or gone and not buried yet.
 pub(super) const NODES_MAX: usize = 16 * ROWS_MAX;
 
 /// What one answer is about: what lies at and below `top`, after `after`, and not after `through`, in the order of paths.

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     change::{Changes, Watched},
     command::Attach,
-    lessor::requests::LIST_LOOKED_AT_MAX,
+    lessor::services::NODES_MAX,
     message::{CHANGES_BYTES_MAX, LIST_NODES_MAX, Listed},
 };
 
@@ -285,12 +285,12 @@ fn a_list_comes_in_pages_each_at_one_revision() {
 fn a_page_looks_at_so_many_paths_at_most_and_those_count_that_are_gone_and_not_buried_yet() {
     let (mut world, session) = with_a_lease();
     let name = |number: usize| format!("/s/{number:05}");
-    (0..LIST_LOOKED_AT_MAX / 8 * 9).for_each(|number| world.attaches(session, &name(number), Attach::Lease(KEY)));
+    (0..NODES_MAX / 8 * 9).for_each(|number| world.attaches(session, &name(number), Attach::Lease(KEY)));
     world.put_and_tell(session, "/s/last");
     world.write(session, Write::RevokeLease { id: KEY });
     answer(&world.commit());
     let places = world.state.places_in(&path("/s"), None).count();
-    assert!(places > LIST_LOOKED_AT_MAX, "nearly all are there yet to be buried: {places}");
+    assert!(places > NODES_MAX, "nearly all are there yet to be buried: {places}");
     let (top, _, through) = list(&mut world, "/s", None, u32::MAX);
     let through = through.expect("more follows");
     assert_eq!(top, ["/s"]);
