@@ -20,13 +20,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let setting: Path = "/config/web/max-connections".parse()?;
     for value in ["100", "200", "400"] {
+        let before = reader.stats().hits;
         let written = writer.put(&setting, value).await?;
         for _ in 0..READS {
             let entry = reader.get(&setting).await?.ok_or("the setting was just written")?;
             assert_eq!(&entry.value[..], value.as_bytes(), "an acknowledged write is seen by every later read");
         }
-        let stats = reader.stats();
-        println!("{setting} = {value} at revision {}: {} reads from memory so far", written.revision, stats.hits);
+        let from_memory = reader.stats().hits - before;
+        assert!(from_memory > u64::from(READS) * 9 / 10, "{from_memory} of {READS} reads came from memory");
+        println!("{setting} = {value} at revision {}: {from_memory} of {READS} reads from memory", written.revision);
     }
 
     reader.close().await;

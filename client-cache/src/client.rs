@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold_protocol::{
     command::{Write, Written},
+    drift::Excess as ClockExcess,
     id::SessionId,
     message::{Answer, ClusterInfo, HolderInfo, Inspect, ReadWaitInfo, VolumeInfo, WaitInfo},
     object::{Content, Kind, Value},
@@ -338,6 +339,24 @@ impl Client {
     /// ends there, whatever the connection does.
     pub fn events(&self) -> Events {
         self.driver().status.events()
+    }
+
+    /// Whether this machine's clock and the leading server's are known to differ by more than they are allowed to, always the
+    /// latest; none while they are not. While they do, no read is served from memory: each goes to the server. One of the two
+    /// clocks is wrong. Deadlines of locks and key leases are by this clock too: rely on fencing tokens.
+    ///
+    /// ```no_run
+    /// # async fn show(client: leasehold_client_cache::Client) {
+    /// let mut clock = client.clock();
+    /// while clock.changed().await.is_ok() {
+    ///     if let Some(excess) = *clock.borrow_and_update() {
+    ///         eprintln!("this clock is off by {} ppm: {excess}", excess.ppm());
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub fn clock(&self) -> watch::Receiver<Option<ClockExcess>> {
+        self.driver().status.clock()
     }
 
     /// How long the cached copies of a volume, that which the path is believed to belong to, are certain to stay valid as far

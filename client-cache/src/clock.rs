@@ -1,5 +1,7 @@
 //! The one place that reads the clock (T7).
 
+use std::time::Duration;
+
 use leasehold_protocol::time::Instant;
 use nix::time::{ClockId, clock_gettime};
 
@@ -10,6 +12,15 @@ pub(crate) fn now() -> Instant {
     let reading = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has had CLOCK_BOOTTIME since 2.6.39");
     // Never negative: the clock starts at zero when the machine does.
     Instant::from_micros(reading.tv_sec() as u64 * 1_000_000 + reading.tv_nsec() as u64 / 1_000)
+}
+
+/// The longest time that a call waits. Timers and the deadlines of requests overflow with much more;
+/// a longer timeout, such as [`Duration::MAX`], counts as this.
+const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// When a call is given up that begins now: after the timeout, or after [`TIMEOUT_MAX`].
+pub(crate) fn deadline(timeout: Duration) -> std::time::Instant {
+    std::time::Instant::now() + timeout.min(TIMEOUT_MAX)
 }
 
 #[cfg(test)]

@@ -352,6 +352,7 @@ impl Driver {
                 }
                 self.status.changed(connection.into());
             }
+            Effect::ClockChanged { beyond } => self.status.clock_changed(beyond),
             Effect::FindLeader { hint } => core.order(Order::Leave(hint)),
             Effect::Changes { watch, changes } => core.tell_changes(watch, changes),
             Effect::WatchLost { watch, error } => core.end_watch(watch, error),

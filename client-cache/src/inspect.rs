@@ -7,6 +7,7 @@ use leasehold_wire::{LeaseholdClient, Role, client_connection};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
+    clock,
     driver::Driver,
     error::{InspectError, Unavailable},
 };
@@ -22,7 +23,7 @@ impl Driver {
 
     /// The same, for anything that needs no session.
     pub(crate) async fn ask(&self, body: Body, after: Duration) -> Result<Answer, InspectError> {
-        let until = Instant::now() + after;
+        let until = clock::deadline(after);
         let asking = self.over.run_until_cancelled(self.keep_asking(&body, until));
         match tokio::time::timeout(after, asking).await {
             Ok(Some(outcome)) => outcome.map_err(InspectError::Refused),
@@ -68,7 +69,7 @@ async fn ask(connection: &LeaseholdClient, body: Body, until: Instant) -> Option
 ///
 /// [`InspectError`]: `Unavailable` if the server cannot be connected to.
 pub async fn cluster(endpoint: &str, timeout: Duration) -> Result<ClusterInfo, InspectError> {
-    let until = Instant::now() + timeout;
+    let until = clock::deadline(timeout);
     let unavailable = |reason: String| InspectError::Unavailable {
         after: timeout,
         source: Unavailable::NoServer { endpoints: vec![endpoint.to_owned()], reason },

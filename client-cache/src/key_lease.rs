@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_protocol::{
-    command::{Attach, Condition, Write, Written},
+    command::{Attach, Condition, Write, WriteRefusal, Written},
     id::{LeaseId, Revision},
-    message::{Answer, Inspect, KeysAfter, LeaseInfo, ServiceInfo},
-    object::Value,
+    message::{Answer, Inspect, KeysAfter, LeaseInfo, Refusal, ServiceInfo},
+    object::{Owner, Value},
     path::Path,
     time::Instant,
 };
@@ -129,7 +129,7 @@ impl Drop for KeyLease {
 /// How to register.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RegisterOptions {
-    /// What must hold of the node; by default that it does not exist, so that nobody else is registered there.
+    /// What must hold of the node; by default that nobody else is registered there.
     pub condition: RegisterCondition,
     /// How long it may take; as long as the client's operations do unless told otherwise.
     pub timeout: Option<Duration>,
@@ -138,7 +138,7 @@ pub struct RegisterOptions {
 /// What must hold of a node for a registration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RegisterCondition {
-    /// It does not exist.
+    /// It does not exist, or goes with this client's own session.
     #[default]
     Absent,
     /// Nothing: whoever is registered there is replaced.
@@ -215,7 +215,7 @@ impl Client {
     /// [`WriteError`]; refused if the name is taken or the term is out of bounds (200 ms to 366 days).
     pub async fn grant_lease(&self, ttl: Duration, options: LeaseOptions) -> Result<LeaseId, WriteError> {
         let written = self.write(Write::GrantLease { id: options.id, ttl }, options.timeout).await?;
-        written.lease.ok_or(WriteError::OutcomeUnknown)
+        written.lease.map(|granted| granted.id).ok_or(WriteError::OutcomeUnknown)
     }
 
     /// Keeps a key lease alive from now on, for as long as the handle lives. All leases that one client keeps are renewed together.
@@ -329,25 +329,66 @@ impl Client {
 
     /// Puts a node that goes with this session's lease on its volume, which is kept alive from then on.
     ///
+    /// A node at that path which goes with this session's own lease is replaced, whatever the options say: it is this client's,
+    /// from a registration whose handle was dropped, or from an attempt whose outcome it did not learn.
+    ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if somebody is registered there and the options do not allow for it, or if the node has children or is a
-    /// volume.
+    /// [`WriteError`]; refused if somebody else is registered there and the options do not allow for it, or if the node has
+    /// children or is a volume.
     pub async fn register(
         &self,
         path: &Path,
         value: impl Into<Value>,
         options: RegisterOptions,
     ) -> Result<Registration, WriteError> {
-        let condition = match options.condition {
-            RegisterCondition::Absent => Condition::Absent,
-            RegisterCondition::Any => Condition::Any,
-        };
-        let options = PutOptions { condition, attach: Attach::Session, timeout: options.timeout };
+        let value = value.into();
         // Before the node is there: whatever ends the lease from then on ends the registration.
         let (number, over) = self.driver().watch_carried(path);
         let carried = Carried { driver: self.shared_driver(), number, over };
-        let written = self.put_with(path, value, options).await?;
+        let written = match options.condition {
+            RegisterCondition::Absent => self.put_own(path, value, self.timeout(options.timeout)).await?,
+            RegisterCondition::Any => {
+                let options = PutOptions { attach: Attach::Session, timeout: options.timeout, ..PutOptions::default() };
+                self.put_with(path, value, options).await?
+            }
+        };
         Ok(Registration { client: self.clone(), path: path.clone(), revision: written.revision, carried })
+    }
+
+    /// Puts a node that goes with the session, if there is none or if it is this session's own.
+    async fn put_own(&self, path: &Path, value: Value, after: Duration) -> Result<Written, WriteError> {
+        let (began, mut condition) = (clock::now(), Condition::Absent);
+        loop {
+            let left = after.saturating_sub(clock::now().since(began));
+            let options = PutOptions { condition, attach: Attach::Session, timeout: Some(left) };
+            let refused = match self.put_with(path, value.clone(), options).await {
+                Err(error @ WriteError::Refused(Refusal::Write(_))) if !left.is_zero() => error,
+                done => return done,
+            };
+            condition = match (&refused, condition) {
+                (WriteError::Refused(Refusal::Write(WriteRefusal::Exists { .. })), _) => {
+                    match self.own_revision(path, after.saturating_sub(clock::now().since(began))).await {
+                        Some(revision) => Condition::Revision(revision),
+                        None => return Err(refused),
+                    }
+                }
+                // Whoever changed it came in between: it is this session's own no more, or gone.
+                (
+                    WriteError::Refused(Refusal::Write(
+                        WriteRefusal::RevisionDiffers { .. } | WriteRefusal::NotFound { .. },
+                    )),
+                    Condition::Revision(_),
+                ) => Condition::Absent,
+                _ => return Err(refused),
+            };
+        }
+    }
+
+    /// The modify revision of a node that goes with this session; none if it does not, or if that is not known in time.
+    async fn own_revision(&self, path: &Path, within: Duration) -> Option<Revision> {
+        let node = self.get_within(path, within).await.ok()??;
+        let own = self.session().map(Owner::Session)?;
+        (node.stat.owner == Some(own)).then_some(node.stat.modify_revision)
     }
 }

@@ -80,11 +80,12 @@ pub use write_lease::{LostChange, WriteLease};
 pub use leasehold_protocol::{
     change::{Change, Event, EventKind, Reason},
     command::{Attach, Condition, Write, WriteRefusal, Written},
+    drift::Excess as ClockExcess,
     hold::{HoldMode, HoldStatus, Taken},
     id::{HoldId, LeaseId, Revision, SessionId, Token},
     message::{
-        ClusterInfo, HoldInfo, HolderInfo, LeaseInfo, MemberInfo, ReadWaitInfo, Refusal, ServiceInfo, Standing,
-        VolumeInfo, WaitInfo,
+        ClockInfo, ClusterInfo, HoldInfo, HolderInfo, LeaseInfo, MemberInfo, ReadWaitInfo, Refusal, ServiceInfo,
+        Standing, VolumeInfo, WaitInfo,
     },
     object::{Children, Content, Data, Kind, Owner, Stat, Value},
     path::{Path, PathError},

@@ -1,6 +1,6 @@
 //! What the application is told about its session, and what is known about the servers.
 
-use leasehold_protocol::{holder::Connection, id::SessionId, message::Refusal};
+use leasehold_protocol::{drift::Excess, holder::Connection, id::SessionId, message::Refusal};
 use tokio::sync::{broadcast, watch};
 
 use crate::error::Unavailable;
@@ -93,6 +93,7 @@ pub(crate) struct Status {
     state: watch::Sender<ConnectionState>,
     events: broadcast::Sender<ConnectionState>,
     reach: watch::Sender<Reach>,
+    clock: watch::Sender<Option<Excess>>,
 }
 
 impl Status {
@@ -104,7 +105,25 @@ impl Status {
             state: watch::Sender::new(ConnectionState::Connecting),
             events: broadcast::Sender::new(EVENTS_MAX),
             reach: watch::Sender::new(nobody),
+            clock: watch::Sender::new(None),
         }
+    }
+
+    pub(crate) fn clock(&self) -> watch::Receiver<Option<Excess>> {
+        self.clock.subscribe()
+    }
+
+    /// The clocks are beyond their allowances, or within them again.
+    pub(crate) fn clock_changed(&self, beyond: Option<Excess>) {
+        match &beyond {
+            Some(excess) => tracing::warn!(
+                ppm = excess.ppm(),
+                allowed_ppm = excess.allowed_ppm,
+                "this machine's clock and the leading server's differ by more than allowed: nothing is served from memory"
+            ),
+            None => tracing::info!("this machine's clock and the leading server's are within their allowances again"),
+        }
+        self.clock.send_replace(beyond);
     }
 
     pub(crate) fn state(&self) -> watch::Receiver<ConnectionState> {

@@ -67,7 +67,7 @@ impl Driver {
 
 /// What no server takes: it would not fit into a frame, or can be told without looking at what is stored.
 fn check(change: &Write) -> Result<(), WriteError> {
-    let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, ..Limits::default() };
+    let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, depth_max: Limits::DEPTH_MAX, ..Limits::default() };
     match change {
         Write::Put { value, .. } => Ok(widest.check_value(value)?),
         Write::Transaction(transaction) => {

@@ -20,6 +20,7 @@ use tokio::{runtime::Handle, sync::watch, time::Instant};
 
 use crate::{
     client::Client,
+    clock,
     error::{LockError, WriteError, WriteLeaseError},
     hold::{Hold, LockOptions},
     withdrawal::Withdrawal,
@@ -113,7 +114,7 @@ struct Deadline {
 
 impl Deadline {
     fn new(after: Duration) -> Self {
-        Self { at: Instant::now() + after, after }
+        Self { at: clock::deadline(after).into(), after }
     }
 }
 

@@ -24,15 +24,18 @@ async fn cached_reads_go_on_until_the_leases_end_and_jeopardy_is_told_once() {
     client.put(&node, "one").await.unwrap();
     client.get(&node).await.unwrap();
     server.stop().await;
+    // Cached reads go on without a server, and end by this client's own clock: not earlier and not later.
+    let before = Instant::now();
     let certain = client.certain_for(&node);
     let began = Instant::now();
-    assert!(certain <= TERM);
-    // Cached reads go on without a server, and end by this client's own clock.
-    let mut last_hit = Duration::ZERO;
+    assert!(Duration::ZERO < certain && certain <= TERM, "{certain:?}");
+    let (mut hits, mut last_hit) = (0_u32, Duration::ZERO);
     while client.cached(&node).is_some() {
-        last_hit = began.elapsed();
+        (hits, last_hit) = (hits + 1, began.elapsed());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    let ended = before.elapsed();
+    assert!(hits > 0 && ended >= certain, "{hits} reads from memory until {ended:?}: certain were {certain:?}");
     assert!(last_hit <= certain, "read from memory {last_hit:?} later: certain were {certain:?}");
     assert_eq!(within(events.next()).await, Ok(ConnectionState::Jeopardy));
     assert_eq!(*client.connection().borrow(), ConnectionState::Jeopardy);

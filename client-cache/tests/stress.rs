@@ -20,14 +20,18 @@ use leasehold_client_cache::{Client, Content, Path, ReadOptions};
 const NODES: usize = 8;
 const READERS: usize = 4;
 const CLIENTS: usize = 3;
-/// So often is trouble made,
+/// So often is trouble made at least,
 const TROUBLES: usize = 5;
 /// each time after so much has happened since the last: reads from memory,
 const HITS_BETWEEN: u64 = 5_000;
 /// and acknowledged writes, many of them of each node.
 const WRITES_BETWEEN: u64 = 24;
-/// While the server is away, so many reads from memory are waited for, or that nothing may be read from there any more.
+/// While the server is away, so many reads from memory are waited for, or that no lease is left to read under.
 const HITS_WITHOUT_SERVER: u64 = 1_000;
+/// In so many outages they must have been made. Where writers have just had all copies recalled, there is none to read.
+const OUTAGES_WITH_HITS: usize = 3;
+/// So many outages are made at most.
+const OUTAGES_MAX: usize = 30;
 /// A reader that waits for a server goes on with the next node after so long: that one may be in memory.
 const READ_MAX: Duration = Duration::from_millis(20);
 /// How often it is looked whether enough has happened.
@@ -97,23 +101,37 @@ fn number(content: &Content) -> u64 {
 
 #[test]
 fn no_read_is_stale_while_threads_read_and_others_write() {
-    run(|_, _| {});
+    let mut rounds = 0;
+    run(|_, _| {
+        rounds += 1;
+        rounds < TROUBLES
+    });
 }
 
 #[test]
 fn no_read_is_stale_while_the_leader_is_killed_and_comes_back() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (mut outages, mut with_hits) = (0, 0);
     run(|server, happened| {
         runtime.block_on(server.stop());
         let hits = happened.hits() + HITS_WITHOUT_SERVER;
         happened.wait("reads from memory without a server, or the end of all leases", || {
             happened.hits() >= hits || !happened.holds_lease()
         });
+        outages += 1;
+        with_hits += usize::from(happened.hits() >= hits);
+        assert!(
+            with_hits >= OUTAGES_WITH_HITS || outages < OUTAGES_MAX,
+            "in {with_hits} of {outages} outages copies were read: expected {OUTAGES_WITH_HITS}"
+        );
+        outages < TROUBLES || with_hits < OUTAGES_WITH_HITS
     });
+    println!("in {with_hits} of {outages} outages copies were read at least {HITS_WITHOUT_SERVER} times");
 }
 
-/// Readers and writers, while `trouble` is made again and again; after each the server is made to lead if it does not.
-fn run(mut trouble: impl FnMut(&mut Server, &Happened<'_>)) {
+/// Readers and writers, while `trouble` is made for as long as it asks for more; after each the server is made to lead if
+/// it does not.
+fn run(mut trouble: impl FnMut(&mut Server, &Happened<'_>) -> bool) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (mut server, clients) = runtime.block_on(async {
         let server = Server::start(Duration::from_secs(2)).await;
@@ -143,9 +161,10 @@ fn run(mut trouble: impl FnMut(&mut Server, &Happened<'_>)) {
             .collect();
         let ends_all = EndsAll(&is_over);
         let happened = Happened { clients: &clients, writes: &writes, is_over: &is_over };
-        for _ in 0..TROUBLES {
+        let mut goes_on = true;
+        while goes_on && !is_over.load(SeqCst) {
             happened.wait_for_more(HITS_BETWEEN, WRITES_BETWEEN);
-            trouble(&mut server, &happened);
+            goes_on = trouble(&mut server, &happened);
             let _guard = runtime.enter();
             server.lead_if_stopped();
         }

@@ -4,11 +4,13 @@
 //! fsync. Each command has one [`Outcome`], the same on every replica.
 
 mod refusal;
+mod size;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 pub use refusal::WriteRefusal;
 use serde::{Deserialize, Serialize};
+pub(crate) use size::encoded_bytes_of_sets;
 
 use crate::{
     hold::{HoldMode, Taken},
@@ -97,41 +99,27 @@ pub enum Command {
         write: Write,
         /// The objects that consents were gathered for. If it would change another, it changes nothing.
         covers: Vec<ObjectSet>,
-        /// Of a [revocation](Write::RevokeLease): consents were gathered for each node that was attached up to this change, and
-        /// the lists that it is in. If the lease carries another, it changes nothing.
+        /// Which leases and which volume the write names (S7b). If one of them has been replaced, it changes nothing.
+        meant: Meant,
+        /// Of a [revocation](Write::RevokeLease): consents were gathered for each node that was attached to the lease that is
+        /// meant up to this change, and the lists that it is in. If the lease carries another, it changes nothing.
         carried: Revision,
     },
 }
 
-impl Write {
-    /// About how many bytes it takes.
-    pub(crate) fn weight(&self) -> usize {
-        let own = match self {
-            Self::Put { value, .. } => value.len(),
-            Self::Flush { value: Some(value), .. } => value.len(),
-            Self::Transaction(transaction) => transaction.value_bytes() + transaction.path_bytes(),
-            _ => 0,
-        };
-        own + self.path().map_or(0, |path| path.as_str().len())
-    }
-}
-
-impl Command {
-    /// About how many bytes it takes.
-    pub(crate) fn weight(&self) -> usize {
-        match self {
-            Self::Write { write, covers, .. } => {
-                let paths = covers.iter().map(|set| set.path().as_str().len());
-                write.weight() + paths.sum::<usize>()
-            }
-            Self::Remove { leases } => leases.len() * 8,
-            Self::Tick { renewals } => renewals.iter().map(|renewal| renewal.lease.weight()).sum(),
-            Self::Expire { lease, .. } => lease.weight(),
-            Self::AcquireVolume { path, .. } => 32 + path.as_str().len(),
-            Self::OpenSession { name } => 32 + name.len(),
-            Self::BeginEpoch { .. } | Self::CloseSession { .. } => 32,
-        }
-    }
+/// What a write means by the names in it that can be given to another lease or volume (S7b). [`State::meant`] says it when the
+/// request arrives at the lessor; a request that arrives again, and had no outcome, may mean others.
+///
+/// Not named here, because they are never used again: sessions, holds, tokens, incarnations, revisions.
+///
+/// [`State::meant`]: crate::state::State::meant
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Meant {
+    /// The leases that the write revokes, attaches nodes to or places a hold under. Each incarnation belongs to one name. A name
+    /// whose lease is not among them had none.
+    pub leases: BTreeSet<Incarnation>,
+    /// The volume that the write changes or removes: the generation that it was made with. None if there was no such volume.
+    pub volume: Option<Generation>,
 }
 
 /// Names a replicated lease.
@@ -149,14 +137,6 @@ pub enum LeaseKey {
 }
 
 impl LeaseKey {
-    /// About how many bytes a renewal of it takes.
-    pub(crate) fn weight(&self) -> usize {
-        match self {
-            Self::Session(_) | Self::Key(_) | Self::Delay(_) => 32,
-            Self::Volume(_, top) => 32 + top.as_str().len(),
-        }
-    }
-
     /// Whose lease it is. A key lease is no session's, nor is a delay.
     pub fn session(&self) -> Option<SessionId> {
         match self {
@@ -419,6 +399,15 @@ pub enum Outcome {
     EpochOver,
 }
 
+/// A key lease that was granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Granted {
+    /// Its name.
+    pub id: LeaseId,
+    /// Which lease of that name.
+    pub incarnation: Incarnation,
+}
+
 /// A write that took effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Written {
@@ -428,8 +417,9 @@ pub struct Written {
     pub stat: Option<Stat>,
     /// How many nodes were removed.
     pub removed: u64,
-    /// The key lease that was granted.
-    pub lease: Option<LeaseId>,
+    /// The key lease that was granted. Remembered with the outcome, so that a repeated answer is about this one, whoever has its
+    /// name by then (S9).
+    pub lease: Option<Granted>,
     /// The hold that was asked for, or made another.
     pub taken: Option<Box<Taken>>,
     /// What a transaction did.

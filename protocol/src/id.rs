@@ -82,6 +82,12 @@ number! {
 }
 
 number! {
+    /// Names one write lease, from its grant to its end: the next one, of the same hold too, has a higher number. Assigned from a
+    /// counter in the replicated state and never used again. 0 before any.
+    WriteLeaseId
+}
+
+number! {
     /// Names one request that a lessor has been asked and has not answered yet. Local to the server.
     RequestId
 }

@@ -15,6 +15,7 @@
 
 pub mod change;
 pub mod command;
+pub mod drift;
 pub mod hold;
 pub mod holder;
 pub mod id;
@@ -28,3 +29,7 @@ pub mod state;
 pub mod time;
 pub mod transaction;
 pub mod volume;
+#[cfg(any(test, feature = "count-work"))]
+pub mod work;
+#[cfg(not(any(test, feature = "count-work")))]
+mod work;

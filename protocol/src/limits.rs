@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    command::Write,
     path::{COMPONENT_MAX_BYTES, PATH_MAX_BYTES, Path, PathError},
     transaction::Transaction,
     volume::VolumeSettings,
@@ -20,6 +21,9 @@ pub struct Limits {
     pub component_max_bytes: usize,
     /// The longest path, in bytes; at most [`PATH_MAX_BYTES`].
     pub path_max_bytes: usize,
+    /// The most components of a path; at most [`Limits::DEPTH_MAX`]. A put makes every node above its own that is missing,
+    /// so depth is what it may cost.
+    pub depth_max: usize,
     /// The objects of one volume that one session may hold before it is tracked as covering.
     pub session_objects_max: usize,
     /// The longest name that a session may give itself, in bytes.
@@ -32,6 +36,7 @@ impl Default for Limits {
             value_max_bytes: 1 << 20,
             component_max_bytes: COMPONENT_MAX_BYTES,
             path_max_bytes: PATH_MAX_BYTES,
+            depth_max: 64,
             session_objects_max: 1 << 20,
             session_name_max_bytes: 256,
         }
@@ -52,12 +57,28 @@ pub enum LimitError {
     /// The path is too long, or a component of it is.
     #[error(transparent)]
     Path(#[from] PathError),
+    /// The path has too many components.
+    #[error("the path: {got} components deep, above the limit of {expected} (limits.depth_max)")]
+    Depth {
+        /// How many it has.
+        got: usize,
+        /// The bound.
+        expected: usize,
+    },
     /// What was asked for is too long for one answer, as a list of very many children is.
     #[error("the answer has {got} bytes: expected at most {expected}")]
     Content {
         /// Its length in bytes, about.
         got: usize,
         /// The bound in bytes.
+        expected: usize,
+    },
+    /// The write is too long for an entry of the log.
+    #[error("the write: {got} bytes when encoded, above the limit of {expected}")]
+    Write {
+        /// The length of its encoding in bytes.
+        got: usize,
+        /// The bound in bytes: [`Write::BYTES_MAX`](crate::command::Write::BYTES_MAX).
         expected: usize,
     },
     /// The session's name is too long.
@@ -77,6 +98,16 @@ pub enum LimitError {
         least: Duration,
         /// The most.
         most: Duration,
+    },
+    /// A list in a request is too long.
+    #[error("the request: {got} {what}, above the limit of {expected}")]
+    Request {
+        /// Of what.
+        what: String,
+        /// How many.
+        got: usize,
+        /// The bound.
+        expected: usize,
     },
     /// Too many key leases in one request.
     #[error("{got} key leases in one request: expected at most {expected}")]
@@ -130,6 +161,10 @@ impl Limits {
     /// The greatest `value_max_bytes`: what still fits into a frame with everything around it.
     pub const VALUE_MAX_BYTES: usize = 4 << 20;
 
+    /// The greatest `depth_max`: a transaction whose parents are removed while it waits makes at most this many nodes for
+    /// each of its operations.
+    pub const DEPTH_MAX: usize = 256;
+
     /// Checks the limits themselves.
     ///
     /// # Errors
@@ -140,6 +175,7 @@ impl Limits {
             ("value_max_bytes", self.value_max_bytes, Self::VALUE_MAX_BYTES),
             ("component_max_bytes", self.component_max_bytes, COMPONENT_MAX_BYTES),
             ("path_max_bytes", self.path_max_bytes, PATH_MAX_BYTES),
+            ("depth_max", self.depth_max, Self::DEPTH_MAX),
         ];
         for (limit, got, expected) in bounds {
             if got > expected {
@@ -147,6 +183,18 @@ impl Limits {
             }
         }
         Ok(())
+    }
+
+    /// Checks the length of a write's encoding, beside whatever bounds its parts.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitError::Write`] with the numbers.
+    pub fn check_write(&self, write: &Write) -> Result<(), LimitError> {
+        match write.encoded_bytes() {
+            got if got > Write::BYTES_MAX => Err(LimitError::Write { got, expected: Write::BYTES_MAX }),
+            _ => Ok(()),
+        }
     }
 
     /// Checks a value's length.
@@ -161,11 +209,11 @@ impl Limits {
         }
     }
 
-    /// Checks a path's lengths.
+    /// Checks a path's lengths and its depth.
     ///
     /// # Errors
     ///
-    /// [`LimitError::Path`] with the numbers.
+    /// [`LimitError::Path`] or [`LimitError::Depth`] with the numbers.
     pub fn check_path(&self, path: &Path) -> Result<(), LimitError> {
         let text = path.as_str();
         if text.len() > self.path_max_bytes {
@@ -173,8 +221,12 @@ impl Limits {
         }
         match text.split('/').map(str::len).max() {
             Some(got) if got > self.component_max_bytes => {
-                Err(PathError::ComponentTooLong { got, expected: self.component_max_bytes }.into())
+                return Err(PathError::ComponentTooLong { got, expected: self.component_max_bytes }.into());
             }
+            _ => {}
+        }
+        match path.depth() {
+            got if got > self.depth_max => Err(LimitError::Depth { got, expected: self.depth_max }),
             _ => Ok(()),
         }
     }
@@ -228,6 +280,22 @@ impl Limits {
             return Err(LimitError::Transaction { what: what.to_owned(), got, expected });
         }
         transaction.paths().try_for_each(|path| self.check_path(path))
+    }
+
+    /// Checks how many nodes a transaction would make, and how long their paths are.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitError::Transaction`] with the numbers.
+    pub fn check_made(&self, (nodes, path_bytes): (usize, usize)) -> Result<(), LimitError> {
+        let bounds = [
+            ("nodes to make, with those above them", nodes, Transaction::NODES_MADE_MAX),
+            ("bytes of paths of nodes to make", path_bytes, Transaction::MADE_PATHS_MAX_BYTES),
+        ];
+        match bounds.into_iter().find(|(_, got, expected)| got > expected) {
+            Some((what, got, expected)) => Err(LimitError::Transaction { what: what.to_owned(), got, expected }),
+            None => Ok(()),
+        }
     }
 
     /// Checks a session name's length.
@@ -289,11 +357,25 @@ mod tests {
         let error = PathError::ComponentTooLong { got: 101, expected: 100 }.into();
         assert_eq!(limits.check_transaction(&Transaction::new().when(Compare::exists(long))), Err(error));
         let long = |number: usize| path(&format!("{}/{number:04}", "/x".repeat(2045)));
+        let limits = Limits { depth_max: 4096, ..limits };
         let paths = |count: usize| Transaction {
             then: (0..count).map(|number| Operation::delete(long(number))).collect(),
             ..Transaction::new()
         };
         assert_eq!(limits.check_transaction(&paths(64)), Ok(()));
         assert_eq!(limits.check_transaction(&paths(65)), too_much("bytes of paths", 65 * 4095, 256 << 10));
+    }
+
+    #[test]
+    fn path_deeper_than_the_limit_is_refused_with_its_depth() {
+        let limits = Limits::default();
+        let deep = |depth: usize| path(&"/x".repeat(depth));
+        assert_eq!(limits.check_path(&deep(64)), Ok(()));
+        let error = limits.check_path(&deep(65)).expect_err("too deep");
+        assert_eq!(error.to_string(), "the path: 65 components deep, above the limit of 64 (limits.depth_max)");
+        let configured = Limits { depth_max: Limits::DEPTH_MAX + 1, ..limits };
+        let (got, expected) = (Limits::DEPTH_MAX + 1, Limits::DEPTH_MAX);
+        let error = LimitError::Configuration { limit: "depth_max".to_owned(), got, expected };
+        assert_eq!(configured.check(), Err(error));
     }
 }

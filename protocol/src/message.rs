@@ -4,9 +4,11 @@
 //! it may be lost with the connection, delayed, or (requests) sent twice. docs/PROTOCOL.md goes through each message.
 //! Times are durations: each side counts them on its own clock (T1).
 
+mod bounds;
 mod inspect;
 mod refusal;
 
+pub use bounds::{CONSENTS_MAX, DROPPED_SETS_MAX, RENEWALS_MAX, RETURNS_MAX};
 pub use inspect::*;
 pub use refusal::Refusal;
 
@@ -17,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     change::{Changes, Watched},
     command::{Write, Written},
+    drift::{ClockAnswer, ClockQuestion},
     hold::HoldStatus,
     id::{CoveringNumber, Epoch, Generation, HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp},
     object::{Content, Data, Object, ObjectSet},
@@ -38,7 +41,8 @@ pub struct Request {
 /// What every request carries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Header {
-    /// The client's session; 0 in requests that need none: [`Body::Open`], [`Body::Inspect`].
+    /// The client's session; 0 in requests that are nobody's, which carry no renewals, consents or returns:
+    /// [`Body::Open`], [`Body::Inspect`], [`Body::List`].
     pub session: SessionId,
     /// The leadership that the session has registered with; 0 before it has.
     pub epoch: Epoch,
@@ -50,11 +54,12 @@ pub struct Header {
     pub sequence: Sequence,
     /// All writes of the session below this have been answered or given up (S9).
     pub unanswered_from: Sequence,
-    /// Volume leases to renew (T6).
+    /// Volume leases to renew (T6); at most [`RENEWALS_MAX`].
     pub renew: Vec<Renew>,
-    /// Recalls answered so far, of which the client does not know yet that the server knows (S5).
+    /// Recalls answered so far, of which the client does not know yet that the server knows (S5); at most
+    /// [`CONSENTS_MAX`].
     pub consents: Vec<Stamp>,
-    /// Copies given back without having been asked for, each with the stamp of its grant (S2).
+    /// Copies given back without having been asked for, each with the stamp of its grant (S2); at most [`RETURNS_MAX`].
     pub returns: Vec<Return>,
 }
 
@@ -90,8 +95,8 @@ pub enum Body {
     Register,
     /// The session ends: all its copies are dropped.
     Close,
-    /// Nothing but what rides along: renewals, consents, returns.
-    KeepAlive,
+    /// What rides along, renewals, consents, returns, and a comparison of clocks. Answered by [`Answer::Alive`].
+    KeepAlive(ClockQuestion),
     /// A lease on the volume that `path` belongs to. From sending it on, the client has stopped using any lease
     /// that it had there, and takes no promise for it any more.
     Acquire {
@@ -122,7 +127,7 @@ pub enum Body {
     Write {
         /// The change.
         write: Write,
-        /// The objects of which the client dropped its own copies when it sent this (S2w).
+        /// The objects of which the client dropped its own copies when it sent this (S2w); at most [`DROPPED_SETS_MAX`].
         dropped: Vec<ObjectSet>,
         /// The highest stamp of the registered epoch that the client had seen by then. It refuses grants on those objects
         /// at or below it.
@@ -233,7 +238,7 @@ pub struct HeldPiece {
     pub piece: u32,
     /// How many pieces there are.
     pub pieces: u32,
-    /// Objects held.
+    /// Objects held; at most [`HELD_PIECE_OBJECTS_MAX`].
     pub objects: Vec<Object>,
 }
 
@@ -325,8 +330,10 @@ pub enum Answer {
     },
     /// To [`Body::Close`].
     Closed,
-    /// To [`Body::KeepAlive`] and [`Body::Held`].
+    /// To [`Body::Held`].
     Noted,
+    /// To [`Body::KeepAlive`]: what the leader's clock counted.
+    Alive(ClockAnswer),
     /// To [`Body::Acquire`].
     Acquired(Acquired),
     /// To [`Body::Read`] and [`Body::AwaitRead`].
@@ -346,7 +353,7 @@ pub enum Answer {
         /// The revision that was applied when the grant was made.
         applied: Revision,
         /// More time on the key lease that was granted, counted by the client from before it sent the request (T2). In a repeated
-        /// answer it is computed afresh; none if the lease is gone by then.
+        /// answer it is computed afresh; without a span if that lease is gone by then, though another may have its name.
         kept: Option<Kept>,
         /// After [`Write::Cache`]: the data that its holder keeps to itself now. None if it does not any more.
         cached: Option<Box<Data>>,
@@ -399,9 +406,20 @@ pub struct Kept {
     pub incarnation: Incarnation,
     /// Its term, which renewals are paced by.
     pub ttl: Duration,
-    /// How long from the sending of the request: the term, or less if the horizon is nearer (T6). None if the lease is gone, or has
-    /// been found to be over: it comes back no more.
-    pub span: Option<Duration>,
+    /// What came of the keeping.
+    pub span: KeptSpan,
+}
+
+/// What came of the keeping of a key lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum KeptSpan {
+    /// It is promised for this long from the sending of the request: the term, or less if the horizon is nearer (T6).
+    Promised(Duration),
+    /// It is not renewed now, and not known to be gone: its end is under way, and may come to nothing (T5). Its client asks again, and
+    /// counts by its own clock meanwhile.
+    NotNow,
+    /// It is gone: its end is applied, or there never was one. It comes back no more.
+    Gone,
 }
 
 /// A volume lease that the leader tracks as covering.

@@ -178,6 +178,8 @@ bugs! {
     RemovalSparesLists,
     /// A revocation takes along a node that was attached after consents were gathered (S2). Read.
     AttachedUnasked,
+    /// A write that waited is done to the lease or volume that has taken the name of the one it meant (S7b). Here.
+    ReplacementTakenForMeant,
     /// Copies of nodes are leased while the removal of them gathers consents (S3). Read.
     GrantDuringRemoval,
     /// A put is answered with a lease though the same entry has removed its node (S3). Here.

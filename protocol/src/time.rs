@@ -103,6 +103,12 @@ pub struct DriftError {
     pub got_ppm: u32,
 }
 
+impl Default for DriftAllowance {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 impl DriftAllowance {
     /// A tenth: no clock that is worth the name is worse.
     pub const MAX_PPM: u32 = 100_000;

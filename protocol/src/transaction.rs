@@ -155,6 +155,11 @@ impl Transaction {
     /// The most bytes of all paths together. With the objects that a write names beside itself, each path comes at most five times
     /// in a message or entry: with the largest values it still fits.
     pub const PATHS_MAX_BYTES: usize = 256 << 10;
+    /// The most nodes that either branch may make, with those above them that are missing when the request arrives: each is
+    /// a row, and an event for watchers. Nodes that exist count for nothing.
+    pub const NODES_MADE_MAX: usize = 4096;
+    /// The most bytes that the paths of these nodes have: they come in a row each, and once more in the history.
+    pub const MADE_PATHS_MAX_BYTES: usize = 2 << 20;
 
     /// Compares nothing and does nothing.
     pub fn new() -> Self {
@@ -390,109 +395,4 @@ impl fmt::Display for Compare {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::id::LeaseId;
-
-    fn path(text: &str) -> Path {
-        Path::parse(text).expect("a valid path")
-    }
-
-    fn stored(value: &'static str, create: u64, modify: u64, version: u64) -> Data {
-        let (create_revision, modify_revision) = (Revision(create), Revision(modify));
-        let stat = Stat { create_revision, modify_revision, version, value_len: value.len() as u64, owner: None };
-        Data { value: Value::from_static(value.as_bytes()), stat }
-    }
-
-    #[test]
-    fn a_comparison_holds_as_its_relation_says() {
-        let data = stored("m", 3, 7, 2);
-        let holding = |make: &dyn Fn(Relation) -> Compare| {
-            let all = [Relation::Equal, Relation::NotEqual, Relation::Less, Relation::Greater];
-            all.map(|relation| make(relation).holds(Some(&data), |_| false))
-        };
-        let (same, less, more) = ([true, false, false, false], [false, true, true, false], [false, true, false, true]);
-        for (than, expected) in [("m", same), ("n", less), ("ma", less), ("l", more), ("", more)] {
-            assert_eq!(holding(&|relation| Compare::value(path("/a"), relation, than)), expected, "{than}");
-        }
-        for (than, expected) in [(2, same), (3, less), (1, more)] {
-            assert_eq!(holding(&|relation| Compare::version(path("/a"), relation, than)), expected);
-        }
-        for (than, expected) in [(7, same), (8, less), (3, more)] {
-            assert_eq!(holding(&|relation| Compare::modify_revision(path("/a"), relation, Revision(than))), expected);
-        }
-        for (than, expected) in [(3, same), (7, less), (2, more)] {
-            assert_eq!(holding(&|relation| Compare::create_revision(path("/a"), relation, Revision(than))), expected);
-        }
-        assert!(
-            Compare::exists(path("/a")).holds(Some(&data), |_| false)
-                && !Compare::absent(path("/a")).holds(Some(&data), |_| false)
-        );
-    }
-
-    #[test]
-    fn what_does_not_exist_has_version_and_revisions_zero_and_no_value() {
-        let at = || path("/none");
-        assert!(Compare::absent(at()).holds(None, |_| false) && !Compare::exists(at()).holds(None, |_| false));
-        assert!(Compare::version(at(), Relation::Equal, 0).holds(None, |_| false));
-        assert!(!Compare::version(at(), Relation::Greater, 0).holds(None, |_| false));
-        assert!(Compare::modify_revision(at(), Relation::Less, Revision(1)).holds(None, |_| false));
-        assert!(Compare::create_revision(at(), Relation::Equal, Revision(0)).holds(None, |_| false));
-        for relation in [Relation::Equal, Relation::NotEqual, Relation::Less, Relation::Greater] {
-            assert!(!Compare::value(at(), relation, "").holds(None, |_| false), "{relation}");
-        }
-    }
-
-    #[test]
-    fn operations_of_one_branch_are_independent_and_those_of_two_need_not_be() {
-        let put = |at: &str| Operation::put(path(at), "x");
-        let attach =
-            |at: &str| Operation::Put { path: path(at), value: Value::new(), attach: Attach::Lease(LeaseId(1)) };
-        let keep = |at: &str| Operation::Put { path: path(at), value: Value::new(), attach: Attach::Keep };
-        let delete = |at: &str| Operation::delete(path(at));
-        let of = |one: &Operation, other: &Operation| {
-            Transaction { then: vec![put("/z"), one.clone(), other.clone()], ..Transaction::new() }.check_overlaps()
-        };
-        for (one, other) in [
-            (put("/a"), put("/a")),
-            (put("/a"), delete("/a")),
-            (delete("/a"), put("/a/b")),
-            (delete("/a"), delete("/a/b/c")),
-            (attach("/a"), put("/a/b")),
-            (attach("/a"), delete("/a/b")),
-        ] {
-            let overlap =
-                |path: &Path| Err(WriteRefusal::Overlap { branch: Branch::Then, one: 1, other: 2, path: path.clone() });
-            assert_eq!(of(&one, &other), overlap(other.path()), "{one:?} {other:?}");
-            assert_eq!(of(&other, &one), overlap(one.path()), "{other:?} {one:?}");
-        }
-        for (one, other) in [
-            (put("/a"), put("/a/b")),
-            (keep("/a"), put("/a/b")),
-            (put("/a"), delete("/a/b")),
-            (delete("/a"), put("/ab")),
-            (delete("/a/b"), attach("/a/c")),
-        ] {
-            assert_eq!((of(&one, &other), of(&other, &one)), (Ok(()), Ok(())), "{one:?} {other:?}");
-        }
-        let either = Transaction::new().then(put("/a")).otherwise(delete("/a"));
-        assert_eq!(either.check_overlaps(), Ok(()));
-        let twice = Transaction::new().otherwise(put("/a")).otherwise(put("/a"));
-        let overlap = WriteRefusal::Overlap { branch: Branch::Otherwise, one: 0, other: 1, path: path("/a") };
-        assert_eq!(twice.check_overlaps(), Err(overlap.clone()));
-        assert_eq!(
-            overlap.to_string(),
-            "operations 1 and 2 of the branch otherwise meet at /a: expected operations that do not depend on each other"
-        );
-    }
-
-    #[test]
-    fn it_is_as_large_as_all_that_it_names() {
-        let transaction = Transaction::new()
-            .when(Compare::value(path("/abc"), Relation::Equal, "12345"))
-            .when(Compare::exists(path("/a")))
-            .then(Operation::put(path("/bc"), "123"))
-            .otherwise(Operation::delete(path("/d")));
-        assert_eq!((transaction.value_bytes(), transaction.path_bytes()), (8, 4 + 2 + 3 + 2));
-    }
-}
+mod tests;

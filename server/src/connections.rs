@@ -144,7 +144,9 @@ impl ClientService {
     fn cluster(&self) -> ClusterInfo {
         let (epoch, _, revision) = self.core.applied();
         let ReplicaInfo { replica, leadership, members } = self.replica.info();
-        ClusterInfo { replica, leader: leadership.leader.map(|(leader, _)| leader), epoch, revision, members }
+        let leader = leadership.leader.map(|(leader, _)| leader);
+        let (clocks_beyond, clocks) = self.core.clock_infos();
+        ClusterInfo { replica, leader, epoch, revision, members, clocks_beyond, clocks }
     }
 }
 

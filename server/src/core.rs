@@ -14,13 +14,14 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use leasehold_protocol::{
     command::{Command, Proposal},
     id::{Epoch, RequestId, SessionId},
     lessor::{self, Effect, Input, Lessor},
-    message::{Body, Consent, Recall, Refusal, Request, Response},
+    message::{Body, ClockInfo, Consent, Recall, Refusal, Request, Response},
     state::State,
     volume::VolumeSettings,
 };
@@ -34,7 +35,7 @@ use crate::{clock, raft::Machine};
 pub struct ConnectionId(pub u64);
 
 /// Where the recalls for one connection go. Not bounded here: a session has at most one recall for each write that waits, and those are
-/// bounded ([`lessor::WRITES_MAX`]).
+/// bounded ([`lessor::Bounds::writes_max`]).
 pub type Recalls = mpsc::UnboundedSender<Recall>;
 
 /// Names one lessor of this process.
@@ -133,7 +134,7 @@ impl Core {
     }
 
     /// The lessor's deadline has come. Returns when the next one does; none while this replica does not lead.
-    pub fn timeout(&self) -> Option<std::time::Duration> {
+    pub fn timeout(&self) -> Option<Duration> {
         let mut inner = self.inner.lock();
         self.step(&mut inner, Input::Timeout);
         let now = clock::now();
@@ -167,11 +168,12 @@ impl Core {
         lessor.take_proposal(clock::now()).map(|proposal| (generation, proposal))
     }
 
-    /// This replica has become leader, or has been elected anew.
-    pub fn lead(&self, config: lessor::Config) {
+    /// This replica has become leader, or has been elected anew. It has heard from the leader of the latest entry for so long since
+    /// that came in ([`Lessor::new`]).
+    pub fn lead(&self, config: lessor::Config, heard: Duration) {
         let mut inner = self.inner.lock();
         self.step_down(&mut inner);
-        let lessor = Lessor::new(config, &inner.state, clock::now());
+        let lessor = Lessor::new(config, &inner.state, heard, clock::now());
         inner.lessor = Some(lessor);
         inner.generation.0 += 1;
         inner.leader = None;
@@ -223,6 +225,12 @@ impl Core {
         (inner.state.epoch(), inner.state.applied_index(), inner.state.revision())
     }
 
+    /// How many clients' clocks and this server's are beyond their allowances, as far as this server leads, and some of them.
+    pub fn clock_infos(&self) -> (u64, Vec<ClockInfo>) {
+        let inner = self.inner.lock();
+        inner.lessor.as_ref().map(|lessor| lessor.clock_infos(&inner.state)).unwrap_or_default()
+    }
+
     /// Changes whenever a leadership ends here.
     pub fn ended(&self) -> watch::Receiver<u64> {
         self.ended.subscribe()
@@ -265,6 +273,13 @@ impl Core {
                         // A connection that has ended; the lessor sends it again on the next.
                         let _ = recalls.send(recall);
                     }
+                }
+                Effect::ClockChanged { session, name, beyond: Some(excess) } => {
+                    tracing::warn!(%session, name, ppm = excess.ppm(), allowed_ppm = excess.allowed_ppm,
+                        "a client's clock and this server's differ by more than allowed: the client serves nothing from memory");
+                }
+                Effect::ClockChanged { session, name, beyond: None } => {
+                    tracing::info!(%session, name, "a client's clock and this server's are within their allowances again");
                 }
                 Effect::Prove { round } => {
                     // The prover ends with the server.
@@ -353,6 +368,7 @@ mod tests {
             attempt,
             drift: DriftAllowance::DEFAULT,
             limits: Limits::default(),
+            bounds: lessor::Bounds::DEFAULT,
             planted: Planted::default(),
         }
     }
@@ -365,10 +381,10 @@ mod tests {
     fn a_late_failure_of_an_old_lessor_s_proposal_does_not_end_its_successor() {
         let (core, _proofs) = Core::new();
         let ended = core.ended();
-        core.lead(config(1));
+        core.lead(config(1), Duration::ZERO);
         let (first, _) = beginning(&core);
         core.follow(None);
-        core.lead(config(2));
+        core.lead(config(2), Duration::ZERO);
         let (second, beginning) = beginning(&core);
         core.apply(1, &beginning);
         assert!(core.serves());
@@ -387,7 +403,7 @@ mod tests {
     #[test]
     fn nobody_is_answered_by_a_lessor_that_was_given_up() {
         let (core, _proofs) = Core::new();
-        core.lead(config(1));
+        core.lead(config(1), Duration::ZERO);
         let (generation, beginning) = beginning(&core);
         core.apply(1, &beginning);
         let (recalls, _recalled) = mpsc::unbounded_channel();

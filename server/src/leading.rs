@@ -25,13 +25,15 @@ pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Replica, config
         } else if leadership.leads {
             led = Some(leadership.term);
             tracing::info!(term = leadership.term, "this replica leads");
-            core.lead(lessor::Config {
+            let lessor = lessor::Config {
                 replica: config.id,
                 attempt: rand::random(),
                 drift: config.drift(),
                 limits: config.limits,
+                bounds: lessor::Bounds::DEFAULT,
                 planted: Planted::default(),
-            });
+            };
+            core.lead(lessor, replica.take_heard());
         } else {
             tracing::info!(term = leadership.term, leader = ?leadership.leader, "this replica follows");
             core.follow(leadership.leader.map(|(_, address)| address));

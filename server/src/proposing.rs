@@ -210,11 +210,11 @@ async fn settled<P: Future<Output = Outcome> + Unpin>(submitted: &mut VecDeque<S
 
 #[cfg(test)]
 mod tests {
-    use std::task::Context;
+    use std::{task::Context, time::Duration};
 
     use leasehold_protocol::{
         command::Command,
-        lessor::{self, PROPOSAL_COMMANDS_FULL},
+        lessor::{self, Bounds},
         limits::Limits,
         message::{Body, Header, Request},
         planted::Planted,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     impl World {
-        /// A leader whose epoch has begun.
+        /// A leader whose epoch has begun, with a lease and the tick that follows from that: the next tick is a second away.
         async fn new() -> Self {
             let (core, _proofs) = Core::new();
             let (sender, log) = mpsc::unbounded_channel();
@@ -299,17 +299,24 @@ mod tests {
             world.lead(1);
             let beginning = world.next().await;
             world.apply(beginning);
+            let session = world.next_of(1).await;
+            world.apply(session);
+            let tick = world.next().await;
+            assert!(matches!(tick.proposal.commands[..], [Command::Tick { .. }]), "{:?}", tick.proposal);
+            world.apply(tick);
             world
         }
 
         fn lead(&self, attempt: u64) {
-            self.core.lead(lessor::Config {
+            let config = lessor::Config {
                 replica: 1,
                 attempt,
                 drift: DriftAllowance::DEFAULT,
                 limits: Limits::default(),
+                bounds: Bounds::DEFAULT,
                 planted: Planted::default(),
-            });
+            };
+            self.core.lead(config, Duration::ZERO);
         }
 
         /// So many commands are to be proposed.
@@ -349,7 +356,7 @@ mod tests {
         }
     }
 
-    const FULL: usize = PROPOSAL_COMMANDS_FULL;
+    const FULL: usize = Bounds::DEFAULT.proposal_commands_full;
 
     #[tokio::test]
     async fn what_fills_a_proposal_goes_in_behind_the_last_one_and_so_many_at_once() {

@@ -123,6 +123,9 @@ impl Drop for Server {
 }
 
 #[cfg(test)]
+mod limits;
+
+#[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
@@ -187,7 +190,7 @@ mod tests {
             }
         };
         let handed_over = tokio::select! {
-            handed_over = leader.replica.hand_over() => handed_over,
+            handed_over = leader.replica.hand_over_to(configs[1 - leads].id) => handed_over,
             () = asking => unreachable!("it goes on"),
         };
         handed_over.expect_err("nobody is there");

@@ -15,7 +15,7 @@ use leasehold_client_cache::{
 };
 use leasehold_protocol::{
     lessor::key_lease_margin,
-    message::{KEEP_LEASES_MAX, KeepLease},
+    message::{KEEP_LEASES_MAX, KeepLease, KeptSpan},
 };
 
 use super::{
@@ -128,7 +128,7 @@ impl Bench {
             let keep = |number| KeepLease { id: LeaseId(FIRST + number), incarnation: None };
             let leases = numbers.map(keep).collect();
             schedule.renewed.push(Instant::now());
-            if let Some(gone) = line.keep(leases).await?.into_iter().find(|kept| kept.span.is_none()) {
+            if let Some(gone) = line.keep(leases).await?.into_iter().find(|kept| kept.span == KeptSpan::Gone) {
                 return Err(Failure::refused("expiry", format!("lease {} is gone before its term is over", gone.id)));
             }
         }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use clap::Subcommand;
 use futures::future::join_all;
-use leasehold_client_cache::{ClusterInfo, InspectError, Unavailable};
+use leasehold_client_cache::{ClockInfo, ClusterInfo, InspectError, Unavailable};
 use serde::Serialize;
 
 use crate::{
     context::Context,
+    duration,
     exit::Failure,
-    output::{Table, Text},
+    output::{Table, Text, visible},
 };
 
 /// `cluster …`
@@ -27,6 +28,38 @@ pub(crate) struct StatusAnswer {
     epoch: u64,
     revision: u64,
     members: Vec<Member>,
+    /// How many clients' clocks and the leader's differ by more than they are allowed to.
+    clocks_beyond: u64,
+    /// Some of those clients.
+    clocks: Vec<Clock>,
+}
+
+/// A client whose clock and the leader's differ by more than they are allowed to: it serves nothing from memory.
+#[derive(Debug, Serialize)]
+struct Clock {
+    session: u64,
+    name: String,
+    /// By how much the client's clock is fast compared with the leader's.
+    ppm: i64,
+    /// What both may differ by.
+    allowed_ppm: u32,
+    /// What the client counted, and what the leader counted meanwhile.
+    client_ms: u64,
+    server_ms: u64,
+}
+
+impl From<&ClockInfo> for Clock {
+    fn from(info: &ClockInfo) -> Self {
+        let ClockInfo { session, name, excess } = info;
+        Self {
+            session: session.0,
+            name: name.clone(),
+            ppm: excess.ppm(),
+            allowed_ppm: excess.allowed_ppm,
+            client_ms: duration::millis(excess.client),
+            server_ms: duration::millis(excess.server),
+        }
+    }
 }
 
 /// A replica.
@@ -113,6 +146,8 @@ fn merge(endpoints: &[String], answers: Vec<Asked>) -> Result<StatusAnswer, Fail
         epoch: newest.epoch.0,
         revision: newest.revision.0,
         members: members.collect(),
+        clocks_beyond: newest.clocks_beyond,
+        clocks: newest.clocks.iter().map(Clock::from).collect(),
     })
 }
 
@@ -138,11 +173,32 @@ impl Text for StatusAnswer {
         if self.leader.is_none() {
             out.extend_from_slice(b"no leader is known: an election is under way, or there is no quorum\n");
         }
+        self.write_clocks(out);
     }
 
     fn note(&self) -> Option<String> {
         let errors = self.members.iter().filter_map(|member| member.error.clone()).collect::<Vec<_>>();
         (!errors.is_empty()).then(|| errors.join("; "))
+    }
+}
+
+impl StatusAnswer {
+    fn write_clocks(&self, out: &mut Vec<u8>) {
+        if self.clocks_beyond == 0 {
+            return;
+        }
+        let (count, shown) = (self.clocks_beyond, self.clocks.len());
+        let heading = format!(
+            "clocks beyond the drift allowance, compared with the leader's: {count}, of which {shown} are shown; these \
+             clients serve nothing from memory\n"
+        );
+        out.extend_from_slice(heading.as_bytes());
+        let mut table = Table::new(&["SESSION", "NAME", "DRIFT", "ALLOWED"]);
+        for Clock { session, name, ppm, allowed_ppm, .. } in &self.clocks {
+            let (drift, allowed) = (format!("{ppm:+} ppm"), format!("{allowed_ppm} ppm"));
+            table.row([session.to_string(), visible(name), drift, allowed]);
+        }
+        table.write(out);
     }
 }
 
@@ -169,6 +225,8 @@ mod tests {
             epoch: Epoch(epoch),
             revision: Revision(epoch),
             members: [1, 2, 3].map(member).into(),
+            clocks_beyond: 0,
+            clocks: Vec::new(),
         }
     }
 

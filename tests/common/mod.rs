@@ -10,6 +10,8 @@ mod cli;
 mod cluster;
 mod port;
 mod process;
+pub mod stall;
+mod tools;
 
 use std::{
     future::Future,
@@ -21,6 +23,8 @@ pub use self::{
     cluster::{Cluster, Site},
     port::free_address,
     process::{Place, Process, leasehold},
+    stall::{ALLOWANCE, Missed},
+    tools::{ALLOW_SKIPS, SKIPPED_FILE, Tool, require},
 };
 
 /// How long anything may take that is expected to happen: far more than it does on a loaded machine.

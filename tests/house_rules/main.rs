@@ -11,7 +11,14 @@ use std::{
 const LINES_MAX: usize = 500;
 
 /// Files that are longer, and why. A file that is shorter again has to leave the list.
-const LONGER: &[(&str, &str)] = &[];
+const LONGER: &[(&str, &str)] = &[
+    ("client-cache/tests/swarm/caller.rs", "an arm for each function of the public API"),
+    ("protocol/src/lessor/holdings.rs", "tables that every method keeps in step; to be cut by table"),
+    ("protocol/src/lessor/writes.rs", "queues that every method keeps in step; to be cut by queue"),
+    ("server/src/raft/replica.rs", "all calls into Raft; to be cut where leadership is transferred"),
+    ("tests/simulation/src/server.rs", "a server's shell; to be cut where entries are judged"),
+    ("tests/simulation/src/world.rs", "the events of a world; to be cut where its end is judged"),
+];
 
 /// Tests that sleep, and why no condition would do.
 const SLEEPERS: &[(&str, &str)] = &[
@@ -19,16 +26,20 @@ const SLEEPERS: &[(&str, &str)] = &[
         "client-cache/tests/common/mod.rs",
         "looks for a condition of which nobody tells; keeps its stand-in server's time",
     ),
+    ("client-cache/tests/swarm/main.rs", "disturbs at a pace; looks for a condition of which nobody tells"),
     ("client-cache/tests/outage.rs", "looks how long something goes on"),
     ("client-cache/tests/stress.rs", "looks for a condition of which nobody tells; how fast writers are"),
     ("server/src/server.rs", "looks for a condition of which nobody tells; how fast a client asks"),
     ("server/tests/crash/disk.rs", "looks whether a child has ended, of which nobody tells"),
     ("server/tests/crash/server.rs", "asks again until a server is elected, of which nobody tells"),
+    ("server/tests/replica/handover.rs", "a follower is gone for longer than its last answer counts"),
     ("server/tests/replica/support.rs", "looks for a condition of which nobody tells"),
     ("tests/common/mod.rs", "looks for a condition of which nobody tells"),
+    ("tests/common/stall.rs", "sleeps to see how late it is woken"),
     ("tests/processes/failover.rs", "reads at a pace, for as long as reads must go on"),
     ("tests/processes/nemesis.rs", "how long each trouble lasts"),
     ("tests/processes/quorum.rs", "looks how long something goes on"),
+    ("tests/processes/stalls.rs", "keeps a process stopped for as long as a stall lasts"),
     ("tests/processes/workload.rs", "how fast a client works"),
 ];
 
@@ -53,6 +64,10 @@ const IMPURE_CRATES: &[&str] = &[
     "tokio",
     "tracing",
 ];
+
+/// An impure word in the rules that shipped builds do not have: by file, word and reason.
+const IMPURE_IN_TESTS: &[(&str, &str, &str)] =
+    &[("protocol/src/work.rs", "thread_local!", "counts what a step looks at, in test builds only")];
 
 /// What must not be written in the rules.
 const IMPURE_WORDS: &[&str] = &[
@@ -172,7 +187,9 @@ fn the_rules_read_no_clock_and_do_nothing_themselves() {
     let mut complaints = Vec::new();
     for file in files().iter().filter(|file| is_rule(file)) {
         for (number, line) in file.code() {
-            let words = IMPURE_WORDS.iter().filter(|word| line.contains(*word));
+            let is_listed =
+                |word: &str| IMPURE_IN_TESTS.iter().any(|(name, listed, _)| (*name, *listed) == (&*file.name, word));
+            let words = IMPURE_WORDS.iter().filter(|word| line.contains(*word) && !is_listed(word));
             complaints.extend(words.map(|word| format!("{}:{number}: {word}", file.name)));
         }
     }

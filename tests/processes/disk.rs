@@ -15,8 +15,7 @@ use serde_json::Value;
 
 use crate::{
     alone,
-    common::{Cluster, Place, Site, eventually, free_address},
-    network::skipped,
+    common::{Cluster, Place, Site, Tool, eventually, free_address, require},
 };
 
 /// What all of our disks are called; the id of the test process follows.
@@ -32,7 +31,7 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 struct Disk(PathBuf);
 
 impl Disk {
-    /// None where nothing can be mounted, which is said.
+    /// None where the test is skipped, as nothing can be mounted.
     fn new() -> Option<Self> {
         static SWEPT: Once = Once::new();
         SWEPT.call_once(sweep);
@@ -47,8 +46,7 @@ impl Disk {
             Err(error) => error.to_string(),
         };
         fs::remove_dir(&folder).expect("it is empty");
-        skipped(&format!("small disks need mount and root: {}", why.trim()));
-        None
+        require(Tool::SmallDisks, Err(why))
     }
 
     /// Where a server's data go.

@@ -4,7 +4,13 @@
 
 use std::time::Duration;
 
-use crate::{alone, nemesis::seconds, network::skipped, workload::now_ns, world::World};
+use crate::{
+    alone,
+    common::{Tool, require},
+    nemesis::seconds,
+    workload::now_ns,
+    world::World,
+};
 
 /// How long, unless told otherwise.
 const LONG: Duration = Duration::from_secs(25);
@@ -19,9 +25,7 @@ fn with_a_third_of_all_packets_lost_no_session_is_lost_no_read_is_stale_and_writ
     }
     let calm = world.history.tally().clone();
     for host in world.network.hosts() {
-        if let Err(why) = world.network.lose(&host, 1.0 / 3.0) {
-            return skipped(&format!("packets cannot be lost at random: {why}"));
-        }
+        let Some(()) = require(Tool::PacketLoss, world.network.lose(&host, 1.0 / 3.0)) else { return };
     }
     let (from, long) = (now_ns(), seconds("LEASEHOLD_LOSS_SECONDS", LONG));
     while Duration::from_nanos(now_ns() - from) < long {

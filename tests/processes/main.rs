@@ -8,7 +8,8 @@
 //! time for something to happen; deadlines are generous, because the machine may be busy too.
 //!
 //! `cargo test --test processes -- --nocapture` prints what was measured. A test that fails prints the ends of its
-//! servers' logs. A test that lacks what it needs (root, iproute2, libfaketime) says `skipped` on standard error.
+//! servers' logs. A test that lacks what it needs (root, iproute2, libfaketime) fails, or is skipped and noted as such
+//! where `LEASEHOLD_ALLOW_SKIPS=1` allows that ([`skips`]).
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -22,6 +23,7 @@ mod consent;
 mod crash;
 mod demo;
 mod disk;
+mod drift;
 mod elections;
 mod ends;
 mod failover;
@@ -39,7 +41,9 @@ mod rebuild;
 mod reigns;
 mod remaining;
 mod restart;
+mod skips;
 mod snapshot;
+mod stalls;
 mod standbys;
 mod stop;
 mod watching;

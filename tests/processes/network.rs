@@ -25,7 +25,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::common::Place;
+use crate::common::{Place, Tool, require};
 
 /// What all of our namespaces are called; the id of the test process follows.
 const PREFIX: &str = "leasehold-test-";
@@ -44,13 +44,6 @@ pub(crate) struct Network {
     name: String,
     /// Each has its number; the first is 1.
     hosts: BTreeMap<String, u8>,
-}
-
-/// Says that a test shows nothing here, where it is seen whether output is captured or not.
-pub(crate) fn skipped(why: &str) {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Nobody may be listening.
-    let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
 }
 
 /// Runs a program; what it said if it failed.
@@ -83,7 +76,7 @@ fn tc(namespace: &str, words: &str) -> Result<String, String> {
 }
 
 impl Network {
-    /// Makes a network of these hosts; none where that cannot be done, which is said.
+    /// Makes a network of these hosts; none where the test is skipped, as that cannot be done.
     pub(crate) fn of(hosts: &[&str]) -> Option<Self> {
         static SWEPT: Once = Once::new();
         SWEPT.call_once(sweep);
@@ -91,10 +84,7 @@ impl Network {
         let name = format!("{PREFIX}{}-{number}", std::process::id());
         let network = Self { name, hosts: hosts.iter().map(|host| (*host).to_owned()).zip(1..).collect() };
         // Where this can be done, the rest can be.
-        if let Err(why) = ip(&format!("netns add {}", network.namespace("wire"))) {
-            skipped(&format!("networks of its own need iproute2, root and network namespaces: {why}"));
-            return None;
-        }
+        require(Tool::Namespaces, ip(&format!("netns add {}", network.namespace("wire"))))?;
         network.make().expect("namespaces can be had, so they can be connected");
         Some(network)
     }
@@ -304,9 +294,7 @@ mod tests {
     #[test]
     fn so_many_packets_are_lost_as_is_said() {
         let Some(network) = Network::of(&["a", "b"]) else { return };
-        if let Err(why) = network.lose("b", 1.0 / 3.0) {
-            return skipped(&format!("packets cannot be lost at random: {why}"));
-        }
+        let Some(()) = require(Tool::PacketLoss, network.lose("b", 1.0 / 3.0)) else { return };
         send(&network, "a", "b", 3000);
         network.heal_all();
         let lossy = arrived(&network, "b");

@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
 use crate::{
     alone,
     candidate::{self, Candidate},
-    clocks::{at_rate, needed},
+    clocks::{at_rate, faketime},
     common::{Place, Shell, eventually},
     figures::Figures,
     number,
@@ -242,7 +242,7 @@ fn a_consumer_has_stopped_by_its_own_deadline_before_a_standby_begins_whatever_b
 #[test]
 fn consumers_whose_clocks_are_far_too_slow_are_found_to_work_beside_the_next() {
     let _alone = alone();
-    let Some(library) = needed() else { return };
+    let Some(library) = faketime() else { return };
     let Some(mut queue) = Queue::of(0) else { return };
     for host in HOSTS {
         let place = at_rate(&library, &queue.world.place(host), 0.2);

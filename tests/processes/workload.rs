@@ -245,8 +245,9 @@ fn found(content: &Content) -> Outcome {
     }
 }
 
-/// Is a client, until the input ends.
+/// Is a client, until the input ends. What the library warns of is in the process's log.
 fn be_a_client(task: Task) {
+    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
     let over = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&over);

@@ -40,7 +40,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Three servers, and places for so many clients, "c1" on; none where that cannot be had, which is said.
+    /// Three servers, and places for so many clients, "c1" on; none where the test is skipped, as that cannot be had.
     pub(crate) fn of(clients: usize) -> Option<Self> {
         Self::with_drift(clients, DriftAllowance::DEFAULT.ppm(), MARGIN)
     }
@@ -150,6 +150,16 @@ impl World {
             if cached.min(read).min(written) > from { Ok(()) } else { Err(format!("{:?}", self.history.tally())) }
         });
         Duration::from_nanos(now_ns() - from)
+    }
+
+    /// The same, of a client that reads nothing from memory.
+    pub(crate) fn goes_on_without_memory(&mut self, host: &str) {
+        let from = now_ns();
+        eventually(&format!("the client at {host} reads and writes"), || {
+            let Progress { read, written, .. } = self.progress(host);
+            if read.min(written) > from { Ok(()) } else { Err(format!("{:?}", self.history.tally())) }
+        });
+        assert!(self.progress(host).cached < from, "the client at {host} reads from memory");
     }
 
     /// Waits until the client at a host has written, by an operation that it began after this was called. Returns after how long.

@@ -6,9 +6,9 @@ use std::{
 };
 
 use leasehold_protocol::{
-    command::{Command, Proposal, Write},
+    command::{Command, Meant, Proposal, Write},
     id::{Epoch, LeaseId, RequestId, Revision, Sequence, SessionId, Stamp},
-    lessor::{Config, Effect, Input, Lessor},
+    lessor::{Bounds, Config, Effect, Input, Lessor},
     limits::Limits,
     message::{Answer, Body, Header, Refusal, Request},
     planted::Planted,
@@ -56,6 +56,7 @@ pub(crate) fn state_with(leases: Leases) -> State {
             unanswered_from: Sequence(number + 1),
             write: Write::GrantLease { id: Some(LeaseId(number)), ttl: leases.term(number) },
             covers: Vec::new(),
+            meant: Meant::default(),
             carried: Revision(0),
         };
         apply(Epoch(1), numbers.map(grant).collect());
@@ -106,10 +107,11 @@ impl Leader {
             attempt: state.applied_index(),
             drift: DriftAllowance::DEFAULT,
             limits: Limits::default(),
+            bounds: Bounds::DEFAULT,
             planted: Planted::default(),
         };
         let nanos = 1_000_000_000;
-        let lessor = Lessor::new(config, &state, Instant::from_micros(nanos / 1000));
+        let lessor = Lessor::new(config, &state, Duration::ZERO, Instant::from_micros(nanos / 1000));
         let (session, in_flight, proposed) = (SessionId(0), None, VecDeque::new());
         Self { state, lessor, nanos, commit, in_flight, proposed, session, requests: 0, sequence: 0 }
     }

@@ -6,7 +6,7 @@ use leasehold_protocol::{
     command::Command,
     id::LeaseId,
     lessor::Effect,
-    message::{Answer, Body, KEEP_LEASES_MAX, KeepLease},
+    message::{Answer, Body, KEEP_LEASES_MAX, KeepLease, KeptSpan},
     state::State,
 };
 
@@ -97,10 +97,13 @@ fn keep(leader: &mut Leader, leases: Vec<KeepLease>) -> Turn {
     let turn = leader.step(request);
     let answered = turn.effects.iter().find_map(|effect| match effect {
         Effect::Reply { response, .. } => Some(&response.result),
-        Effect::Recall(_) | Effect::Prove { .. } => None,
+        Effect::Recall(_) | Effect::Prove { .. } | Effect::ClockChanged { .. } => None,
     });
     let Some(Ok(Answer::Kept(kept))) = answered else { panic!("a renewal is answered at once: {answered:?}") };
-    assert!(kept.len() == count && kept.iter().all(|kept| kept.span.is_some()), "none of them is gone: {kept:?}");
+    assert!(
+        kept.len() == count && kept.iter().all(|kept| matches!(kept.span, KeptSpan::Promised(_))),
+        "none of them is gone: {kept:?}"
+    );
     turn
 }
 

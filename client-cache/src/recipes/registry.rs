@@ -66,11 +66,11 @@ pub struct Members {
 }
 
 impl Registry {
-    /// Registers under a name that nobody else has.
+    /// Registers under a name that nobody else has. What this client has registered under that name before is replaced.
     ///
     /// # Errors
     ///
-    /// [`RecipeError`]; refused if somebody is registered under that name.
+    /// [`RecipeError`]; refused if somebody else is registered under that name.
     pub async fn join(&self, name: &str, value: impl Into<Value>) -> Result<Registration, RecipeError> {
         let node = self.path.child(name)?;
         Ok(self.client.register(&node, value, RegisterOptions::default()).await?)

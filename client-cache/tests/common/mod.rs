@@ -16,9 +16,9 @@ use std::{
 use futures::StreamExt;
 use leasehold_client_cache::{Client, Options, Path, Value, VolumeSettings};
 use leasehold_protocol::{
-    command::{Command, Outcome, Proposal, Write},
+    command::{Command, Meant, Outcome, Proposal, Write},
     id::{RequestId, Revision, Sequence, SessionId},
-    lessor::{Config, Effect, Input, Lessor},
+    lessor::{Bounds, Config, Effect, Input, Lessor},
     limits::Limits,
     message::{Answer, Body, ClusterInfo, Inspect, Recall, Refusal, Request, Response},
     object::ObjectSet,
@@ -86,6 +86,10 @@ struct Rules {
     callbacks: BTreeMap<SessionId, CallbackClient>,
     /// How many requests of each kind have come.
     asked: BTreeMap<&'static str, u64>,
+    /// The invariants are checked after each step.
+    checks: bool,
+    /// The first that did not hold.
+    violation: Option<String>,
 }
 
 struct Shared {
@@ -135,6 +139,8 @@ impl Server {
             replies: BTreeMap::new(),
             callbacks: BTreeMap::new(),
             asked: BTreeMap::new(),
+            checks: false,
+            violation: None,
         };
         let (holds_reads, holds_writes) =
             (watch::Sender::new(false), watch::Sender::new((|_| false) as fn(&Write) -> bool));
@@ -190,8 +196,9 @@ impl Server {
         };
         for number in 1..=times {
             let (sequence, write) = (Sequence(number), Write::put(path(at), "meanwhile".into()));
-            let (covers, carried) = (vec![ObjectSet::Subtree(Path::root())], last);
-            let command = Command::Write { session, sequence, unanswered_from: sequence, write, covers, carried };
+            let (covers, meant, carried) = (vec![ObjectSet::Subtree(Path::root())], Meant::default(), last);
+            let command =
+                Command::Write { session, sequence, unanswered_from: sequence, write, covers, meant, carried };
             last = apply(command).1;
         }
         last
@@ -209,6 +216,21 @@ impl Server {
 
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Checks all invariants of the state and of the lessor after each step from now on.
+    pub fn check_steps(&self) {
+        self.shared.rules.lock().checks = true;
+    }
+
+    /// The first invariant that did not hold after a step.
+    pub fn violation(&self) -> Option<String> {
+        self.shared.rules.lock().violation.clone()
+    }
+
+    /// Looks at the replicated state.
+    pub fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.shared.rules.lock().state)
     }
 
     /// How many requests of this kind have come: `"Read"` and so on.
@@ -235,9 +257,10 @@ impl Rules {
             attempt: self.attempt,
             drift: DriftAllowance::DEFAULT,
             limits: Limits::default(),
+            bounds: Bounds::DEFAULT,
             planted: Planted::default(),
         };
-        self.lessor = Some(Lessor::new(config, &self.state, now()));
+        self.lessor = Some(Lessor::new(config, &self.state, Duration::ZERO, now()));
         self.commit(&mut Vec::new());
     }
 
@@ -258,12 +281,21 @@ impl Rules {
                     Effect::Recall(recall) => {
                         recalls.extend(self.callbacks.get(&recall.session).map(|client| (client.clone(), recall)));
                     }
+                    Effect::ClockChanged { .. } => {}
                     Effect::Prove { round } => inputs.insert(0, Input::Proven { round }),
                 }
             }
             self.commit(&mut inputs);
         }
+        self.check();
         recalls
+    }
+
+    fn check(&mut self) {
+        if self.checks && self.violation.is_none() {
+            let of_lessor = self.lessor.as_ref().map_or(Ok(()), |lessor| lessor.check(&self.state));
+            self.violation = self.state.check().and(of_lessor).err();
+        }
     }
 
     fn commit(&mut self, inputs: &mut Vec<Input>) {
@@ -351,7 +383,9 @@ impl Shared {
 impl Rules {
     fn cluster(&self) -> Response {
         let (epoch, revision) = (self.state.epoch(), self.state.revision());
-        let info = ClusterInfo { replica: 1, leader: Some(1), epoch, revision, members: Vec::new() };
+        let members = Vec::new();
+        let (clocks_beyond, clocks) = (0, Vec::new());
+        let info = ClusterInfo { replica: 1, leader: Some(1), epoch, revision, members, clocks_beyond, clocks };
         Response { epoch, promises: Vec::new(), lapses: Vec::new(), result: Ok(Answer::Cluster(info)) }
     }
 }
@@ -361,7 +395,7 @@ fn kind(body: &Body) -> &'static str {
         Body::Open { .. } => "Open",
         Body::Register => "Register",
         Body::Close => "Close",
-        Body::KeepAlive => "KeepAlive",
+        Body::KeepAlive(_) => "KeepAlive",
         Body::Acquire { .. } => "Acquire",
         Body::Read { .. } => "Read",
         Body::AwaitRead { .. } => "AwaitRead",

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_client_cache::{
-    Condition, LeaseOptions, Owner, Path, PutOptions, Refusal, RegisterCondition, RegisterOptions, Standing,
+    Attach, Condition, LeaseOptions, Owner, Path, PutOptions, Refusal, RegisterCondition, RegisterOptions, Standing,
     WriteError, WriteRefusal,
 };
 
@@ -110,6 +110,41 @@ async fn whose_place_is_taken_does_not_remove_his_successor() {
     watcher.put_with(&node, "for good", options).await.unwrap();
     second.close().await;
     assert_eq!(&watcher.get(&node).await.unwrap().unwrap().value[..], b"for good");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn register_with_own_node_there_replaces_it() {
+    let server = Server::start(LONG_TERM).await;
+    let (service, other) = (server.client().await, server.client().await);
+    let node = path("/services/web");
+    let first = service.register(&node, "first", RegisterOptions::default()).await.unwrap();
+    let again = service.register(&node, "again", RegisterOptions::default()).await.unwrap();
+    assert!(again.epoch() > first.epoch(), "it is a new registration");
+    assert_eq!(&other.get(&node).await.unwrap().unwrap().value[..], b"again");
+    first.leave().await.expect_err("the node is the second one's");
+    let taken = other.register(&node, "other", RegisterOptions::default()).await.unwrap_err();
+    assert!(matches!(&taken, WriteError::Refused(Refusal::Write(WriteRefusal::Exists { .. }))), "{taken:?}");
+    again.leave().await.unwrap();
+
+    // One that stays is nobody's registration.
+    other.put(&node, "for good").await.unwrap();
+    let taken = service.register(&node, "third", RegisterOptions::default()).await.unwrap_err();
+    assert!(matches!(&taken, WriteError::Refused(Refusal::Write(WriteRefusal::Exists { .. }))), "{taken:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn register_after_an_unknown_outcome_succeeds() {
+    let server = Server::start(LONG_TERM).await;
+    let service = server.client().await;
+    let node = path("/services/web");
+    service.put(&path("/services/other"), "so that the session is known").await.unwrap();
+    // Nobody waits for the outcome: the node is put all the same.
+    let options = PutOptions { attach: Attach::Session, ..PutOptions::default() };
+    service.put_with(&node, "unknown", options).await.unwrap();
+    let registration = service.register(&node, "known", RegisterOptions::default()).await.unwrap();
+    let entry = service.get(&node).await.unwrap().unwrap();
+    assert_eq!((&entry.value[..], entry.stat.modify_revision), (&b"known"[..], registration.epoch()));
+    assert_eq!(entry.stat.owner, service.session().map(Owner::Session));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

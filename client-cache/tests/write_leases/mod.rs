@@ -52,6 +52,24 @@ async fn what_is_set_is_in_memory_until_somebody_reads_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn write_lease_with_longest_timeout_is_granted() {
+    let server = Server::start(TERM).await;
+    let client = server.client().await;
+    let options = LockOptions { timeout: Some(Duration::MAX), ..LockOptions::default() };
+    let lease = within(client.write_lease(&path("/a"), options)).await.unwrap();
+    within(lease.release()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inspect_with_longest_timeout_is_answered() {
+    let server = Server::start(TERM).await;
+    let client = within(Client::connect(server.options().timeout(Duration::MAX))).await.unwrap();
+    assert_eq!(within(client.holds(&path("/a"))).await.unwrap(), []);
+    let info = within(leasehold_client_cache::cluster(server.address(), Duration::MAX)).await.unwrap();
+    assert_eq!(info.leader, Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_flushed_is_there_and_the_next_one_goes_on_from_it() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);

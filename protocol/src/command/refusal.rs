@@ -57,6 +57,12 @@ pub enum WriteRefusal {
         /// The volume that it belongs to.
         volume: Path,
     },
+    /// The volume has taken the name of the one that there was, or was not, when the write arrived (S7b).
+    #[error("volume {path}: made anew since the write was sent")]
+    VolumeReplaced {
+        /// Its top.
+        path: Path,
+    },
     /// There is a volume with this top.
     #[error("{path} is a volume already")]
     VolumeExists {
@@ -70,6 +76,26 @@ pub enum WriteRefusal {
         path: Path,
         /// A volume at or below it.
         volume: Path,
+    },
+    /// The delete would remove more nodes than one command may.
+    #[error("{path}: {got} nodes or more to remove, above the limit of {most}; remove what lies below it in parts")]
+    TooManyNodes {
+        /// What was to be removed.
+        path: Path,
+        /// How many nodes were counted before the count was given up.
+        got: u64,
+        /// The bound.
+        most: u64,
+    },
+    /// The lease carries as many nodes as one may.
+    #[error("{path}: its lease carries {got} nodes, and the limit is {most}; attach it to another lease")]
+    LeaseFull {
+        /// The node.
+        path: Path,
+        /// How many nodes the lease carries.
+        got: u64,
+        /// The bound.
+        most: u64,
     },
     /// There is no such key lease (any more).
     #[error("lease {id:x} does not exist")]

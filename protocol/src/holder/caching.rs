@@ -115,7 +115,8 @@ impl Holder {
     pub fn cached(&self, id: HoldId, now: Instant) -> Option<&Value> {
         let own = self.holding.holds.get(&id)?;
         let caching = own.caching.as_ref().filter(|caching| caching.stage == Stage::Open)?;
-        let is_certain = !self.hold_certain_for(id, now).is_zero() || self.planted(Bug::WriteLeaseWithoutClock);
+        let is_certain = (!self.hold_certain_for(id, now).is_zero() && !self.is_clock_beyond())
+            || self.planted(Bug::WriteLeaseWithoutClock);
         is_certain.then_some(&caching.value)
     }
 
@@ -226,7 +227,8 @@ impl Holder {
         }
         // The recall has been answered long ago, without a consent: that has to be carried by something.
         if !paid.is_empty() && self.link == Link::Registered {
-            self.send(Purpose::KeepAlive, Body::KeepAlive, Ride::Due, now);
+            let question = self.clock_question(now);
+            self.send(Purpose::KeepAlive, Body::KeepAlive(question), Ride::Due, now);
         }
     }
 

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     change::Changes,
     command::Written,
+    drift::Excess,
     hold::{CachingStatus, HoldStatus},
     id::{HoldId, Incarnation, LeaseId, Revision, SessionId, Stamp},
     message::{Consent, Refusal, Request},
@@ -156,6 +157,12 @@ pub enum Effect {
     },
     /// Tell the application: the state of the session has changed to this. Each change is told once.
     Connection(Connection),
+    /// Tell the application, and the log: this client's clock and the leader's ran further apart than they are allowed to, and
+    /// nothing is served from memory; or, none, they are within their allowances again. Each change is told once.
+    ClockChanged {
+        /// What both counted.
+        beyond: Option<Excess>,
+    },
     /// Give up the current connection and look for the leader. [`Input::Disconnected`](super::Input::Disconnected)
     /// and [`Input::Connected`](super::Input::Connected) follow.
     FindLeader {

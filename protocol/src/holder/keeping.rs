@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     id::{Incarnation, LeaseId},
-    message::{Body, KEEP_LEASES_MAX, KeepLease, Kept},
+    message::{Body, KEEP_LEASES_MAX, KeepLease, Kept, KeptSpan},
     time::Instant,
 };
 
@@ -30,7 +30,13 @@ struct KeptLease {
     held: Option<(Instant, Pace)>,
     /// Which lease of its name it is, once that is known.
     incarnation: Option<Incarnation>,
+    /// Before it is held: when to ask for it.
+    ask_at: Instant,
 }
+
+/// A lease that is not held yet and is not renewed now is asked for again after this: its end is applied within a commit or two, or its
+/// leader has no quorum.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// All that are kept.
 ///
@@ -56,9 +62,9 @@ impl Keeping {
 
     /// Goes through all of them for when something is to be done.
     fn settle(&mut self) {
-        let held = || self.leases.values().map(|lease| lease.held.as_ref());
-        let due = held().map(|held| held.map_or(Instant::ZERO, |(_, pace)| pace.due)).min();
-        let ends = held().flatten().map(|(until, _)| *until).min();
+        let due = |lease: &KeptLease| lease.held.as_ref().map_or(lease.ask_at, |(_, pace)| pace.due);
+        let due = self.leases.values().map(due).min();
+        let ends = self.leases.values().filter_map(|lease| lease.held.as_ref()).map(|(until, _)| *until).min();
         (self.due, self.ends) = (due, ends);
     }
 }
@@ -70,7 +76,7 @@ impl Holder {
             return;
         }
         if let Entry::Vacant(entry) = self.keeping.leases.entry(id) {
-            entry.insert(KeptLease { held: None, incarnation: None });
+            entry.insert(KeptLease { held: None, incarnation: None, ask_at: Instant::ZERO });
             self.keeping.due = Some(Instant::ZERO);
         }
     }
@@ -111,6 +117,7 @@ impl Holder {
             match &mut lease.held {
                 Some((_, pace)) if pace.rides_from() > now => continue,
                 Some((until, pace)) => pace.asked(*until, now),
+                None if lease.ask_at > now => continue,
                 None => {}
             }
             leases.push(KeepLease { id: *id, incarnation: lease.incarnation });
@@ -119,7 +126,7 @@ impl Holder {
         self.send(Purpose::KeepLeases, Body::KeepLeases { leases }, Ride::Due, now);
     }
 
-    /// The leader has renewed key leases, or says that they are gone.
+    /// The leader has renewed key leases, or not, or says that they are gone.
     pub(super) fn kept(&mut self, kept: &[Kept], sent: Instant, now: Instant) {
         // What the application has let go meanwhile is nobody's business any more.
         for one in kept {
@@ -130,17 +137,40 @@ impl Holder {
         self.keeping.settle();
     }
 
+    /// The answer to a grant says how much time its lease has. A repeated answer may find it gone: that is no news of another lease
+    /// of its name, which may be kept by now.
+    pub(super) fn granted(&mut self, kept: &Kept, sent: Instant, now: Instant) {
+        let known = self.keeping.leases.get(&kept.id).and_then(|lease| lease.incarnation);
+        if kept.span != KeptSpan::Gone || known == Some(kept.incarnation) {
+            self.kept_one(kept, sent, now);
+        }
+    }
+
     /// More time on one key lease, which may have been granted just now; or its end.
-    pub(super) fn kept_one(&mut self, kept: &Kept, sent: Instant, now: Instant) {
+    fn kept_one(&mut self, kept: &Kept, sent: Instant, now: Instant) {
         let Kept { id, incarnation, ttl, span } = *kept;
-        // One that is kept, and another of its name: the first is gone.
         let known = self.keeping.leases.get(&id).and_then(|lease| lease.incarnation);
-        let span = span.filter(|_| known.is_none_or(|known| known == incarnation));
-        let Some(span) = span else {
-            if self.keeping.leases.remove(&id).is_some() {
-                self.effects.push(Effect::LeaseOver { id });
-            }
+        // An answer that has been long in coming, about one that came before the one that is kept.
+        if known.is_some_and(|known| incarnation < known) {
             return;
+        }
+        // One that is kept, and another of its name: the first is gone.
+        let span = if known.is_none_or(|known| known == incarnation) { span } else { KeptSpan::Gone };
+        let span = match span {
+            KeptSpan::Promised(span) => span,
+            // One that is held is asked for again before long by its pace, while this clock says that it holds.
+            KeptSpan::NotNow => {
+                if let Some(lease) = self.keeping.leases.get_mut(&id) {
+                    lease.ask_at = now.after(ASK_AGAIN);
+                }
+                return;
+            }
+            KeptSpan::Gone => {
+                if self.keeping.leases.remove(&id).is_some() {
+                    self.effects.push(Effect::LeaseOver { id });
+                }
+                return;
+            }
         };
         let (until, spread) = (self.ends_at(sent, span.min(ttl), now), self.config.spread_permille);
         let Some(lease) = self.keeping.leases.get_mut(&id) else {

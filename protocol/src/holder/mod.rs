@@ -21,11 +21,12 @@
 //! Where to find the rules: promises, T2, T6 in `renewals.rs` and `volumes.rs`; grants and recalls, S1, S4, S5 in `grants.rs` and
 //! `recalls.rs`; new incarnations and the revival of copies in `acquiring.rs`; shared misses in `reads.rs`; S2w, S9 in
 //! `writes.rs`; S7 in `held.rs`; holds in `holding.rs`, write leases in `caching.rs`, key leases in `keeping.rs`; sessions and registering in `session.rs`; watches in
-//! `watching.rs`; the invariants in `check.rs`.
+//! `watching.rs`; drift supervision in `clocks.rs`; the invariants in `check.rs`.
 
 mod acquiring;
 mod caching;
 mod check;
+mod clocks;
 mod copies;
 mod effect;
 mod flights;
@@ -57,6 +58,7 @@ pub use watching::WATCH_WAIT;
 use self::{
     acquiring::Acquisition,
     caching::WriteLeases,
+    clocks::Clocks,
     copies::Copies,
     flights::Flights,
     held::HeldList,
@@ -109,6 +111,7 @@ pub struct Holder {
     holding: Holding,
     write_leases: WriteLeases,
     watching: Watching,
+    clocks: Clocks,
     /// What a planted mistake forgot to drop in time.
     late_drops: Vec<ObjectSet>,
     /// Effects of the step under way. Empty between steps.
@@ -140,6 +143,7 @@ impl Holder {
             holding: Holding::default(),
             write_leases: WriteLeases::default(),
             watching: Watching::default(),
+            clocks: Clocks::default(),
             late_drops: Vec::new(),
             effects: Vec::new(),
         }
@@ -200,6 +204,7 @@ impl Holder {
             self.keeping_deadline(),
             self.holding_deadline(),
             self.flush_deadline(),
+            self.clocks_deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -233,7 +238,9 @@ impl Holder {
     pub fn validity_of(&self, volume: &Path) -> VolumeValidity {
         let lease = self.volumes.get(volume).and_then(|volume| volume.lease.as_ref());
         match lease {
-            Some(lease) if !self.is_suspended(volume) => VolumeValidity { since: lease.since, until: lease.until },
+            Some(lease) if !self.is_suspended(volume) && !self.is_clock_beyond() => {
+                VolumeValidity { since: lease.since, until: lease.until }
+            }
             _ => VolumeValidity::default(),
         }
     }

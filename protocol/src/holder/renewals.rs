@@ -109,7 +109,8 @@ impl Holder {
         if self.link == Link::Registered {
             let session_due = self.session.as_ref().is_some_and(|session| now >= session.pace.due);
             let probes = self.probe_deadline().is_some_and(|deadline| now >= deadline);
-            if self.volumes.are_due(now) || session_due || probes {
+            let compares = self.clocks_deadline().is_some_and(|deadline| now >= deadline);
+            if self.volumes.are_due(now) || session_due || probes || compares {
                 self.keep_alive(now);
             }
         }
@@ -118,9 +119,10 @@ impl Holder {
         }
     }
 
-    /// A request that is there only to renew.
+    /// A request that is there only to renew, and to compare clocks.
     pub(super) fn keep_alive(&mut self, now: Instant) {
-        self.send(Purpose::KeepAlive, Body::KeepAlive, Ride::All, now);
+        let question = self.clock_question(now);
+        self.send(Purpose::KeepAlive, Body::KeepAlive(question), Ride::All, now);
     }
 
     /// Until when a server has to be heard of that owes a quick answer.

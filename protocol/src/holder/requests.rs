@@ -14,20 +14,14 @@ use super::{
 };
 use crate::{
     id::{Epoch, Stamp},
-    message::{Answer, Body, Header, Refusal, Request, Response, Return},
+    message::{Answer, Body, CONSENTS_MAX, Header, RETURNS_MAX, Refusal, Request, Response, Return},
     planted::Bug,
     time::Instant,
 };
 
-/// Consents carried by one request. A session that owes more has them carried by the next.
-const CONSENTS_PER_REQUEST: usize = 1024;
-
-/// Returns carried by one request.
-const RETURNS_PER_REQUEST: usize = 256;
-
 /// Copies given back that wait for a request to carry them. The oldest are forgotten beyond it: the server then asks for what
 /// is not there, and is told so.
-const RETURNS_MAX: usize = 4096;
+const RETURNS_WAITING_MAX: usize = 4096;
 
 /// What waits to ride along with requests, until one that carried it has been answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -45,7 +39,7 @@ impl Riders {
     /// A copy was dropped that nobody had recalled.
     pub(super) fn give_back(&mut self, copy: Return) {
         self.returns.push_back(copy);
-        if self.returns.len() > RETURNS_MAX {
+        if self.returns.len() > RETURNS_WAITING_MAX {
             self.returns.pop_front();
         }
     }
@@ -128,8 +122,8 @@ impl Holder {
             sequence: self.writes.next_sequence(),
             unanswered_from: self.writes.unanswered_from(),
             renew: self.volumes.renewals(ride, is_quick, now),
-            consents: self.riders.consents.iter().take(CONSENTS_PER_REQUEST).copied().collect(),
-            returns: self.riders.returns.iter().take(RETURNS_PER_REQUEST).cloned().collect(),
+            consents: self.riders.consents.iter().take(CONSENTS_MAX).copied().collect(),
+            returns: self.riders.returns.iter().take(RETURNS_MAX).cloned().collect(),
         }
     }
 
@@ -191,6 +185,11 @@ impl Holder {
             }
             Refusal::SessionGone { session } if self.session() == Some(session) => self.expire(flight.purpose, now),
             Refusal::NotRegistered { .. } => self.not_registered(ticket, flight.purpose, now),
+            // Whoever leads has no room for one more lease: what waits for it is asked for without.
+            Refusal::Busy { .. } if matches!(flight.purpose, Purpose::Acquire(_)) => {
+                self.queue.settle(&flight.purpose);
+                self.refused_for_good(flight.purpose, refusal);
+            }
             Refusal::Retry | Refusal::Unknown | Refusal::Busy { .. } | Refusal::SessionGone { .. } => {
                 self.wants_again(flight.purpose, now);
             }
@@ -248,7 +247,7 @@ mod tests {
     fn of_too_much_that_is_given_back_the_oldest_is_forgotten() {
         let mut riders = Riders::default();
         let copy = |sequence| Return { object: Object::data(Path::root()), stamp: Stamp { epoch: Epoch(1), sequence } };
-        (0..=RETURNS_MAX as u64).for_each(|sequence| riders.give_back(copy(sequence)));
-        assert_eq!((riders.returns.len(), riders.returns.front()), (RETURNS_MAX, Some(&copy(1))));
+        (0..=RETURNS_WAITING_MAX as u64).for_each(|sequence| riders.give_back(copy(sequence)));
+        assert_eq!((riders.returns.len(), riders.returns.front()), (RETURNS_WAITING_MAX, Some(&copy(1))));
     }
 }

@@ -147,12 +147,15 @@ impl Holder {
             (Purpose::AwaitHolds, Answer::Holds(told)) => self.holds_told(ticket, told, now),
             (Purpose::Write(write), Answer::Written { written, stamp, grant, applied, kept, cached }) => {
                 if let Some(kept) = kept {
-                    self.kept_one(&kept, sent, now);
+                    self.granted(&kept, sent, now);
                 }
                 let done = super::writes::Done { written, stamp, grant, applied, cached };
                 self.written(write, sent, epoch, done, now);
             }
             (Purpose::Watch(watch), Answer::Changes(changes)) => self.watch_answered(watch, changes, now),
+            (Purpose::KeepAlive, Answer::Alive(answer)) if epoch == self.epoch => {
+                self.clocks_compared(ticket, sent, &answer, now);
+            }
             // Dealt with before the rest of the answer.
             (Purpose::Register, Answer::Registered { .. }) | (Purpose::KeepAlive, _) => {}
             // Not an answer to what was asked: as good as none.
@@ -184,6 +187,7 @@ impl Holder {
         }
         if epoch > self.epoch {
             self.epoch = epoch;
+            self.clocks.begin_epoch();
             self.seen = self.seen.max(Stamp { epoch, sequence: 0 });
             self.recalls.begin_epoch(epoch);
             self.riders.begin_epoch(epoch);
@@ -194,7 +198,7 @@ impl Holder {
         }
         self.link = Link::Registered;
         self.session_renewed(sent, now);
-
+        self.clocks_registered(ticket, sent, now);
         for covering in coverings {
             self.list_held(covering, now);
         }

@@ -12,7 +12,7 @@ use std::{
 use super::validity::VolumeValidity;
 use crate::{
     id::{Generation, HoldId, Incarnation, Revision, Stamp},
-    message::{LastValid, Promise, Renew},
+    message::{LastValid, Promise, RENEWALS_MAX, Renew},
     path::Path,
     time::Instant,
 };
@@ -251,18 +251,27 @@ impl Volumes {
             Ride::Due | Ride::All => None,
             Ride::Nothing => return Vec::new(),
         };
-        let mut renewals = Vec::new();
-        for (top, volume) in &mut self.map {
+        let mut chosen: Vec<(Instant, Path)> = Vec::new();
+        for (top, volume) in &self.map {
             let wanted = volume.wants_renewal();
-            let Some(lease) = &mut volume.lease else { continue };
+            let Some(lease) = &volume.lease else { continue };
             let fits = touched.as_ref() == Some(top)
                 || (wanted && (ride == Ride::All || (now >= lease.pace.rides_from() && now < lease.until)));
-            if fits {
-                renewals.push(Renew { volume: top.clone(), incarnation: lease.incarnation });
-                if is_quick {
-                    lease.pace.asked(lease.until, now);
-                    volume.is_used = false;
-                }
+            chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
+        }
+        // The others follow with the next request: what is asked for here is not due for a while.
+        if chosen.len() > RENEWALS_MAX {
+            chosen.sort_unstable();
+            chosen.truncate(RENEWALS_MAX);
+        }
+        let mut renewals = Vec::with_capacity(chosen.len());
+        for (_, top) in chosen {
+            let Some(volume) = self.map.get_mut(&top) else { continue };
+            let Some(lease) = &mut volume.lease else { continue };
+            renewals.push(Renew { volume: top, incarnation: lease.incarnation });
+            if is_quick {
+                lease.pace.asked(lease.until, now);
+                volume.is_used = false;
             }
         }
         renewals
@@ -321,6 +330,11 @@ impl Volumes {
     pub(super) fn are_overdue(&self) -> bool {
         let has_lapsed = |volume: &&Volume| volume.lease.as_ref().is_some_and(|lease| lease.has_lapsed);
         self.map.values().filter(has_lapsed).any(Volume::is_counted_on)
+    }
+
+    /// Whether a lease holds at that time, if nothing more is heard.
+    pub(super) fn are_live_at(&self, time: Instant) -> bool {
+        self.map.values().any(|volume| volume.live(time).is_some())
     }
 
     /// The shortest term of the leases that are held.
@@ -385,6 +399,39 @@ mod tests {
         assert_eq!(volumes.to_be_forgotten(), Some(path("/1")));
         volumes.learn(&path("/zz"));
         assert_eq!(volumes.to_be_forgotten(), Some(path("/1")));
+    }
+
+    #[test]
+    fn renewals_beyond_one_request_go_with_the_next() {
+        let (term, now) = (Duration::from_secs(10), Instant::ZERO.after(Duration::from_secs(100)));
+        let mut volumes = Volumes::default();
+        let count = 2 * RENEWALS_MAX + 1;
+        for number in 0..count {
+            let volume = volumes.learn(&Path::parse(&format!("/{number}")).expect("a path"));
+            let pace = Pace::new(now, term, term, 500, now);
+            volume.is_used = true;
+            volume.lease = Some(Lease {
+                incarnation: Incarnation(1),
+                since: Incarnation(1),
+                generation: Generation(1),
+                revision: Revision(0),
+                until: now.after(term),
+                stamp: Stamp::default(),
+                pace,
+                has_lapsed: false,
+            });
+        }
+        // None of the requests is answered before the last is sent.
+        let later = now.after(Duration::from_secs(6));
+        let mut renewed = BTreeSet::new();
+        for _ in 0..3 {
+            assert!(volumes.are_due(later));
+            let renewals = volumes.renewals(Ride::Due, true, later);
+            assert_eq!(renewals.len(), RENEWALS_MAX);
+            renewed.extend(renewals.into_iter().map(|renew| renew.volume));
+        }
+        assert_eq!(renewed.len(), count);
+        assert!(!volumes.are_due(later));
     }
 
     #[test]

@@ -428,8 +428,9 @@ impl Holder {
         }
     }
 
-    /// Whether the write was refused because the node is in a volume that this client did not know of: then it is sent again, as another,
-    /// when there is a lease on that one. Once: volumes that come and go under the client's hands are its user's business.
+    /// Whether the write was refused because the node is in a volume that this client did not know of, or because its lease on the
+    /// volume has been replaced since the write arrived (S7b): then it is sent again, as another, under the lease that there is then.
+    /// Once: volumes that come and go under the client's hands are its user's business.
     fn is_misplaced(&mut self, write: WriteId, refusal: &Refusal) -> bool {
         let refusal = match refusal {
             Refusal::Write(WriteRefusal::Operation { refusal, .. }) => refusal,
@@ -439,7 +440,8 @@ impl Holder {
         let WriteRefusal::NoVolumeLease { path, volume } = refusal else { return false };
         let is_new = *volume != self.volumes.nearest(path);
         self.learn_volume(path, volume);
-        is_new && self.writes.begin_again(write)
+        let may_have_another = self.volumes.get(volume).is_some_and(|volume| volume.lease.is_some());
+        (is_new || may_have_another || self.is_suspended(volume)) && self.writes.begin_again(write)
     }
 
     fn end_write(&mut self, write: WriteId) -> Option<Pending> {

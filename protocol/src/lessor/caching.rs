@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     command::{LeaseKey, Write},
-    id::{RequestId, SessionId, Stamp},
+    id::{RequestId, SessionId, Stamp, WriteLeaseId},
     message::{Answer, Consent, Listed, Refusal},
     object::{Kind, Object, ObjectSet},
     path::Path,
@@ -23,7 +23,7 @@ use crate::{
     time::Instant,
 };
 
-use super::{Effect, Lessor, PARKED_MAX, StepContext, WaitingRead, Wanted, writing::Claim};
+use super::{Effect, Lessor, StepContext, WaitingRead, Wanted, writing::Claim};
 
 /// The reads that wait, by the node that keeps them waiting and who asks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -31,8 +31,9 @@ pub(super) struct Parked {
     reads: BTreeMap<Path, BTreeMap<(SessionId, RequestId), ParkedRead>>,
     /// How many they are.
     pub(super) count: usize,
-    /// The nodes whose holders have been asked for them on behalf of a reader.
-    asked: BTreeSet<Path>,
+    /// The write leases whose holders have been asked for the node's data on behalf of a reader. Reads of a node wait for the end of
+    /// this one: who has the node to itself after that is asked anew.
+    asked: BTreeMap<Path, WriteLeaseId>,
     /// Consents that came before what they are for had ended: they count when it has.
     early: BTreeSet<(SessionId, Stamp)>,
 }
@@ -110,15 +111,16 @@ impl Parked {
     }
 
     /// What waits, waits for somebody who was asked.
-    pub(super) fn check(&self, state: &State) -> Result<(), String> {
-        if let Some(path) = self.asked.iter().find(|path| state.cached_by(path).is_none()) {
+    pub(super) fn check(&self, most: usize, state: &State) -> Result<(), String> {
+        let is_there = |(path, lease): &(&Path, &WriteLeaseId)| state.write_lease_on(path) == Some(**lease);
+        if let Some((path, _)) = self.asked.iter().find(|asked| !is_there(asked)) {
             return Err(format!("a write lease on {path} is asked for that is not there"));
         }
         let count: usize = self.reads.values().map(BTreeMap::len).sum();
-        if count != self.count || count > PARKED_MAX {
-            return Err(format!("{count} reads wait for write leases: counted {} of at most {PARKED_MAX}", self.count));
+        if count != self.count || count > most {
+            return Err(format!("{count} reads wait for write leases: counted {} of at most {most}", self.count));
         }
-        match self.reads.iter().find(|(path, reads)| reads.is_empty() || !self.asked.contains(*path)) {
+        match self.reads.iter().find(|(path, reads)| reads.is_empty() || !self.asked.contains_key(*path)) {
             Some((path, _)) => Err(format!("reads wait for a write lease on {path} that nobody has asked for")),
             None => Ok(()),
         }
@@ -151,8 +153,15 @@ impl Lessor {
     /// Answers a list with what comes before the first node that somebody keeps to itself. So only a page that would begin with such a node
     /// waits, for that node alone, and is answered in the very step in which it is not kept any more, before anybody can keep it again: each wait
     /// brings the list on, and is bounded as that of any reader. All that would be on the page are asked for at once.
-    pub(super) fn answer_list(&mut self, read: &WaitingRead, mut page: Listed, turn: &mut StepContext<'_>) {
-        let paths = page.nodes.iter().map(|(path, _)| path);
+    ///
+    /// `freed` is a node that it has waited for: it is told as the ended write lease has left it, though it may be kept again.
+    pub(super) fn answer_list(
+        &mut self,
+        read: &WaitingRead,
+        (mut page, freed): (Listed, Option<&Path>),
+        turn: &mut StepContext<'_>,
+    ) {
+        let paths = page.nodes.iter().map(|(path, _)| path).filter(|path| Some(*path) != freed);
         let kept: Vec<Path> = paths.filter(|path| self.keeps(path, turn.state)).cloned().collect();
         kept.iter().for_each(|path| self.ask_for(path, turn));
         if let Some(first) = kept.first() {
@@ -169,25 +178,26 @@ impl Lessor {
     /// Has the holder asked for the node's data: once, because a consent counts only when it keeps it no longer.
     fn ask_for(&mut self, path: &Path, turn: &mut StepContext<'_>) {
         let (Some((_, hold)), Some(epoch)) = (turn.state.cached_by(path), self.epoch) else { return };
-        if self.parked.asked.insert(path.clone()) {
-            let sets = vec![ObjectSet::One(Object::data(path.clone()))];
-            let (_, recall) = self.channel(hold.session).recall(hold.session, epoch, sets, turn.now);
+        let Some(lease) = hold.caches else { return };
+        if self.parked.asked.insert(path.clone(), lease) != Some(lease) {
+            let asked = (vec![ObjectSet::One(Object::data(path.clone()))], turn.state.last_write_lease());
+            let (_, recall) = self.channel(hold.session).recall(hold.session, epoch, asked, turn.now);
             turn.effects.extend(recall.map(Effect::Recall));
         }
     }
 
     fn park(&mut self, path: &Path, read: &WaitingRead, turn: &mut StepContext<'_>) {
-        if self.parked.count < PARKED_MAX {
-            // Whoever waits may be gone when it is answered: nothing is renewed with that.
-            let mut read = read.clone();
-            read.asker.renew.clear();
-            return self.parked.insert(path, read, turn.now);
+        let most = self.config.bounds.parked_max;
+        if self.parked.count < most {
+            return self.parked.insert(path, read.clone(), turn.now);
         }
         let (what, got) = ("reads that wait for write leases".to_owned(), self.parked.count);
-        self.reply_bare(&read.asker, Err(Refusal::Busy { what, got, most: PARKED_MAX }), turn);
+        self.reply_bare(&read.asker, Err(Refusal::Busy { what, got, most }), turn);
     }
 
-    /// Holds on these nodes have changed: answers the reads that waited for one that is no write lease any more.
+    /// Holds on these nodes have changed: answers the reads that waited for a write lease which has ended. Another may have begun with
+    /// the same entry. Its holder has not been told yet, so what is in the state is still the node's value: it is answered without
+    /// a lease, and takes effect before anything that the holder does.
     pub(super) fn unpark(&mut self, paths: &BTreeSet<Path>, turn: &mut StepContext<'_>) {
         let counts = |early: &&(SessionId, Stamp)| !self.still_keeps(early.0, early.1, turn.state);
         let early: Vec<(SessionId, Stamp)> = self.parked.early.iter().filter(counts).copied().collect();
@@ -198,9 +208,13 @@ impl Lessor {
         if self.parked.asked.is_empty() {
             return;
         }
-        for path in paths.iter().filter(|path| turn.state.cached_by(path).is_none()) {
+        for path in paths {
+            let asked = self.parked.asked.get(path);
+            if asked.is_none_or(|asked| turn.state.write_lease_on(path) == Some(*asked)) {
+                continue;
+            }
             for read in self.parked.remove(path) {
-                self.answer_read(&read, turn);
+                self.answer_freed(&read, Some(path), turn);
             }
         }
     }
@@ -237,11 +251,16 @@ impl Lessor {
         }
     }
 
-    /// Whether the session still keeps something to itself that this recall asks for: then its consent is no answer yet. A client that keeps
+    /// Whether the session still keeps something to itself that this recall asks for, under a write lease that there was then: if so its consent is no answer yet. A client that keeps
     /// its half never says so; of another the promises end (S5).
     pub(super) fn still_keeps(&self, session: SessionId, stamp: Stamp, state: &State) -> bool {
-        let sets = self.channels.get(&session).map(|channel| channel.recalled(stamp)).unwrap_or_default();
-        let is_own = |path: &Path| state.cached_by(path).is_some_and(|(_, hold)| hold.session == session);
-        sets.iter().any(|set| state.cached_in(set).any(is_own))
+        let Some((sets, through)) = self.channels.get(&session).and_then(|channel| channel.recalled(stamp)) else {
+            return false;
+        };
+        let is_asked_for = |path: &Path| {
+            let hold = state.cached_by(path).map(|(_, hold)| hold).filter(|hold| hold.session == session);
+            hold.is_some_and(|hold| hold.caches <= Some(through))
+        };
+        sets.iter().any(|set| state.cached_in(set).any(is_asked_for))
     }
 }

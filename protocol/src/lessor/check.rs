@@ -8,6 +8,7 @@ use crate::{
 
 use super::{
     Lessor,
+    channel::Channel,
     writes::{Pending, Turn},
 };
 
@@ -22,10 +23,12 @@ impl Lessor {
             return Ok(());
         }
         self.writes.check()?;
+        self.channels.values().try_for_each(Channel::check)?;
+        self.ends.check()?;
         self.watching.check(state.revision())?;
         self.awaiting.check()?;
-        self.parked.check(state)?;
-        self.holdings.check(state)?;
+        self.parked.check(self.config.bounds.parked_max, state)?;
+        self.holdings.check()?;
         self.promises_stay_within_horizons(state)?;
         self.every_volume_lease_is_tracked(state)?;
         self.writes_wait_for_every_known_holder(state)
@@ -78,7 +81,7 @@ impl Lessor {
             for set in &pending.covers {
                 self.waits_for_holders(turn, pending, set)?;
             }
-            for path in pending.carried.iter().flat_map(|lease| state.carried(*lease)) {
+            for path in pending.carried().iter().flat_map(|lease| state.carried(*lease)) {
                 // What was attached since is found out when the command is applied.
                 if state.node(path).is_some_and(|node| node.modify_revision <= pending.carried_at) {
                     self.waits_for_holders(turn, pending, &ObjectSet::One(Object::data(path.clone())))?;

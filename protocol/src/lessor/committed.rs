@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    command::{LeaseKey, Outcome, Write, WriteRefusal, Written},
+    command::{Granted, LeaseKey, Outcome, Write, WriteRefusal, Written},
     id::{Epoch, Incarnation, SessionId, Stamp},
     message::{Acquired, Answer, KeepLease, LastValid, Refusal, Revival},
     object::{Object, ObjectSet},
@@ -16,13 +16,13 @@ use crate::{
 
 use super::{
     Asker, InFlight, Lessor, Reason, StepContext,
+    channel::Channel,
+    clock::run_on_max,
     ends::Ends,
     holdings::Mode,
+    load::load_of_write,
     writes::{Asked, Pending, Turn, Work},
 };
-
-/// The most bytes of paths in the list of changes for a returning session; with more, revalidating one by one is cheaper.
-pub const CHANGES_BYTES_MAX: usize = 256 << 10;
 
 impl Lessor {
     pub(super) fn committed(
@@ -44,9 +44,15 @@ impl Lessor {
                     self.ends.ticked(turn.state);
                 }
                 Reason::Remove(waiting) => self.removed(waiting),
-                Reason::Open(asker) => self.opened(&asker, &outcome, turn),
+                Reason::Open(asker) => {
+                    self.load_to_come -= Self::load_of_session();
+                    self.opened(&asker, &outcome, turn);
+                }
                 Reason::Close(asker) => self.closed(&asker, turn),
-                Reason::Acquire(asker, valid_at) => self.acquired(&asker, valid_at, &outcome, turn),
+                Reason::Acquire(asker, valid_at, load) => {
+                    self.load_to_come -= load;
+                    self.acquired(&asker, valid_at, &outcome, turn);
+                }
                 Reason::Expire(key, incarnation) => self.expired(key, incarnation, &outcome, turn),
                 Reason::Write(waiting) => self.written(waiting, outcome, turn),
             }
@@ -59,15 +65,16 @@ impl Lessor {
         let Outcome::EpochBegun { epoch } = outcome else { return };
         let state = turn.state;
         self.epoch = Some(*epoch);
-        self.clock.catch_up(state.cluster_time());
-        self.clock.committed(state.cluster_time(), proposed_at);
-        self.last_tick = self.clock.ending();
-        self.ends = Ends::from_horizons(state, self.config.planted);
+        let heard = self.heard.min(run_on_max(state.tick()));
+        self.clock.begin(state.cluster_time(), heard, proposed_at, turn.now);
+        // What was heard is in nobody's log yet: the first tick takes it there at once, or the next leader would not know of it.
+        self.last_tick = None;
+        self.ends = Ends::from_horizons(state, self.config.bounds.departed_max, self.config.planted);
         for (key, lease) in state.leases() {
             if let LeaseKey::Volume(session, volume) = key {
                 let mode =
                     if self.planted(Bug::ForgetOldHolders) { Mode::Exact } else { self.covering_mode(volume, state) };
-                self.holdings.start(volume.clone(), *session, lease.incarnation, mode, state);
+                self.holdings.start(volume.clone(), *session, lease.incarnation, mode);
             }
         }
     }
@@ -86,7 +93,8 @@ impl Lessor {
         };
         let key = LeaseKey::Session(*session);
         if let Some(lease) = turn.state.lease(&key) {
-            self.ends.insert(key, lease.incarnation, self.clock.ending().after(State::SESSION_TERM));
+            let end = self.clock.ending().after(State::SESSION_TERM);
+            self.ends.insert(key, lease.incarnation, end, State::SESSION_TERM);
         }
         self.reply_bare(asker, Ok(Answer::Opened { session: *session, term: State::SESSION_TERM }), turn);
     }
@@ -113,7 +121,7 @@ impl Lessor {
         // Another request of the same entry has got the lease that there is. What this one could say of copies would be taken for a word
         // about that one, under which none are counted.
         let is_overtaken = lease.incarnation != *incarnation;
-        let (incarnation, horizon) = (lease.incarnation, lease.horizon);
+        let (incarnation, horizon, term) = (lease.incarnation, lease.horizon, lease.term());
         if self.ends.get(&key).is_some_and(|end| end.incarnation == incarnation) {
             return self.acquired_again(asker, &key, volume, turn);
         }
@@ -126,10 +134,10 @@ impl Lessor {
             }
             (_, Tracking::Objects) => Mode::Exact,
         };
-        self.holdings.start(volume.clone(), session, incarnation, mode, turn.state);
+        self.holdings.start(volume.clone(), session, incarnation, mode);
         // Its entry may have been so long in coming that it has nothing left to promise.
-        self.ends.insert(key.clone(), incarnation, self.clock.ending().min(horizon));
-        self.end_waits_without_lease(session);
+        self.ends.insert(key.clone(), incarnation, self.clock.ending().min(horizon), term);
+        self.end_waits_without_lease(session, volume);
         let Some(epoch) = self.epoch else { return };
         let stamp = self.channel(session).stamp(epoch);
         match self.promise(&key, volume, turn) {
@@ -170,7 +178,7 @@ impl Lessor {
         });
         let changed = known.and_then(|known| state.changed_since(known.revision, volume));
         let bytes = |changed: &[ObjectSet]| changed.iter().map(|set| set.path().as_str().len() + 1).sum::<usize>();
-        match changed.filter(|changed| bytes(changed) <= CHANGES_BYTES_MAX) {
+        match changed.filter(|changed| bytes(changed) <= self.config.bounds.revival_bytes_max) {
             Some(mut changed) => {
                 if !self.planted(Bug::OmitWritesUnderWay) {
                     changed.extend(self.writes.covers_within(volume));
@@ -192,7 +200,7 @@ impl Lessor {
         match outcome {
             Outcome::Expired => match &key {
                 LeaseKey::Session(session) => self.forget_session(*session, turn),
-                LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::Delay(_) => self.forget_lease(&key, turn),
+                LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::Delay(_) => self.forget_lease(&key),
             },
             // A tick on its way moved the horizon. The lease is not renewed any more; its end is proposed again (T5). A new
             // lease that came with the same entry has nothing to do with that.
@@ -200,7 +208,8 @@ impl Lessor {
             // A session was promised nothing: a sign of life, such as a new volume lease, keeps it.
             Outcome::HorizonMoved { .. } => {
                 if let LeaseKey::Session(_) = &key {
-                    self.ends.insert(key, incarnation, self.clock.ending().after(State::SESSION_TERM));
+                    let end = self.clock.ending().after(State::SESSION_TERM);
+                    self.ends.insert(key, incarnation, end, State::SESSION_TERM);
                 } else if let Some(lease) = turn.state.lease(&key).filter(|lease| is_meant(lease)) {
                     self.propose_end(key, incarnation, lease.horizon);
                 }
@@ -211,11 +220,11 @@ impl Lessor {
     }
 
     /// A lease is gone from the replicated state.
-    pub(super) fn forget_lease(&mut self, key: &LeaseKey, turn: &StepContext<'_>) {
+    pub(super) fn forget_lease(&mut self, key: &LeaseKey) {
         self.ends.remove(key);
         if let LeaseKey::Volume(session, volume) = key {
-            self.holdings.end(volume, *session, turn.state);
-            self.end_waits_without_lease(*session);
+            self.holdings.end(volume, *session);
+            self.end_waits_without_lease(*session, volume);
         }
     }
 
@@ -224,14 +233,15 @@ impl Lessor {
         for key in keys {
             self.ends.remove(&key);
             if let LeaseKey::Volume(_, volume) = &key {
-                self.holdings.end(volume, session, turn.state);
+                self.holdings.end(volume, session);
+                self.end_waits_without_lease(session, volume);
             }
         }
         self.channels.remove(&session);
+        self.clocks.forget(session);
         self.stop_awaiting(session, Refusal::SessionGone { session }, turn);
         self.forget_watches(session, &Refusal::SessionGone { session }, turn);
         self.forget_parked(session, &Refusal::SessionGone { session }, turn);
-        self.end_waits_without_lease(session);
     }
 
     fn written(&mut self, waiting: Turn, outcome: Outcome, turn: &mut StepContext<'_>) {
@@ -267,7 +277,7 @@ impl Lessor {
                 | Write::HandOver { .. },
             ) => {}
             (Ok(written), Write::GrantLease { .. }) => self.key_lease_granted(written, turn),
-            (Ok(_), Write::RevokeLease { id }) => self.forget_lease(&LeaseKey::Key(*id), turn),
+            (Ok(_), Write::RevokeLease { id }) => self.forget_lease(&LeaseKey::Key(*id)),
             (
                 Ok(_),
                 Write::CreateVolume { path, .. } | Write::SetVolume { path, .. } | Write::RemoveVolume { path },
@@ -280,7 +290,10 @@ impl Lessor {
     /// A client's write is over.
     fn leave_asked(&mut self, waiting: Turn) -> Option<(Asked, Vec<Turn>)> {
         match self.writes.leave(waiting)? {
-            (Pending { work: Work::Client(asked), .. }, ready) => Some((asked, ready)),
+            (Pending { work: Work::Client(asked), .. }, ready) => {
+                self.load_to_come -= load_of_write(&asked.write);
+                Some((asked, ready))
+            }
             _ => None,
         }
     }
@@ -288,7 +301,7 @@ impl Lessor {
     /// The write would have changed objects that no consent covers. It keeps its turn, and gathers those too (S2).
     fn gather_again(&mut self, waiting: Turn, turn: &mut StepContext<'_>) {
         let Some(asked) = self.writes.get(waiting).and_then(Pending::asked) else { return };
-        let covers = self.covers_again(asked.session, &asked.write, turn.state);
+        let covers = self.covers_again(asked, turn.state);
         let ready = self.writes.cover(waiting, covers);
         self.propose_ready(ready);
         if self.planted(Bug::CoverWithoutGathering) {
@@ -349,7 +362,9 @@ impl Lessor {
         grants: bool,
         turn: &StepContext<'_>,
     ) -> Answer {
-        let stamp = self.stamp(session);
+        // A write lease is a grant: no recall from before it asks for it.
+        let is_write_lease = grants && matches!(write, Write::Cache { .. });
+        let stamp = if is_write_lease { self.grant_stamp(session) } else { self.stamp(session) };
         // What was written may be gone again by the same entry, and by no write that stands in the object's queue: what went with an
         // ended lease.
         let is_there = |path: &Path| turn.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
@@ -360,7 +375,8 @@ impl Lessor {
             }
             _ => None,
         };
-        let kept = written.lease.map(|id| self.keep(KeepLease { id, incarnation: None }, turn));
+        let granted = written.lease.map(|Granted { id, incarnation }| KeepLease { id, incarnation: Some(incarnation) });
+        let kept = granted.map(|lease| self.keep(lease, turn));
         let cached = match write {
             Write::Cache { path, hold } if turn.state.cached_by(path).is_some_and(|(id, _)| id == *hold) => {
                 turn.state.data(path).map(Box::new)
@@ -375,18 +391,26 @@ impl Lessor {
         self.channel(session).stamp(epoch)
     }
 
+    fn grant_stamp(&mut self, session: SessionId) -> Stamp {
+        let epoch = self.epoch.unwrap_or(Epoch(0));
+        self.channel(session).stamp_grant(epoch)
+    }
+
     /// A volume's borders have changed. All copies in it were recalled, so what is still counted there is counted for nothing; and
     /// leases on a volume that was removed are gone.
     fn resettle(&mut self, top: &Path, state: &State) {
-        let gone: Vec<LeaseKey> =
-            self.ends.iter().map(|(key, _)| key).filter(|key| state.lease(key).is_none()).cloned().collect();
-        self.holdings.resettle(top, state);
-        for key in gone {
-            self.ends.remove(&key);
-            if let LeaseKey::Volume(session, volume) = &key {
-                self.holdings.end(volume, *session, state);
-                self.end_waits_without_lease(*session);
-            }
+        let all = ObjectSet::Subtree(top.clone());
+        for session in self.holdings.sessions_in(&all, self.clock.ending()) {
+            let granted = self.channels.get(&session).map_or(0, Channel::last_grant);
+            self.holdings.drop_through(&all, session, granted);
+        }
+        if state.volume(top).is_some() {
+            return;
+        }
+        for session in self.holdings.sessions_on(top) {
+            self.ends.remove(&LeaseKey::Volume(session, top.clone()));
+            self.holdings.end(top, session);
+            self.end_waits_without_lease(session, top);
         }
     }
 }

@@ -26,7 +26,30 @@ pub(super) struct End {
     signs: Signs,
     /// Its end was proposed: it is not renewed any more (T5).
     pub(super) is_ending: bool,
+    /// Where it stands in the queue of ends, unless it is ending.
+    queued: ClusterTime,
+    /// Where it stands among the renewals that a tick is to tell of, if it does: its horizon then.
+    urgent: ClusterTime,
+    /// What renewing it once in a term takes, as [`load_of`] measures it.
+    load: u64,
 }
+
+/// What renewing leases takes: renewals in a million seconds, if each lease is renewed once in its term. A delay is renewed by nobody.
+pub(super) fn load_of(key: &LeaseKey, term: Duration) -> u64 {
+    match key {
+        LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::Key(_) => load_of_term(term),
+        LeaseKey::Delay(_) => 0,
+    }
+}
+
+/// The same, of a lease that is renewed.
+pub(super) fn load_of_term(term: Duration) -> u64 {
+    let micros = u64::try_from(term.as_micros()).unwrap_or(u64::MAX).max(1);
+    LOAD_PER_RENEWAL_A_SECOND * 1_000_000 / micros
+}
+
+/// The load of one renewal in a second.
+pub(super) const LOAD_PER_RENEWAL_A_SECOND: u64 = 1_000_000;
 
 /// Whether a lease was renewed, as far as this leader knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,8 +62,9 @@ enum Signs {
 }
 
 impl End {
-    fn new(incarnation: Incarnation, end: ClusterTime) -> Self {
-        Self { incarnation, end, renewed: ClusterTime::ZERO, signs: Signs::Never, is_ending: false }
+    fn new(incarnation: Incarnation, end: ClusterTime, load: u64) -> Self {
+        let (renewed, urgent) = (ClusterTime::ZERO, ClusterTime::ZERO);
+        Self { incarnation, end, renewed, signs: Signs::Never, is_ending: false, queued: end, urgent, load }
     }
 
     /// When it was last renewed.
@@ -88,6 +112,13 @@ pub(super) struct Standing {
     pub(super) horizon: ClusterTime,
 }
 
+/// What a renewal has to be told by, and how often there will be one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Renewing {
+    pub(super) horizon: ClusterTime,
+    pub(super) term: Duration,
+}
+
 /// What is remembered for people only. No step depends on it, so that two lessors that differ in nothing else are the same.
 #[derive(Debug, Clone, Default)]
 struct Untold<T>(T);
@@ -104,52 +135,75 @@ impl<T> Hash for Untold<T> {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-/// Of how many leases that are gone it is remembered when they were last renewed.
-const DEPARTED_MAX: usize = 1024;
-
 /// All leases of the replicated state, with their ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Ends {
     ends: BTreeMap<LeaseKey, End>,
     /// A time not after the one at which the lease can be ended. Put right when it comes up, so that a renewal does not
-    /// have to move it.
+    /// have to move it. Of each lease that is not ending there is one entry, which goes when the lease does.
     queue: BTreeSet<(ClusterTime, LeaseKey)>,
-    /// Leases of which the next tick is to tell.
-    renewed: BTreeSet<LeaseKey>,
+    /// Leases of which the next ticks are to tell, those with the nearest horizons first: whatever its name, a lease is told of before its
+    /// horizon comes, if all can be (S10b).
+    renewed: BTreeSet<(ClusterTime, LeaseKey)>,
+    /// The last tick did not tell of all.
+    is_behind: bool,
+    /// What renewing all of them takes.
+    load: u64,
     /// The renewals of key leases in the tick that is on its way.
     ticking: Vec<Renewal>,
     /// When leases that are gone were last renewed, the latest at the end.
     departed: Untold<VecDeque<(LeaseKey, ClusterTime)>>,
+    /// How many of those are remembered.
+    departed_max: usize,
     planted: Planted,
 }
 
 impl Ends {
+    /// No leases yet. Of `departed_max` that end it is remembered when they were last renewed.
+    pub(super) fn new(departed_max: usize, planted: Planted) -> Self {
+        Self { departed_max, planted, ..Self::default() }
+    }
+
     /// Starts every lease of the state at its horizon: what the old leader can have promised at most (T6).
-    pub(super) fn from_horizons(state: &State, planted: Planted) -> Self {
+    pub(super) fn from_horizons(state: &State, departed_max: usize, planted: Planted) -> Self {
         let at_horizon = |(key, lease): (&LeaseKey, &Lease)| {
             let extra = if planted.has(Bug::EndsBeginAnew) { lease.term() } else { Duration::ZERO };
-            (key.clone(), End::new(lease.incarnation, lease.horizon.after(extra)))
+            (key.clone(), End::new(lease.incarnation, lease.horizon.after(extra), load_of(key, lease.term())))
         };
         let ends: BTreeMap<LeaseKey, End> = state.leases().map(at_horizon).collect();
         let queue = ends.iter().map(|(key, lease)| (lease.end, key.clone())).collect();
-        Self { ends, queue, planted, ..Self::default() }
+        let load = ends.values().map(|lease| lease.load).sum();
+        Self { ends, queue, load, ..Self::new(departed_max, planted) }
     }
 
-    pub(super) fn insert(&mut self, key: LeaseKey, incarnation: Incarnation, end: ClusterTime) {
+    /// A lease that ends then, and is to be renewed once in its term. What was known of one of this name goes.
+    pub(super) fn insert(&mut self, key: LeaseKey, incarnation: Incarnation, end: ClusterTime, term: Duration) {
+        let lease = End::new(incarnation, end, load_of(&key, term));
+        self.take_out(&key);
+        self.load += lease.load;
         self.queue.insert((end, key.clone()));
-        self.renewed.remove(&key);
-        self.ends.insert(key, End::new(incarnation, end));
+        self.ends.insert(key, lease);
+    }
+
+    /// Takes a lease out of all tables.
+    fn take_out(&mut self, key: &LeaseKey) -> Option<End> {
+        let removed = self.ends.remove(key)?;
+        self.load -= removed.load;
+        if !removed.is_ending {
+            self.queue.remove(&(removed.queued, key.clone()));
+        }
+        if removed.untold().is_some() {
+            self.renewed.remove(&(removed.urgent, key.clone()));
+        }
+        Some(removed)
     }
 
     pub(super) fn remove(&mut self, key: &LeaseKey) {
-        let Some(removed) = self.ends.remove(key) else { return };
-        if removed.untold().is_some() {
-            self.renewed.remove(key);
-        }
+        let Some(removed) = self.take_out(key) else { return };
         let carries = matches!(key, LeaseKey::Volume(..) | LeaseKey::Key(_));
         if let Some(seen) = removed.seen().filter(|_| carries) {
             self.departed.0.push_back((key.clone(), seen));
-            if self.departed.0.len() > DEPARTED_MAX {
+            if self.departed.0.len() > self.departed_max {
                 self.departed.0.pop_front();
             }
         }
@@ -181,10 +235,23 @@ impl Ends {
         self.ends.get_key_value(&LeaseKey::Session(session)).map(|(key, _)| key).into_iter().chain(volumes)
     }
 
+    /// What renewing all leases takes.
+    pub(super) fn load(&self) -> u64 {
+        self.load
+    }
+
+    /// Whether the last tick could not tell of all that was renewed.
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
     /// The lease was renewed at `now` and promised for `span` from then on. A promise of nothing moves no end: else a
     /// client that renews for ever would keep its lease for ever, whatever bounds the promises (S5).
-    pub(super) fn renew(&mut self, key: &LeaseKey, now: ClusterTime, span: Duration) {
+    pub(super) fn renew(&mut self, key: &LeaseKey, now: ClusterTime, span: Duration, of: Renewing) {
         if let Some(lease) = self.ends.get_mut(key) {
+            let load = load_of(key, of.term);
+            self.load = self.load - lease.load + load;
+            lease.load = load;
             let is_promised = !span.is_zero() || self.planted.has(Bug::EmptyPromiseMovesEnd);
             if is_promised && (lease.end < now.after(span) || self.planted.has(Bug::EndLowered)) {
                 lease.end = now.after(span);
@@ -192,26 +259,29 @@ impl Ends {
             lease.renewed = now;
             if lease.signs != Signs::Untold {
                 lease.signs = Signs::Untold;
-                self.renewed.insert(key.clone());
+                lease.urgent = of.horizon;
+                self.renewed.insert((of.horizon, key.clone()));
             }
         }
     }
 
-    /// The renewals since the last tick, for the next one (T6). About `most` bytes of them; the rest waits for the tick after.
+    /// The renewals since the last tick, for the next one (T6). About `most` bytes of them; the rest waits for the tick after, and
+    /// [`Ends::is_behind`] says so.
     pub(super) fn take_renewals(&mut self, most: usize) -> Vec<Renewal> {
         self.ticking.clear();
         let mut renewals = Vec::new();
         let mut bytes = 0;
         while bytes < most
-            && let Some(lease) = self.renewed.pop_first()
+            && let Some((_, lease)) = self.renewed.pop_first()
         {
             if let Some(end) = self.ends.get_mut(&lease)
                 && let Some(at) = end.tell()
             {
-                bytes += lease.weight();
+                bytes += lease.renewal_bytes_max();
                 renewals.push(Renewal { lease, incarnation: end.incarnation, at });
             }
         }
+        self.is_behind = !self.renewed.is_empty();
         self.ticking.extend(renewals.iter().filter(|renewal| matches!(renewal.lease, LeaseKey::Key(_))).cloned());
         renewals
     }
@@ -248,23 +318,49 @@ impl Ends {
         while found.is_none() && *looks > 0 && self.queue.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, key)) = self.queue.pop_first() else { break };
             *looks -= 1;
-            let Some(lease) = self.ends.get_mut(&key).filter(|lease| !lease.is_ending) else { continue };
-            let Some(Standing { margin, horizon }) = standing(&key) else { continue };
+            let Some(Standing { margin, horizon }) = standing(&key) else {
+                self.take_out(&key);
+                continue;
+            };
+            let Some(lease) = self.ends.get_mut(&key) else { continue };
             let over = lease.end.after(margin);
             if over > now {
+                lease.queued = over;
                 self.queue.insert((over, key));
             } else if may_end(&key) {
                 lease.is_ending = true;
                 if lease.tell().is_some() {
-                    self.renewed.remove(&key);
+                    self.renewed.remove(&(lease.urgent, key.clone()));
                 }
                 found = Some((key, lease.incarnation, horizon));
             } else {
                 put_off.push((now.after(again), key));
             }
         }
-        self.queue.extend(put_off);
+        for (at, key) in put_off {
+            if let Some(lease) = self.ends.get_mut(&key) {
+                lease.queued = at;
+                self.queue.insert((at, key));
+            }
+        }
         found
+    }
+
+    /// Each lease stands in the queues once, and nothing else does; what all take is the sum.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let queued = |(key, lease): (&LeaseKey, &End)| (!lease.is_ending).then(|| (lease.queued, key.clone()));
+        if !self.ends.iter().filter_map(queued).collect::<BTreeSet<_>>().eq(&self.queue) {
+            return Err("the queue of ends is not that of the leases".to_owned());
+        }
+        let urgent = |(key, lease): (&LeaseKey, &End)| lease.untold().map(|_| (lease.urgent, key.clone()));
+        if !self.ends.iter().filter_map(urgent).collect::<BTreeSet<_>>().eq(&self.renewed) {
+            return Err("the renewals to be told of are not those of the leases".to_owned());
+        }
+        let load: u64 = self.ends.values().map(|lease| lease.load).sum();
+        if load != self.load {
+            return Err(format!("renewing all leases takes {load}: counted {}", self.load));
+        }
+        Ok(())
     }
 
     /// When [`Ends::next_over`] may have something to say.
@@ -274,88 +370,4 @@ impl Ends {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HORIZON: ClusterTime = ClusterTime::from_micros(7);
-
-    /// Each lease is there, and nothing is waited for beyond its end.
-    fn standing(_: &LeaseKey) -> Option<Standing> {
-        Some(Standing { margin: Duration::ZERO, horizon: HORIZON })
-    }
-
-    #[test]
-    fn very_many_that_come_up_at_once_are_looked_at_some_at_a_time_and_each_of_them() {
-        let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
-        let key = |session| LeaseKey::Volume(SessionId(session), Path::root());
-        let mut ends = Ends::default();
-        for session in 1..=5 {
-            ends.insert(key(session), Incarnation(session), at(10));
-            if session < 5 {
-                ends.renew(&key(session), at(9), Duration::from_secs(10));
-            }
-        }
-        let mut next = |looks| ends.next_over(at(10), &mut { looks }, standing, |_| true, Duration::ZERO);
-        assert_eq!(next(2), None, "both have been renewed");
-        assert_eq!(next(2), None);
-        assert_eq!(next(2), Some((key(5), Incarnation(5), HORIZON)));
-        assert_eq!(next(2), None);
-        assert_eq!(ends.next_deadline(), Some(at(19)));
-    }
-
-    #[test]
-    fn a_promise_of_nothing_moves_no_end() {
-        let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
-        let key = LeaseKey::Volume(SessionId(1), Path::root());
-        let mut ends = Ends::default();
-        ends.insert(key.clone(), Incarnation(1), at(10));
-        ends.renew(&key, at(11), Duration::ZERO);
-        assert_eq!(ends.get(&key).map(|end| end.end), Some(at(10)));
-        let renewal = Renewal { lease: key.clone(), incarnation: Incarnation(1), at: at(11) };
-        assert_eq!(ends.take_renewals(1), [renewal], "its horizon moves on all the same");
-        let over = ends.next_over(at(12), &mut 9, standing, |_| true, Duration::ZERO);
-        assert_eq!(over, Some((key, Incarnation(1), HORIZON)));
-    }
-
-    #[test]
-    fn what_is_put_off_at_the_end_of_all_time_is_looked_at_once() {
-        let end = ClusterTime::ZERO.after(Duration::MAX);
-        let (session, other) = (SessionId(1), SessionId(2));
-        let mut ends = Ends::default();
-        ends.insert(LeaseKey::Session(session), Incarnation(1), end);
-        ends.insert(LeaseKey::Session(other), Incarnation(2), end);
-        let mut next = || {
-            let may_end = |key: &LeaseKey| key.session() == Some(other);
-            ends.next_over(end, &mut 9, standing, may_end, Duration::from_secs(1))
-        };
-        assert_eq!(next(), Some((LeaseKey::Session(other), Incarnation(2), HORIZON)));
-        assert_eq!(next(), None);
-    }
-
-    #[test]
-    fn a_shorter_promise_lowers_no_end() {
-        let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
-        let key = LeaseKey::Volume(SessionId(1), Path::root());
-        let mut ends = Ends::default();
-        ends.insert(key.clone(), Incarnation(1), at(10));
-        ends.renew(&key, at(5), Duration::from_secs(2));
-        assert_eq!(ends.get(&key).map(|end| end.end), Some(at(10)));
-        ends.renew(&key, at(6), Duration::from_secs(10));
-        assert_eq!(ends.get(&key).map(|end| end.end), Some(at(16)));
-    }
-
-    #[test]
-    fn renewals_beyond_what_a_tick_takes_wait_for_the_next() {
-        let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
-        let key = |session| LeaseKey::Volume(SessionId(session), Path::root());
-        let mut ends = Ends::default();
-        for session in 1..=3 {
-            ends.insert(key(session), Incarnation(session), at(10));
-            ends.renew(&key(session), at(1), Duration::from_secs(10));
-        }
-        let mut take = |most| ends.take_renewals(most).into_iter().map(|one| one.lease).collect::<Vec<_>>();
-        assert_eq!(take(1), [key(1)]);
-        assert_eq!(take(1 << 20), [key(2), key(3)]);
-        assert_eq!(take(1 << 20), []);
-    }
-}
+mod tests;

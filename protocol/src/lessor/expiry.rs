@@ -10,16 +10,10 @@ use crate::{
     time::{ClusterTime, DriftAllowance},
 };
 
-use super::{Lessor, PROPOSAL_COMMANDS_FULL, Reason, SWEEP_MAX, StepContext, TICK_BYTES_MAX, ends::Standing};
-
-/// The most ends that wait to be proposed: a million leases that end at one time must not stand before everyone's writes. The others
-/// follow as soon as there is room, a moment later. Writes that wait take no room from them: writes wait for ends (S2).
-pub(super) const EXPIRIES_WAITING_MAX: usize = PROPOSAL_COMMANDS_FULL;
-
-/// The most leases that one step looks at because they may be over. A million that were renewed in the same moment come up in the same
-/// moment too, whether or not they are over, and meanwhile nobody is served, and the clock is held back (T4). The next step follows as
-/// soon as a timer can.
-pub(super) const LOOKS_PER_STEP: usize = 4096;
+use super::{
+    Lessor, Reason, StepContext,
+    ends::{Renewing, Standing},
+};
 
 impl Lessor {
     pub(super) fn look_at_the_clock(&mut self, turn: &mut StepContext<'_>) {
@@ -28,6 +22,7 @@ impl Lessor {
         }
         self.propose_expiries(turn);
         self.remove_orphans(turn);
+        self.holdings.tidy();
         self.propose_tick(turn);
     }
 
@@ -48,8 +43,8 @@ impl Lessor {
             LeaseKey::Session(session) => state.leases_of(*session).all(|(key, _)| matches!(key, LeaseKey::Session(_))),
             LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::Delay(_) => true,
         };
-        let mut looks = LOOKS_PER_STEP;
-        while self.outbox.ends() < EXPIRIES_WAITING_MAX
+        let mut looks = self.config.bounds.expiry_looks_per_step;
+        while self.outbox.ends() < self.config.bounds.expiries_waiting_max
             && let Some((lease, incarnation, horizon)) =
                 self.ends.next_over(now, &mut looks, standing, may_end, state.tick())
         {
@@ -69,13 +64,14 @@ impl Lessor {
     /// Moves the horizons of what was renewed, and carries the cluster's time into the log (T6). One tick at a time.
     fn propose_tick(&mut self, turn: &StepContext<'_>) {
         let now = self.clock.ending();
-        let is_due = now.since(self.last_tick) >= turn.state.tick();
+        // One that could not tell of all is followed by the next as soon as it is applied (S10b).
+        let is_due = self.last_tick.is_none_or(|last| now.since(last) >= turn.state.tick()) || self.ends.is_behind();
         if is_due && !self.is_ticking && !self.ends.is_empty() {
-            self.last_tick = now;
+            self.last_tick = Some(now);
             self.is_ticking = true;
-            let renewals = self.ends.take_renewals(TICK_BYTES_MAX);
+            let renewals = self.ends.take_renewals(self.config.bounds.tick_bytes_max);
             self.propose(Command::Tick { renewals }, Reason::Tick);
-            self.holdings.sweep(now, SWEEP_MAX, turn.state);
+            self.holdings.sweep(now, self.config.bounds.sweep_max);
         }
     }
 
@@ -88,7 +84,7 @@ impl Lessor {
         // A new lease on a volume moves the horizon with its own entry. The end in memory does not follow that.
         let left = self.ends.get(&key).map_or(horizon, |end| horizon.min(end.end)).since(now);
         if left < State::SESSION_TERM / 4 * 3 {
-            self.ends.renew(&key, now, State::SESSION_TERM);
+            self.ends.renew(&key, now, State::SESSION_TERM, Renewing { horizon, term: State::SESSION_TERM });
         }
     }
 }

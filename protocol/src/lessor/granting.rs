@@ -11,29 +11,49 @@ use crate::{
 };
 
 use super::{
-    Lessor, StepContext,
+    Lessor, Renewed, StepContext,
     channel::Channel,
+    ends::Renewing,
     holdings::{ObjectLease, Source},
 };
 
 impl Lessor {
-    /// Renews a volume lease in memory. The answer to a renewal of a lease that is gone, or whose end has been
-    /// proposed, is *expired*, never a new lease (T5, T6).
-    pub(super) fn renew(
-        &mut self,
-        session: SessionId,
-        renew: &Renew,
-        turn: &StepContext<'_>,
-    ) -> Result<Promise, Lapse> {
-        let Renew { volume, incarnation } = renew;
+    /// Renews volume leases in memory, as a request that has just arrived asks.
+    pub(super) fn renew_all(&mut self, session: SessionId, renew: Vec<Renew>, turn: &StepContext<'_>) -> Vec<Renewed> {
+        renew.into_iter().map(|renew| self.renew(session, renew, turn)).collect()
+    }
+
+    /// Renews a volume lease in memory. One that is gone, or whose end has been proposed, is promised nothing, and never is a new
+    /// lease (T5, T6).
+    fn renew(&mut self, session: SessionId, renew: Renew, turn: &StepContext<'_>) -> Renewed {
+        let Renew { volume, incarnation } = &renew;
         let key = LeaseKey::Volume(session, volume.clone());
         let is_live = self.ends.get(&key).is_some_and(|end| {
             let is_meant = end.incarnation == *incarnation || self.planted(Bug::RenewalWithoutIncarnation);
             is_meant && (!end.is_ending || self.planted(Bug::EndingLeaseRenewed))
         });
-        match is_live.then(|| self.promise(&key, volume, turn)).flatten() {
-            Some(promise) => Ok(promise),
-            None => Err(Lapse { volume: volume.clone(), incarnation: *incarnation }),
+        let promise = is_live.then(|| self.promise(&key, volume, turn)).flatten();
+        Renewed { renew, promise }
+    }
+
+    /// What is told of a renewal with the answer: the promise that was made on arrival if that lease is still there, a lapse if its end is
+    /// applied. Of an end that is proposed nothing is told: it may never be applied, and the client goes on asking (T5).
+    pub(super) fn told(
+        &self,
+        session: SessionId,
+        Renewed { renew, promise }: &Renewed,
+        state: &State,
+    ) -> Option<Result<Promise, Lapse>> {
+        let Renew { volume, incarnation } = renew;
+        let meant = promise.as_ref().map_or(*incarnation, |promise| promise.incarnation);
+        let lease = state.lease(&LeaseKey::Volume(session, volume.clone()));
+        let settings = state.volume(volume);
+        match (lease.filter(|lease| lease.incarnation == meant), settings) {
+            // Its borders may have changed since.
+            (Some(_), Some(volume)) => {
+                promise.clone().map(|promise| Ok(Promise { generation: volume.generation, ..promise }))
+            }
+            _ => Some(Err(Lapse { volume: volume.clone(), incarnation: *incarnation })),
         }
     }
 
@@ -58,7 +78,7 @@ impl Lessor {
             span = span.min(since.after(term).since(turn.now));
         }
         let ending = self.clock.ending();
-        self.ends.renew(key, ending, span);
+        self.ends.renew(key, ending, span, Renewing { horizon: lease.horizon, term });
         Some(Promise {
             volume: volume.clone(),
             incarnation: lease.incarnation,

@@ -10,13 +10,12 @@ use crate::{
     command::LeaseKey,
     hold::HoldStatus,
     id::{HoldId, SessionId},
-    limits::LimitError,
-    message::{AWAIT_HOLDS_MAX, Answer, AwaitHold, HoldInfo, Refusal},
+    message::{Answer, AwaitHold, HoldInfo, Refusal},
     path::Path,
     state::State,
 };
 
-use super::{Asker, Lessor, StepContext, inspect::ROWS_MAX};
+use super::{Asker, Lessor, StepContext};
 
 /// The requests that wait. Each session has one at most: a later one takes the place of an earlier.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -76,10 +75,6 @@ fn changed<'a>(holds: impl IntoIterator<Item = &'a AwaitHold>, state: &State) ->
 impl Lessor {
     /// A session waits to be told of its holds.
     pub(super) fn await_holds(&mut self, asker: Asker, holds: Vec<AwaitHold>, turn: &mut StepContext<'_>) {
-        if holds.len() > AWAIT_HOLDS_MAX {
-            let error = LimitError::Holds { got: holds.len(), expected: AWAIT_HOLDS_MAX };
-            return self.reply(&asker, Err(error.into()), turn);
-        }
         if let Some(earlier) = self.awaiting.remove(asker.session) {
             self.reply_bare(&earlier, Ok(Answer::Holds(Vec::new())), turn);
         }
@@ -115,7 +110,7 @@ impl Lessor {
             let key = LeaseKey::Delay(id);
             if let Some(lease) = state.lease(&key).filter(|_| self.ends.get(&key).is_none()) {
                 let end = self.clock.ending().after(hold.delay).min(lease.horizon);
-                self.ends.insert(key, hold.incarnation, end);
+                self.ends.insert(key, hold.incarnation, end, hold.delay);
             }
         }
     }
@@ -137,10 +132,10 @@ impl Lessor {
             mode: hold.mode,
             token: hold.token,
             is_upgrading: hold.is_upgrading,
-            caches: hold.caches,
+            caches: hold.caches.is_some(),
             is_lost: matches!(hold.lease, LeaseKey::Delay(_)),
             remaining: self.remaining_of(&hold.lease, state),
         };
-        state.holds_on(path).map(info).take(ROWS_MAX).collect()
+        state.holds_on(path).map(info).take(self.config.bounds.rows_max).collect()
     }
 }

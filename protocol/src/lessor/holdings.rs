@@ -3,8 +3,17 @@
 //! Object leases are not replicated. For each live volume lease there is a [`Track`]: exact, or *covering* when
 //! the leader does not know what the session holds and so assumes all of the volume. Exact entries are kept beside a
 //! covering too: what is granted or listed meanwhile counts when the covering ends.
+//!
+//! # Gone at once, forgotten in parts
+//!
+//! One session may hold a million objects, and all of them can go with one consent or with the end of one lease. They are gone at
+//! once: an object lease counts only while the [`Track`] of its incarnation is there, and while no [`Dropping`] says that it was
+//! dropped. What is in memory is forgotten in parts with later steps, [`AT_ONCE`] entries with each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
 
 use crate::{
     id::{CoveringNumber, Incarnation, SessionId},
@@ -14,14 +23,18 @@ use crate::{
     planted::{Bug, Planted},
     state::State,
     time::ClusterTime,
+    work::{Counted, visit},
 };
+
+/// The most entries of object leases that one step forgets because they went together: a tenth of a millisecond's worth.
+const AT_ONCE: usize = 256;
 
 /// What the leader knows of one volume lease's copies.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Track {
     pub(super) incarnation: Incarnation,
     pub(super) mode: Mode,
-    /// How many exact entries there are.
+    /// How many exact entries are in memory that count, or are about to be forgotten because they were dropped.
     pub(super) exact: usize,
 }
 
@@ -87,14 +100,49 @@ impl Source {
     }
 }
 
+/// An object lease, and the incarnation of the volume lease that it hangs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Entry {
+    lease: ObjectLease,
+    under: Incarnation,
+}
+
+/// What one session holds strictly below a node, under one volume lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Below {
+    /// How many entries there are.
+    count: usize,
+    /// When the last of them is over, at the latest.
+    over: ClusterTime,
+    /// The latest stamp of any of them, at the latest.
+    newest: u64,
+}
+
+/// Object leases that a session has dropped and that are yet to be forgotten.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Dropping {
+    /// Those with stamps up to this; later ones stand. None: those under volume leases that are gone, and no others.
+    through: Option<u64>,
+    /// Where to go on.
+    next: Option<Object>,
+}
+
 /// All of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Holdings {
     tracks: BTreeMap<(Path, SessionId), Track>,
+    /// How many tracks each volume has.
+    counts: BTreeMap<Path, u64>,
     /// Those that are covering. Each write asks for them, and of ten thousand tracks there may be none.
     coverings: BTreeSet<(Path, SessionId)>,
-    leases: BTreeMap<(Object, SessionId), ObjectLease>,
+    /// The tracks whose exact entries count.
+    counting: BTreeMap<Incarnation, (Path, SessionId)>,
+    leases: BTreeMap<(Object, SessionId), Entry>,
     by_session: BTreeMap<SessionId, BTreeSet<Object>>,
+    /// Who holds something strictly below each node: a write of a subtree asks for them, and each may hold very much.
+    below: BTreeMap<Path, BTreeMap<(SessionId, Incarnation), Below>>,
+    /// What is yet to be forgotten, by the session and the subtree that it was dropped in.
+    dropping: BTreeMap<(SessionId, Path), Dropping>,
     /// Where the sweep for leases that are over goes on.
     swept: Option<(Object, SessionId)>,
     planted: Planted,
@@ -116,43 +164,63 @@ impl Holdings {
     }
 
     /// How many sessions have a lease on this volume.
-    pub(super) fn count_in(&self, volume: &Path) -> usize {
-        let from = (volume.clone(), SessionId(0));
-        self.tracks.range(from..).take_while(|((top, _), _)| top == volume).count()
+    pub(super) fn count_in(&self, volume: &Path) -> u64 {
+        self.counts.get(volume).copied().unwrap_or_default()
     }
 
     pub(super) fn lease(&self, object: &Object, session: SessionId) -> Option<&ObjectLease> {
-        self.leases.get(&(object.clone(), session))
+        let entry = self.leases.get(&(object.clone(), session))?;
+        self.counts(&object.path, session, entry).then_some(&entry.lease)
+    }
+
+    /// Whether an entry counts: its track does, and it was not dropped.
+    fn counts(&self, path: &Path, session: SessionId, entry: &Entry) -> bool {
+        self.counting.contains_key(&entry.under) && !self.is_dropped(path, session, entry.lease.source.sequence())
+    }
+
+    /// Whether the session has dropped all that it got by stamps up to this one at and below the path.
+    fn is_dropped(&self, path: &Path, session: SessionId, newest: u64) -> bool {
+        let mut own = self.dropping.range((session, Path::root())..).map(|((of, _), _)| *of);
+        if own.next() != Some(session) {
+            return false;
+        }
+        let tops = std::iter::once(path.clone()).chain(path.ancestors()).counted();
+        tops.filter_map(|top| self.dropping.get(&(session, top))).any(|dropping| Some(newest) <= dropping.through)
     }
 
     /// A new volume lease. What was known under an older one no longer counts: the client has stopped using it.
-    pub(super) fn start(
-        &mut self,
-        volume: Path,
-        session: SessionId,
-        incarnation: Incarnation,
-        mode: Mode,
-        state: &State,
-    ) {
-        self.forget_objects(&volume, session, state);
+    pub(super) fn start(&mut self, volume: Path, session: SessionId, incarnation: Incarnation, mode: Mode) {
+        self.end(&volume, session);
+        *self.counts.entry(volume.clone()).or_default() += 1;
         let (key, track) = ((volume, session), Track { incarnation, mode, exact: 0 });
-        match track.is_covering() {
-            true => self.coverings.insert(key.clone()),
-            false => self.coverings.remove(&key),
-        };
+        if track.is_covering() {
+            self.coverings.insert(key.clone());
+        }
+        if track.mode != Mode::Covering {
+            self.counting.insert(incarnation, key.clone());
+        }
         self.tracks.insert(key, track);
     }
 
     /// The volume lease is gone, and every object lease under it with it (S2).
-    pub(super) fn end(&mut self, volume: &Path, session: SessionId, state: &State) {
-        self.forget_objects(volume, session, state);
+    pub(super) fn end(&mut self, volume: &Path, session: SessionId) {
         let key = (volume.clone(), session);
-        self.tracks.remove(&key);
+        let Some(track) = self.tracks.remove(&key) else { return };
         self.coverings.remove(&key);
+        self.counting.remove(&track.incarnation);
+        if let Some(count) = self.counts.get_mut(volume) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(volume);
+            }
+        }
+        if track.exact > 0 {
+            self.forget(session, volume.clone(), None);
+        }
     }
 
-    /// Counts an object as leased. False if that would be one more than `most` in its volume: then nothing is kept of
-    /// this volume's objects one by one, and the session is covering.
+    /// Counts an object as leased. If that would be one more than `most` in its volume, nothing is kept of this volume's
+    /// objects one by one, and the session is covering.
     pub(super) fn add(
         &mut self,
         volume: &Path,
@@ -162,50 +230,170 @@ impl Holdings {
         most: usize,
         state: &State,
     ) {
-        let Some(track) = self.tracks.get_mut(&(volume.clone(), session)) else { return };
-        if track.mode == Mode::Covering {
-            return;
-        }
-        if let Some(known) = self.leases.get_mut(&(object.clone(), session)) {
-            known.over = known.over.max(lease.over);
-            known.source = known.source.and(lease.source);
-            return;
-        }
-        if track.exact >= most {
-            if !self.planted.has(Bug::TooManyForgotten) {
-                track.mode = Mode::Covering;
-                self.coverings.insert((volume.clone(), session));
+        let key = (volume.clone(), session);
+        let Some(under) = self.tracks.get(&key).filter(|track| track.mode != Mode::Covering) else { return };
+        let under = under.incarnation;
+        if let Some(known) = self.leases.get(&(object.clone(), session)).copied() {
+            if known.under == under && self.counts(&object.path, session, &known) {
+                let (over, source) = (known.lease.over.max(lease.over), known.lease.source.and(lease.source));
+                return self.update(object, session, Entry { lease: ObjectLease { over, source }, under });
             }
-            self.forget_objects(volume, session, state);
-            return;
+            self.remove_one(object, session);
         }
-        track.exact += 1;
+        if self.is_full(&key, most) {
+            self.tidy_of(session, AT_ONCE);
+        }
+        if self.is_full(&key, most) {
+            return self.cover(&key);
+        }
+        if let Some(track) = self.tracks.get_mut(&key) {
+            track.exact += 1;
+        }
         let object = self.shared(object, state);
         self.by_session.entry(session).or_default().insert(object.clone());
-        self.leases.insert((object, session), lease);
+        self.note_below(&object.path, session, under, lease, 1);
+        self.leases.insert((object, session), Entry { lease, under });
     }
 
-    /// Forgets the exact entries of one session in a set: it has dropped its copies.
-    pub(super) fn remove(&mut self, set: &ObjectSet, session: SessionId, state: &State) {
+    fn is_full(&self, key: &(Path, SessionId), most: usize) -> bool {
+        self.tracks.get(key).is_some_and(|track| track.exact >= most)
+    }
+
+    fn update(&mut self, object: &Object, session: SessionId, entry: Entry) {
+        self.note_below(&object.path, session, entry.under, entry.lease, 0);
+        if let Some(known) = self.leases.get_mut(&(object.clone(), session)) {
+            *known = entry;
+        }
+    }
+
+    /// There are too many objects to keep them one by one.
+    fn cover(&mut self, key: &(Path, SessionId)) {
+        let Some(track) = self.tracks.get_mut(key) else { return };
+        track.exact = 0;
+        self.counting.remove(&track.incarnation);
+        let (volume, session) = key.clone();
+        if self.planted.has(Bug::TooManyForgotten) {
+            let incarnation = track.incarnation;
+            self.forget(session, volume, None);
+            self.tidy_of(session, usize::MAX - 1);
+            self.counting.insert(incarnation, key.clone());
+            return;
+        }
+        track.mode = Mode::Covering;
+        self.coverings.insert(key.clone());
+        self.forget(session, volume, None);
+    }
+
+    /// So many entries more are strictly below the nodes above, and none of them is over or stamped later than the lease.
+    fn note_below(&mut self, path: &Path, session: SessionId, under: Incarnation, lease: ObjectLease, more: usize) {
+        let newest = lease.source.sequence();
+        for above in above(path) {
+            visit(1);
+            if !self.below.contains_key(above)
+                && let Some(top) = path.ancestors().find(|top| top.as_str() == above)
+            {
+                self.below.insert(top, BTreeMap::new());
+            }
+            let Some(holders) = self.below.get_mut(above) else { continue };
+            let none = Below { count: 0, over: lease.over, newest };
+            let below = holders.entry((session, under)).or_insert(none);
+            below.count += more;
+            (below.over, below.newest) = (below.over.max(lease.over), below.newest.max(newest));
+        }
+    }
+
+    /// The session has dropped what it got in the set by stamps up to this one: later ones stand.
+    pub(super) fn drop_through(&mut self, set: &ObjectSet, session: SessionId, through: u64) {
         match set {
-            ObjectSet::One(object) => self.remove_one(object, session, state),
+            ObjectSet::One(object) => {
+                if self.lease(object, session).is_some_and(|lease| lease.source.sequence() <= through) {
+                    self.remove_one(object, session);
+                }
+            }
             ObjectSet::Subtree(top) => {
-                let objects: Vec<Object> = self.objects_of(session, top).cloned().collect();
-                for object in objects {
-                    self.remove_one(&object, session, state);
+                if self.objects_of(session, top, None).next().is_some() {
+                    self.forget(session, top.clone(), Some(through));
                 }
             }
         }
     }
 
-    /// Forgets one exact entry.
-    pub(super) fn remove_one(&mut self, object: &Object, session: SessionId, state: &State) {
-        if self.leases.remove(&(object.clone(), session)).is_some() {
-            self.forget_by_session(session, object);
-            let (volume, _) = state.volume_of(&object.path);
-            if let Some(track) = self.tracks.get_mut(&(volume.clone(), session)) {
-                track.exact = track.exact.saturating_sub(1);
+    /// Begins to forget what does not count any more of what the session has at and below `top`, and what it got by stamps up to this
+    /// one.
+    fn forget(&mut self, session: SessionId, top: Path, through: Option<u64>) {
+        let new = Dropping { through, next: None };
+        let dropping = self.dropping.entry((session, top.clone())).or_insert(new);
+        (dropping.through, dropping.next) = (dropping.through.max(through), None);
+        self.go_on(&(session, top), AT_ONCE);
+    }
+
+    /// Whether something is yet to be forgotten.
+    pub(super) fn is_tidying(&self) -> bool {
+        !self.dropping.is_empty()
+    }
+
+    /// Forgets some of what does not count any more.
+    pub(super) fn tidy(&mut self) {
+        if let Some(first) = self.dropping.first_key_value().map(|(key, _)| key.clone()) {
+            self.go_on(&first, AT_ONCE);
+        }
+    }
+
+    fn tidy_of(&mut self, session: SessionId, most: usize) {
+        let own = self.dropping.range((session, Path::root())..).next().map(|(key, _)| key.clone());
+        if let Some(first) = own.filter(|(of, _)| *of == session) {
+            self.go_on(&first, most);
+        }
+    }
+
+    fn go_on(&mut self, key: &(SessionId, Path), most: usize) {
+        let Some(Dropping { through, next }) = self.dropping.get(key).cloned() else { return };
+        let (session, top) = key;
+        let mut objects: Vec<Object> = self.objects_of(*session, top, next).take(most + 1).cloned().collect();
+        let next = if objects.len() > most { objects.pop() } else { None };
+        match (next, self.dropping.get_mut(key)) {
+            (Some(next), Some(dropping)) => dropping.next = Some(next),
+            _ => {
+                self.dropping.remove(key);
             }
+        }
+        for object in objects {
+            let goes = |entry: &Entry| {
+                Some(entry.lease.source.sequence()) <= through || !self.counting.contains_key(&entry.under)
+            };
+            if self.leases.get(&(object.clone(), *session)).is_some_and(goes) {
+                self.remove_one(&object, *session);
+            }
+        }
+    }
+
+    /// Forgets one exact entry.
+    fn remove_one(&mut self, object: &Object, session: SessionId) {
+        let Some(Entry { under, .. }) = self.leases.remove(&(object.clone(), session)) else { return };
+        visit(1);
+        if let Some(objects) = self.by_session.get_mut(&session) {
+            objects.remove(object);
+            if objects.is_empty() {
+                self.by_session.remove(&session);
+            }
+        }
+        for above in above(&object.path) {
+            visit(1);
+            let Some(holders) = self.below.get_mut(above) else { continue };
+            let is_last = holders.get_mut(&(session, under)).is_none_or(|below| {
+                below.count = below.count.saturating_sub(1);
+                below.count == 0
+            });
+            if is_last {
+                holders.remove(&(session, under));
+                if holders.is_empty() {
+                    self.below.remove(above);
+                }
+            }
+        }
+        let track = self.counting.get(&under).and_then(|key| self.tracks.get_mut(key));
+        if let Some(track) = track {
+            track.exact = track.exact.saturating_sub(1);
         }
     }
 
@@ -217,14 +405,14 @@ impl Holdings {
         state: &State,
     ) -> Vec<(SessionId, Path, Option<ClusterTime>)> {
         let mut holders: BTreeMap<(SessionId, Path), Option<ClusterTime>> = BTreeMap::new();
-        for ((object, session), lease) in self.leases_in(set) {
-            if lease.over > now {
-                let (volume, _) = state.volume_of(&object.path);
-                let over = holders.entry((*session, volume.clone())).or_insert(Some(lease.over));
-                *over = over.map(|over| over.max(lease.over));
+        for (session, under, over) in self.known_holders(set, now) {
+            if let Some((volume, _)) = self.counting.get(&under) {
+                let latest = holders.entry((session, volume.clone())).or_insert(Some(over));
+                *latest = latest.map(|latest| latest.max(over));
             }
         }
         let mut add_coverings = |volume: &Path| {
+            visit(1);
             holders.extend(self.covering_keys(volume).map(|(volume, session)| ((*session, volume.clone()), None)));
         };
         add_coverings(state.volume_of(set.path()).0);
@@ -234,6 +422,51 @@ impl Holdings {
         holders.into_iter().map(|((session, volume), over)| (session, volume, over)).collect()
     }
 
+    /// The sessions that hold an object of the set by exact entry that is not over yet, under which volume lease, and until when at
+    /// the latest.
+    fn known_holders(
+        &self,
+        set: &ObjectSet,
+        now: ClusterTime,
+    ) -> impl Iterator<Item = (SessionId, Incarnation, ClusterTime)> {
+        let own = self.entries_at(set).filter(|((object, session), entry)| self.counts(&object.path, *session, entry));
+        let own = own.map(|((_, session), entry)| (*session, entry.under, entry.lease.over));
+        let below = self.below_in(set).filter_map(|(top, session, under, below)| {
+            let counts = self.counting.contains_key(&under) && !self.is_dropped(top, session, below.newest);
+            counts.then_some((session, under, below.over))
+        });
+        own.chain(below).filter(move |(_, _, over)| *over > now)
+    }
+
+    /// The sessions that hold an object of the set by exact entry that is not over yet.
+    pub(super) fn sessions_in(&self, set: &ObjectSet, now: ClusterTime) -> BTreeSet<SessionId> {
+        self.known_holders(set, now).map(|(session, ..)| session).collect()
+    }
+
+    /// The sessions that have a lease on the volume.
+    pub(super) fn sessions_on(&self, volume: &Path) -> Vec<SessionId> {
+        let tracks = self.tracks.range((volume.clone(), EVERYONE.0)..=(volume.clone(), EVERYONE.1)).counted();
+        tracks.map(|((_, session), _)| *session).collect()
+    }
+
+    /// The latest stamp by which the session got an object in the set, at the latest; 0 if it has none.
+    pub(super) fn newest_of(&self, set: &ObjectSet, session: SessionId) -> u64 {
+        let own = match set {
+            ObjectSet::One(object) => [self.lease(object, session), None],
+            ObjectSet::Subtree(top) => {
+                [Object::data(top.clone()), Object::children(top.clone())].map(|object| self.lease(&object, session))
+            }
+        };
+        let own = own.into_iter().flatten().map(|lease| lease.source.sequence());
+        let everything = (session, Incarnation(0))..=(session, Incarnation(u64::MAX));
+        let below = match set {
+            ObjectSet::One(_) => None,
+            ObjectSet::Subtree(top) => self.below.get(top).map(|holders| holders.range(everything)),
+        };
+        let below = below.into_iter().flatten().map(|(_, below)| below.newest);
+        own.chain(below).counted().max().unwrap_or_default()
+    }
+
     /// The sessions that may hold anything of the volume, each with its lease on it.
     pub(super) fn coverings_of(&self, volume: &Path) -> impl Iterator<Item = (SessionId, Incarnation)> {
         let coverings = self.covering_keys(volume).filter_map(|key| self.tracks.get_key_value(key));
@@ -241,21 +474,41 @@ impl Holdings {
     }
 
     fn covering_keys(&self, volume: &Path) -> impl Iterator<Item = &(Path, SessionId)> {
-        self.coverings.range((volume.clone(), EVERYONE.0)..=(volume.clone(), EVERYONE.1))
+        self.coverings.range((volume.clone(), EVERYONE.0)..=(volume.clone(), EVERYONE.1)).counted()
     }
 
-    /// The exact entries of all sessions in a set.
+    /// The exact entries of all sessions in a set that count.
     pub(super) fn leases_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&(Object, SessionId), &ObjectLease)> {
-        let (own, below) = match set {
-            ObjectSet::One(object) => ((object.clone(), object.clone()), None),
-            ObjectSet::Subtree(top) => (
-                (Object::data(top.clone()), Object::children(top.clone())),
-                Some((Object::data(top.bound_below()), Object::data(top.bound_after()))),
-            ),
+        let below = match set {
+            ObjectSet::One(_) => None,
+            ObjectSet::Subtree(top) => Some((Object::children(top.bound_below()), Object::data(top.bound_after()))),
         };
-        let own = self.leases.range((own.0, EVERYONE.0)..=(own.1, EVERYONE.1));
-        let below = below.map(|(from, to)| self.leases.range((from, EVERYONE.0)..(to, EVERYONE.0)));
-        own.chain(below.into_iter().flatten())
+        let below = below.map(|(from, to)| {
+            let (from, to) = (Bound::Excluded((from, EVERYONE.1)), Bound::Excluded((to, EVERYONE.0)));
+            self.leases.range((from, to))
+        });
+        let all = self.entries_at(set).chain(below.into_iter().flatten().counted());
+        all.filter(|((object, session), entry)| self.counts(&object.path, *session, entry))
+            .map(|(key, entry)| (key, &entry.lease))
+    }
+
+    /// The entries of the one object, or of the objects of the topmost node.
+    fn entries_at(&self, set: &ObjectSet) -> impl Iterator<Item = (&(Object, SessionId), &Entry)> {
+        let (first, last) = match set {
+            ObjectSet::One(object) => (object.clone(), object.clone()),
+            ObjectSet::Subtree(top) => (Object::data(top.clone()), Object::children(top.clone())),
+        };
+        self.leases.range((first, EVERYONE.0)..=(last, EVERYONE.1)).counted()
+    }
+
+    /// Who has entries strictly below the top of a subtree.
+    fn below_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&Path, SessionId, Incarnation, &Below)> {
+        let found = match set {
+            ObjectSet::One(_) => None,
+            ObjectSet::Subtree(top) => self.below.get_key_value(top),
+        };
+        let found = found.into_iter().flat_map(|(top, holders)| holders.iter().map(move |holder| (top, holder)));
+        found.map(|(top, ((session, under), below))| (top, *session, *under, below)).counted()
     }
 
     /// The coverings of a session in these volumes that a list can end, each with a new number, for it to be asked for lists (S7).
@@ -295,18 +548,19 @@ impl Holdings {
     }
 
     /// Forgets some of the leases that are over, going on where it stopped last: looks at `most` of them.
-    pub(super) fn sweep(&mut self, now: ClusterTime, most: usize, state: &State) {
+    pub(super) fn sweep(&mut self, now: ClusterTime, most: usize) {
         let start = match self.swept.take() {
-            Some(key) => std::ops::Bound::Excluded(key),
-            None => std::ops::Bound::Unbounded,
+            Some(key) => Bound::Excluded(key),
+            None => Bound::Unbounded,
         };
         let mut over = Vec::new();
-        for (seen, (key, lease)) in self.leases.range((start, std::ops::Bound::Unbounded)).enumerate() {
+        for (seen, (key, entry)) in self.leases.range((start, Bound::Unbounded)).enumerate() {
             if seen == most {
                 break;
             }
+            visit(1);
             self.swept = Some(key.clone());
-            if lease.over <= now {
+            if entry.lease.over <= now {
                 over.push(key.clone());
             }
         }
@@ -314,53 +568,24 @@ impl Holdings {
             self.swept = None;
         }
         for (object, session) in over {
-            self.remove_one(&object, session, state);
+            self.remove_one(&object, session);
         }
     }
 
-    /// A volume's borders have changed: forgets the exact entries at and below `top`, and counts the others anew.
-    pub(super) fn resettle(&mut self, top: &Path, state: &State) {
-        let below: Vec<(Object, SessionId)> =
-            self.leases_in(&ObjectSet::Subtree(top.clone())).map(|(key, _)| key.clone()).collect();
-        for (object, session) in below {
-            self.leases.remove(&(object.clone(), session));
-            self.forget_by_session(session, &object);
-        }
-        self.tracks.values_mut().for_each(|track| track.exact = 0);
-        for (object, session) in self.leases.keys() {
-            let (volume, _) = state.volume_of(&object.path);
-            if let Some(track) = self.tracks.get_mut(&(volume.clone(), *session)) {
-                track.exact += 1;
-            }
-        }
-    }
-
-    fn forget_objects(&mut self, volume: &Path, session: SessionId, state: &State) {
-        let in_volume = |object: &&Object| state.volume_of(&object.path).0 == volume;
-        let objects: Vec<Object> = self.objects_of(session, volume).filter(in_volume).cloned().collect();
-        for object in objects {
-            self.leases.remove(&(object.clone(), session));
-            self.forget_by_session(session, &object);
-        }
-        if let Some(track) = self.tracks.get_mut(&(volume.clone(), session)) {
-            track.exact = 0;
-        }
-    }
-
-    fn objects_of(&self, session: SessionId, top: &Path) -> impl Iterator<Item = &Object> {
-        let own = Object::data(top.clone())..=Object::children(top.clone());
-        let below = Object::data(top.bound_below())..Object::data(top.bound_after());
+    /// The session's objects at and below `top`, from one of them on.
+    fn objects_of(&self, session: SessionId, top: &Path, from: Option<Object>) -> impl Iterator<Item = &Object> {
+        let is_before = |bound: &Object| from.as_ref().is_none_or(|from| from <= bound);
+        let last = Object::children(top.clone());
+        let own = is_before(&last).then(|| from.clone().unwrap_or(Object::data(top.clone()))..=last);
+        // Of the root, that is itself.
+        let first = Object::children(top.bound_below());
+        let below = if is_before(&first) { Bound::Excluded(first) } else { Bound::Included(from.unwrap_or(first)) };
+        let below = (below, Bound::Excluded(Object::data(top.bound_after())));
         let objects = self.by_session.get(&session).into_iter();
-        objects.flat_map(move |objects| objects.range(own.clone()).chain(objects.range(below.clone())))
-    }
-
-    fn forget_by_session(&mut self, session: SessionId, object: &Object) {
-        if let Some(objects) = self.by_session.get_mut(&session) {
-            objects.remove(object);
-            if objects.is_empty() {
-                self.by_session.remove(&session);
-            }
-        }
+        let objects = objects.flat_map(move |objects| {
+            own.clone().map(|own| objects.range(own)).into_iter().flatten().chain(objects.range(below.clone()))
+        });
+        objects.counted()
     }
 
     /// The object with the path's text shared with the node's, or with entries that there are already.
@@ -377,13 +602,20 @@ impl Holdings {
     }
 
     /// The tables agree with each other.
-    pub(super) fn check(&self, state: &State) -> Result<(), String> {
-        let mut counts: BTreeMap<(Path, SessionId), usize> = BTreeMap::new();
-        for (object, session) in self.leases.keys() {
+    pub(super) fn check(&self) -> Result<(), String> {
+        let mut exact: BTreeMap<Incarnation, usize> = BTreeMap::new();
+        for ((object, session), entry) in &self.leases {
             if !self.by_session.get(session).is_some_and(|objects| objects.contains(object)) {
                 return Err(format!("the lease of {session} on {object} is missing among the session's"));
             }
-            *counts.entry((state.volume_of(&object.path).0.clone(), *session)).or_default() += 1;
+            let is_forgotten = || {
+                let mut tops = std::iter::once(object.path.clone()).chain(object.path.ancestors());
+                tops.any(|top| self.dropping.contains_key(&(*session, top)))
+            };
+            if !self.counting.contains_key(&entry.under) && !is_forgotten() {
+                return Err(format!("the lease of {session} on {object} counts for nothing and is not forgotten"));
+            }
+            *exact.entry(entry.under).or_default() += 1;
         }
         let by_session: usize = self.by_session.values().map(BTreeSet::len).sum();
         if by_session != self.leases.len() {
@@ -392,85 +624,65 @@ impl Holdings {
         if !self.coverings.iter().eq(self.tracks.iter().filter(|(_, track)| track.is_covering()).map(|(key, _)| key)) {
             return Err(format!("the coverings are {:?}, not those of the tracks", self.coverings));
         }
-        for (key, count) in &counts {
-            match self.tracks.get(key) {
-                Some(track) if track.exact == *count => {}
-                Some(track) => return Err(format!("{key:?} counts {} leases and has {count}", track.exact)),
-                None => return Err(format!("{key:?} has object leases without a volume lease")),
+        self.check_tracks(&exact)?;
+        self.check_below()
+    }
+
+    fn check_tracks(&self, exact: &BTreeMap<Incarnation, usize>) -> Result<(), String> {
+        let (mut counts, mut counting) = (BTreeMap::new(), BTreeMap::new());
+        for (key, track) in &self.tracks {
+            *counts.entry(key.0.clone()).or_default() += 1;
+            if track.mode != Mode::Covering {
+                counting.insert(track.incarnation, key.clone());
             }
+            let expected = exact.get(&track.incarnation).copied().unwrap_or_default();
+            if track.exact != if track.mode == Mode::Covering { 0 } else { expected } {
+                return Err(format!("{key:?} counts {} leases and has {expected}", track.exact));
+            }
+        }
+        if counts != self.counts || counting != self.counting {
+            return Err("the tracks are not those that are found by volume, or by incarnation".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_below(&self) -> Result<(), String> {
+        let mut expected: BTreeMap<(&str, SessionId, Incarnation), Below> = BTreeMap::new();
+        for ((object, session), Entry { lease, under }) in &self.leases {
+            let newest = lease.source.sequence();
+            for above in above(&object.path) {
+                let none = Below { count: 0, over: lease.over, newest };
+                let below = expected.entry((above, *session, *under)).or_insert(none);
+                let (over, newest) = (below.over.max(lease.over), below.newest.max(newest));
+                *below = Below { count: below.count + 1, over, newest };
+            }
+        }
+        let found = self.below.iter().flat_map(|(top, holders)| holders.iter().map(move |of| (top.as_str(), of)));
+        let found = found.map(|(top, ((session, under), below))| ((top, *session, *under), *below));
+        let is_bound = |(key, found): (_, Below)| {
+            let expected = expected.get(&key);
+            expected.is_some_and(|one| {
+                (found.count, found.over >= one.over, found.newest >= one.newest) == (one.count, true, true)
+            })
+        };
+        let count: usize = self.below.values().map(BTreeMap::len).sum();
+        if count != expected.len() || !found.into_iter().all(is_bound) {
+            return Err("who holds something below a node is not what the leases say".to_owned());
         }
         Ok(())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::volume::VolumeSettings;
-
-    #[test]
-    fn a_list_makes_no_grant_newer_than_it_is() {
-        let state = State::new(VolumeSettings::DEFAULT);
-        let (session, object) = (SessionId(1), Object::data(Path::root()));
-        let mut holdings = Holdings::default();
-        holdings.start(Path::root(), session, Incarnation(1), Mode::Exact, &state);
-        let mut add = |sequence, is_listed, seconds| {
-            let over = ClusterTime::ZERO.after(std::time::Duration::from_secs(seconds));
-            let source = if is_listed { Source::listed(sequence) } else { Source::granted(sequence) };
-            let lease = ObjectLease { over, source };
-            holdings.add(&Path::root(), &object, session, lease, 9, &state);
-            let lease = holdings.lease(&object, session).expect("it was added");
-            (lease.source.sequence(), lease.source.is_listed(), lease.over.as_micros() / 1_000_000)
-        };
-        assert_eq!(add(2, true, 10), (2, true, 10));
-        assert_eq!(add(3, true, 9), (3, true, 10), "what was granted in between may be what it tells of");
-        assert_eq!(add(4, false, 20), (4, false, 20));
-        assert_eq!(add(9, true, 30), (4, false, 30), "a consent to a recall between 4 and 9 is a consent to it");
-    }
-
-    fn secs(secs: u64) -> ClusterTime {
-        ClusterTime::ZERO.after(std::time::Duration::from_secs(secs))
-    }
-
-    /// One session's leases on objects with these names, which are over by then.
-    fn leased(leases: &[(&str, u64)], state: &State) -> Holdings {
-        let mut holdings = Holdings::default();
-        holdings.start(Path::root(), SessionId(1), Incarnation(1), Mode::Exact, state);
-        for (text, over) in leases {
-            let lease = ObjectLease { over: secs(*over), source: Source::granted(1) };
-            holdings.add(&Path::root(), &object(text), SessionId(1), lease, 9, state);
-        }
-        holdings
-    }
-
-    fn object(text: &str) -> Object {
-        Object::data(Path::parse(text).expect("valid"))
-    }
-
-    #[test]
-    fn an_object_lease_has_no_holder_from_the_moment_that_it_is_over() {
-        let state = State::new(VolumeSettings::DEFAULT);
-        let holdings = leased(&[("/a", 10)], &state);
-        let set = ObjectSet::One(object("/a"));
-        assert_eq!(holdings.holders(&set, secs(9), &state), [(SessionId(1), Path::root(), Some(secs(10)))]);
-        assert_eq!(holdings.holders(&set, secs(10), &state), []);
-    }
-
-    #[test]
-    fn leases_that_are_over_are_forgotten_some_at_a_time_and_all_in_the_end() {
-        let state = State::new(VolumeSettings::DEFAULT);
-        let sweep = |holdings: &mut Holdings, now| {
-            holdings.sweep(secs(now), 2, &state);
-            assert_eq!(holdings.check(&state), Ok(()));
-            let names: Vec<_> = holdings.leases.keys().map(|(object, _)| object.path.to_string()).collect();
-            names.concat()
-        };
-        let mut holdings = leased(&[("/a", 20), ("/b", 90), ("/c", 10), ("/d", 90)], &state);
-        assert_eq!(sweep(&mut holdings, 10), "/a/b/c/d");
-        assert_eq!(sweep(&mut holdings, 10), "/a/b/d", "it goes on behind those that it has seen");
-        let swept: Vec<_> = (0..4).map(|_| sweep(&mut holdings, 20)).collect();
-        assert_eq!(swept.last().map(String::as_str), Some("/b/d"), "and begins anew at the end");
-        let swept: Vec<_> = (0..4).map(|_| sweep(&mut holdings, 90)).collect();
-        assert_eq!(swept.last().map(String::as_str), Some(""));
-    }
+/// The texts of the nodes above a path, nearest first.
+fn above(path: &Path) -> impl Iterator<Item = &str> {
+    let text = path.as_str();
+    let parent = |text: &'_ str| match text.rfind('/') {
+        _ if text.len() == 1 => None,
+        Some(0) | None => Some(1),
+        Some(end) => Some(end),
+    };
+    std::iter::successors(parent(text).map(|end| &text[..end]), move |text| parent(text).map(|end| &text[..end]))
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,9 +18,6 @@ use super::{
     writes::{Pending, Wait},
 };
 
-/// The most rows in one answer: it stays well below a frame.
-pub const ROWS_MAX: usize = 1024;
-
 impl Lessor {
     pub(super) fn inspect(&self, asker: &Asker, inspect: &Inspect, turn: &mut StepContext<'_>) {
         match self.answer_inspect(inspect, turn) {
@@ -44,7 +41,7 @@ impl Lessor {
                 remaining: self.remaining(session, &volume, over, turn.state),
             })
         });
-        rows.take(ROWS_MAX).collect()
+        rows.take(self.config.bounds.rows_max).collect()
     }
 
     /// What writes of `path` wait for.
@@ -72,7 +69,7 @@ impl Lessor {
             let commit = pending.waits.is_empty().then(|| row(None, Duration::ZERO));
             waits.chain(commit)
         });
-        rows.take(ROWS_MAX).collect()
+        rows.take(self.config.bounds.rows_max).collect()
     }
 
     /// The reads of `path`, and the lists that begin there, that wait for holders of write leases.
@@ -89,7 +86,7 @@ impl Lessor {
                 at_most: self.remaining_of(&hold.lease, turn.state),
             })
         });
-        rows.take(ROWS_MAX).collect()
+        rows.take(self.config.bounds.rows_max).collect()
     }
 
     pub(super) fn volume_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<VolumeInfo> {
@@ -97,9 +94,13 @@ impl Lessor {
             path: path.clone(),
             settings: volume.settings,
             generation: volume.generation,
-            leases: self.holdings.count_in(path) as u64,
+            leases: self.holdings.count_in(path),
         };
-        turn.state.volumes_below(path).map(|(path, volume)| info(path, volume)).take(ROWS_MAX).collect()
+        turn.state
+            .volumes_below(path)
+            .map(|(path, volume)| info(path, volume))
+            .take(self.config.bounds.rows_max)
+            .collect()
     }
 
     /// At most how much longer a write waits for this holder: until its volume leases have ended, with their margins, or
@@ -132,6 +133,6 @@ fn name(session: SessionId, state: &State) -> String {
 fn writer_name(pending: &Pending, state: &State) -> String {
     match pending.asked() {
         Some(asked) => name(asked.session, state),
-        None => format!("the removal of what went with {} leases", pending.carried.len()),
+        None => format!("the removal of what went with {} leases", pending.carried().len()),
     }
 }

@@ -3,40 +3,34 @@
 use std::time::Duration;
 
 use crate::{
-    command::{LeaseKey, Written},
+    command::{Granted, LeaseKey, Written},
     id::{Incarnation, LeaseId},
-    limits::LimitError,
-    message::{Answer, KEEP_LEASES_MAX, KeepLease, Kept, KeysAfter, LeaseInfo},
+    message::{Answer, KeepLease, Kept, KeptSpan, KeysAfter, LeaseInfo},
     planted::Bug,
     state::Lease,
 };
 
-use super::{Asker, Lessor, StepContext, inspect::ROWS_MAX};
-
-/// The most bytes of paths in one answer.
-pub(super) const KEYS_BYTES_MAX: usize = 1 << 20;
+use super::{Asker, Lessor, StepContext, ends::Renewing};
 
 impl Lessor {
     /// A key lease is granted: its entry is committed. It has been promised nothing yet.
     pub(super) fn key_lease_granted(&mut self, written: &Written, turn: &StepContext<'_>) {
-        let Some(key) = written.lease.map(LeaseKey::Key) else { return };
-        if let Some(lease) = turn.state.lease(&key) {
+        let Some(Granted { id, incarnation }) = written.lease else { return };
+        let key = LeaseKey::Key(id);
+        if let Some(lease) = turn.state.lease(&key).filter(|lease| lease.incarnation == incarnation) {
             // Its entry may have been so long in coming that it has nothing left to promise.
-            self.ends.insert(key, lease.incarnation, self.clock.ending().min(lease.horizon));
+            self.ends.insert(key, lease.incarnation, self.clock.ending().min(lease.horizon), lease.term());
         }
     }
 
     pub(super) fn keep_leases(&mut self, asker: &Asker, leases: &[KeepLease], turn: &mut StepContext<'_>) {
-        if leases.len() > KEEP_LEASES_MAX {
-            let error = LimitError::Leases { got: leases.len(), expected: KEEP_LEASES_MAX };
-            return self.reply(asker, Err(error.into()), turn);
-        }
         let kept = leases.iter().map(|lease| self.keep(*lease, turn)).collect();
         self.reply(asker, Ok(Answer::Kept(kept)), turn);
     }
 
     /// Renews a key lease in memory: for its term, but no further than its horizon by the promising clock (T6). One whose end has
-    /// been decided is not renewed any more (T5), nor one that has taken the place of the one that is meant (T6).
+    /// been decided is not renewed any more (T5), nor one that has taken the place of the one that is meant (T6). It
+    /// is gone only when its end is applied.
     pub(super) fn keep(&mut self, KeepLease { id, incarnation }: KeepLease, turn: &StepContext<'_>) -> Kept {
         let key = LeaseKey::Key(id);
         let is_meant = |found: Incarnation| {
@@ -47,14 +41,20 @@ impl Lessor {
         let named = found.map(|lease| lease.incarnation).or(incarnation).unwrap_or_default();
         let is_live = self.ends.get(&key).is_some_and(|end| !end.is_ending || self.planted(Bug::EndingLeaseRenewed));
         let lease = found.filter(|_| is_live);
-        let span = lease.and_then(|lease| {
+        let promised = lease.and_then(|lease| {
             let promising = self.clock.promising(turn.now)?;
-            Some(lease.term().min(lease.horizon.since(promising)))
+            let of = Renewing { horizon: lease.horizon, term: lease.term() };
+            Some((lease.term().min(lease.horizon.since(promising)), of))
         });
-        if let Some(span) = span {
+        if let Some((span, of)) = promised {
             let ending = self.clock.ending();
-            self.ends.renew(&key, ending, span);
+            self.ends.renew(&key, ending, span, of);
         }
+        let span = match (promised, found) {
+            (Some((span, _)), _) => KeptSpan::Promised(span),
+            (None, Some(_)) => KeptSpan::NotNow,
+            (None, None) => KeptSpan::Gone,
+        };
         Kept { id, incarnation: named, ttl, span }
     }
 
@@ -70,7 +70,7 @@ impl Lessor {
         let mut bytes = 0;
         let mut fits = |path: &&crate::path::Path| {
             bytes += path.as_str().len();
-            bytes <= KEYS_BYTES_MAX
+            bytes <= self.config.bounds.keys_bytes_max
         };
         info.keys = match keys_after {
             None => Vec::new(),
@@ -85,7 +85,11 @@ impl Lessor {
 
     /// Some key leases, in order.
     pub(super) fn lease_infos(&self, after: Option<LeaseId>, turn: &StepContext<'_>) -> Vec<LeaseInfo> {
-        turn.state.key_leases_after(after).map(|(id, lease)| self.info(id, lease)).take(ROWS_MAX).collect()
+        turn.state
+            .key_leases_after(after)
+            .map(|(id, lease)| self.info(id, lease))
+            .take(self.config.bounds.rows_max)
+            .collect()
     }
 
     fn info(&self, id: LeaseId, lease: &Lease) -> LeaseInfo {

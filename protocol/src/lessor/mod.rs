@@ -16,13 +16,15 @@
 //!
 //! The parts: [`clock`] (T4, T6), `ends` (when leases end), `holdings` (who holds what, S7), `channel` (stamps and
 //! recalls, S4, S5), `writes` (queues, S3); then what is done with them: `requests`, `granting`, `writing`, `committed`, `expiry`, `removal`,
-//! `keeping`, `holding`, `caching`, `watching`, `inspect`.
+//! `keeping`, `holding`, `caching`, `watching`, `clocks` (drift supervision), `inspect`.
 
 pub mod clock;
 
+mod bounds;
 mod caching;
 mod channel;
 mod check;
+mod clocks;
 mod committed;
 mod ends;
 mod expiry;
@@ -31,12 +33,14 @@ mod holding;
 mod holdings;
 mod inspect;
 mod keeping;
+mod load;
 mod outbox;
 mod removal;
 mod requests;
 mod services;
 #[cfg(test)]
 mod tests;
+mod waits;
 mod watching;
 mod writes;
 mod writing;
@@ -48,9 +52,10 @@ use std::{
 
 use crate::{
     command::{Command, LeaseKey, Outcome, Proposal},
+    drift::Excess,
     id::{CoveringNumber, Epoch, Incarnation, RequestId, Revision, SessionId},
     limits::Limits,
-    message::{Answer, Consent, LastValid, Recall, Refusal, Renew, Request, Response},
+    message::{Answer, Consent, LastValid, Promise, Recall, Refusal, Renew, Request, Response},
     object::Object,
     path::Path,
     planted::{Bug, Planted},
@@ -61,6 +66,7 @@ use crate::{
 use caching::Parked;
 use channel::Channel;
 use clock::ClusterClock;
+use clocks::Clocks;
 use ends::Ends;
 use holding::Awaiting;
 use holdings::Holdings;
@@ -68,33 +74,8 @@ use outbox::Outbox;
 use watching::Watching;
 use writes::{Turn, Writes};
 
+pub use bounds::Bounds;
 pub use expiry::key_lease_margin;
-pub use outbox::PROPOSAL_COMMANDS_FULL;
-
-/// The most commands in one proposal: an entry stays quick to apply.
-pub const PROPOSAL_COMMANDS_MAX: usize = 4096;
-/// About the most bytes in one proposal, but for the last command: an entry stays well below a frame.
-pub const PROPOSAL_BYTES_MAX: usize = 2 << 20;
-/// The most writes that may wait at one time; one more is refused as busy.
-pub const WRITES_MAX: usize = 1 << 16;
-/// The most bytes that waiting writes may have; with more, one more is refused as busy.
-pub const WRITES_BYTES_MAX: usize = 256 << 20;
-/// The longest content of one answer: with the rest of the answer it fits into a frame.
-pub const CONTENT_BYTES_MAX: usize = 8 << 20;
-/// The most reads that may wait for a proof of leadership; one more is refused as busy.
-pub const READS_MAX: usize = 1 << 16;
-/// The most reads that may wait for holders to flush; one more is refused as busy, and no other read is.
-pub const PARKED_MAX: usize = 1 << 16;
-/// About the most bytes of renewals in one tick: an entry stays quick to apply. With more, horizons move a tick later.
-pub const TICK_BYTES_MAX: usize = 2 << 20;
-/// About the most bytes of nodes in one page of a list, but for the first node.
-pub const LIST_BYTES_MAX: usize = 1 << 20;
-/// The most watches that may wait at one time; one more is refused as busy.
-pub const WATCHES_MAX: usize = 1 << 17;
-/// The most of them that may be one session's; one more is refused as busy.
-pub const SESSION_WATCHES_MAX: usize = 1 << 14;
-/// The object leases looked at for being over with each tick.
-const SWEEP_MAX: usize = 4096;
 
 /// What a lessor is told once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -107,6 +88,8 @@ pub struct Config {
     pub drift: DriftAllowance,
     /// How large things may be.
     pub limits: Limits,
+    /// How much this lessor takes on at a time.
+    pub bounds: Bounds,
     /// Mistakes put back, in test builds.
     pub planted: Planted,
 }
@@ -174,14 +157,32 @@ pub enum Effect {
         /// Names the round.
         round: u64,
     },
+    /// Tell the log: a session has found that its clock and this server's ran further apart than they are allowed to, and
+    /// serves nothing from memory; or, none, that they are within their allowances again.
+    ClockChanged {
+        /// The session.
+        session: SessionId,
+        /// What it calls itself.
+        name: String,
+        /// What both counted.
+        beyond: Option<Excess>,
+    },
 }
 
-/// Who wants an answer, and the renewals that ride along.
+/// Who wants an answer, and what came of the renewals that rode along when the request arrived: an answer may be long in coming, and its
+/// client dead by then.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Asker {
     id: RequestId,
     session: SessionId,
-    renew: Vec<Renew>,
+    renewed: Vec<Renewed>,
+}
+
+/// What came of a renewal: a promise, or none if the lease was gone or its end was under way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Renewed {
+    renew: Renew,
+    promise: Option<Promise>,
 }
 
 /// A read that waits for a proof of leadership.
@@ -209,7 +210,8 @@ enum Reason {
     Tick,
     Open(Asker),
     Close(Asker),
-    Acquire(Asker, Option<LastValid>),
+    /// With what the lease adds to the load, as reckoned when it was asked for.
+    Acquire(Asker, Option<LastValid>, u64),
     Expire(LeaseKey, Incarnation),
     Remove(Turn),
     Write(Turn),
@@ -229,7 +231,11 @@ pub struct Lessor {
     config: Config,
     /// None until the first entry of the epoch is applied: nothing is answered before (S6).
     epoch: Option<Epoch>,
+    /// How long the last leader's clock is known to have run beyond the log: part of where this one's starts (T4).
+    heard: Duration,
     clock: ClusterClock,
+    /// How often horizons move, as of the last step.
+    tick: Duration,
     ends: Ends,
     holdings: Holdings,
     coverings: CoveringNumber,
@@ -247,10 +253,14 @@ pub struct Lessor {
     outbox: Outbox,
     proposals: u64,
     in_flight: BTreeMap<u64, InFlight>,
-    last_tick: ClusterTime,
+    /// When the last tick of this epoch was proposed.
+    last_tick: Option<ClusterTime>,
+    /// What renewing the leases will take that requests under way may bring, of which `ends` knows nothing yet.
+    load_to_come: u64,
     /// A tick is on its way.
     is_ticking: bool,
     watching: Watching,
+    clocks: Clocks,
 }
 
 /// One step: what it may look at, and what it wants done.
@@ -262,11 +272,21 @@ struct StepContext<'a> {
 
 impl Lessor {
     /// The lessor of a replica that has just become leader. Its first proposal begins the epoch.
-    pub fn new(config: Config, state: &State, now: Instant) -> Self {
+    ///
+    /// `heard` is the time, on this machine's clock, from receiving the latest proposal in the replica's log to last hearing from the
+    /// leader that proposed it: by an entry, a heartbeat, or whatever else only that leader sends (T4). It is given as measured: the lessor
+    /// shortens it by the drift allowance. Entries of Raft's own are no proposals. Entries that are in the log and not applied yet count: that leader's
+    /// clock had run up to the latest of them, wherever `state` is. Whoever does not know the time, such as a process
+    /// that has just started, a replica that received the entry from another leader than the one that proposed it, or one that
+    /// cut the entry off again, says [`Duration::ZERO`]: too little prolongs abandoned leases by what is missing, too much
+    /// cuts leases short that were promised.
+    pub fn new(config: Config, state: &State, heard: Duration, now: Instant) -> Self {
         Self {
             epoch: None,
+            heard: config.drift.shorten(heard),
+            tick: state.tick(),
             clock: ClusterClock::new(state.cluster_time(), now),
-            ends: Ends::default(),
+            ends: Ends::new(config.bounds.departed_max, config.planted),
             holdings: Holdings::new(config.planted),
             coverings: CoveringNumber::default(),
             channels: BTreeMap::new(),
@@ -280,9 +300,11 @@ impl Lessor {
             outbox: Outbox::default(),
             proposals: 0,
             in_flight: BTreeMap::new(),
-            last_tick: state.cluster_time(),
+            last_tick: None,
+            load_to_come: 0,
             is_ticking: false,
             watching: Watching::default(),
+            clocks: Clocks::default(),
             config,
         }
         .with_first_proposal()
@@ -297,7 +319,8 @@ impl Lessor {
     /// Takes one input. `state` is the replicated state as applied, `now` this machine's clock. The effects are to be
     /// carried out in order.
     pub fn step(&mut self, input: Input, state: &State, now: Instant) -> Vec<Effect> {
-        self.clock.advance(now);
+        self.tick = state.tick();
+        self.advance_clock(now);
         let mut turn = StepContext { state, now, effects: Vec::new() };
         match input {
             Input::Request { id, request } => self.request(id, request, &mut turn),
@@ -312,11 +335,18 @@ impl Lessor {
         turn.effects
     }
 
+    /// Proposals are numbered in order: the first in flight is the oldest.
+    fn advance_clock(&mut self, now: Instant) {
+        let oldest = self.in_flight.values().next().map(|proposal| proposal.time);
+        self.clock.advance(now, oldest, self.tick);
+    }
+
     /// When the lessor wants [`Input::Timeout`] at the latest: often enough that its clock is not clamped (T4).
     pub fn next_deadline(&self, now: Instant) -> Instant {
         let ending = self.clock.ending();
         let until = self.ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
-        let until = if self.watching.is_behind() { Duration::ZERO } else { until };
+        let is_behind = self.watching.is_behind() || self.holdings.is_tidying();
+        let until = if is_behind { Duration::ZERO } else { until };
         now.after(until.clamp(Duration::from_millis(1), clock::STEP_EVERY))
     }
 
@@ -330,10 +360,10 @@ impl Lessor {
         !self.outbox.is_empty()
     }
 
-    /// Whether so much is to be proposed that it gains nothing by waiting for more: [`PROPOSAL_COMMANDS_FULL`] commands, or
-    /// [`PROPOSAL_BYTES_MAX`] bytes.
+    /// Whether so much is to be proposed that it gains nothing by waiting for more: [`Bounds::proposal_commands_full`]
+    /// commands, or [`Bounds::proposal_bytes_max`] bytes.
     pub fn has_full_proposal(&self) -> bool {
-        self.outbox.is_full()
+        self.outbox.is_full(&self.config.bounds)
     }
 
     /// What to propose next: everything that is ready, up to a bound. Proposals are to enter the log in the order in
@@ -342,8 +372,8 @@ impl Lessor {
         if self.outbox.is_empty() {
             return None;
         }
-        self.clock.advance(now);
-        let (commands, reasons) = self.outbox.take();
+        self.advance_clock(now);
+        let (commands, reasons) = self.outbox.take(&self.config.bounds);
         let (epoch, number) = match self.epoch {
             Some(epoch) => {
                 self.proposals += 1;
@@ -403,13 +433,14 @@ impl Lessor {
         turn.effects.push(Effect::Reply { id: asker.id, response });
     }
 
-    /// Answers, and renews what was asked for with the request (T6).
-    fn reply(&mut self, asker: &Asker, result: Result<Answer, Refusal>, turn: &mut StepContext<'_>) {
+    /// Answers, and tells what was promised when the request arrived (T6).
+    fn reply(&self, asker: &Asker, result: Result<Answer, Refusal>, turn: &mut StepContext<'_>) {
         let (mut promises, mut lapses) = (Vec::new(), Vec::new());
-        for renew in &asker.renew {
-            match self.renew(asker.session, renew, turn) {
-                Ok(promise) => promises.push(promise),
-                Err(lapse) => lapses.push(lapse),
+        for renewed in &asker.renewed {
+            match self.told(asker.session, renewed, turn.state) {
+                Some(Ok(promise)) => promises.push(promise),
+                Some(Err(lapse)) => lapses.push(lapse),
+                None => {}
             }
         }
         let response = Response { epoch: self.epoch.unwrap_or_default(), promises, lapses, result };

@@ -4,18 +4,15 @@ use std::collections::VecDeque;
 
 use crate::command::Command;
 
-use super::{PROPOSAL_BYTES_MAX, PROPOSAL_COMMANDS_MAX, Reason};
-
-/// So many commands, or [`PROPOSAL_BYTES_MAX`], need not wait for the proposal before theirs: one write to the disk for so many is few enough,
-/// and an entry with so many ends of leases is applied in 8 ms. (With 512, and four on their way, a million leases end a quarter later, and the
-/// slowest of others' writes meanwhile take a quarter less.)
-pub const PROPOSAL_COMMANDS_FULL: usize = 2048;
+use super::{Bounds, Reason};
 
 /// Commands that wait to be proposed, and why each was decided.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Outbox {
     waiting: VecDeque<(Command, Reason)>,
-    /// What they weigh.
+    /// The length of each one's encoding, in bytes.
+    lengths: VecDeque<usize>,
+    /// The sum of them.
     bytes: usize,
     /// How many of them are ends of leases.
     ends: usize,
@@ -23,7 +20,9 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn push(&mut self, command: Command, reason: Reason) {
-        self.bytes += command.weight();
+        let bytes = command.encoded_bytes();
+        self.bytes += bytes;
+        self.lengths.push_back(bytes);
         self.ends += usize::from(matches!(reason, Reason::Expire(..)));
         self.waiting.push_back((command, reason));
     }
@@ -33,8 +32,8 @@ impl Outbox {
     }
 
     /// Whether what waits gains nothing by waiting for more.
-    pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= PROPOSAL_COMMANDS_FULL || self.bytes >= PROPOSAL_BYTES_MAX
+    pub(super) fn is_full(&self, bounds: &Bounds) -> bool {
+        self.waiting.len() >= bounds.proposal_commands_full || self.bytes >= bounds.proposal_bytes_max
     }
 
     /// How many ends of leases wait.
@@ -46,17 +45,18 @@ impl Outbox {
         self.waiting.iter().map(|(_, reason)| reason)
     }
 
-    /// The commands of the next proposal: the first ones, up to both bounds.
-    pub(super) fn take(&mut self) -> (Vec<Command>, Vec<Reason>) {
+    /// The commands of the next proposal: the first ones, up to both bounds, and one at least. Each fits into an entry by
+    /// itself ([`Command::BYTES_MAX`]).
+    pub(super) fn take(&mut self, bounds: &Bounds) -> (Vec<Command>, Vec<Reason>) {
         let mut bytes = 0;
-        let fits = |(command, _): &&(Command, Reason)| {
-            let fits = bytes < PROPOSAL_BYTES_MAX;
-            bytes += command.weight();
-            fits
+        let fits = |length: &&usize| {
+            let is_first = bytes == 0;
+            bytes += **length;
+            is_first || bytes <= bounds.proposal_bytes_max
         };
-        let count = self.waiting.iter().take(PROPOSAL_COMMANDS_MAX).take_while(fits).count();
+        let count = self.lengths.iter().take(bounds.proposal_commands_max).take_while(fits).count();
         let (commands, reasons): (Vec<Command>, Vec<Reason>) = self.waiting.drain(..count).unzip();
-        self.bytes -= commands.iter().map(Command::weight).sum::<usize>();
+        self.bytes -= self.lengths.drain(..count).sum::<usize>();
         self.ends -= reasons.iter().filter(|reason| matches!(reason, Reason::Expire(..))).count();
         (commands, reasons)
     }
@@ -85,6 +85,8 @@ mod tests {
         time::ClusterTime,
     };
 
+    const BOUNDS: Bounds = Bounds::DEFAULT;
+
     fn end(session: u64) -> (Command, Reason) {
         let lease = LeaseKey::Session(SessionId(session));
         let (incarnation, horizon) = (Incarnation(session), ClusterTime::ZERO);
@@ -95,14 +97,14 @@ mod tests {
     #[test]
     fn it_is_full_with_so_many_commands() {
         let mut outbox = Outbox::default();
-        for session in 1..=PROPOSAL_COMMANDS_FULL as u64 {
-            assert!(!outbox.is_full(), "{session}");
+        for session in 1..=BOUNDS.proposal_commands_full as u64 {
+            assert!(!outbox.is_full(&BOUNDS), "{session}");
             let (command, reason) = end(session);
             outbox.push(command, reason);
         }
-        assert!(outbox.is_full());
-        assert_eq!(outbox.ends(), PROPOSAL_COMMANDS_FULL);
-        assert_eq!(outbox.take().0.len(), PROPOSAL_COMMANDS_FULL);
+        assert!(outbox.is_full(&BOUNDS));
+        assert_eq!(outbox.ends(), BOUNDS.proposal_commands_full);
+        assert_eq!(outbox.take(&BOUNDS).0.len(), BOUNDS.proposal_commands_full);
         assert_eq!(outbox, Outbox::default());
     }
 
@@ -110,13 +112,24 @@ mod tests {
     fn it_is_full_with_so_many_bytes_of_few_commands() {
         let mut outbox = Outbox::default();
         let open = |bytes: usize| Command::OpenSession { name: "n".repeat(bytes) };
-        outbox.push(open(PROPOSAL_BYTES_MAX - 2 * open(0).weight() - 1), Reason::Tick);
-        assert!(!outbox.is_full());
+        let around_name = open(1 << 20).encoded_bytes() - (1 << 20);
+        outbox.push(open(BOUNDS.proposal_bytes_max - around_name - open(0).encoded_bytes() - 1), Reason::Tick);
+        assert!(!outbox.is_full(&BOUNDS));
         outbox.push(open(0), Reason::Tick);
-        assert!(!outbox.is_full(), "a byte is missing");
+        assert!(!outbox.is_full(&BOUNDS), "a byte is missing");
         outbox.push(open(0), Reason::Tick);
-        assert!(outbox.is_full());
-        assert_eq!(outbox.take().0.len(), 3, "the last may go beyond the bound");
+        assert!(outbox.is_full(&BOUNDS));
+        assert_eq!(outbox.take(&BOUNDS).0.len(), 2, "the third would go beyond the bound");
+        assert_eq!(outbox.take(&BOUNDS).0.len(), 1);
+        assert_eq!(outbox, Outbox::default());
+    }
+
+    #[test]
+    fn command_above_the_bound_is_proposed_alone() {
+        let mut outbox = Outbox::default();
+        let open = |bytes: usize| Command::OpenSession { name: "n".repeat(bytes) };
+        [1, BOUNDS.proposal_bytes_max, 1].into_iter().for_each(|bytes| outbox.push(open(bytes), Reason::Tick));
+        assert_eq!([(); 3].map(|()| outbox.take(&BOUNDS).0.len()), [1, 1, 1]);
         assert_eq!(outbox, Outbox::default());
     }
 }

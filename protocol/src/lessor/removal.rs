@@ -22,25 +22,21 @@ use super::{
     writing::Claim,
 };
 
-/// The most leases that share a round of consents.
-const LEASES_PER_ROUND: usize = 512;
-/// The most rounds under way.
-const ROUNDS_MAX: usize = 8;
-/// With more lists, or more copies at one holder, all that lies in the subtree that they share is recalled.
-const SETS_ONE_BY_ONE: usize = 512;
-
 impl Lessor {
     /// Begins to gather consents for the removal of orphans.
     pub(super) fn remove_orphans(&mut self, turn: &mut StepContext<'_>) {
-        while self.writes.removals() < ROUNDS_MAX {
+        while self.writes.removals() < self.config.bounds.removal_rounds_max {
             let leases = self.next_orphans(turn.state);
             if leases.is_empty() {
                 return;
             }
             let spares = self.planted(Bug::RemovalSparesLists);
-            let lists = if spares { BTreeSet::new() } else { lists_of_all(&leases, turn.state) };
-            let mut pending = Pending::new(Work::Removal, lists.into_iter().collect(), turn.now);
-            pending.carried = leases;
+            let lists = if spares {
+                BTreeSet::new()
+            } else {
+                lists_of_all(&leases, self.config.bounds.removal_sets_max, turn.state)
+            };
+            let pending = Pending::new(Work::Removal(leases), lists.into_iter().collect(), turn.now);
             let entered = self.writes.enter(pending);
             self.gather(entered, turn);
         }
@@ -54,7 +50,14 @@ impl Lessor {
             while under_way.next_if(|other| other < lease).is_some() {}
             under_way.peek() != Some(lease)
         });
-        new.take(LEASES_PER_ROUND).collect()
+        // Together they have no more nodes than one command removes; one lease alone has not.
+        let mut nodes = 0;
+        let together = new.take_while(|lease| {
+            let is_first = nodes == 0;
+            nodes += state.carried_count(*lease);
+            is_first || nodes <= State::REMOVED_NODES_MAX
+        });
+        together.take(self.config.bounds.removal_leases_per_round).collect()
     }
 
     /// The removal was committed, or came to nothing.
@@ -115,7 +118,7 @@ impl Lessor {
             }
         }
         for (holder, mut claim) in own {
-            if claim.sets.len() > SETS_ONE_BY_ONE {
+            if claim.sets.len() > self.config.bounds.removal_sets_max {
                 claim.sets = vec![all.clone()];
             }
             claims.entry(holder).or_default().merge(claim);
@@ -132,7 +135,7 @@ impl Lessor {
 }
 
 /// The lists of children that the removal of what these leases carry changes.
-fn lists_of_all(leases: &BTreeSet<Incarnation>, state: &State) -> BTreeSet<ObjectSet> {
+fn lists_of_all(leases: &BTreeSet<Incarnation>, sets_max: usize, state: &State) -> BTreeSet<ObjectSet> {
     let mut lists = BTreeSet::new();
     let mut last: Option<Path> = None;
     for lease in leases {
@@ -140,16 +143,16 @@ fn lists_of_all(leases: &BTreeSet<Incarnation>, state: &State) -> BTreeSet<Objec
         let is_same = last.as_ref().is_some_and(|list| state.carried(*lease).all(|path| list.is_parent_of(path)));
         if !is_same {
             last = state.carried(*lease).next().and_then(Path::parent);
-            lists.extend(lists_of(*lease, state));
+            lists.extend(lists_of(*lease, sets_max, state));
         }
     }
     lists
 }
 
 /// The lists of children that the removal changes; of very many, the subtree that they lie in.
-pub(super) fn lists_of(lease: Incarnation, state: &State) -> Vec<ObjectSet> {
+pub(super) fn lists_of(lease: Incarnation, sets_max: usize, state: &State) -> Vec<ObjectSet> {
     let lists = state.lists_carried(lease);
-    if lists.len() > SETS_ONE_BY_ONE {
+    if lists.len() > sets_max {
         return vec![ObjectSet::Subtree(Path::common(lists.keys()))];
     }
     lists.into_keys().map(|list| ObjectSet::One(Object::children(list))).collect()

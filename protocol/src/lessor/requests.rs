@@ -1,32 +1,34 @@
 //! What clients ask, up to where it is answered or begins to wait.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use crate::{
     change::Changes,
     command::Command,
-    id::{CoveringNumber, RequestId, SessionId, Stamp},
+    id::{CoveringNumber, Epoch, RequestId, Sequence, SessionId, Stamp},
     limits::LimitError,
-    message::{Answer, Body, Consent, HeldPiece, Inspect, LIST_NODES_MAX, Listed, ReadAnswer, Refusal, Request},
-    object::{Content, Data, Object, ObjectSet},
+    message::{
+        Answer, Body, Consent, Header, HeldPiece, Inspect, LIST_NODES_MAX, Listed, ReadAnswer, Refusal, Request,
+    },
+    object::{Content, Data, ObjectSet},
     path::Path,
     planted::Bug,
     state::State,
 };
 
 use super::{
-    Asker, CONTENT_BYTES_MAX, Effect, LIST_BYTES_MAX, Lessor, READS_MAX, Reason, StepContext, WaitingRead, Wanted,
+    Asker, Bounds, Effect, Lessor, Reason, StepContext, WaitingRead, Wanted,
     channel::{Channel, RECALL_AGAIN},
     holdings::{Mode, ObjectLease, Source},
-    services::NODES_MAX,
     watching::Wish,
 };
 
 impl Lessor {
     pub(super) fn request(&mut self, id: RequestId, request: Request, turn: &mut StepContext<'_>) {
+        let lengths = request.check_lengths();
         let Request { header, body } = request;
-        let session = header.session;
-        let asker = Asker { id, session, renew: header.renew };
+        let is_sessionless = header.is_sessionless();
+        let mut asker = Asker { id, session: header.session, renewed: Vec::new() };
         let Some(epoch) = self.epoch.filter(|epoch| *epoch == turn.state.epoch()) else {
             if let (Body::Read { object, known }, true) = (body, self.planted(Bug::ReadBeforeFirstEntry)) {
                 let wanted = Wanted::Object { object, known, waits: false };
@@ -34,36 +36,82 @@ impl Lessor {
             }
             return self.reply_bare(&asker, Err(Refusal::Retry), turn);
         };
-        match body {
-            Body::Open { name } => return self.open(asker, name, turn),
-            Body::Inspect(inspect) => return self.inspect(&asker, &inspect, turn),
-            Body::List { path, after, nodes_max } => {
-                return self.read(WaitingRead { asker, wanted: Wanted::List { path, after, nodes_max } }, turn);
+        if let Err(error) = lengths {
+            return self.reply_bare(&asker, Err(error.into()), turn);
+        }
+        let numbers = (header.sequence, header.unanswered_from);
+        let may_be_sessionless = matches!(body, Body::Open { .. } | Body::Inspect(_) | Body::List { .. });
+        if (is_sessionless && may_be_sessionless) || self.enter(&mut asker, header, &body, epoch, turn) {
+            self.ask(asker, numbers, body, turn);
+        }
+    }
+
+    /// The one way in for whatever speaks for a session: the session exists, and has registered with this epoch. What the
+    /// header carries takes effect. False if the request has been answered.
+    fn enter(
+        &mut self,
+        asker: &mut Asker,
+        header: Header,
+        body: &Body,
+        epoch: Epoch,
+        turn: &mut StepContext<'_>,
+    ) -> bool {
+        let session = asker.session;
+        if turn.state.session(session).is_none() {
+            self.reply_bare(asker, Err(Refusal::SessionGone { session }), turn);
+            return false;
+        }
+        if let Body::Register = body {
+            if !self.channel(session).register(header.registration) {
+                let refusal = Refusal::NotRegistered { got: epoch, expected: epoch };
+                self.reply_bare(asker, Err(refusal), turn);
+                return false;
             }
-            _ if turn.state.session(session).is_none() => {
-                return self.reply_bare(&asker, Err(Refusal::SessionGone { session }), turn);
-            }
-            Body::Register if !self.register(&asker, header.registration, turn) => return,
-            Body::Register => {}
-            _ if header.epoch != epoch || !self.is_current(session, header.registration) => {
-                let refusal = Refusal::NotRegistered { got: header.epoch, expected: epoch };
-                return self.reply_bare(&asker, Err(refusal), turn);
-            }
-            _ => {}
+            self.clocks.registered(session, header.registration, turn.now);
+        } else if header.epoch != epoch || !self.is_current(session, header.registration) {
+            let refusal = Refusal::NotRegistered { got: header.epoch, expected: epoch };
+            self.reply_bare(asker, Err(refusal), turn);
+            return false;
         }
         self.sign_of_life(session, turn);
         for stamp in header.consents {
             self.consent(Consent { session, stamp }, turn);
         }
         for given_back in header.returns {
-            self.take_back(session, &given_back.object, given_back.stamp, turn);
+            self.drop_older(session, &ObjectSet::One(given_back.object), given_back.stamp);
         }
-        self.recall_again(session, turn);
+        // From its arrival on, however long the answer takes; after the consents, which bound it (S5).
+        asker.renewed = self.renew_all(session, header.renew, turn);
+        if *body != Body::Register {
+            self.recall_again(session, turn);
+        }
+        true
+    }
+
+    fn ask(&mut self, asker: Asker, numbers: (Sequence, Sequence), body: Body, turn: &mut StepContext<'_>) {
+        let session = asker.session;
         match body {
-            Body::KeepAlive => self.reply(&asker, Ok(Answer::Noted), turn),
+            Body::Register => self.registered(&asker, turn),
+            Body::Open { name } => self.open(asker, name, turn),
+            Body::Inspect(inspect) => self.inspect(&asker, &inspect, turn),
+            Body::List { path, after, nodes_max } => {
+                self.read(WaitingRead { asker, wanted: Wanted::List { path, after, nodes_max } }, turn);
+            }
+            Body::KeepAlive(question) => {
+                let answer = self.compare_clocks(session, &question, turn);
+                self.reply(&asker, Ok(Answer::Alive(answer)), turn);
+            }
             Body::Close => self.propose(Command::CloseSession { session }, Reason::Close(asker)),
             Body::Acquire { path, valid_at } => {
-                self.propose(Command::AcquireVolume { session, path }, Reason::Acquire(asker, valid_at));
+                if let Err(error) = self.config.limits.check_path(&path) {
+                    return self.reply(&asker, Err(error.into()), turn);
+                }
+                let load = self.load_of_acquiring(session, &path, turn.state);
+                if let Some(refusal) = self.beyond_load(load) {
+                    return self.reply_bare(&asker, Err(refusal), turn);
+                }
+                self.load_to_come += load;
+                self.propose(Command::AcquireVolume { session, path }, Reason::Acquire(asker, valid_at, load));
             }
             Body::KeepLeases { leases } => self.keep_leases(&asker, &leases, turn),
             Body::Read { object, known } => {
@@ -75,41 +123,31 @@ impl Lessor {
             Body::Watch { watched, after, wait, bytes_max } => {
                 self.watch(asker, Wish { watched, after, bytes_max }, wait, turn);
             }
-            Body::Write { write, dropped, seen } => {
-                let numbers = (header.sequence, header.unanswered_from);
-                self.write(asker, numbers, write, (dropped, seen), turn);
-            }
+            Body::Write { write, dropped, seen } => self.write(asker, numbers, write, (dropped, seen), turn),
             Body::AwaitHolds { holds } => self.await_holds(asker, holds, turn),
             Body::Held(piece) => {
                 self.held(session, &piece, turn);
                 self.reply(&asker, Ok(Answer::Noted), turn);
             }
-            // Answered above.
-            Body::Open { .. } | Body::Inspect(_) | Body::List { .. } | Body::Register => {}
         }
     }
 
     fn open(&mut self, asker: Asker, name: String, turn: &mut StepContext<'_>) {
-        match self.config.limits.check_session_name(&name) {
-            Ok(()) => self.propose(Command::OpenSession { name }, Reason::Open(asker)),
-            Err(error) => self.reply_bare(&asker, Err(error.into()), turn),
+        let load = Self::load_of_session();
+        let refusal = self.config.limits.check_session_name(&name).err().map(Refusal::from);
+        if let Some(refusal) = refusal.or_else(|| self.beyond_load(load)) {
+            return self.reply_bare(&asker, Err(refusal), turn);
         }
+        self.load_to_come += load;
+        self.propose(Command::OpenSession { name }, Reason::Open(asker));
     }
 
     /// The session has found this leader. It is told for which volumes a list of what it holds is wanted (S7), and gets the
     /// recalls that could not be sent before.
     ///
     /// Each registration asks for lists of its own: pieces of one that was begun under an earlier registration do not count.
-    ///
-    /// False if the session has registered later than this already.
-    fn register(&mut self, asker: &Asker, registration: u64, turn: &mut StepContext<'_>) -> bool {
+    fn registered(&mut self, asker: &Asker, turn: &mut StepContext<'_>) {
         let session = asker.session;
-        if !self.channel(session).register(registration) {
-            let epoch = self.epoch.unwrap_or_default();
-            let refusal = Refusal::NotRegistered { got: epoch, expected: epoch };
-            self.reply_bare(asker, Err(refusal), turn);
-            return false;
-        }
         // What was asked on an earlier connection, nobody waits for any more.
         self.stop_awaiting(session, Refusal::Retry, turn);
         self.forget_watches(session, &Refusal::Retry, turn);
@@ -122,7 +160,6 @@ impl Lessor {
         });
         self.reply(asker, Ok(Answer::Registered { coverings }), turn);
         turn.effects.extend(self.channel(session).again(turn.now, Duration::ZERO).into_iter().map(Effect::Recall));
-        true
     }
 
     /// Whether the request belongs to the session's latest registration with this epoch.
@@ -144,35 +181,20 @@ impl Lessor {
         }
         let Some(recall) = self.channels.get_mut(&session).and_then(|channel| channel.consent(stamp)) else { return };
         for set in &recall.sets {
-            self.drop_older(session, set, stamp, turn);
+            self.drop_older(session, set, stamp);
         }
-        let any_will_do = self.planted(Bug::ConsentWithoutStamp);
-        self.end_waits(session, |wait| wait.stamp == stamp || any_will_do);
+        if self.planted(Bug::ConsentWithoutStamp) {
+            return self.end_waits(session, |_| true);
+        }
+        self.end_waits_consented(session, stamp);
     }
 
-    /// Forgets leases of the session in the set that were granted before the stamp; a later grant stands (S2).
-    fn drop_older(&mut self, session: SessionId, set: &ObjectSet, stamp: Stamp, turn: &StepContext<'_>) {
-        if let ObjectSet::One(object) = set {
-            self.take_back(session, object, stamp, turn);
-        } else {
-            let objects: BTreeSet<Object> = self
-                .holdings
-                .leases_in(set)
-                .filter(|((_, holder), _)| *holder == session)
-                .map(|((object, _), _)| object.clone())
-                .collect();
-            for object in objects {
-                self.take_back(session, &object, stamp, turn);
-            }
-        }
-    }
-
-    /// A copy was given back; the consent or return names the stamp that it answers, and a later grant stands (S2).
-    fn take_back(&mut self, session: SessionId, object: &Object, stamp: Stamp, turn: &StepContext<'_>) {
-        let is_older =
-            |lease: &ObjectLease| lease.source.sequence() <= stamp.sequence || self.planted(Bug::OlderReturnTaken);
-        if Some(stamp.epoch) == self.epoch && self.holdings.lease(object, session).is_some_and(is_older) {
-            self.holdings.remove_one(object, session, turn.state);
+    /// Forgets leases of the session in the set that were granted before the stamp; a later grant stands (S2). The session consents, or
+    /// gives a copy back, and names the stamp that this answers.
+    fn drop_older(&mut self, session: SessionId, set: &ObjectSet, stamp: Stamp) {
+        let through = if self.planted(Bug::OlderReturnTaken) { u64::MAX } else { stamp.sequence };
+        if Some(stamp.epoch) == self.epoch {
+            self.holdings.drop_through(set, session, through);
         }
     }
 
@@ -191,7 +213,7 @@ impl Lessor {
         let Some((_, settings)) = is_current.then(|| turn.state.volume_of(volume)) else { return };
         let over = self.clock.ending().after(settings.settings.object_wait(self.config.drift));
         if self.planted(Bug::ListReplaces) {
-            self.holdings.remove(&ObjectSet::Subtree(volume.clone()), session, turn.state);
+            self.holdings.drop_through(&ObjectSet::Subtree(volume.clone()), session, u64::MAX);
         }
         // Which grant each copy came with is not told: the last there was is as late as it can have been (S2, S2w).
         let sequence = self.channels.get(&session).map_or(0, Channel::last_grant);
@@ -219,9 +241,9 @@ impl Lessor {
         if let Some(Err(error)) = path.map(|path| self.config.limits.check_path(path)) {
             return self.reply(&read.asker, Err(error.into()), turn);
         }
-        let got = self.proving.len() + self.next_round.len();
-        if got >= READS_MAX {
-            let refusal = Refusal::Busy { what: "reads".to_owned(), got, most: READS_MAX };
+        let (got, most) = (self.proving.len() + self.next_round.len(), self.config.bounds.reads_max);
+        if got >= most {
+            let refusal = Refusal::Busy { what: "reads".to_owned(), got, most };
             return self.reply_bare(&read.asker, Err(refusal), turn);
         }
         let is_list = matches!(read.wanted, Wanted::List { .. });
@@ -261,15 +283,20 @@ impl Lessor {
     }
 
     pub(super) fn answer_read(&mut self, read: &WaitingRead, turn: &mut StepContext<'_>) {
+        self.answer_freed(read, None, turn);
+    }
+
+    /// Answers a read that has waited for the end of a write lease on the node `freed`, if on any.
+    pub(super) fn answer_freed(&mut self, read: &WaitingRead, freed: Option<&Path>, turn: &mut StepContext<'_>) {
         let WaitingRead { asker, wanted } = read;
         let (object, known) = match wanted {
-            Wanted::Object { object, .. } if self.is_kept(object, turn.state) => {
+            Wanted::Object { object, .. } if freed != Some(&object.path) && self.is_kept(object, turn.state) => {
                 return self.put_off(read, object, turn);
             }
             Wanted::Object { object, known, .. } => (object, known),
             Wanted::List { path, after, nodes_max } => {
-                let page = list(path, after.as_ref(), *nodes_max, turn.state);
-                return self.answer_list(read, page, turn);
+                let page = list(path, after.as_ref(), *nodes_max, &self.config.bounds, turn.state);
+                return self.answer_list(read, (page, freed), turn);
             }
             Wanted::Now => {
                 let changes = Changes { changes: Vec::new(), through: turn.state.revision() };
@@ -278,8 +305,9 @@ impl Lessor {
         };
         let is_unchanged = known.is_some() && *known == turn.state.modify_revision(object);
         let content = if is_unchanged { None } else { Some(turn.state.content(object)) };
-        if let Some(got) = content.as_ref().map(Content::weight).filter(|got| *got > CONTENT_BYTES_MAX) {
-            let error = LimitError::Content { got, expected: CONTENT_BYTES_MAX };
+        let expected = self.config.bounds.content_bytes_max;
+        if let Some(got) = content.as_ref().map(Content::weight).filter(|got| *got > expected) {
+            let error = LimitError::Content { got, expected };
             return self.reply(asker, Err(error.into()), turn);
         }
         let grant = self.grant(asker.session, object, turn);
@@ -309,15 +337,15 @@ impl Lessor {
 }
 
 /// A page of the nodes at and below a path: as many as fit, and one at least if there is one.
-fn list(path: &Path, after: Option<&Path>, nodes_max: u32, state: &State) -> Listed {
+fn list(path: &Path, after: Option<&Path>, nodes_max: u32, bounds: &Bounds, state: &State) -> Listed {
     let most = nodes_max.clamp(1, LIST_NODES_MAX) as usize;
     let mut page = Listed { nodes: Vec::new(), revision: state.revision(), through: None };
     let (mut bytes, mut through): (usize, Option<&Path>) = (0, None);
     // Those that are gone and not buried yet take time too.
     for (looked_at, (path, node)) in state.places_in(path, after).enumerate() {
         bytes += node.map_or(0, |node| path.as_str().len() + node.value.len() + NODE_BYTES);
-        let is_full = page.nodes.len() == most || (bytes > LIST_BYTES_MAX && !page.nodes.is_empty());
-        if is_full || looked_at == NODES_MAX {
+        let is_full = page.nodes.len() == most || (bytes > bounds.list_bytes_max && !page.nodes.is_empty());
+        if is_full || looked_at == bounds.places_max {
             page.through = through.cloned();
             break;
         }

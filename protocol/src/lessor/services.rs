@@ -15,13 +15,10 @@ use crate::{
     state::{Attachment, Node, State},
 };
 
-use super::{Lessor, StepContext, inspect::ROWS_MAX, keeping::KEYS_BYTES_MAX};
+use super::{Bounds, Lessor, StepContext};
 
 /// The part of a lease that is left, at least, when it is renewed in time: clients renew after six tenths of it at the latest.
 const LEFT_IN_TIME: u32 = 3;
-
-/// The most nodes that one answer looks at, here and in a list: others wait meanwhile, and most may be no services, or gone and not buried yet.
-pub(super) const NODES_MAX: usize = 16 * ROWS_MAX;
 
 /// What one answer is about: what lies at and below `top`, after `after`, and not after `through`, in the order of paths.
 struct Part<'a> {
@@ -39,11 +36,11 @@ impl Part<'_> {
     }
 
     /// Leaves to the next answer what comes after the first of these, if they are more than one has room for.
-    fn end_with_the_first(&mut self, paths: &mut Vec<&Path>) {
+    fn end_with_the_first(&mut self, most: usize, paths: &mut Vec<&Path>) {
         paths.sort_unstable();
         paths.dedup();
-        if paths.len() > ROWS_MAX {
-            paths.truncate(ROWS_MAX);
+        if paths.len() > most {
+            paths.truncate(most);
             self.through = paths.last().map(|last| (*last).clone());
         }
     }
@@ -79,9 +76,10 @@ impl Lessor {
     /// Services at and below `top`, those that are there and those that are gone. An answer looks at so many nodes at most, and twice
     /// through the history.
     pub(super) fn services(&self, top: &Path, after: Option<&Path>, turn: &StepContext<'_>) -> Services {
+        let bounds = &self.config.bounds;
         let mut part = Part { top, after, through: None };
-        let there = there(&mut part, turn.state);
-        let past = past(&mut part, turn.state);
+        let there = there(&mut part, bounds, turn.state);
+        let past = past(&mut part, bounds, turn.state);
         let gone = past.iter().filter(|(_, past)| matches!(past, Past::Gone { .. })).map(|(path, _)| *path);
         let paths: BTreeSet<&Path> = there.keys().copied().chain(gone).filter(|path| part.has(path)).collect();
         let mut services: Vec<ServiceInfo> = Vec::new();
@@ -89,7 +87,7 @@ impl Lessor {
         for path in paths {
             bytes += path.as_str().len();
             if let Some(last) = services.last()
-                && (services.len() == ROWS_MAX || bytes > KEYS_BYTES_MAX)
+                && (services.len() == bounds.rows_max || bytes > bounds.keys_bytes_max)
             {
                 part.through = Some(last.path.clone());
                 break;
@@ -148,11 +146,11 @@ impl Lessor {
 }
 
 /// The nodes that go with leases, as many as an answer has room for.
-fn there<'a>(part: &mut Part<'_>, state: &'a State) -> BTreeMap<&'a Path, &'a Node> {
+fn there<'a>(part: &mut Part<'_>, bounds: &Bounds, state: &'a State) -> BTreeMap<&'a Path, &'a Node> {
     let mut there = BTreeMap::new();
     for (count, (path, node)) in (1..).zip(state.places_in(part.top, part.after)) {
         there.extend(node.filter(|node| node.attachment.is_some()).map(|node| (path, node)));
-        if there.len() == ROWS_MAX || count == NODES_MAX {
+        if there.len() == bounds.rows_max || count == bounds.places_max {
             part.through = Some(path.clone());
             break;
         }
@@ -162,7 +160,7 @@ fn there<'a>(part: &mut Part<'_>, state: &'a State) -> BTreeMap<&'a Path, &'a No
 
 /// The nodes that went with leases, those that are gone and those that were put again, as far back as the changes are known; as many as
 /// an answer has room for.
-fn past<'a>(part: &mut Part<'_>, state: &'a State) -> BTreeMap<&'a Path, Past> {
+fn past<'a>(part: &mut Part<'_>, bounds: &Bounds, state: &'a State) -> BTreeMap<&'a Path, Past> {
     let changes = || state.events_after(state.history_start()).into_iter().flatten();
     // First only where the answer ends: an ordered map of everything would cost more than all else.
     let mut paths: Vec<&Path> = Vec::new();
@@ -171,11 +169,11 @@ fn past<'a>(part: &mut Part<'_>, state: &'a State) -> BTreeMap<&'a Path, Past> {
         if !is_plain && part.has(&event.path) {
             paths.push(&event.path);
         }
-        if paths.len() == NODES_MAX {
-            part.end_with_the_first(&mut paths);
+        if paths.len() == bounds.places_max {
+            part.end_with_the_first(bounds.rows_max, &mut paths);
         }
     }
-    part.end_with_the_first(&mut paths);
+    part.end_with_the_first(bounds.rows_max, &mut paths);
     let mut known: BTreeMap<&Path, Past> = BTreeMap::new();
     for (revision, events) in changes() {
         for event in events.unwrap_or_default().iter().filter(|event| part.has(&event.path)) {

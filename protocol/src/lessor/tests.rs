@@ -1,15 +1,22 @@
 //! Each rule by itself: a state, one step, the exact effects. Here is the small world that they happen in.
 
 mod caching;
+mod clocks;
 mod consents;
+mod costs;
 mod failovers;
+mod headers;
 mod holding;
 mod leases;
+mod load;
 mod mistakes;
+mod outages;
 mod proposals;
 mod reads;
 mod removals;
+mod replaced;
 mod services;
+mod sizes;
 mod transactions;
 mod volumes;
 mod watches;
@@ -19,7 +26,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::{
-    command::{Condition, Renewal, Write, WriteRefusal},
+    command::{Condition, Meant, Renewal, Write, WriteRefusal},
     id::{Generation, Incarnation, Sequence, Stamp},
     message::{Acquired, Body, Covering, Grant, Header, HeldPiece, Inspect, Lapse, Promise, ReadAnswer, Revival},
     object::{Content, ObjectSet},
@@ -58,6 +65,7 @@ fn config(attempt: u64) -> Config {
         attempt,
         drift: DriftAllowance::DEFAULT,
         limits: Limits::default(),
+        bounds: Bounds::DEFAULT,
         planted: Planted::default(),
     }
 }
@@ -73,13 +81,13 @@ impl World {
     fn before_the_epoch() -> Self {
         let state = State::new(VolumeSettings::DEFAULT);
         let now = Instant::from_micros(1_000_000);
-        let lessor = Lessor::new(config(1), &state, now);
+        let lessor = Lessor::new(config(1), &state, Duration::ZERO, now);
         Self { state, lessor, now, index: 0, requests: 0, sequence: 0, registrations: BTreeMap::new() }
     }
 
     /// Another leader takes over the state.
     fn fail_over(&mut self) {
-        self.lessor = Lessor::new(config(self.lessor.config.attempt + 1), &self.state, self.now);
+        self.lessor = Lessor::new(config(self.lessor.config.attempt + 1), &self.state, Duration::ZERO, self.now);
         self.commit();
     }
 
@@ -178,7 +186,8 @@ impl World {
         self.request(session, Body::Write { write, dropped: Vec::new(), seen: Stamp::default() })
     }
 
-    fn renew(&mut self, session: SessionId, incarnation: Incarnation) -> Result<Promise, Lapse> {
+    /// The promise; or the lapse, if there is one.
+    fn renew(&mut self, session: SessionId, incarnation: Incarnation) -> Result<Promise, Option<Lapse>> {
         let header = Header {
             session,
             epoch: self.state.epoch(),
@@ -186,9 +195,10 @@ impl World {
             renew: vec![Renew { volume: Path::root(), incarnation }],
             ..Header::default()
         };
-        let effects = self.send(Request { header, body: Body::KeepAlive });
+        let effects = self.send(Request { header, body: Body::KeepAlive(Default::default()) });
         let mut response = replies(&effects).pop().expect("answered at once");
-        response.promises.pop().ok_or_else(|| response.lapses.pop().expect("a promise or a lapse"))
+        assert!(response.promises.len() + response.lapses.len() <= 1, "{response:?}");
+        response.promises.pop().ok_or_else(|| response.lapses.pop())
     }
 
     fn waits(&mut self, text: &str) -> Vec<crate::message::WaitInfo> {
@@ -201,7 +211,7 @@ impl World {
 fn replies(effects: &[Effect]) -> Vec<Response> {
     let reply = |effect: &Effect| match effect {
         Effect::Reply { response, .. } => Some(response.clone()),
-        Effect::Recall(_) | Effect::Prove { .. } => None,
+        Effect::Recall(_) | Effect::Prove { .. } | Effect::ClockChanged { .. } => None,
     };
     effects.iter().filter_map(reply).collect()
 }
@@ -219,7 +229,7 @@ fn answer(effects: &[Effect]) -> Answer {
 fn recalls(effects: &[Effect]) -> Vec<Recall> {
     let recall = |effect: &Effect| match effect {
         Effect::Recall(recall) => Some(recall.clone()),
-        Effect::Reply { .. } | Effect::Prove { .. } => None,
+        Effect::Reply { .. } | Effect::Prove { .. } | Effect::ClockChanged { .. } => None,
     };
     effects.iter().filter_map(recall).collect()
 }

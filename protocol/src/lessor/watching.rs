@@ -34,13 +34,7 @@ use crate::{
     time::Instant,
 };
 
-use super::{Asker, Effect, Lessor, SESSION_WATCHES_MAX, StepContext, WATCHES_MAX, WaitingRead, Wanted};
-
-/// The changes and events that are looked at for one answer: some milliseconds' worth, while nobody else is served.
-const LOOKED_AT_MAX: usize = 1 << 14;
-
-/// The events that are told in one step, and watchers that are told of any, but for what is told last.
-const TOLD_PER_STEP: usize = 1 << 14;
+use super::{Asker, Bounds, Effect, Lessor, StepContext, WaitingRead, Wanted};
 
 /// What a watcher asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -179,17 +173,17 @@ impl Lessor {
         let busy = |what: &str, got, most| Refusal::Busy { what: what.to_owned(), got, most };
         let own = self.watching.sessions.get(&session).map_or(0, BTreeSet::len);
         let all = self.watching.waiting.len();
-        match (own, all) {
-            (SESSION_WATCHES_MAX.., _) => Some(busy("watches of the session", own, SESSION_WATCHES_MAX)),
-            (_, WATCHES_MAX..) => Some(busy("watches", all, WATCHES_MAX)),
-            _ => None,
+        let Bounds { session_watches_max, watches_max, .. } = self.config.bounds;
+        if own >= session_watches_max {
+            return Some(busy("watches of the session", own, session_watches_max));
         }
+        (all >= watches_max).then(|| busy("watches", all, watches_max))
     }
 
     /// Answers a watch if there is something to tell, or if looking for it has taken enough. Otherwise it is returned, to wait.
     fn tell(&mut self, mut watch: Waiting, turn: &mut StepContext<'_>) -> Option<Waiting> {
         let bytes = watch.bytes_max.min(CHANGES_BYTES_MAX) as usize;
-        let bounds = LookBounds { bytes, events: LOOKED_AT_MAX };
+        let bounds = LookBounds { bytes, events: self.config.bounds.watch_looks_max };
         let revision = turn.state.revision();
         match turn.state.look_after(watch.after, &watch.watched, bounds) {
             Look::Forgotten(oldest) => {
@@ -215,7 +209,7 @@ impl Lessor {
     pub(super) fn look_after_watches(&mut self, turn: &mut StepContext<'_>) {
         self.wake(turn.state);
         let mut told = 0;
-        while told < TOLD_PER_STEP
+        while told < self.config.bounds.watch_told_per_step
             && let Some(id) = self.watching.woken.first_key_value().map(|(id, _)| *id)
         {
             told += self.tell_woken(id, turn);

@@ -7,17 +7,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    command::Write,
+    command::{Meant, Write},
     id::{Incarnation, Revision, Sequence, SessionId, Stamp},
     object::{Kind, Object, ObjectSet},
     path::Path,
     time::{ClusterTime, Instant},
 };
 
-use super::Asker;
+use super::{Asker, waits::Waits};
 
 /// A write's place in the order of arrival.
 pub(super) type Turn = u64;
+
+/// About how many bytes of memory a write takes beside its parts.
+const PENDING_BYTES: usize = 1 << 10;
+/// About how many bytes a comparison or an operation of a transaction takes beside its encoding.
+const PART_BYTES: usize = 128;
+/// About how many bytes a set of objects takes beside its path, with its place in the queues.
+const SET_BYTES: usize = 192;
 
 /// A write from its arrival to its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -25,15 +32,21 @@ pub(super) struct Pending {
     pub(super) work: Work,
     /// The objects that consents are gathered for.
     pub(super) covers: Vec<ObjectSet>,
-    /// The leases whose nodes it removes: consents are gathered for those that they carried at `carried_at`, too.
-    pub(super) carried: BTreeSet<Incarnation>,
+    /// Consents are gathered for what the leases whose nodes it removes carried at this revision, too.
     pub(super) carried_at: Revision,
     /// The consents that are missing.
     pub(super) waits: BTreeMap<SessionId, Wait>,
     pub(super) is_proposed: bool,
     pub(super) since: Instant,
-    /// Earlier writes that share an object and are not proposed yet.
+    /// About how many bytes of memory it takes: counted when it enters, and with each change of its covers.
+    bytes: usize,
+    /// Earlier writes that share an object, or attach nodes to a lease that this one revokes, and are not proposed yet.
     ahead: BTreeSet<Turn>,
+    /// Earlier revocations of leases that this one attaches nodes to. It waits until they are proposed; until they are over
+    /// if they have been found uncovered: a stream of such writes would have them gather consents for ever (S7b).
+    revoking: BTreeSet<Turn>,
+    /// It was applied without effect once, because its consents did not cover what it would have changed.
+    was_uncovered: bool,
 }
 
 /// What is to be done.
@@ -41,8 +54,8 @@ pub(super) struct Pending {
 pub(super) enum Work {
     /// What a client has asked for.
     Client(Asked),
-    /// The removal of nodes whose leases have ended.
-    Removal,
+    /// The removal of what went with these leases, which have ended.
+    Removal(BTreeSet<Incarnation>),
 }
 
 /// A client's write.
@@ -52,6 +65,8 @@ pub(super) struct Asked {
     pub(super) sequence: Sequence,
     pub(super) unanswered_from: Sequence,
     pub(super) write: Write,
+    /// What the names in it stood for when it arrived (S7b).
+    pub(super) meant: Meant,
     /// The requests that want the answer: more than one if it was sent again.
     pub(super) askers: Vec<Asker>,
     /// The copies that the writer dropped when it last sent the write, and the highest stamp that it had seen (S2w).
@@ -74,7 +89,7 @@ pub(super) struct Wait {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Writes {
     last: Turn,
-    /// About how many bytes they take.
+    /// About how many bytes of memory they take.
     bytes: usize,
     pending: BTreeMap<Turn, Pending>,
     by_request: BTreeMap<(SessionId, Sequence), Turn>,
@@ -82,12 +97,14 @@ pub(super) struct Writes {
     objects: BTreeMap<Object, BTreeSet<Turn>>,
     /// The queues of the subtrees that are written as a whole.
     subtrees: BTreeMap<Path, BTreeSet<Turn>>,
-    /// Who is waited for, and by which write.
-    waiting: BTreeSet<(SessionId, Turn)>,
+    /// Finds the waits of all writes.
+    waits: Waits,
     /// For each write, those that have it ahead of them.
     behind: BTreeMap<Turn, BTreeSet<Turn>>,
     /// The leases whose nodes are being removed, and by which write.
     carried: BTreeSet<(Incarnation, Turn)>,
+    /// The leases that nodes are being attached to, and by which write.
+    attached: BTreeSet<(Incarnation, Turn)>,
     /// How many writes are removals.
     removals: usize,
 }
@@ -97,25 +114,51 @@ impl Pending {
         Self {
             work,
             covers,
-            carried: BTreeSet::new(),
             carried_at: Revision(0),
             waits: BTreeMap::new(),
             is_proposed: false,
             since,
+            bytes: 0,
             ahead: BTreeSet::new(),
+            revoking: BTreeSet::new(),
+            was_uncovered: false,
         }
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        !self.is_proposed && self.ahead.is_empty() && self.waits.is_empty()
+        !self.is_proposed && self.ahead.is_empty() && self.revoking.is_empty() && self.waits.is_empty()
+    }
+
+    /// The leases whose nodes it removes.
+    pub(super) fn carried(&self) -> &BTreeSet<Incarnation> {
+        static NONE: BTreeSet<Incarnation> = BTreeSet::new();
+        match &self.work {
+            Work::Client(Asked { write: Write::RevokeLease { .. }, meant, .. }) => &meant.leases,
+            Work::Client(_) => &NONE,
+            Work::Removal(leases) => leases,
+        }
+    }
+
+    /// The leases that it attaches nodes to, or places a hold under.
+    fn attached(&self) -> &BTreeSet<Incarnation> {
+        static NONE: BTreeSet<Incarnation> = BTreeSet::new();
+        match &self.work {
+            Work::Client(Asked { write: Write::RevokeLease { .. }, .. }) | Work::Removal(_) => &NONE,
+            Work::Client(asked) => &asked.meant.leases,
+        }
     }
 
     /// The client's write that it is, if it is one.
     pub(super) fn asked(&self) -> Option<&Asked> {
         match &self.work {
             Work::Client(asked) => Some(asked),
-            Work::Removal => None,
+            Work::Removal(_) => None,
         }
+    }
+
+    /// Whether writes that attach nodes to the leases which it revokes have to wait.
+    fn holds_up_attaching(&self) -> bool {
+        !self.is_proposed || self.was_uncovered
     }
 
     /// Whether it passes the writes of the same data that came first: they wait for it (S10).
@@ -123,8 +166,16 @@ impl Pending {
         self.asked().is_some_and(|asked| matches!(asked.write, Write::Flush { .. }))
     }
 
-    fn weight(&self) -> usize {
-        self.asked().map_or(0, |asked| asked.write.weight())
+    /// About how many bytes of memory it takes without its covers.
+    fn own_bytes(&self) -> usize {
+        let asked = self.asked().map_or(0, |asked| {
+            let parts = match &asked.write {
+                Write::Transaction(transaction) => transaction.compares.len() + transaction.operations().count(),
+                _ => 0,
+            };
+            asked.write.encoded_bytes() + parts * PART_BYTES + covers_bytes(&asked.dropped)
+        });
+        PENDING_BYTES + asked
     }
 
     fn request(&self) -> Option<(SessionId, Sequence)> {
@@ -137,7 +188,7 @@ impl Writes {
         self.pending.len()
     }
 
-    /// About how many bytes the writes take.
+    /// About how many bytes of memory the writes take.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -154,7 +205,7 @@ impl Writes {
     pub(super) fn asked_mut(&mut self, turn: Turn) -> Option<&mut Asked> {
         match &mut self.pending.get_mut(&turn)?.work {
             Work::Client(asked) => Some(asked),
-            Work::Removal => None,
+            Work::Removal(_) => None,
         }
     }
 
@@ -167,14 +218,18 @@ impl Writes {
     }
 
     /// Lets a write in, behind all others.
-    pub(super) fn enter(&mut self, pending: Pending) -> Turn {
+    pub(super) fn enter(&mut self, mut pending: Pending) -> Turn {
         self.last += 1;
         let turn = self.last;
-        self.bytes += pending.weight();
+        pending.bytes = pending.own_bytes() + covers_bytes(&pending.covers);
+        self.bytes += pending.bytes;
         self.removals += usize::from(pending.asked().is_none());
         self.by_request.extend(pending.request().map(|request| (request, turn)));
-        self.carried.extend(pending.carried.iter().map(|lease| (*lease, turn)));
+        self.carried.extend(pending.carried().iter().map(|lease| (*lease, turn)));
+        self.attached.extend(pending.attached().iter().map(|lease| (*lease, turn)));
         let covers = pending.covers.clone();
+        let revoking = pending.attached().iter().flat_map(|lease| turns_of(&self.carried, *lease));
+        pending.revoking = revoking.filter(|other| self.pending[other].holds_up_attaching()).collect();
         self.pending.insert(turn, pending);
         self.enter_queues(turn, &covers);
         turn
@@ -186,8 +241,17 @@ impl Writes {
         self.leave_queues(turn);
         let ready = self.release_behind(turn);
         if let Some(pending) = self.pending.get_mut(&turn) {
-            pending.is_proposed = false;
+            (pending.is_proposed, pending.was_uncovered) = (false, true);
+            let (before, now) = (covers_bytes(&pending.covers), covers_bytes(&covers));
+            pending.bytes = pending.bytes + now - before;
+            self.bytes = self.bytes + now - before;
             pending.covers.clone_from(&covers);
+        }
+        let attaching: Vec<Turn> = self.attaching_to(turn).filter(|other| *other > turn).collect();
+        for other in attaching {
+            if let Some(pending) = self.pending.get_mut(&other).filter(|pending| !pending.is_proposed) {
+                pending.revoking.insert(turn);
+            }
         }
         self.enter_queues(turn, &covers);
         ready
@@ -198,23 +262,31 @@ impl Writes {
         if let Some(pending) = self.pending.get_mut(&turn) {
             pending.is_proposed = true;
         }
-        self.release_behind(turn)
+        let mut ready = self.release_behind(turn);
+        if self.pending.get(&turn).is_some_and(|pending| !pending.holds_up_attaching()) {
+            ready.extend(self.release_attaching(turn));
+        }
+        ready
     }
 
     /// The write is over, one way or the other. Returns it, and the ones that became ready.
     pub(super) fn leave(&mut self, turn: Turn) -> Option<(Pending, Vec<Turn>)> {
         self.leave_queues(turn);
-        let ready = self.release_behind(turn);
+        let mut ready = self.release_behind(turn);
+        ready.extend(self.release_attaching(turn));
         let pending = self.pending.remove(&turn)?;
-        self.bytes = self.bytes.saturating_sub(pending.weight());
+        self.bytes -= pending.bytes;
         self.removals -= usize::from(pending.asked().is_none());
-        for session in pending.waits.keys() {
-            self.waiting.remove(&(*session, turn));
+        for (session, wait) in &pending.waits {
+            self.waits.remove(turn, *session, wait);
         }
         if let Some(request) = pending.request() {
             self.by_request.remove(&request);
         }
-        for lease in &pending.carried {
+        for lease in pending.attached() {
+            self.attached.remove(&(*lease, turn));
+        }
+        for lease in pending.carried() {
             self.carried.remove(&(*lease, turn));
         }
         Some((pending, ready))
@@ -223,32 +295,51 @@ impl Writes {
     /// The write waits for a session.
     pub(super) fn wait(&mut self, turn: Turn, session: SessionId, wait: Wait) {
         if let Some(pending) = self.pending.get_mut(&turn) {
+            if let Some(earlier) = pending.waits.remove(&session) {
+                self.waits.remove(turn, session, &earlier);
+            }
+            self.waits.insert(turn, session, &wait);
             pending.waits.insert(session, wait);
-            self.waiting.insert((session, turn));
         }
     }
 
     /// Ends the waits for one session for which the condition holds. Returns the writes that became ready.
     pub(super) fn end_waits(&mut self, session: SessionId, is_over: impl Fn(&Wait) -> bool) -> Vec<Turn> {
-        let waiting: Vec<Turn> =
-            self.waiting.range((session, 0)..=(session, Turn::MAX)).map(|(_, turn)| *turn).collect();
-        waiting.into_iter().filter(|turn| self.end_wait(*turn, session, &is_over)).collect()
+        self.end_waits_of(self.waits.of(session), session, is_over)
     }
 
-    /// Ends all waits for which the condition holds. Returns the writes that became ready.
-    pub(super) fn end_all_waits(&mut self, is_over: impl Fn(&Wait) -> bool) -> Vec<Turn> {
-        let waiting: Vec<(SessionId, Turn)> = self.waiting.iter().copied().collect();
-        let ended = waiting.into_iter().filter(|(session, turn)| self.end_wait(*turn, *session, &is_over));
+    /// Ends the waits for the session's consent to this recall. Returns the writes that became ready.
+    pub(super) fn consented(&mut self, session: SessionId, stamp: Stamp) -> Vec<Turn> {
+        self.end_waits_of(self.waits.of_stamp(session, stamp), session, |_| true)
+    }
+
+    /// Ends those of the waits for copies under the session's leases on a volume for which the condition holds. Returns the writes
+    /// that became ready.
+    pub(super) fn end_waits_under(
+        &mut self,
+        session: SessionId,
+        volume: &Path,
+        is_over: impl Fn(&Wait) -> bool,
+    ) -> Vec<Turn> {
+        self.end_waits_of(self.waits.of_volume(session, volume), session, is_over)
+    }
+
+    /// Ends the waits for object leases that are over. Returns the writes that became ready.
+    pub(super) fn end_waits_over(&mut self, now: ClusterTime) -> Vec<Turn> {
+        let over = self.waits.over(now);
+        let ended = over.into_iter().filter(|(session, turn)| self.end_wait(*turn, *session, |_| true));
         ended.map(|(_, turn)| turn).collect()
+    }
+
+    fn end_waits_of(&mut self, waiting: Vec<Turn>, session: SessionId, is_over: impl Fn(&Wait) -> bool) -> Vec<Turn> {
+        waiting.into_iter().filter(|turn| self.end_wait(*turn, session, &is_over)).collect()
     }
 
     fn end_wait(&mut self, turn: Turn, session: SessionId, is_over: impl Fn(&Wait) -> bool) -> bool {
         let Some(pending) = self.pending.get_mut(&turn) else { return false };
-        if !pending.waits.get(&session).is_some_and(is_over) {
-            return false;
-        }
+        let Some(wait) = pending.waits.get(&session).filter(|wait| is_over(wait)) else { return false };
+        self.waits.remove(turn, session, wait);
         pending.waits.remove(&session);
-        self.waiting.remove(&(session, turn));
         pending.is_ready()
     }
 
@@ -264,7 +355,7 @@ impl Writes {
 
     /// Whether the nodes of the lease are being removed (S3).
     pub(super) fn removes(&self, lease: Incarnation) -> bool {
-        self.carried.range((lease, 0)..=(lease, Turn::MAX)).next().is_some()
+        turns_of(&self.carried, lease).next().is_some()
     }
 
     /// The leases whose nodes are being removed.
@@ -290,7 +381,11 @@ impl Writes {
         let passes = self.pending.get(&turn).is_some_and(Pending::passes);
         let ahead: BTreeSet<Turn> = match passes {
             true => BTreeSet::new(),
-            false => covers.iter().flat_map(|set| self.sharing(set)).filter(|other| *other < turn).collect(),
+            false => {
+                let sharing = covers.iter().flat_map(|set| self.sharing(set));
+                // What the lease carries is then known when the revocation is applied, but for what is on its way already.
+                sharing.chain(self.attaching_to(turn)).filter(|other| *other < turn).collect()
+            }
         };
         let ahead: BTreeSet<Turn> = ahead.into_iter().filter(|other| !self.pending[other].is_proposed).collect();
         for other in &ahead {
@@ -305,6 +400,12 @@ impl Writes {
                 ObjectSet::Subtree(top) => self.subtrees.entry(top.clone()).or_default().insert(turn),
             };
         }
+    }
+
+    /// The writes that attach nodes to leases which this one revokes.
+    fn attaching_to(&self, turn: Turn) -> impl Iterator<Item = Turn> {
+        let revoked = self.pending.get(&turn).into_iter().flat_map(Pending::carried);
+        revoked.flat_map(|lease| turns_of(&self.attached, *lease))
     }
 
     fn leave_queues(&mut self, turn: Turn) {
@@ -330,6 +431,19 @@ impl Writes {
                 if pending.is_ready() {
                     ready.push(other);
                 }
+            }
+        }
+        ready
+    }
+
+    /// Writes that attach nodes wait for this revocation no longer. Returns those that became ready.
+    fn release_attaching(&mut self, turn: Turn) -> Vec<Turn> {
+        let attaching: Vec<Turn> = self.attaching_to(turn).collect();
+        let mut ready = Vec::new();
+        for other in attaching {
+            let Some(pending) = self.pending.get_mut(&other) else { continue };
+            if pending.revoking.remove(&turn) && pending.is_ready() {
+                ready.push(other);
             }
         }
         ready
@@ -366,7 +480,9 @@ impl Writes {
 
     /// The tables agree with each other.
     pub(super) fn check(&self) -> Result<(), String> {
+        let mut waits = Waits::default();
         for (turn, pending) in &self.pending {
+            pending.waits.iter().for_each(|(session, wait)| waits.insert(*turn, *session, wait));
             for set in &pending.covers {
                 let queue = match set {
                     ObjectSet::One(object) => self.objects.get(object),
@@ -385,9 +501,22 @@ impl Writes {
             if pending.request().is_some_and(|request| self.by_request.get(&request) != Some(turn)) {
                 return Err(format!("write {turn} is not found by its request"));
             }
-            if !pending.carried.iter().all(|lease| self.carried.contains(&(*lease, *turn))) {
-                return Err(format!("write {turn} is not found by the leases whose nodes it removes"));
+            let is_found = pending.carried().iter().all(|lease| self.carried.contains(&(*lease, *turn)))
+                && pending.attached().iter().all(|lease| self.attached.contains(&(*lease, *turn)));
+            if !is_found {
+                return Err(format!("write {turn} is not found by the leases whose nodes it removes, or attaches"));
             }
+            let holds_up = |other: &Turn| self.pending.get(other).is_some_and(Pending::holds_up_attaching);
+            if let Some(other) = pending.revoking.iter().find(|other| !holds_up(other)) {
+                return Err(format!("write {turn} waits for revocation {other}, which will not release it"));
+            }
+        }
+        if waits != self.waits {
+            return Err("the waits of all writes are not those that are found by what ends them".to_owned());
+        }
+        let bytes: usize = self.pending.values().map(|pending| pending.bytes).sum();
+        if self.bytes != bytes {
+            return Err(format!("writes are counted to take {} bytes: expected {bytes}", self.bytes));
         }
         let queued = self.objects.values().chain(self.subtrees.values()).flatten();
         match queued.into_iter().find(|turn| !self.pending.contains_key(turn)) {
@@ -395,6 +524,15 @@ impl Writes {
             None => Ok(()),
         }
     }
+}
+
+fn covers_bytes(covers: &[ObjectSet]) -> usize {
+    covers.iter().map(|set| SET_BYTES + set.path().as_str().len()).sum()
+}
+
+/// The writes of an index that have to do with the lease.
+fn turns_of(index: &BTreeSet<(Incarnation, Turn)>, lease: Incarnation) -> impl Iterator<Item = Turn> {
+    index.range((lease, 0)..=(lease, Turn::MAX)).map(|(_, turn)| *turn)
 }
 
 fn leave_queue<K: Ord>(queues: &mut BTreeMap<K, BTreeSet<Turn>>, key: &K, turn: Turn) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    command::{Attach, Command, LeaseKey, Write, WriteRefusal},
+    command::{Attach, Command, LeaseKey, Meant, Write, WriteRefusal, encoded_bytes_of_sets},
     id::{Incarnation, Sequence, SessionId, Stamp},
     message::Refusal,
     object::{Object, ObjectSet, compact},
@@ -16,13 +16,11 @@ use crate::{
 };
 
 use super::{
-    Asker, Effect, Lessor, Reason, StepContext, WRITES_BYTES_MAX, WRITES_MAX,
+    Asker, Effect, Lessor, Reason, StepContext,
+    load::load_of_write,
     removal::lists_of,
     writes::{Asked, Pending, Turn, Wait, Work},
 };
-
-/// How many requests may want one write's answer: a client has one, and some of its retries.
-const ASKERS_MAX: usize = 8;
 
 /// What is to be recalled from one session for one write.
 #[derive(Default)]
@@ -68,7 +66,7 @@ impl Lessor {
             return self.reply(&asker, Err(refusal), turn);
         }
         if self.planted(Bug::ConditionBeforeOutcome)
-            && let Err(refusal) = turn.state.footprint(session, &write)
+            && let Err(refusal) = turn.state.footprint(session, &write, &turn.state.meant(session, &write))
         {
             return self.reply(&asker, Err(Refusal::Write(refusal)), turn);
         }
@@ -76,39 +74,42 @@ impl Lessor {
             let outcome = outcome.clone();
             return self.answer_again(&asker, &write, outcome, turn);
         }
-        let covers = self.covers(session, &write, turn.state);
-        let carried = revoked(&write).and_then(|lease| turn.state.lease(&lease)).map(|lease| lease.incarnation);
+        let meant = turn.state.meant(session, &write);
+        let covers = self.covers(session, &write, &meant, turn.state);
         let askers = vec![asker];
-        let asked = Asked { session, sequence, unanswered_from, write, askers, dropped, seen };
-        let mut pending = Pending::new(Work::Client(asked), covers, turn.now);
-        pending.carried.extend(carried);
-        let entered = self.writes.enter(pending);
+        let asked = Asked { session, sequence, unanswered_from, write, meant, askers, dropped, seen };
+        self.load_to_come += load_of_write(&asked.write);
+        let entered = self.writes.enter(Pending::new(Work::Client(asked), covers, turn.now));
         self.gather(entered, turn);
     }
 
     /// The objects that consents are to be gathered for, but for the nodes of a lease that is revoked.
-    pub(super) fn covers(&self, writer: SessionId, write: &Write, state: &State) -> Vec<ObjectSet> {
-        match revoked(write) {
-            Some(lease) => state.lease(&lease).map(|lease| lists_of(lease.incarnation, state)).unwrap_or_default(),
-            None => {
-                let sets = state.footprint(writer, write).unwrap_or_default();
-                // What a transaction changes lies apart, and is few already.
-                if let Write::Transaction(_) = write { sets } else { compact(sets) }
-            }
+    fn covers(&self, writer: SessionId, write: &Write, meant: &Meant, state: &State) -> Vec<ObjectSet> {
+        within_a_command(self.all_covers(writer, write, meant, state))
+    }
+
+    fn all_covers(&self, writer: SessionId, write: &Write, meant: &Meant, state: &State) -> Vec<ObjectSet> {
+        if let Write::RevokeLease { .. } = write {
+            let sets_max = self.config.bounds.removal_sets_max;
+            return meant.leases.iter().flat_map(|lease| lists_of(*lease, sets_max, state)).collect();
         }
+        let sets = state.footprint(writer, write, meant).unwrap_or_default();
+        // What a transaction changes lies apart, and is few already.
+        if let Write::Transaction(_) = write { sets } else { compact(sets) }
     }
 
     /// The same for a write that changes more by now than it was proposed for. A transaction that keeps being overtaken by writes of what
     /// it compares would ask in vain for one branch after the other: from now on it asks for both.
-    pub(super) fn covers_again(&self, writer: SessionId, write: &Write, state: &State) -> Vec<ObjectSet> {
-        match write {
+    pub(super) fn covers_again(&self, asked: &Asked, state: &State) -> Vec<ObjectSet> {
+        let Asked { session: writer, write, meant, .. } = asked;
+        within_a_command(match write {
             Write::Transaction(transaction) => {
                 // In the queue of what it compares, it comes before a holder that would keep that to itself once more.
                 let kept = state.kept_from(write, &[]).into_iter().map(|path| ObjectSet::One(Object::data(path)));
-                state.footprint_of_both(writer, transaction).into_iter().chain(kept).collect()
+                state.footprint_of_both(*writer, transaction, meant).into_iter().chain(kept).collect()
             }
-            _ => self.covers(writer, write, state),
-        }
+            _ => self.all_covers(*writer, write, meant, state),
+        })
     }
 
     /// The request was sent again while the write waits: one write, and one more who wants its answer (S9).
@@ -119,10 +120,11 @@ impl Lessor {
         (dropped, seen): (Vec<ObjectSet>, Stamp),
         turn: &mut StepContext<'_>,
     ) {
+        let askers_max = self.config.bounds.write_askers_max;
         let Some(asked) = self.writes.asked_mut(waiting) else { return };
         (asked.dropped, asked.seen) = (dropped, seen);
         asked.askers.push(asker);
-        if asked.askers.len() > ASKERS_MAX {
+        if asked.askers.len() > askers_max {
             let oldest = asked.askers.remove(0);
             self.reply_bare(&oldest, Err(Refusal::Retry), turn);
         }
@@ -146,18 +148,25 @@ impl Lessor {
         }
         // What is flushed is waited for by others, and waits for nobody.
         let is_flush = matches!(write, Write::Flush { .. });
+        let bounds = &self.config.bounds;
         let got = self.writes.len();
-        if got >= WRITES_MAX && !is_flush {
-            return Some(Refusal::Busy { what: "writes".to_owned(), got, most: WRITES_MAX });
+        if got >= bounds.writes_max && !is_flush {
+            return Some(Refusal::Busy { what: "writes".to_owned(), got, most: bounds.writes_max });
         }
         let got = self.writes.bytes();
-        if got >= WRITES_BYTES_MAX && !is_flush {
-            return Some(Refusal::Busy { what: "bytes of writes".to_owned(), got, most: WRITES_BYTES_MAX });
+        if got >= bounds.writes_bytes_max && !is_flush {
+            return Some(Refusal::Busy { what: "bytes of writes".to_owned(), got, most: bounds.writes_bytes_max });
         }
         let limits = &self.config.limits;
-        if let Some(Err(error)) = write.path().map(|path| limits.check_path(path)) {
+        if let Err(error) = write.path().map_or(Ok(()), |path| limits.check_path(path)) {
             return Some(error.into());
         }
+        self.refusal_of_parts(session, write, turn).or_else(|| limits.check_write(write).err().map(Refusal::from))
+    }
+
+    /// Why a write is refused for what it says.
+    fn refusal_of_parts(&self, session: SessionId, write: &Write, turn: &StepContext<'_>) -> Option<Refusal> {
+        let limits = &self.config.limits;
         match write {
             Write::Put { path, value, attach, .. } => {
                 let ending = self.attaches_to_ending(session, path, *attach, turn.state);
@@ -165,12 +174,17 @@ impl Lessor {
             }
             Write::Transaction(transaction) => {
                 let beyond = limits.check_transaction(transaction).err().map(Refusal::from);
+                let made = || limits.check_made(turn.state.nodes_made(transaction)).err().map(Refusal::from);
                 let overlap = || transaction.check_overlaps().err().map(Refusal::Write);
                 beyond
                     .or_else(overlap)
+                    .or_else(made)
                     .or_else(|| self.transaction_attaches_to_ending(session, transaction, turn.state))
             }
-            Write::GrantLease { ttl, .. } => limits.check_ttl(*ttl).err().map(Refusal::from),
+            Write::GrantLease { ttl, .. } => {
+                let beyond = limits.check_ttl(*ttl).err().map(Refusal::from);
+                beyond.or_else(|| self.beyond_load(load_of_write(write)))
+            }
             Write::CreateVolume { settings, .. } | Write::SetVolume { settings, .. } => {
                 settings.check_drift(self.config.drift).err().map(|error: VolumeError| error.into())
             }
@@ -232,7 +246,7 @@ impl Lessor {
     pub(super) fn gather(&mut self, waiting: Turn, turn: &mut StepContext<'_>) {
         let Some(pending) = self.writes.get_mut(waiting) else { return };
         pending.carried_at = turn.state.revision();
-        let (covers, leases) = (pending.covers.clone(), pending.carried.clone());
+        let (covers, leases) = (pending.covers.clone(), pending.carried().clone());
         let writer = pending.asked().map(|asked| (asked.session, asked.dropped.clone(), asked.seen));
         let mut claims: BTreeMap<SessionId, Claim> = BTreeMap::new();
         if let Some(asked) = pending.asked() {
@@ -249,7 +263,8 @@ impl Lessor {
                     && holder == *writer
                     && self.is_exempt(holder, &volume, &set, dropped, *seen)
                 {
-                    self.holdings.remove(&set, holder, turn.state);
+                    let planted = self.planted(Bug::ExemptWriterWithoutStamp);
+                    self.holdings.drop_through(&set, holder, if planted { u64::MAX } else { seen.sequence });
                     continue;
                 }
                 let Some(track) = self.holdings.track(&volume, holder) else { continue };
@@ -269,7 +284,8 @@ impl Lessor {
     fn recall(&mut self, waiting: Turn, holder: SessionId, claim: Claim, turn: &mut StepContext<'_>) {
         let Claim { sets, leases, over, is_covering } = claim;
         let Some(epoch) = self.epoch else { return };
-        let (stamp, recall) = self.channel(holder).recall(holder, epoch, sets, turn.now);
+        let through = turn.state.last_write_lease();
+        let (stamp, recall) = self.channel(holder).recall(holder, epoch, (sets, through), turn.now);
         turn.effects.extend(recall.map(Effect::Recall));
         let over = over.filter(|_| !is_covering);
         self.writes.wait(waiting, holder, Wait { stamp, leases, over });
@@ -288,8 +304,7 @@ impl Lessor {
         let last_grant = if is_covering && !self.planted(Bug::ExemptCoveringWriter) {
             self.channels.get(&writer).map_or(0, |channel| channel.last_grant())
         } else {
-            let own = self.holdings.leases_in(set).filter(|((_, holder), _)| *holder == writer);
-            own.map(|(_, lease)| lease.source.sequence()).max().unwrap_or_default()
+            self.holdings.newest_of(set, writer)
         };
         Some(seen.epoch) == self.epoch && last_grant <= seen.sequence
     }
@@ -300,9 +315,15 @@ impl Lessor {
         self.propose_ready(ready);
     }
 
-    /// Ends a session's waits for copies that can no longer be used because the volume leases that they were held under are
-    /// gone from the replicated state (T5).
-    pub(super) fn end_waits_without_lease(&mut self, session: SessionId) {
+    /// Ends the waits for a session's consent to this recall, and proposes what has become ready.
+    pub(super) fn end_waits_consented(&mut self, session: SessionId, stamp: Stamp) {
+        let ready = self.writes.consented(session, stamp);
+        self.propose_ready(ready);
+    }
+
+    /// Ends the waits for copies that can no longer be used because the session's leases on this volume under which they were held
+    /// are gone from the replicated state (T5).
+    pub(super) fn end_waits_without_lease(&mut self, session: SessionId, volume: &Path) {
         let ends = &self.ends;
         let is_left = |(volume, incarnation): (&Path, &Incarnation)| {
             let key = LeaseKey::Volume(session, volume.clone());
@@ -313,14 +334,13 @@ impl Lessor {
             true => wait.leases.iter().all(is_left),
             false => wait.leases.iter().any(is_left),
         };
-        let ready = self.writes.end_waits(session, |wait| !are_left(wait));
+        let ready = self.writes.end_waits_under(session, volume, |wait| !are_left(wait));
         self.propose_ready(ready);
     }
 
     /// Ends the waits for object leases that are over (T3).
     pub(super) fn end_waits_over(&mut self) {
-        let now = self.clock.ending();
-        let ready = self.writes.end_all_waits(|wait| wait.over.is_some_and(|over| over <= now));
+        let ready = self.writes.end_waits_over(self.clock.ending());
         self.propose_ready(ready);
     }
 
@@ -337,12 +357,13 @@ impl Lessor {
                         unanswered_from: asked.unanswered_from,
                         write: asked.write.clone(),
                         covers: pending.covers.clone(),
+                        meant: asked.meant.clone(),
                         carried: pending.carried_at,
                     };
                     self.propose(command, Reason::Write(next));
                 }
-                Work::Removal => {
-                    let leases = pending.carried.iter().copied().collect();
+                Work::Removal(leases) => {
+                    let leases = leases.iter().copied().collect();
                     self.propose(Command::Remove { leases }, Reason::Remove(next));
                 }
             }
@@ -351,10 +372,11 @@ impl Lessor {
     }
 }
 
-/// The key lease that the write revokes.
-pub(super) fn revoked(write: &Write) -> Option<LeaseKey> {
-    match write {
-        Write::RevokeLease { id } => Some(LeaseKey::Key(*id)),
-        _ => None,
+/// The same sets, or the subtree that has them all if their encoding is too long for a command: what a write covers may
+/// grow each time that it is gathered for, and must not make its command too long for an entry.
+pub(super) fn within_a_command(covers: Vec<ObjectSet>) -> Vec<ObjectSet> {
+    if encoded_bytes_of_sets(&covers) <= Write::COVERS_BYTES_MAX {
+        return covers;
     }
+    vec![ObjectSet::Subtree(Path::common(covers.iter().map(ObjectSet::path)))]
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     change::Reason,
+    drift::Excess,
     hold::HoldMode,
     id::{Epoch, Generation, HoldId, LeaseId, Revision, SessionId, Token},
     object::{Object, Owner},
@@ -231,6 +232,25 @@ pub struct ClusterInfo {
     pub revision: Revision,
     /// All members.
     pub members: Vec<MemberInfo>,
+    /// How many sessions serve nothing from memory, because their clocks and this server's ran further apart than they are
+    /// allowed to. Known of the leader; 0 of others.
+    pub clocks_beyond: u64,
+    /// Some of them, in order: at most [`CLOCK_INFOS_MAX`].
+    pub clocks: Vec<ClockInfo>,
+}
+
+/// The most sessions that [`ClusterInfo`] names: enough to see whether it is one client's clock or the server's.
+pub const CLOCK_INFOS_MAX: usize = 64;
+
+/// A session whose clock and the leader's ran further apart than they are allowed to, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ClockInfo {
+    /// The session.
+    pub session: SessionId,
+    /// What it calls itself.
+    pub name: String,
+    /// What both counted.
+    pub excess: Excess,
 }
 
 /// A member of the cluster, for people.

@@ -26,7 +26,7 @@ use super::{Lease, Node, RowKey, State, touched::Touched};
 use crate::{
     change::{EventKind, Reason},
     command::{Attach, LeaseKey, Outcome, WriteRefusal},
-    id::{Incarnation, Revision, SessionId},
+    id::{Incarnation, LeaseId, Revision, SessionId},
     object::{Object, ObjectSet, Owner},
     path::Path,
     planted::Bug,
@@ -168,6 +168,11 @@ impl State {
         self.attached.from(incarnation, path).filter(move |_| !is_gone)
     }
 
+    /// How many nodes go with the lease of this incarnation, or went with it and are still in memory.
+    pub fn carried_count(&self, incarnation: Incarnation) -> usize {
+        self.attached.nodes.get(&incarnation).map_or(0, Nodes::len)
+    }
+
     /// Whether a node or a hold goes with the lease.
     pub fn carries(&self, lease: &LeaseKey) -> bool {
         let carries =
@@ -194,20 +199,30 @@ impl State {
         let lease = match attach {
             Attach::Nothing => return Ok(None),
             Attach::Keep => return Ok(self.node(path).and_then(|node| node.attachment.as_deref().cloned())),
-            Attach::Lease(id) => LeaseKey::Key(id),
-            Attach::Session => LeaseKey::Volume(session, self.volume_of(path).0.clone()),
+            Attach::Lease(_) | Attach::Session => self.named_lease(session, path, attach),
         };
-        let Some(incarnation) = self.leases.get(&lease).map(|lease| lease.incarnation) else {
-            return Err(match attach {
-                Attach::Lease(id) => WriteRefusal::LeaseNotFound { id },
-                _ => WriteRefusal::NoVolumeLease { path: path.clone(), volume: self.volume_of(path).0.clone() },
-            });
-        };
+        let found = lease.and_then(|key| self.leases.get(&key).map(|lease| (key, lease.incarnation)));
+        let Some((lease, incarnation)) = found else { return Err(self.no_lease(path, attach)) };
         let has_children = self.node(path).is_some_and(|node| node.child_count() > 0);
         if has_children || path.is_root() || self.volumes.contains_key(path) {
             return Err(WriteRefusal::NotALeaf { path: path.clone() });
         }
         Ok(Some(Attachment { lease, incarnation }))
+    }
+
+    /// The lease has room for one more node, unless the node goes with it already. The puts of one transaction do not count
+    /// each other.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteRefusal::LeaseFull`] if it has not.
+    pub(super) fn expect_room(&self, path: &Path, to: &Attachment) -> Result<(), WriteRefusal> {
+        let got = self.carried_count(to.incarnation);
+        let goes_with = |node: &Node| node.attachment.as_ref().is_some_and(|own| own.incarnation == to.incarnation);
+        if got < Self::REMOVED_NODES_MAX || self.node(path).is_some_and(goes_with) {
+            return Ok(());
+        }
+        Err(WriteRefusal::LeaseFull { path: path.clone(), got: got as u64, most: Self::REMOVED_NODES_MAX as u64 })
     }
 
     /// The node that is there and nearest above the path stays, whatever lease ends.
@@ -231,10 +246,12 @@ impl State {
         touched.insert(RowKey::Lease(lease.clone()));
     }
 
-    /// Whether consents that were gathered for what was attached up to `carried` cover everything that the lease carries.
-    pub(super) fn covers_carried(&self, lease: &LeaseKey, carried: Revision) -> bool {
-        let is_known = self.leases.get(lease).is_none_or(|lease| lease.attached_at <= carried);
-        is_known || !self.carries(lease) || self.mistake.is(Bug::AttachedUnasked)
+    /// Whether consents that were gathered for what was attached up to `carried` cover everything that the key lease carries.
+    /// They were gathered for the lease that is [meant](Self::meant), which the footprint looks at.
+    pub(super) fn covers_carried(&self, id: LeaseId, carried: Revision) -> bool {
+        let lease = LeaseKey::Key(id);
+        let is_known = self.leases.get(&lease).is_none_or(|lease| lease.attached_at <= carried);
+        is_known || !self.carries(&lease) || self.mistake.is(Bug::AttachedUnasked)
     }
 
     /// The lists of children that the nodes of a lease are in, and how many of them are in each.

@@ -13,7 +13,7 @@ use super::{RowKey, State, hold::Hold, touched::Touched};
 use crate::{
     command::{Attach, Write, WriteRefusal, Written},
     hold::HoldMode,
-    id::{HoldId, SessionId, Token},
+    id::{HoldId, SessionId, Token, WriteLeaseId},
     object::{Object, ObjectSet, Value},
     path::Path,
     planted::Bug,
@@ -25,6 +25,16 @@ impl State {
     pub fn cached_by(&self, path: &Path) -> Option<(HoldId, &Hold)> {
         let id = self.holds.caching.get(path)?;
         self.holds.rows.get(id).map(|(_, hold)| (*id, hold))
+    }
+
+    /// The write lease under which the node's data is kept.
+    pub fn write_lease_on(&self, path: &Path) -> Option<WriteLeaseId> {
+        self.cached_by(path).and_then(|(_, hold)| hold.caches)
+    }
+
+    /// The last write lease that was granted, whether or not it is still there.
+    pub fn last_write_lease(&self) -> WriteLeaseId {
+        self.meta.last_write_lease
     }
 
     /// The nodes of which somebody keeps the data to itself, and that data is in the set.
@@ -97,7 +107,7 @@ impl State {
         if expected != token {
             return Err(WriteRefusal::TokenOver { path: path.clone(), hold: id, got: token, expected });
         }
-        if !hold.caches {
+        if hold.caches.is_none() {
             return Err(WriteRefusal::NotCaching { path: path.clone(), hold: id });
         }
         Ok(changes.then(|| ObjectSet::One(Object::data(path.clone()))).into_iter().collect())
@@ -105,7 +115,9 @@ impl State {
 
     /// The holder keeps the node's data to itself from now on.
     pub(super) fn cache(&mut self, id: HoldId, touched: &mut Touched) -> Written {
-        if let Some(path) = self.holds.set_caching(id, true) {
+        let number = self.meta.last_write_lease.next();
+        if let Some(path) = self.holds.set_caching(id, Some(number)) {
+            self.meta.last_write_lease = number;
             touched.insert(RowKey::Hold(id, path));
         }
         self.unchanged()
@@ -127,7 +139,7 @@ impl State {
             stat = self.put(writer, path, value, Attach::Keep, revision, touched);
             self.note_change(sets, touched);
         }
-        if ends && self.holds.set_caching(id, false).is_some() {
+        if ends && self.holds.set_caching(id, None).is_some() {
             touched.insert(RowKey::Hold(id, path.clone()));
         }
         Written { stat, ..self.unchanged() }
@@ -142,6 +154,10 @@ impl State {
             });
             if !is_held {
                 return Err(format!("hold {id} is a write lease on {path}, and is not held alone"));
+            }
+            let number = hold.and_then(|hold| hold.caches);
+            if number.is_none_or(|number| number > self.meta.last_write_lease) {
+                return Err(format!("hold {id} is write lease {number:?} on {path}, which was never granted"));
             }
             if self.node(path).is_none_or(|node| node.attachment.is_some()) {
                 return Err(format!("hold {id} is a write lease on {path}, which can go, or is gone"));

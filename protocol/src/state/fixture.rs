@@ -126,15 +126,16 @@ impl Fixture {
         *sequence
     }
 
-    /// A new write of the session that covers everything, and says nothing of what was answered.
+    /// A new write of the session that arrives now, covers everything, and says nothing of what was answered.
     pub(super) fn command(&mut self, session: SessionId, write: Write) -> Command {
-        let sequence = self.next_sequence(session);
+        let (sequence, meant) = (self.next_sequence(session), self.state.meant(session, &write));
         Command::Write {
             session,
             sequence,
             unanswered_from: Sequence(1),
             write,
             covers: everything(),
+            meant,
             carried: Revision(u64::MAX),
         }
     }
@@ -164,6 +165,11 @@ impl Fixture {
 
     pub(super) fn put(&mut self, session: SessionId, at: &str, value: &str) -> Written {
         self.write(session, put(at, value)).expect("a put without conditions")
+    }
+
+    /// The footprint of a write that arrives now.
+    pub(super) fn footprint(&self, session: SessionId, write: &Write) -> Result<Vec<ObjectSet>, WriteRefusal> {
+        self.state.footprint(session, write, &self.state.meant(session, write))
     }
 
     pub(super) fn acquire(&mut self, session: SessionId, at: &str) -> Outcome {

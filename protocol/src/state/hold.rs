@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{RowKey, State, touched::Touched};
 use crate::{
-    command::{LeaseKey, WriteRefusal, Written},
+    command::{Attach, LeaseKey, Meant, WriteRefusal, Written},
     hold::{HoldMode, HoldStatus, Taken},
-    id::{HoldId, Incarnation, SessionId, Token},
+    id::{HoldId, Incarnation, SessionId, Token, WriteLeaseId},
     path::Path,
     planted::Bug,
 };
@@ -45,8 +45,8 @@ pub struct Hold {
     pub is_upgrading: bool,
     /// How long nobody gets the node if the hold is lost.
     pub delay: Duration,
-    /// Its holder keeps the node's data to itself (`caching.rs`).
-    pub caches: bool,
+    /// Its holder keeps the node's data to itself under this write lease (`caching.rs`).
+    pub caches: Option<WriteLeaseId>,
     /// It was handed over by the one before, past those that had come first.
     pub is_successor: bool,
 }
@@ -75,7 +75,7 @@ impl Holds {
         self.by_path.entry(path.clone()).or_default().insert(id);
         self.by_lease.insert((hold.incarnation, id));
         self.by_token.extend(hold.token.map(|token| (token, id)));
-        if hold.caches {
+        if hold.caches.is_some() {
             self.caching.insert(path.clone(), id);
         }
         self.rows.insert(id, (path, hold));
@@ -93,19 +93,19 @@ impl Holds {
         if let Some(token) = hold.token {
             self.by_token.remove(&token);
         }
-        if hold.caches {
+        if hold.caches.is_some() {
             self.caching.remove(&path);
         }
         Some((path, hold))
     }
 
     /// The holder keeps the node's data to itself from now on, or does not any more. Returns the node, if that is another than before.
-    pub(super) fn set_caching(&mut self, id: HoldId, caches: bool) -> Option<Path> {
-        let (path, hold) = self.rows.get_mut(&id).filter(|(_, hold)| hold.caches != caches)?;
+    pub(super) fn set_caching(&mut self, id: HoldId, caches: Option<WriteLeaseId>) -> Option<Path> {
+        let (path, hold) = self.rows.get_mut(&id).filter(|(_, hold)| hold.caches.is_some() != caches.is_some())?;
         hold.caches = caches;
         match caches {
-            true => self.caching.insert(path.clone(), id),
-            false => self.caching.remove(path),
+            Some(_) => self.caching.insert(path.clone(), id),
+            None => self.caching.remove(path),
         };
         Some(path.clone())
     }
@@ -173,9 +173,10 @@ impl State {
         &self,
         session: SessionId,
         path: &Path,
-        mode: HoldMode,
-        wait: bool,
+        (mode, wait): (HoldMode, bool),
+        meant: &Meant,
     ) -> Result<(), WriteRefusal> {
+        self.expect_meant(session, path, Attach::Session, meant)?;
         self.lease_for_hold(session, path)?;
         let got = self.holds.by_path.get(path).map_or(0, BTreeSet::len) as u64;
         if got >= HOLDS_PER_NODE_MAX {
@@ -250,7 +251,7 @@ impl State {
         let is_free = self.is_free(path, mode);
         let id = HoldId(self.next_hold_number());
         let token = is_free.then(|| Token(self.next_hold_number()));
-        let (is_upgrading, caches, is_successor) = (false, false, false);
+        let (is_upgrading, caches, is_successor) = (false, None, false);
         let hold = Hold { session, lease, incarnation, mode, token, is_upgrading, delay, caches, is_successor };
         self.holds.insert(id, path.clone(), hold);
         touched.insert(RowKey::Hold(id, path.clone()));
@@ -267,7 +268,7 @@ impl State {
             touched.insert(RowKey::Hold(id, path.clone()));
         }
         if mode == HoldMode::Shared {
-            self.holds.set_caching(id, false);
+            self.holds.set_caching(id, None);
         }
         self.grant_holds(path, touched);
         self.taken(id)
@@ -401,7 +402,7 @@ impl State {
             if let Some(delay) = delay(&hold) {
                 hold.lease = LeaseKey::Delay(id);
                 hold.incarnation = self.grant_lease(LeaseKey::Delay(id), delay, touched).incarnation;
-                (hold.is_upgrading, hold.caches) = (false, false);
+                (hold.is_upgrading, hold.caches) = (false, None);
                 self.holds.insert(id, path.clone(), hold);
             }
             paths.insert(path);

@@ -31,7 +31,9 @@ impl State {
         let meta = &self.meta;
         let (epoch, index) = (meta.epoch, meta.applied_index);
         expect(epoch.0 <= index, || format!("epoch {epoch} began after the last applied entry, {index}"))?;
-        for counter in [index, meta.revision.0, meta.next_session.0, meta.next_incarnation.0, meta.last_hold] {
+        let of_holds = [meta.last_hold, meta.last_write_lease.0];
+        let others = [index, meta.revision.0, meta.next_session.0, meta.next_incarnation.0];
+        for counter in others.into_iter().chain(of_holds) {
             expect(counter <= COUNTER_MAX, || format!("a counter is at {counter}: expected at most {COUNTER_MAX}"))?;
         }
         Ok(())

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{RowKey, State, touched::Touched};
 use crate::{
-    command::{LeaseKey, Outcome, Renewal, Written},
+    command::{Granted, LeaseKey, Outcome, Renewal, Written},
     id::{Incarnation, LeaseId, Revision, SessionId},
     path::Path,
     planted::Bug,
@@ -115,8 +115,8 @@ impl State {
             free = LeaseId(self.meta.next_incarnation.0);
         }
         let id = id.unwrap_or(free);
-        self.grant_lease(LeaseKey::Key(id), ttl, touched);
-        Written { revision: self.meta.revision, lease: Some(id), ..Written::default() }
+        let incarnation = self.grant_lease(LeaseKey::Key(id), ttl, touched).incarnation;
+        Written { revision: self.meta.revision, lease: Some(Granted { id, incarnation }), ..Written::default() }
     }
 
     fn horizon_from_now(&self, term: Duration) -> ClusterTime {

@@ -221,6 +221,12 @@ impl State {
         below(&self.nodes, path).filter(|(_, node)| self.is_there(node))
     }
 
+    /// How many nodes there are in memory at and below a path, those included that are gone and not buried yet; no more than
+    /// one above `most`.
+    pub(super) fn count_from(&self, top: &Path, most: usize) -> usize {
+        1 + below(&self.nodes, top).take(most).count()
+    }
+
     /// Makes a node that does not exist, and those above it that do not.
     pub(super) fn make_node(&mut self, path: &Path, node: Node, touched: &mut Touched) {
         let revision = node.create_revision;

@@ -14,7 +14,7 @@ use self::{holds::owner_of, writes::random_write};
 use super::{Applied, Look, LookBounds, State, fixture::*};
 use crate::{
     change::{Change, Event, EventKind, Reason, Watched},
-    command::{Attach, Command, Condition, LeaseKey, Outcome, Proposal, Renewal, Write},
+    command::{Attach, Command, Condition, LeaseKey, Meant, Outcome, Proposal, Renewal, Write},
     id::{Epoch, Generation, LeaseId, Revision, Sequence, SessionId},
     object::{Content, Data, Object, ObjectSet, Value},
     path::Path,
@@ -72,14 +72,15 @@ fn random_write_command(random: &mut Random, state: &State) -> Command {
     let lowest = state.session(session).map_or(1, |session| session.unanswered_from.0);
     let far = if random.one_in(20) { State::ANSWERS_MAX } else { 0 };
     let sequence = Sequence((lowest + far + random.below(8)).saturating_sub(1));
+    let meant = if random.one_in(8) { Meant::default() } else { state.meant(session, &write) };
     let covers = match random.below(3) {
         0 => everything(),
         1 => vec![],
-        _ => state.footprint(session, &write).unwrap_or_default(),
+        _ => state.footprint(session, &write, &meant).unwrap_or_default(),
     };
     let carried = Revision(state.revision().0.saturating_sub(random.below(3)));
     let unanswered_from = Sequence(lowest + random.below(3));
-    Command::Write { session, sequence, unanswered_from, write, covers, carried }
+    Command::Write { session, sequence, unanswered_from, write, covers, meant, carried }
 }
 
 fn random_lease(random: &mut Random, state: &State) -> Option<Renewal> {
@@ -206,6 +207,7 @@ fn the_random_runs_reach_every_outcome() {
         "TokenOver",
         "VolumeAcquired",
         "VolumeExists",
+        "VolumeReplaced",
         "Written",
     ];
     assert!(reached.iter().eq(expected.iter()), "{reached:?}");
@@ -254,7 +256,9 @@ fn a_footprint_is_exactly_what_a_write_changes() {
             let before = fixture.state.clone();
             let write = random_write(&mut random, &before);
             let place = format!("seed {seed}, step {step}: {write:?}");
-            let footprint = before.footprint(session, &write).map(|sets| [sets, carried(&before, &write)].concat());
+            let meant = before.meant(session, &write);
+            let footprint =
+                before.footprint(session, &write, &meant).map(|sets| [sets, carried(&before, &write)].concat());
             let sequence = fixture.next_sequence(session);
             let covers = footprint.clone().unwrap_or_default();
             let command = Command::Write {
@@ -263,6 +267,7 @@ fn a_footprint_is_exactly_what_a_write_changes() {
                 unanswered_from: sequence,
                 write: write.clone(),
                 covers,
+                meant,
                 carried: Revision(u64::MAX),
             };
             let kept = before.kept_from(&write, footprint.as_deref().unwrap_or_default());
@@ -353,13 +358,14 @@ fn what_changed_since_is_enough_to_revive_copies() {
         for step in 0..STEPS {
             let write = random_write(&mut random, &fixture.state);
             let sequence = fixture.next_sequence(session);
-            let covers = everything();
+            let (covers, meant) = (everything(), fixture.state.meant(session, &write));
             fixture.run(Command::Write {
                 session,
                 sequence,
                 unanswered_from: sequence,
                 write,
                 covers,
+                meant,
                 carried: Revision(u64::MAX),
             });
             let then = random.pick(&past);

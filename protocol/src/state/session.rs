@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{RowKey, State, touched::Touched};
 use crate::{
-    command::{LeaseKey, Outcome, Write, WriteRefusal, Written},
+    command::{LeaseKey, Meant, Outcome, Write, WriteRefusal, Written},
     id::{Incarnation, Revision, Sequence, SessionId},
     object::ObjectSet,
     planted::Bug,
@@ -137,7 +137,7 @@ impl State {
         &mut self,
         request: Request,
         write: &Write,
-        (covers, carried): (&[ObjectSet], Revision),
+        (covers, meant, carried): (&[ObjectSet], &Meant, Revision),
         touched: &mut Touched,
     ) -> Outcome {
         let Request { session, sequence, unanswered_from } = request;
@@ -150,17 +150,17 @@ impl State {
         }
         let is_covered = |set: &ObjectSet| covers.iter().any(|cover| cover.includes(set));
         let are_covered = match write {
-            Write::RevokeLease { id } => self.covers_carried(&LeaseKey::Key(*id), carried),
+            Write::RevokeLease { id } => self.covers_carried(*id, carried),
             _ => true,
         };
         // What a transaction compares says which of its branches is judged at all.
         if !self.kept_from(write, &[]).is_empty() {
             return Outcome::NotCovered;
         }
-        let result = match self.footprint(session, write) {
+        let result = match self.footprint(session, write, meant) {
             Err(refusal) => {
                 if self.mistake.is(Bug::TransactionHalfDone) {
-                    self.transact_half(session, write, touched);
+                    self.transact_half(session, write, meant, touched);
                 }
                 Err(refusal)
             }
@@ -169,7 +169,7 @@ impl State {
                 Ok(self.write(session, write, sets, touched))
             }
             Ok(_) if self.mistake.is(Bug::BranchOfProposal) => {
-                let Some(written) = self.transact_as_proposed(session, write, covers, touched) else {
+                let Some(written) = self.transact_as_proposed(session, write, (covers, meant), touched) else {
                     return Outcome::NotCovered;
                 };
                 Ok(written)
@@ -212,7 +212,8 @@ mod tests {
 
     fn request(session: SessionId, sequence: u64, unanswered_from: u64, write: Write) -> Command {
         let (sequence, unanswered_from) = (Sequence(sequence), Sequence(unanswered_from));
-        Command::Write { session, sequence, unanswered_from, write, covers: everything(), carried: Revision(u64::MAX) }
+        let (covers, meant, carried) = (everything(), Meant::default(), Revision(u64::MAX));
+        Command::Write { session, sequence, unanswered_from, write, covers, meant, carried }
     }
 
     #[test]
@@ -280,6 +281,7 @@ mod tests {
             unanswered_from: Sequence(5),
             write: put("/a/b/c", ""),
             covers,
+            meant: Meant::default(),
             carried: Revision(u64::MAX),
         };
         let needed = [data("/a/b/c"), children("/a/b/c"), data("/a/b"), children("/a/b"), children("/a")];

@@ -9,9 +9,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{State, touched::Touched};
+use super::{State, touched::Touched, write::too_many_to_remove};
 use crate::{
-    command::{Condition, Write, WriteRefusal, Written},
+    command::{Condition, Meant, Write, WriteRefusal, Written},
     id::{Revision, SessionId},
     object::{Object, ObjectSet, SETS_MAX},
     path::Path,
@@ -46,14 +46,15 @@ impl State {
         &self,
         writer: SessionId,
         transaction: &Transaction,
+        meant: &Meant,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         transaction.check_overlaps()?;
-        self.branch_footprint(writer, transaction, self.branch(transaction))
+        self.branch_footprint(writer, (transaction, self.branch(transaction)), meant)
     }
 
     /// The objects that either branch would change now, if it were chosen: those of one that would be refused are left out.
-    pub fn footprint_of_both(&self, writer: SessionId, transaction: &Transaction) -> Vec<ObjectSet> {
-        let of = |branch| self.branch_footprint(writer, transaction, branch).unwrap_or_default();
+    pub fn footprint_of_both(&self, writer: SessionId, transaction: &Transaction, meant: &Meant) -> Vec<ObjectSet> {
+        let of = |branch| self.branch_footprint(writer, (transaction, branch), meant).unwrap_or_default();
         let both: BTreeSet<ObjectSet> = of(Branch::Then).into_iter().chain(of(Branch::Otherwise)).collect();
         both.into_iter().collect()
     }
@@ -61,18 +62,24 @@ impl State {
     fn branch_footprint(
         &self,
         writer: SessionId,
-        transaction: &Transaction,
-        branch: Branch,
+        (transaction, branch): (&Transaction, Branch),
+        meant: &Meant,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         let mut seen = BTreeSet::new();
         let mut sets = Vec::new();
+        let mut removed = 0;
         for (place, operation) in transaction.branch(branch).iter().enumerate() {
-            let own = self.operation_footprint(writer, operation).map_err(|refusal| WriteRefusal::Operation {
-                branch,
-                place: place_of(place),
-                refusal: Box::new(refusal),
+            let own = self.operation_footprint(writer, operation, meant).map_err(|refusal| {
+                WriteRefusal::Operation { branch, place: place_of(place), refusal: Box::new(refusal) }
             })?;
             sets.extend(own.into_iter().filter(|set| seen.insert(set.clone())));
+            if let Operation::Delete { path, recursive: true } = operation {
+                removed += self.count_from(path, State::REMOVED_NODES_MAX);
+                if removed > State::REMOVED_NODES_MAX {
+                    let refusal = Box::new(too_many_to_remove(path, removed));
+                    return Err(WriteRefusal::Operation { branch, place: place_of(place), refusal });
+                }
+            }
             if self.mistake.is(Bug::TransactionRecallsFirst) {
                 break;
             }
@@ -80,9 +87,37 @@ impl State {
         Ok(sets)
     }
 
-    fn operation_footprint(&self, writer: SessionId, operation: &Operation) -> Result<Vec<ObjectSet>, WriteRefusal> {
+    /// How many nodes the branch that would make more of them would make now, with those above that are missing, and how
+    /// many bytes their paths have.
+    pub fn nodes_made(&self, transaction: &Transaction) -> (usize, usize) {
+        let of = |branch| {
+            let mut made: BTreeSet<Path> = BTreeSet::new();
+            let puts = transaction.branch(branch).iter().filter(|one| matches!(one, Operation::Put { .. }));
+            for path in puts.map(Operation::path) {
+                let missing = std::iter::once(path.clone()).chain(path.ancestors());
+                for node in missing.take_while(|above| self.node(above).is_none()) {
+                    // Those above it are there already too.
+                    if !made.insert(node) {
+                        break;
+                    }
+                }
+            }
+            (made.len(), made.iter().map(|path| path.as_str().len()).sum::<usize>())
+        };
+        let (then, otherwise) = (of(Branch::Then), of(Branch::Otherwise));
+        (then.0.max(otherwise.0), then.1.max(otherwise.1))
+    }
+
+    fn operation_footprint(
+        &self,
+        writer: SessionId,
+        operation: &Operation,
+        meant: &Meant,
+    ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         let sets = match operation {
-            Operation::Put { path, attach, .. } => self.put_footprint(writer, path, Condition::Any, *attach)?,
+            Operation::Put { path, attach, .. } => {
+                self.put_footprint(writer, (path, *attach), Condition::Any, meant)?
+            }
             Operation::Delete { path, recursive } => self.delete_footprint(path, *recursive, Condition::Any)?,
         };
         if sets.len() <= OPERATION_SETS_MAX {
@@ -150,11 +185,11 @@ impl State {
     }
 
     /// A known mistake: what comes before the operation that is refused is done.
-    pub(super) fn transact_half(&mut self, writer: SessionId, write: &Write, touched: &mut Touched) {
+    pub(super) fn transact_half(&mut self, writer: SessionId, write: &Write, meant: &Meant, touched: &mut Touched) {
         let Write::Transaction(transaction) = write else { return };
         let operations = transaction.branch(self.branch(transaction)).iter();
         let half: Vec<&Operation> =
-            operations.take_while(|operation| self.operation_footprint(writer, operation).is_ok()).collect();
+            operations.take_while(|operation| self.operation_footprint(writer, operation, meant).is_ok()).collect();
         if transaction.check_overlaps().is_ok() {
             self.carry_out(writer, &half, vec![ObjectSet::Subtree(Path::root())], touched);
         }
@@ -165,7 +200,7 @@ impl State {
         &mut self,
         writer: SessionId,
         write: &Write,
-        covers: &[ObjectSet],
+        (covers, meant): (&[ObjectSet], &Meant),
         touched: &mut Touched,
     ) -> Option<Written> {
         let Write::Transaction(transaction) = write else { return None };
@@ -173,7 +208,7 @@ impl State {
             Some(_) => (Branch::Then, None),
             None => (Branch::Otherwise, Some(FailedCompare { place: 0, found: None })),
         };
-        let sets = self.branch_footprint(writer, transaction, branch).ok()?;
+        let sets = self.branch_footprint(writer, (transaction, branch), meant).ok()?;
         let is_covered = |set: &ObjectSet| covers.iter().any(|cover| cover.includes(set));
         if !sets.iter().all(is_covered) {
             return None;

@@ -16,6 +16,9 @@ use crate::{
 pub struct Volume {
     /// What it promises.
     pub settings: VolumeSettings,
+    /// The generation that it was made with: distinguishes it from those of the same name that come later (S7b). A change of
+    /// the volume leaves it as it is.
+    pub made: Generation,
     /// Grows with each change of the volume, and is never used again for this top, even if the volume is removed and
     /// made anew: it follows from the revision of the change.
     pub generation: Generation,
@@ -24,7 +27,8 @@ pub struct Volume {
 impl Volume {
     /// A volume as it is from `revision` on. The root, made at revision 0, begins with generation 1.
     pub(super) fn new(settings: VolumeSettings, revision: Revision) -> Self {
-        Self { settings, generation: Generation(revision.0 + 1) }
+        let generation = Generation(revision.0 + 1);
+        Self { settings, made: generation, generation }
     }
 }
 

@@ -19,7 +19,7 @@
 
 use super::{Node, RowKey, State, Volume, touched::Touched};
 use crate::{
-    command::{Attach, Condition, LeaseKey, Write, WriteRefusal, Written},
+    command::{Attach, Condition, LeaseKey, Meant, Write, WriteRefusal, Written},
     id::{Revision, SessionId},
     object::{Object, ObjectSet, Stat, Value, compact},
     path::Path,
@@ -35,26 +35,29 @@ impl State {
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal`] if the write would be refused.
-    pub fn footprint(&self, writer: SessionId, write: &Write) -> Result<Vec<ObjectSet>, WriteRefusal> {
-        let sets = self.whole_footprint(writer, write)?;
+    /// [`WriteRefusal`] if the write would be refused, for one because a lease or volume is not the one that is
+    /// [meant](State::meant).
+    pub fn footprint(&self, writer: SessionId, write: &Write, meant: &Meant) -> Result<Vec<ObjectSet>, WriteRefusal> {
+        let sets = self.whole_footprint(writer, write, meant)?;
         Ok(self.mistake.narrow(write, sets))
     }
 
-    fn whole_footprint(&self, writer: SessionId, write: &Write) -> Result<Vec<ObjectSet>, WriteRefusal> {
+    fn whole_footprint(&self, writer: SessionId, write: &Write, meant: &Meant) -> Result<Vec<ObjectSet>, WriteRefusal> {
         match write {
-            Write::Put { path, condition, attach, .. } => self.put_footprint(writer, path, *condition, *attach),
+            Write::Put { path, condition, attach, .. } => {
+                self.put_footprint(writer, (path, *attach), *condition, meant)
+            }
             Write::Delete { path, recursive, condition } => self.delete_footprint(path, *recursive, *condition),
             Write::CreateVolume { path, .. } => self.create_volume_footprint(path),
             Write::SetVolume { path, .. } => {
-                self.expect_volume(path)?;
+                self.expect_volume(path, meant)?;
                 Ok(vec![ObjectSet::Subtree(path.clone())])
             }
             Write::RemoveVolume { path } => {
                 if path.is_root() {
                     return Err(WriteRefusal::Root { path: path.clone() });
                 }
-                self.expect_volume(path)?;
+                self.expect_volume(path, meant)?;
                 self.expect_volume_carries_nothing(path)?;
                 Ok(vec![ObjectSet::Subtree(path.clone())])
             }
@@ -62,14 +65,16 @@ impl State {
                 Some(id) => Err(WriteRefusal::LeaseExists { id }),
                 None => Ok(Vec::new()),
             },
-            Write::RevokeLease { id } if self.leases.contains_key(&LeaseKey::Key(*id)) => Ok(Vec::new()),
+            Write::RevokeLease { id } if self.is_meant(&LeaseKey::Key(*id), meant) => Ok(Vec::new()),
             Write::RevokeLease { id } => Err(WriteRefusal::LeaseNotFound { id: *id }),
-            Write::Lock { path, mode, wait, .. } => self.check_lock(writer, path, *mode, *wait).map(|()| Vec::new()),
+            Write::Lock { path, mode, wait, .. } => {
+                self.check_lock(writer, path, (*mode, *wait), meant).map(|()| Vec::new())
+            }
             Write::Convert { path, hold, mode, wait } => {
                 self.check_convert(writer, path, *hold, *mode, *wait).map(|()| Vec::new())
             }
             Write::Unlock { path, hold } => self.check_hold(writer, path, *hold).map(|_| Vec::new()),
-            Write::Transaction(transaction) => self.transaction_footprint(writer, transaction),
+            Write::Transaction(transaction) => self.transaction_footprint(writer, transaction, meant),
             Write::Cache { path, hold } => self.cache_footprint(writer, path, *hold),
             Write::Flush { path, hold, token, value, .. } => {
                 self.flush_footprint(writer, (path, *hold, *token), value.is_some())
@@ -81,12 +86,15 @@ impl State {
     pub(super) fn put_footprint(
         &self,
         writer: SessionId,
-        path: &Path,
+        (path, attach): (&Path, Attach),
         condition: Condition,
-        attach: Attach,
+        meant: &Meant,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         self.check_condition(path, condition)?;
-        self.attachment(writer, path, attach)?;
+        self.expect_meant(writer, path, attach, meant)?;
+        if let Some(to) = self.attachment(writer, path, attach)? {
+            self.expect_room(path, &to)?;
+        }
         let mut sets = vec![ObjectSet::One(Object::data(path.clone()))];
         if self.node(path).is_none() {
             self.expect_parent_stays(path)?;
@@ -114,6 +122,10 @@ impl State {
         self.check_condition(path, condition)?;
         if let Some((volume, _)) = self.volumes_below(path).next() {
             return Err(WriteRefusal::HoldsVolume { path: path.clone(), volume: volume.clone() });
+        }
+        let got = self.count_from(path, Self::REMOVED_NODES_MAX);
+        if got > Self::REMOVED_NODES_MAX {
+            return Err(too_many_to_remove(path, got));
         }
         let siblings = ObjectSet::One(Object::children(parent));
         if node.child_count() > 0 {
@@ -165,12 +177,15 @@ impl State {
         }
     }
 
-    fn expect_volume(&self, path: &Path) -> Result<(), WriteRefusal> {
-        if self.volumes.contains_key(path) {
-            return Ok(());
+    fn expect_volume(&self, path: &Path, meant: &Meant) -> Result<(), WriteRefusal> {
+        match self.volumes.get(path) {
+            Some(_) if self.is_volume_meant(path, meant) => Ok(()),
+            Some(_) => Err(WriteRefusal::VolumeReplaced { path: path.clone() }),
+            None => {
+                let (volume, _) = self.volume_of(path);
+                Err(WriteRefusal::NotAVolume { path: path.clone(), volume: volume.clone() })
+            }
         }
-        let (volume, _) = self.volume_of(path);
-        Err(WriteRefusal::NotAVolume { path: path.clone(), volume: volume.clone() })
     }
 
     /// The leases on a volume end with it, and nobody who removes a volume means to remove nodes.
@@ -257,7 +272,9 @@ impl State {
         touched: &mut Touched,
     ) -> Option<Stat> {
         let attachment = self.attachment(writer, path, attach).unwrap_or_default();
-        if let Some(to) = &attachment {
+        // Who keeps a node that a lease carries already adds nothing to what the lease carries.
+        let carried = self.node(path).and_then(|node| node.attachment.as_deref());
+        if let Some(to) = attachment.as_ref().filter(|to| carried != Some(*to)) {
             self.note_attached(&to.lease, revision, touched);
         }
         if self.node(path).is_some() {
@@ -271,15 +288,22 @@ impl State {
 
     fn set_volume(&mut self, top: &Path, settings: Option<VolumeSettings>, revision: Revision, touched: &mut Touched) {
         match settings {
-            Some(settings) if self.mistake.is(Bug::GenerationUsedAgain) => {
-                self.volumes.insert(top.clone(), Volume::new(settings, Revision(0)))
+            Some(settings) => {
+                let is_again = self.mistake.is(Bug::GenerationUsedAgain);
+                let mut volume = Volume::new(settings, if is_again { Revision(0) } else { revision });
+                volume.made = self.volumes.get(top).map_or(volume.made, |before| before.made);
+                self.volumes.insert(top.clone(), volume)
             }
-            Some(settings) => self.volumes.insert(top.clone(), Volume::new(settings, revision)),
             None => self.volumes.remove(top),
         };
         self.tick = self.shortest_tick();
         touched.insert(RowKey::Volume(top.clone()));
     }
+}
+
+/// A delete of a subtree with more nodes than one command removes.
+pub(super) fn too_many_to_remove(path: &Path, got: usize) -> WriteRefusal {
+    WriteRefusal::TooManyNodes { path: path.clone(), got: got as u64, most: State::REMOVED_NODES_MAX as u64 }
 }
 
 #[cfg(test)]
@@ -314,12 +338,12 @@ mod tests {
             data("/a"),
             children("/"),
         ];
-        assert_eq!(fixture.state.footprint(SessionId(1), &put("/a/b/c", "one")), Ok(sets));
+        assert_eq!(fixture.footprint(SessionId(1), &put("/a/b/c", "one")), Ok(sets));
         assert_eq!(fixture.put(session, "/a/b/c", "one").stat, stat(1, 1, 1, 3));
         let made = fixture.state.node(&path("/a/b")).expect("it was made");
         assert_eq!((made.value.len(), made.attachment.is_none(), made.version), (0, true, 1));
         assert_eq!((made.child_count(), made.children_version(), made.children_revision()), (1, 1, Revision(1)));
-        assert_eq!(fixture.state.footprint(SessionId(1), &put("/a/b/c", "two")), Ok(vec![data("/a/b/c")]));
+        assert_eq!(fixture.footprint(SessionId(1), &put("/a/b/c", "two")), Ok(vec![data("/a/b/c")]));
         assert_eq!(fixture.put(session, "/a/b/c", "three").stat, stat(1, 2, 2, 5));
         assert_eq!(fixture.put(session, "/", "root").stat, stat(0, 3, 2, 4));
     }
@@ -347,10 +371,10 @@ mod tests {
         let has_children = WriteRefusal::HasChildren { path: path("/a"), children: 2 };
         assert_eq!(fixture.write(session, delete("/a", false)), Err(has_children));
         let leaf = vec![data("/a/d"), children("/a/d"), children("/a")];
-        assert_eq!(fixture.state.footprint(SessionId(1), &delete("/a/d", false)), Ok(leaf.clone()));
-        assert_eq!(fixture.state.footprint(SessionId(1), &delete("/a/d", true)), Ok(leaf), "nothing lies below");
+        assert_eq!(fixture.footprint(SessionId(1), &delete("/a/d", false)), Ok(leaf.clone()));
+        assert_eq!(fixture.footprint(SessionId(1), &delete("/a/d", true)), Ok(leaf), "nothing lies below");
         assert_eq!(fixture.write(session, delete("/a/d", false)), done(4, 1));
-        assert_eq!(fixture.state.footprint(SessionId(1), &delete("/a", true)), Ok(vec![subtree("/a"), children("/")]));
+        assert_eq!(fixture.footprint(SessionId(1), &delete("/a", true)), Ok(vec![subtree("/a"), children("/")]));
         assert_eq!(fixture.write(session, delete("/a", true)), done(5, 3));
         assert_eq!(fixture.state.children(&Path::root()).expect("the root").names, ["a-b"]);
     }
@@ -361,7 +385,7 @@ mod tests {
         fixture.put(session, "/a/b", "");
         fixture.write(session, create_volume("/a/b/v", 5)).expect("new");
         let delete_if = |at: &str, recursive, condition| Write::Delete { path: path(at), recursive, condition };
-        let refusal = |write| fixture.state.footprint(SessionId(1), &write);
+        let refusal = |write| fixture.footprint(SessionId(1), &write);
         assert_eq!(refusal(delete("/none", true)), Err(WriteRefusal::NotFound { path: path("/none") }));
         assert_eq!(refusal(delete("/", true)), Err(WriteRefusal::Root { path: path("/") }));
         let differing = Condition::Revision(Revision(9));
@@ -380,12 +404,12 @@ mod tests {
     fn making_a_volume_is_a_write_to_all_it_covers_and_makes_its_node() {
         let (mut fixture, session) = fixture();
         let made = vec![subtree("/a/v"), children("/a"), data("/a"), children("/")];
-        assert_eq!(fixture.state.footprint(SessionId(1), &create_volume("/a/v", 5)), Ok(made));
+        assert_eq!(fixture.footprint(SessionId(1), &create_volume("/a/v", 5)), Ok(made));
         assert_eq!(fixture.write(session, create_volume("/a/v", 5)), done(1, 0));
         assert!(fixture.state.node(&path("/a/v")).is_some());
         assert_eq!(fixture.state.volume(&path("/a/v")).expect("a volume").generation, Generation(2));
         assert_eq!(
-            fixture.state.footprint(SessionId(1), &create_volume("/a", 5)),
+            fixture.footprint(SessionId(1), &create_volume("/a", 5)),
             Ok(vec![subtree("/a")]),
             "its node exists"
         );
@@ -400,10 +424,13 @@ mod tests {
         fixture.write(session, create_volume("/v", 5)).expect("new");
         fixture.acquire(session, "/v/x");
         let set = |at: &str| Write::SetVolume { path: path(at), settings: VolumeSettings::DEFAULT };
-        assert_eq!(fixture.state.footprint(SessionId(1), &set("/v")), Ok(vec![subtree("/v")]));
+        assert_eq!(fixture.footprint(SessionId(1), &set("/v")), Ok(vec![subtree("/v")]));
         assert_eq!(fixture.write(session, set("/v")), done(2, 0));
         let volume = fixture.state.volume(&path("/v")).expect("a volume");
-        assert_eq!(*volume, Volume { settings: VolumeSettings::DEFAULT, generation: Generation(3) });
+        assert_eq!(
+            *volume,
+            Volume { settings: VolumeSettings::DEFAULT, made: Generation(2), generation: Generation(3) }
+        );
         assert!(fixture.state.lease(&LeaseKey::Volume(session, path("/v"))).is_some());
         let not_a_volume = WriteRefusal::NotAVolume { path: path("/v/x"), volume: path("/v") };
         assert_eq!(fixture.write(session, set("/v/x")), Err(not_a_volume));
@@ -420,7 +447,7 @@ mod tests {
             fixture.acquire(holder, "/");
         }
         let remove = |at: &str| Write::RemoveVolume { path: path(at) };
-        assert_eq!(fixture.state.footprint(SessionId(1), &remove("/v")), Ok(vec![subtree("/v")]));
+        assert_eq!(fixture.footprint(SessionId(1), &remove("/v")), Ok(vec![subtree("/v")]));
         assert_eq!(fixture.write(session, remove("/v")), done(3, 0));
         assert_eq!(fixture.state.volume_of(&path("/v/x")).0, &Path::root());
         assert!(fixture.state.node(&path("/v/x")).is_some());

@@ -14,6 +14,7 @@
 pub mod bootstrap;
 mod config;
 mod handover;
+mod heard;
 pub mod machine;
 mod membership;
 mod network;

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     config::ReplicaConfig,
+    heard::Heard,
     machine::{Machine, StateMachine},
     network::Network,
     peer::{Incoming, PeerRefusal, PeerReport, Stage},
@@ -53,6 +54,7 @@ pub(super) struct Node {
     pub(super) leadership: watch::Sender<Leadership>,
     /// The term that this replica does not lead any more, though Raft may take it for its leader. Locked within `leadership`.
     laid_down: Mutex<Option<u64>>,
+    pub(super) heard: Mutex<Heard>,
     pub(super) incoming: Mutex<Option<Incoming>>,
     incoming_files: AtomicU64,
     /// One standing is changed at a time, and one replica let in.
@@ -116,6 +118,7 @@ impl Node {
             raft: RwLock::new(None),
             leadership: watch::Sender::new(Leadership::default()),
             laid_down: Mutex::new(None),
+            heard: Mutex::default(),
             incoming: Mutex::new(None),
             incoming_files: AtomicU64::new(0),
             changing: tokio::sync::Mutex::new(()),

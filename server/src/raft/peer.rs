@@ -29,6 +29,7 @@ use super::{
         alias::{Raft, Snapshot, Vote},
     },
 };
+use crate::clock;
 use crate::store::{
     snapshot::{PIECE_BYTES, SNAPSHOT_MAX_BYTES, SnapshotFile, StateSnapshot},
     standing::ClusterId,
@@ -327,7 +328,11 @@ impl Peer for PeerServer {
         request: AppendEntriesRequest<TypeConfig>,
     ) -> Result<AppendEntriesResponse<TypeConfig>, PeerRefusal> {
         let _part = self.node.switching.read().await;
-        self.raft(cluster)?.append_entries(request).await.map_err(|error| self.stopped(error))
+        let raft = self.raft(cluster)?;
+        let message = self.node.heard.lock().arrived(&request, clock::now());
+        let response = raft.append_entries(request).await.map_err(|error| self.stopped(error))?;
+        self.node.heard.lock().answered(message, &response);
+        Ok(response)
     }
 
     async fn vote(
@@ -386,6 +391,7 @@ impl Peer for PeerServer {
         let snapshot = snapshot.map_err(|error| self.stopped(error))??;
         let _part = self.node.switching.read().await;
         let raft = self.raft(cluster)?;
+        self.node.heard.lock().forget();
         raft.install_full_snapshot(vote, snapshot).await.map_err(|error| self.stopped(error))
     }
 

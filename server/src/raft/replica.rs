@@ -8,7 +8,11 @@ use std::{
     time::Duration,
 };
 
-use leasehold_protocol::{command::Proposal, message::MemberInfo};
+use leasehold_protocol::{
+    command::{Command, Proposal},
+    lessor::Bounds,
+    message::MemberInfo,
+};
 use openraft::{
     ConfigError, ReadPolicy,
     async_runtime::WatchReceiver,
@@ -30,8 +34,17 @@ use super::{
 use crate::store::{log::OpenLogError, standing::StandingError, state::OpenStateError};
 
 /// The longest proposal. With a message's other parts it must fit into a frame, together with as much again that was
-/// read from the log's other end.
+/// read from the log's other end. The lessor makes none that is longer.
 pub const PROPOSAL_MAX_BYTES: usize = 8 << 20;
+
+/// The head of a proposal: three numbers, and how many commands there are.
+const PROPOSAL_HEAD_MAX_BYTES: usize = 64;
+
+const _: () = assert!(
+    Command::BYTES_MAX + PROPOSAL_HEAD_MAX_BYTES <= PROPOSAL_MAX_BYTES
+        && Bounds::DEFAULT.proposal_bytes_max + PROPOSAL_HEAD_MAX_BYTES <= PROPOSAL_MAX_BYTES,
+    "whatever the lessor proposes fits"
+);
 /// A leader that was just elected, or has stood still, has no quorum's acknowledgement and refuses proposals; that passes with one
 /// round of heartbeats.
 const REFUSED_MAX: Duration = Duration::from_secs(1);
@@ -362,14 +375,34 @@ impl Replica {
         self.node.rounds.load(Ordering::Relaxed)
     }
 
-    /// If this replica leads, has the voter that is furthest along take over, and waits a while for that. For a planned stop. From the
-    /// beginning on this replica leads no more, unless it is elected anew. Alone, it goes on leading.
+    /// How long this replica has heard from the leader that proposed the latest entry, since that came in; zero if it is not
+    /// known. To be asked once by a replica that has become leader, before it proposes: what it proposes then is its own.
+    pub fn take_heard(&self) -> Duration {
+        self.node.heard.lock().take()
+    }
+
+    /// If this replica leads, has another voter take over, and waits a while for that. For a planned stop.
+    ///
+    /// The successor is the voter that is furthest along of those that answer now. This replica leads until one has answered,
+    /// and from then on no more, unless it is elected anew. Alone, it goes on leading.
     ///
     /// # Errors
     ///
-    /// [`HandOverError`]: nobody took over in time. Nothing is lost but time: whoever is there is elected, perhaps this replica.
+    /// - [`HandOverError::NobodyAnswers`]: no other voter answered within the shortest election time. This replica leads on.
+    /// - [`HandOverError::NobodyTookOver`]: the successor answered, and did not take over in time. Nothing is lost but time:
+    ///   the voters that are there elect one of them, perhaps this replica.
     pub async fn hand_over(&self) -> Result<(), HandOverError> {
         self.node.hand_over().await
+    }
+
+    /// As [`Replica::hand_over`], to this voter, whether it answers or not. From the call on this replica leads no more,
+    /// unless it is elected anew.
+    ///
+    /// # Errors
+    ///
+    /// [`HandOverError`]: as for [`Replica::hand_over`], or [`HandOverError::NotAVoter`].
+    pub async fn hand_over_to(&self, successor: u64) -> Result<(), HandOverError> {
+        self.node.hand_over_to(successor).await
     }
 
     /// Adds a replica that gets all entries and has no vote. Only on the leader.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_protocol::{
-    command::{Command, Condition, Proposal, Write},
+    command::{Command, Condition, Meant, Proposal, Write},
     id::{Epoch, Revision, Sequence, SessionId},
     object::ObjectSet,
     path::Path,
@@ -316,6 +316,7 @@ impl Author {
                     unanswered_from: Sequence(index),
                     write,
                     covers: vec![ObjectSet::Subtree(Path::root())],
+                    meant: Meant::default(),
                     carried: Revision(0),
                 }
             }

@@ -1,8 +1,13 @@
 //! Leaders that give their leadership to another.
 
-use leasehold_server::raft::HandOverError;
+use std::time::{Duration, Instant};
+
+use leasehold_server::raft::{HandOverError, Timings};
 
 use crate::support::{Cluster, eventually};
+
+/// Long enough that no answer of a follower that is gone counts as a late one.
+const GONE_FOR: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_hands_over() {
@@ -28,6 +33,68 @@ async fn a_leader_alone_goes_on_leading() {
     cluster.open_sessions(1).await;
 }
 
+/// Elections that are waited for show: a transfer takes a few round trips, and one that needs an election takes its shortest time.
+const SLOW_ELECTIONS: Timings = Timings {
+    heartbeat: Duration::from_millis(75),
+    election_min: Duration::from_secs(2),
+    election_max: Duration::from_secs(3),
+};
+
+/// Nobody leads for less time than this, a second, which is what a busy machine may make of a few round trips.
+const OUTAGE_MAX: Duration = Duration::from_millis(SLOW_ELECTIONS.election_min.as_millis() as u64 / 2);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hand_over_with_one_follower_gone_goes_to_the_other() {
+    for round in 0..6 {
+        let mut cluster = Cluster::started_with(3, SLOW_ELECTIONS).await;
+        cluster.open_sessions(5).await;
+        cluster.agrees(5).await;
+        let leader = cluster.leader().await;
+        let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
+        // The one with the higher id, and the one with the lower: both have matched as much.
+        let (gone, alive) = if round % 2 == 0 { (others[1], others[0]) } else { (others[0], others[1]) };
+        cluster.stop(gone).await;
+        tokio::time::sleep(GONE_FOR).await;
+
+        let replica = &cluster.running[&leader].replica;
+        let mut led = replica.leadership();
+        let term = led.borrow_and_update().term;
+        let laid_down = async {
+            led.wait_for(|leadership| !leadership.leads).await.expect("it runs");
+            Instant::now()
+        };
+        let (handed_over, began) = tokio::join!(replica.hand_over(), laid_down);
+        handed_over.expect("one of the others is there");
+        let mut successor = cluster.running[&alive].replica.leadership();
+        let elected = successor.wait_for(|leadership| leadership.leads).await.expect("it runs").clone();
+        let outage = began.elapsed();
+        println!("round {round}: {gone} is gone, {alive} leads after {outage:?}");
+        assert_eq!(elected.term, term + 1, "replica {alive} was not the first to be elected");
+        assert!(outage < OUTAGE_MAX, "nobody led for {outage:?}: an election was waited for");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hand_over_with_nobody_answering_keeps_leading() {
+    let mut cluster = Cluster::started(2).await;
+    cluster.open_sessions(5).await;
+    cluster.agrees(5).await;
+    let leader = cluster.leader().await;
+    let other = 3 - leader;
+    cluster.stop(other).await;
+    let replica = &cluster.running[&leader].replica;
+    let before = replica.leadership().borrow().clone();
+    let failed = replica.hand_over().await.expect_err("the other one is gone");
+    let within = Timings::default().election_min;
+    assert_eq!(failed, HandOverError::NobodyAnswers { voters: vec![other], within });
+    assert_eq!(replica.leadership().borrow().term, before.term, "it has not given its term up");
+    let failed = replica.hand_over_to(7).await.expect_err("there is no such voter");
+    assert_eq!(failed, HandOverError::NotAVoter { successor: 7, voters: vec![other] });
+    cluster.start(other).await;
+    cluster.open_sessions(5).await;
+    cluster.agrees(10).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_whose_successor_is_gone_leads_no_more_and_whoever_comes_is_elected() {
     let mut cluster = Cluster::started(3).await;
@@ -41,7 +108,7 @@ async fn a_leader_whose_successor_is_gone_leads_no_more_and_whoever_comes_is_ele
     let replica = cluster.running[&leader].replica.clone();
     let mut leadership = replica.leadership();
     let before = leadership.borrow().clone();
-    let handing_over = replica.hand_over();
+    let handing_over = replica.hand_over_to(others[0]);
     let mut handing_over = Box::pin(handing_over);
     tokio::select! {
         _ = &mut handing_over => panic!("it waits for its successor, and leads"),
@@ -51,10 +118,7 @@ async fn a_leader_whose_successor_is_gone_leads_no_more_and_whoever_comes_is_ele
         }
     }
     let failed = handing_over.await.expect_err("the successor is gone");
-    assert!(
-        matches!(failed, HandOverError::NobodyTookOver { successor: gone, .. } if others.contains(&gone)),
-        "{failed}"
-    );
+    assert!(matches!(failed, HandOverError::NobodyTookOver { successor: gone, .. } if gone == others[0]), "{failed}");
     // Else its heartbeats would keep whoever comes from standing for election, and it takes no proposals in this term.
     let is_over = || leadership.borrow().term > before.term;
     eventually("its term is over", || async { is_over() }).await;

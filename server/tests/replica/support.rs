@@ -9,7 +9,7 @@ use leasehold_protocol::{
     time::ClusterTime,
     volume::VolumeSettings,
 };
-use leasehold_server::raft::{Machine, ProposeError, Replica, ReplicaConfig, StartError};
+use leasehold_server::raft::{Machine, ProposeError, Replica, ReplicaConfig, StartError, Timings};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -74,6 +74,7 @@ pub struct Cluster {
     pub running: BTreeMap<u64, Running>,
     /// The log is cut after so many entries, and half as many stay.
     pub snapshot_entries: u64,
+    pub timings: Timings,
 }
 
 impl Cluster {
@@ -88,11 +89,16 @@ impl Cluster {
         }
         drop(held);
         let dirs = tempfile::tempdir().expect("a directory");
-        Self { dirs, members, running: BTreeMap::new(), snapshot_entries: 50_000 }
+        Self { dirs, members, running: BTreeMap::new(), snapshot_entries: 50_000, timings: Timings::default() }
     }
 
     pub async fn started(size: u64) -> Self {
+        Self::started_with(size, Timings::default()).await
+    }
+
+    pub async fn started_with(size: u64, timings: Timings) -> Self {
         let mut cluster = Self::new(size).await;
+        cluster.timings = timings;
         for id in 1..=size {
             cluster.start(id).await;
         }
@@ -106,6 +112,7 @@ impl Cluster {
     pub fn config(&self, id: u64) -> ReplicaConfig {
         let mut config = ReplicaConfig::new(id, self.dir(id), self.members.clone());
         config.snapshot_entries = self.snapshot_entries;
+        config.timings = self.timings;
         config.kept_entries = self.snapshot_entries / 2;
         config
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leasehold_protocol::{
-    command::{Command, Proposal, Write},
+    command::{Command, Meant, Proposal, Write},
     holder::Config,
     id::{Epoch, Revision, Sequence, SessionId},
     lessor::Input,
@@ -93,6 +93,7 @@ fn first_state(world: &World, bug: Option<Bug>) -> State {
         unanswered_from: Sequence(sequence),
         write,
         covers: vec![ObjectSet::Subtree(Path::root())],
+        meant: Meant::default(),
         carried: Revision(0),
     }));
     commands.push(Command::CloseSession { session });

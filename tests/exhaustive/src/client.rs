@@ -353,6 +353,7 @@ impl Run<'_> {
             Effect::Changes { .. } | Effect::WatchLost { .. } => {
                 self.demand(Err(format!("client {place} is told of a watch, which nobody asked for")));
             }
+            Effect::ClockChanged { .. } => {}
             Effect::FindLeader { .. } => {
                 self.look_for_leader(place);
                 inputs.push_back(Input::Disconnected);

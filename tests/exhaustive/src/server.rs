@@ -3,13 +3,13 @@
 //! The stand-in for Raft: one order of committed entries, and one server that may add to it. A server that was deposed does not
 //! know for a while; what it appends then is lost. Whoever is elected has applied all that is committed.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use leasehold_protocol::{
     command::{Command, Proposal},
     holder::Ticket,
     id::{Epoch, RequestId},
-    lessor::{Config, Effect, Input, Lessor},
+    lessor::{Bounds, Config, Effect, Input, Lessor},
     limits::Limits,
     message::{Body, Refusal, Request, Response},
 };
@@ -50,6 +50,7 @@ impl Run<'_> {
                         link.recalls.push_back(recall);
                     }
                 }
+                Effect::ClockChanged { .. } => {}
                 Effect::Prove { round } => {
                     self.at.servers[place].change().proof = Some(Proof { round, verdict: None });
                 }
@@ -156,12 +157,13 @@ impl Run<'_> {
             attempt: term,
             drift: self.world.drift(),
             limits: Limits::default(),
+            bounds: Bounds::DEFAULT,
             planted: self.planted,
         };
         let clock = self.world.server_clock(place, now);
         let state = self.at.truth.clone();
         let server = self.at.servers[place].change();
-        server.lessor = Some(Lessor::new(config, &state, clock));
+        server.lessor = Some(Lessor::new(config, &state, Duration::ZERO, clock));
         (server.state, server.term, server.stepped) = (state, term, now);
         self.propose(place);
     }

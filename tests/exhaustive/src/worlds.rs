@@ -96,7 +96,7 @@ fn elections() -> Vec<World> {
             .moments(&[30])
             .faults(one),
         world("deposed-promises", "a leader that was paused and replaced promises, and its successor ends the lease")
-            .least(70000)
+            .least(66000)
             .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
             .moments(&[110, 218, 228])
             .faults(one),
@@ -192,7 +192,7 @@ fn connections() -> Vec<World> {
     let world = |name, about| World::new(name, about).node("/a", "0");
     vec![
         world("broken-write", "a connection breaks while a write is on its way, and the write is sent again")
-            .least(15000)
+            .least(14000)
             .member(Member::slow().holds(&[data("/a")]).does(&[put("/a", "1"), read("/a")]))
             .member(Member::slow().holds(&[data("/a")]).does(&[put("/a", "2")]))
             .faults(Faults { breaks: 1, ..NONE }),

@@ -8,14 +8,15 @@ use std::time::Duration;
 use arbitrary::Unstructured;
 use leasehold_protocol::{
     change::Watched,
-    command::{Attach, Command, Condition, LeaseKey, Proposal, Renewal, Write},
+    command::{Attach, Command, Condition, LeaseKey, Meant, Proposal, Renewal, Write},
+    drift::{ClockQuestion, Excess},
     hold::{HoldMode, HoldStatus},
     id::{
         CoveringNumber, Epoch, Generation, HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp, Token,
     },
     message::{
-        AwaitHold, Body, Consent, Header, HeldPiece, Inspect, KeepLease, Kept, KeysAfter, LastValid, Recall, Renew,
-        Request, Return,
+        AwaitHold, Body, Consent, Header, HeldPiece, Inspect, KeepLease, Kept, KeptSpan, KeysAfter, LastValid, Recall,
+        Renew, Request, Return,
     },
     object::{Kind, Object, ObjectSet},
     path::Path,
@@ -273,7 +274,15 @@ impl<'a> Draw<'a> {
             id: self.lease_id(),
             incarnation: Incarnation(self.number(12)),
             ttl: self.span(),
-            span: self.maybe(Self::span),
+            span: self.kept_span(),
+        }
+    }
+
+    fn kept_span(&mut self) -> KeptSpan {
+        match self.below(4) {
+            1 => KeptSpan::NotNow,
+            2 => KeptSpan::Gone,
+            _ => KeptSpan::Promised(self.span()),
         }
     }
 
@@ -313,6 +322,10 @@ impl<'a> Draw<'a> {
                 unanswered_from: Sequence(self.number(8)),
                 write: self.write(revision),
                 covers: self.list(3, Self::set),
+                meant: Meant {
+                    leases: self.list(2, |draw| Incarnation(draw.number(12))).into_iter().collect(),
+                    volume: self.one_in(2).then(|| Generation(self.number(12))),
+                },
                 carried: Revision(self.number(12)),
             },
         }
@@ -337,6 +350,13 @@ impl<'a> Draw<'a> {
             consents: self.list(2, |draw| draw.stamp(epoch)),
             returns: self.list(1, |draw| Return { object: draw.object(), stamp: draw.stamp(epoch) }),
         }
+    }
+
+    /// A comparison of clocks.
+    fn clock_question(&mut self) -> ClockQuestion {
+        let excess =
+            |draw: &mut Self| Excess { client: draw.span(), server: draw.span(), allowed_ppm: draw.number(3) as u32 };
+        ClockQuestion { mark: self.number(16), against: [0; 4].map(|_| self.number(16)), beyond: self.maybe(excess) }
     }
 
     /// What is asked.
@@ -365,7 +385,7 @@ impl<'a> Draw<'a> {
             0 => Body::Open { name: if self.one_in(8) { "x".repeat(300) } else { self.name() } },
             1 | 2 => Body::Register,
             3 => Body::Close,
-            4 => Body::KeepAlive,
+            4 => Body::KeepAlive(self.clock_question()),
             5..=7 => Body::Acquire {
                 path: self.path(),
                 valid_at: self.maybe(|draw| LastValid {

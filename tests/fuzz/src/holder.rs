@@ -13,7 +13,8 @@ use std::{
 
 use leasehold_protocol::{
     change::{Change, Changes},
-    command::{Write, Written},
+    command::{Granted, Write, Written},
+    drift::{ClockAnswer, Since},
     hold::Taken,
     holder::{Config, Effect, Holder, Input, ReadId, Ticket, WatchId, WriteId},
     id::{CoveringNumber, Epoch, Generation, HoldId, Incarnation, Revision, SessionId, Stamp, Token},
@@ -23,7 +24,7 @@ use leasehold_protocol::{
     },
     object::{Children, Content, Data, Kind, Object, Stat, Value},
     path::Path,
-    time::Instant,
+    time::{DriftAllowance, Instant},
     transaction::{FailedCompare, Transacted},
 };
 

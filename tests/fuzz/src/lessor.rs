@@ -12,7 +12,7 @@ use std::{
 use leasehold_protocol::{
     command::{Command, Proposal},
     id::{Epoch, RequestId, SessionId},
-    lessor::{Config, Effect, Input, Lessor},
+    lessor::{Bounds, Config, Effect, Input, Lessor},
     limits::Limits,
     message::{Body, Consent, Recall, Refusal, Response},
     planted::Planted,
@@ -62,7 +62,7 @@ impl World {
     fn new(session_objects_max: usize) -> Self {
         let replica = Replica::new(State::new(VolumeSettings::DEFAULT));
         let now = Instant::from_micros(1_000_000);
-        let lessor = Lessor::new(config(1, session_objects_max), &replica.state, now);
+        let lessor = Lessor::new(config(1, session_objects_max), &replica.state, Duration::ZERO, now);
         let mut world = Self {
             replica,
             lessor,
@@ -183,6 +183,7 @@ impl World {
             match effect {
                 Effect::Reply { id, .. } => assert!(self.unanswered.remove(id), "{id} is answered twice"),
                 Effect::Recall(recall) => self.recalls.push(recall.clone()),
+                Effect::ClockChanged { .. } => {}
                 Effect::Prove { round } => {
                     assert_eq!(self.round.replace(*round), None, "one round at a time");
                 }
@@ -213,7 +214,8 @@ impl World {
     /// The lessor steps down, and the replica is elected again.
     fn elect(&mut self) {
         self.attempt += 1;
-        let next = Lessor::new(config(self.attempt, self.session_objects_max), &self.replica.state, self.now);
+        let next =
+            Lessor::new(config(self.attempt, self.session_objects_max), &self.replica.state, Duration::ZERO, self.now);
         let lessor = std::mem::replace(&mut self.lessor, next);
         let effects = lessor.step_down(&self.replica.state, self.now);
         self.carry_out(&effects);
@@ -238,6 +240,7 @@ fn config(attempt: u64, session_objects_max: usize) -> Config {
         attempt,
         drift: DriftAllowance::DEFAULT,
         limits: Limits { session_objects_max, ..Limits::default() },
+        bounds: Bounds::DEFAULT,
         planted: Planted::default(),
     }
 }

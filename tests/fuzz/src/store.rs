@@ -6,7 +6,7 @@
 use std::{cell::OnceCell, collections::BTreeMap, fs, path::PathBuf, sync::LazyLock};
 
 use leasehold_protocol::{
-    command::{Command, Condition, Proposal, Write},
+    command::{Command, Condition, Meant, Proposal, Write},
     id::{Epoch, Revision, Sequence, SessionId},
     object::ObjectSet,
     path::Path,
@@ -180,6 +180,7 @@ fn small_state() -> State {
         unanswered_from: Sequence(1),
         write,
         covers: vec![ObjectSet::Subtree(Path::root())],
+        meant: Meant::default(),
         carried: Revision(0),
     };
     let put = |text| Write::put(path(text), "value".into());

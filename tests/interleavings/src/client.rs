@@ -189,6 +189,7 @@ impl Client {
             | Effect::Changes { .. }
             | Effect::WatchLost { .. }
             | Effect::Connection(_)
+            | Effect::ClockChanged { .. }
             | Effect::FindLeader { .. }
             | Effect::Closed => {}
         }

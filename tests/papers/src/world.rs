@@ -127,7 +127,7 @@ enum Kind {
 impl Kind {
     fn of(body: &Body) -> Self {
         match body {
-            Body::KeepAlive => Self::Renewal,
+            Body::KeepAlive(_) => Self::Renewal,
             Body::Acquire { .. } => Self::Acquisition,
             Body::Held(_) => Self::List,
             Body::Read { known: Some(_), .. } => Self::Validation,
@@ -201,9 +201,15 @@ impl World {
         let drift = DriftAllowance::DEFAULT;
         let settings = VolumeSettings::new(load.term, OBJECT_TERM, MARGIN, Tracking::Objects, drift);
         let state = State::new(settings.expect("a term within bounds"));
-        let config =
-            lessor::Config { replica: 1, attempt: 1, drift, limits: Limits::default(), planted: Planted::default() };
-        let lessor = Lessor::new(config, &state, now);
+        let config = lessor::Config {
+            replica: 1,
+            attempt: 1,
+            drift,
+            limits: Limits::default(),
+            bounds: lessor::Bounds::DEFAULT,
+            planted: Planted::default(),
+        };
+        let lessor = Lessor::new(config, &state, Duration::ZERO, now);
         let holder = |client: usize| {
             let spread_permille = u16::try_from(client * 1000 / load.clients).expect("less than a thousand");
             Holder::new(holder::Config { spread_permille, ..holder::Config::new(format!("client {client}")) })
@@ -392,6 +398,7 @@ impl World {
                     let client = self.sessions[&recall.session];
                     self.later(DELAY, Event::ToClient(client, Input::Recalled(recall)));
                 }
+                lessor::Effect::ClockChanged { .. } => {}
                 lessor::Effect::Prove { round } => self.later(COMMIT, Event::Proven(round)),
             }
         }

@@ -11,7 +11,14 @@ use leasehold_protocol::{
     volume::{Tracking, VolumeSettings},
 };
 
-use crate::{client::OpenWrite, event::Event, invariants, locks, profile::MS, world::World};
+use crate::{
+    client::OpenWrite,
+    event::Event,
+    invariants::{self, lives::Lives},
+    locks,
+    profile::MS,
+    world::World,
+};
 
 /// More than this is never open at once at one client: it is the servers that are to be kept busy.
 const OPEN_MAX: usize = 12;
@@ -25,7 +32,14 @@ impl World {
         let next = self.rng.wait(self.profile.act_every);
         self.after(next, Event::Act { client: place });
         let client = &self.clients[place];
-        if !client.is_open || client.reads.len() + client.writes.len() > OPEN_MAX {
+        if !client.is_open {
+            return;
+        }
+        if self.act_widely(place) {
+            return;
+        }
+        let client = &self.clients[place];
+        if client.reads.len() + client.writes.len() > OPEN_MAX {
             return;
         }
         if self.rng.chance(20) {
@@ -132,9 +146,7 @@ impl World {
         }
         let id = *self.rng.pick(&self.leases);
         if self.rng.chance(600) {
-            // What is told of an earlier keeping in this step is told before this one begins.
-            self.step_holder(place, Input::Keep(id));
-            self.clients[place].keeps.insert(id);
+            self.keep(place, id);
         } else {
             self.let_go(place, id);
         }
@@ -185,12 +197,14 @@ impl World {
             None if self.is_judged => Ok(()),
             None => Err(format!("{write:?} ended twice: {result:?}")),
         };
-        if let Ok(Written { lease: Some(id), .. }) = result {
-            self.leases.push(*id);
+        if let Ok(Written { lease: Some(granted), .. }) = result {
+            self.leases.push(granted.id);
+            self.granted(place, granted.id);
         }
         if let Ok(Written { taken: Some(taken), .. }) = result {
             self.taken(place, change.as_ref(), taken);
         }
+        invariants::lives::wrote(&mut self.clients[place], change.as_ref(), result);
         if let Ok(written) = result {
             self.handed_over(place, change.as_ref());
             self.oracle.acknowledged(written.revision);
@@ -242,6 +256,7 @@ impl World {
         client.cache = Default::default();
         client.keeps.clear();
         client.kept.clear();
+        client.lives = Lives::default();
         client.holds.clear();
         client.watches = Default::default();
         self.forget_kept(place);

@@ -20,7 +20,7 @@ use crate::{
     cache::{Cache, Copy},
     caching::Kept,
     event::{Down, Event, Host, Up},
-    invariants,
+    invariants::{self, lives::Lives},
     network::Connection,
     profile::MS,
     watching::Watches,
@@ -65,6 +65,10 @@ pub(crate) struct Client {
     /// The key leases that it wants kept alive, and until when it counts on each.
     pub(crate) keeps: BTreeSet<LeaseId>,
     pub(crate) kept: BTreeMap<LeaseId, (Incarnation, Instant)>,
+    /// Those that it was granted in this step and will keep.
+    pub(crate) keeps_next: Vec<LeaseId>,
+    /// The nodes by which it says that it is there.
+    pub(crate) lives: Lives,
     /// Its holds, and how each stands as far as it was told.
     pub(crate) holds: BTreeMap<HoldId, (Path, HoldStatus)>,
     /// What it keeps to itself under holds that are write leases.
@@ -95,6 +99,8 @@ impl Client {
             isolated_until: 0,
             keeps: BTreeSet::new(),
             kept: BTreeMap::new(),
+            keeps_next: Vec::new(),
+            lives: Lives::default(),
             holds: BTreeMap::new(),
             kept_data: BTreeMap::new(),
             last_read: BTreeMap::new(),
@@ -129,6 +135,8 @@ impl World {
         client.reads.clear();
         client.keeps.clear();
         client.kept.clear();
+        client.keeps_next.clear();
+        client.lives = Lives::default();
         client.holds.clear();
         client.watches = Watches::default();
         (client.is_open, client.is_connecting, client.told, client.spins) = (true, false, None, 0);
@@ -236,6 +244,9 @@ impl World {
             self.check_holds();
             self.check_kept();
         }
+        if let Some(id) = self.clients[place].keeps_next.pop() {
+            return self.keep(place, id);
+        }
         self.look_after_holder(place);
     }
 
@@ -291,6 +302,7 @@ impl World {
             Effect::ReadFailed { reads, error } => self.reads_failed(place, &reads, &error),
             Effect::WriteDone { write, result } => self.write_done(place, write, &result),
             Effect::Connection(told) => self.tell(place, told),
+            Effect::ClockChanged { beyond } => self.clock_changed(place, beyond),
             Effect::FindLeader { hint } => {
                 let hint = hint.and_then(|hint| hint.parse().ok());
                 self.look_for_leader(place, hint);
@@ -308,7 +320,10 @@ impl World {
                     self.demand(Err(format!("client {place} is told that lease {id} is over, which it does not keep")));
                 }
             }
-            Effect::CarriedGone { .. } => self.tally.add("volume leases over that carried nodes"),
+            Effect::CarriedGone { nodes } => {
+                client.lives.lost(&nodes);
+                self.tally.add("volume leases over that carried nodes");
+            }
             Effect::HoldChanged { hold, status } => self.hold_changed(place, hold, status),
             Effect::HoldsOver { holds } => self.holds_over(place, &holds, inputs),
             Effect::CachingChanged { hold, status } => self.caching_changed(place, hold, status),
@@ -327,7 +342,7 @@ impl World {
         self.tally.add(match request.body {
             Body::Held(_) => "lists told",
             Body::Write { .. } => "writes sent",
-            Body::KeepAlive => "renewals sent",
+            Body::KeepAlive(_) => "renewals sent",
             Body::KeepLeases { .. } => "renewals of key leases sent",
             Body::Watch { .. } => "watches sent",
             Body::Read { known: Some(_), .. } => "copies to be validated",
@@ -387,6 +402,9 @@ impl World {
             Told::Jeopardy => "times in jeopardy",
             Told::Expired { .. } => "sessions expired",
         });
+        if let Told::Expired { .. } = told {
+            self.clients[place].lives.all_lost();
+        }
         if self.clients[place].told.replace(told) == Some(told) {
             self.demand(Err(format!("client {place} is told {told:?} twice")));
         }
@@ -415,7 +433,8 @@ impl World {
 
     /// The application has the answer to a read that began in a step.
     fn heard(&mut self, place: usize, object: &Object, content: &Content, since: u64) {
-        if !self.is_put_down_to_clocks(place) {
+        // Who knows that the clocks are wrong reads nothing from memory, and so nothing stale.
+        if !self.is_put_down_to_clocks(place) || self.clients[place].holder.clock_excess().is_some() {
             invariants::linearizability::read(&mut self.told, &object.path, content, (since, self.steps));
         }
         self.clients[place].last_read.insert(object.clone(), content.clone());

@@ -142,6 +142,8 @@ pub(crate) enum Event {
 
     Resume(Host),
     Fault,
+    /// A leader is cut off from the other servers.
+    LeaderAlone,
     /// Faults stop.
     Heal,
     /// Everything has had time to heal: look.
@@ -177,6 +179,7 @@ impl Event {
             Self::Boot { .. }
             | Self::Resume(_)
             | Self::Fault
+            | Self::LeaderAlone
             | Self::Heal
             | Self::Ask
             | Self::Judge
@@ -213,6 +216,7 @@ impl Event {
             Self::Ask => 24,
             Self::Judge => 25,
             Self::JudgeSessions => 26,
+            Self::LeaderAlone => 27,
         }
     }
 }

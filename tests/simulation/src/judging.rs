@@ -1,6 +1,6 @@
 //! The end of a run: everything is asked for, and judged.
 
-use crate::{event::Event, invariants, profile::SECOND, world::World};
+use crate::{event::Event, invariants, judges::Judge, profile::SECOND, world::World};
 
 impl World {
     /// Nothing may be waiting any more. Every client reads everything.
@@ -24,6 +24,12 @@ impl World {
         }
         self.demand(invariants::owners::check_leases(&self.clients, &self.oracle.truth));
         self.demand(invariants::owners::check_key_leases(&self.clients, &self.oracle.truth));
+        for client in 0..self.clients.len() {
+            if !self.is_put_down_to_clocks(client) {
+                let held = invariants::lives::check(&self.clients[client], &self.oracle.truth);
+                self.demand_by(Judge::Lives, held);
+            }
+        }
         self.demand(invariants::holds::check_owners(&self.clients, &self.oracle.truth));
         // A lease can be lost at any time: what that has just brought about need not be known to everybody yet.
         let are_told = self.now > self.holds_changed_at + 2 * SECOND;

@@ -10,33 +10,39 @@
 //! nothing of all this: [`history`]. That the simulator would notice is shown by putting known mistakes back
 //! (`protocol/src/planted.rs`): each must be found.
 //!
-//! Not modelled: snapshots and logs that are cut off, disks that fail or lie, more than one group, holds.
+//! Not modelled: snapshots and logs that are cut off, disks that fail or lie, more than one group.
 
 mod application;
 mod cache;
 mod caching;
+mod churn;
 mod client;
 mod clock;
 mod event;
 mod faults;
 pub mod history;
 mod invariants;
+mod judges;
 mod judging;
 mod locks;
 mod network;
 mod oracle;
 mod profile;
 mod raft;
+mod reached;
 pub mod rng;
 mod search;
 mod server;
+mod swarm;
 mod tally;
 mod trace;
 mod transactions;
 mod watching;
 mod world;
 
+pub use judges::Judge;
 pub use profile::Fault;
-pub use search::{Findings, repeat_command, search, shrink, tail};
+pub use reached::REACHED;
+pub use search::{Findings, repeat_command, search, search_as, search_on, shrink, tail, tally_of};
 pub use tally::Tally;
 pub use world::{Plan, Report, run};

@@ -4,7 +4,9 @@ use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
 use leasehold_protocol::planted::Bug;
-use leasehold_simulation::{Fault, Findings, Plan, Report, repeat_command, run, search, shrink, tail};
+use leasehold_simulation::{
+    Fault, Findings, Judge, Plan, REACHED, Report, repeat_command, run, search_as, search_on, shrink, tail, tally_of,
+};
 
 /// Lines of a trace that are shown for a seed that a search found.
 const TAIL: usize = 60;
@@ -31,6 +33,21 @@ struct Options {
     /// Leave these faults out, by name: see --faults (with --seed).
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = fault, requires = "seed")]
     without: Vec<Fault>,
+    /// Do not ask these judges, by name: see --judges.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = judge)]
+    unjudged: Vec<Judge>,
+    /// Print each seed of a search in which something breaks, a line each, instead of stopping at the first.
+    #[arg(long, conflicts_with_all = ["seed", "json"])]
+    all: bool,
+    /// Make half of the worlds wide ones: their applications do more of everything, and leaders take on less.
+    #[arg(long)]
+    wide: bool,
+    /// Print how often each of what wide worlds draw was drawn, for 1,000 worlds, whether or not something broke.
+    #[arg(long, conflicts_with_all = ["seed", "json", "all"])]
+    count: bool,
+    /// Print the names of the judges that can be left out, and end.
+    #[arg(long)]
+    judges: bool,
     /// Print everything that happens, a line each (with --seed).
     #[arg(long, requires = "seed")]
     trace: bool,
@@ -54,6 +71,11 @@ fn bug(name: &str) -> Result<Bug, String> {
     Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name).ok_or_else(|| format!("expected one of {}", names()))
 }
 
+/// The judge of a name.
+fn judge(name: &str) -> Result<Judge, String> {
+    Judge::of_name(name).ok_or_else(|| format!("expected one of {}", Judge::ALL.map(Judge::name).join(", ")))
+}
+
 /// The fault of a name.
 fn fault(name: &str) -> Result<Fault, String> {
     Fault::of_name(name).ok_or_else(|| format!("expected one of {}", Fault::ALL.map(Fault::name).join(", ")))
@@ -65,21 +87,32 @@ fn main() -> ExitCode {
         println!("{}", Fault::ALL.map(Fault::name).join("\n"));
         return ExitCode::SUCCESS;
     }
+    if options.judges {
+        println!("{}", Judge::ALL.map(Judge::name).join("\n"));
+        return ExitCode::SUCCESS;
+    }
     let is_broken = match options.seed {
         Some(seed) => one(seed, &options),
+        None if options.count => count(&options),
+        None if options.all => all(&options),
         None => many(&options),
     };
     ExitCode::from(u8::from(is_broken))
 }
 
+/// What the options say of each world.
+fn plan(seed: u64, options: &Options) -> Plan {
+    Plan {
+        without: options.without.iter().copied().collect(),
+        unjudged: options.unjudged.iter().copied().collect(),
+        is_wide: options.wide,
+        ..Plan::of(seed, options.plant)
+    }
+}
+
 /// Runs one seed. Whether something broke.
 fn one(seed: u64, options: &Options) -> bool {
-    let plan = Plan {
-        without: options.without.iter().copied().collect(),
-        steps: options.steps,
-        keeps_trace: options.trace,
-        ..Plan::of(seed, options.plant)
-    };
+    let plan = Plan { steps: options.steps, keeps_trace: options.trace, ..plan(seed, options) };
     let begun = Instant::now();
     let report = run(&plan);
     let wall = begun.elapsed().as_secs_f64();
@@ -118,10 +151,33 @@ fn json(seed: u64, report: &Report, wall: f64) -> serde_json::Value {
     })
 }
 
+/// Counts what is drawn. Whatever breaks is left to others to look for.
+fn count(options: &Options) -> bool {
+    let seeds = options.from..options.from.saturating_add(options.seeds);
+    let tally = tally_of(seeds, &plan(0, options));
+    for (name, count) in &tally.0 {
+        println!("{:>12.1} {name}", *count as f64 * 1000.0 / options.seeds.max(1) as f64);
+    }
+    for name in REACHED.iter().filter(|name| !tally.0.contains_key(*name)) {
+        println!("{:>12} {name}", "never");
+    }
+    false
+}
+
+/// Searches on after what breaks. Whether something did.
+fn all(options: &Options) -> bool {
+    let seeds = options.from..options.from.saturating_add(options.seeds);
+    let plan = plan(0, options);
+    let broken = search_on(seeds, &plan, |seed, what| println!("{seed}: {what}"));
+    println!("{broken} of {} seeds broke something", options.seeds);
+    broken > 0
+}
+
 /// Searches. Whether something broke.
 fn many(options: &Options) -> bool {
     let begun = Instant::now();
-    let findings = search(options.from..options.from.saturating_add(options.seeds), options.plant);
+    let plan = plan(0, options);
+    let findings = search_as(options.from..options.from.saturating_add(options.seeds), &plan);
     let wall = begun.elapsed().as_secs_f64();
     if options.json {
         let broken = findings.broken.as_ref();
@@ -160,7 +216,7 @@ fn tell(findings: &Findings, wall: f64, options: &Options) {
         Some((seed, report)) => {
             println!("{}", tail(&report.trace, TAIL));
             println!("\nBROKEN, seed {seed}: {}", report.violation.as_deref().unwrap_or_default());
-            let plan = Plan::of(*seed, options.plant);
+            let plan = plan(*seed, options);
             println!("repeat: {}", repeat_command(&plan));
             println!("with fewer faults: {}", repeat_command(&shrink(&plan)));
         }

@@ -14,7 +14,7 @@ use leasehold_protocol::{
     volume::{Tracking, VolumeSettings},
 };
 
-use crate::{event::Host, rng::Rng};
+use crate::{event::Host, rng::Rng, swarm::Swarm};
 
 /// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -168,6 +168,8 @@ pub(crate) struct Profile {
     pub(crate) watches: u64,
     /// How many changes the history keeps: more than one entry makes.
     pub(crate) history: usize,
+    /// What there is more of, if there is.
+    pub(crate) swarm: Option<Swarm>,
 }
 
 /// The longest that one message, commit or application is held up by itself, as a multiple of its mean; see [`Rng::wait`].
@@ -225,6 +227,7 @@ impl Profile {
             transactions: *rng.pick(&[0, 100, 400]),
             watches: *rng.pick(&[0, 60, 250]),
             history: *rng.pick(&[80, State::HISTORY_MAX]),
+            swarm: None,
         }
     }
 
@@ -263,7 +266,7 @@ fn weights(rng: &mut Rng) -> [u64; Fault::ALL.len()] {
     weights
 }
 
-fn settings(drift: DriftAllowance, rng: &mut Rng) -> VolumeSettings {
+pub(crate) fn settings(drift: DriftAllowance, rng: &mut Rng) -> VolumeSettings {
     let term = Duration::from_millis(*rng.pick(&[500, 800, 1200]));
     let object_term = match rng.below(4) {
         0 => term,

@@ -55,6 +55,12 @@ impl Findings {
 ///
 /// Which seed is found does not depend on the threads: it is the lowest that breaks something.
 pub fn search(seeds: Range<u64>, bug: Option<Bug>) -> Findings {
+    search_as(seeds, &Plan::of(0, bug))
+}
+
+/// As [`search`], with a plan in which only the seed is another.
+pub fn search_as(seeds: Range<u64>, plan: &Plan) -> Findings {
+    let of = |seed| Plan { seed, keeps_trace: false, ..plan.clone() };
     let next = AtomicU64::new(seeds.start);
     let lowest = AtomicU64::new(u64::MAX);
     let all = Mutex::new(Findings::default());
@@ -68,7 +74,7 @@ pub fn search(seeds: Range<u64>, bug: Option<Bug>) -> Findings {
                     if seed >= seeds.end.min(lowest.load(Ordering::Relaxed)) {
                         break;
                     }
-                    let report = run(&Plan::of(seed, bug));
+                    let report = run(&of(seed));
                     mine.add(&report);
                     if report.violation.is_some() {
                         lowest.fetch_min(seed, Ordering::Relaxed);
@@ -80,8 +86,54 @@ pub fn search(seeds: Range<u64>, bug: Option<Bug>) -> Findings {
     });
     let mut findings = all.into_inner().expect("no worker panics while it holds it");
     let seed = lowest.into_inner();
-    findings.broken = (seed < seeds.end).then(|| (seed, run(&Plan { keeps_trace: true, ..Plan::of(seed, bug) })));
+    findings.broken = (seed < seeds.end).then(|| (seed, run(&Plan { keeps_trace: true, ..of(seed) })));
     findings
+}
+
+/// Runs the worlds of all these seeds, and tells of each in which something breaks, as soon as it does. Returns how many did.
+pub fn search_on(seeds: Range<u64>, plan: &Plan, tell: impl Fn(u64, &str) + Sync) -> u64 {
+    let (next, broken) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    if let Some(violation) = run(&Plan { seed, keeps_trace: false, ..plan.clone() }).violation {
+                        broken.fetch_add(1, Ordering::Relaxed);
+                        tell(seed, &violation);
+                    }
+                }
+            });
+        }
+    });
+    broken.into_inner()
+}
+
+/// What happened in the worlds of all these seeds, up to where something broke in each.
+pub fn tally_of(seeds: Range<u64>, plan: &Plan) -> Tally {
+    let next = AtomicU64::new(seeds.start);
+    let all = Mutex::new(Tally::default());
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                let mut mine = Tally::default();
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    mine.merge(&run(&Plan { seed, keeps_trace: false, ..plan.clone() }).tally);
+                }
+                all.lock().expect("no worker panics while it holds it").merge(&mine);
+            });
+        }
+    });
+    all.into_inner().expect("no worker panics while it holds it")
 }
 
 /// The end of a trace: what led to the violation.
@@ -113,6 +165,13 @@ pub fn repeat_command(plan: &Plan) -> String {
     command += &format!(" -- --seed {} --trace", plan.seed);
     if let Some(bug) = plan.bug {
         command += &format!(" --plant {bug:?}");
+    }
+    if plan.is_wide {
+        command += " --wide";
+    }
+    if !plan.unjudged.is_empty() {
+        let names: Vec<&str> = plan.unjudged.iter().map(|judge| judge.name()).collect();
+        command += &format!(" --unjudged {}", names.join(","));
     }
     if !plan.without.is_empty() {
         let names: Vec<&str> = plan.without.iter().map(|fault| fault.name()).collect();

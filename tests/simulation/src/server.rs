@@ -1,22 +1,26 @@
 //! A server: a replica of the state, and while it leads, or believes that it does, a lessor. The shell around the rules, as
 //! thin as the real one is meant to be.
 
-use std::{collections::BTreeMap, mem};
+use std::{collections::BTreeMap, mem, time::Duration};
 
 use leasehold_protocol::{
-    command::{Command, Outcome, Proposal},
+    command::{Command, Outcome, Proposal, Write},
     holder::Ticket,
     id::{Epoch, RequestId, SessionId},
-    lessor::{Config, Effect, Input, Lessor},
+    lessor::{Bounds, Config, Effect, Input, Lessor},
     message::{Answer, Body, Refusal, Request, Response},
     state::State,
+    time::{ClusterTime, Instant},
 };
 
 use crate::{
     event::{Down, Event, Host, Up},
-    invariants::waits::Waits,
+    invariants::{self, kept::Kept, waits::Waits},
+    judges::Judge,
+    oracle::WriteKey,
     profile::MS,
     raft::{Payload, Raft},
+    reached,
     world::{Machine, World},
 };
 
@@ -48,10 +52,16 @@ pub(crate) struct Server {
     timer: u64,
     /// The connection that each session registered on last, and under which number: the one that gets recalls.
     routes: BTreeMap<SessionId, (u64, usize)>,
-    asked: BTreeMap<RequestId, (usize, Ticket)>,
+    asked: BTreeMap<RequestId, (usize, Ticket, WriteKey)>,
     /// Proofs of leadership that wait for entries to be applied.
     pub(crate) proofs: Vec<(u64, u64)>,
     pub(crate) waits: Waits,
+    /// The key leases that its lessor has renewed.
+    pub(crate) kept: Kept,
+    /// When the epoch of its lessor began, on its clock, and which cluster time the log had then.
+    pub(crate) begun: Option<(Instant, ClusterTime)>,
+    /// By how much the last leader's clock had run beyond its last entry, as its lessor was told.
+    heard: Duration,
 }
 
 impl Server {
@@ -77,6 +87,9 @@ impl Server {
             asked: BTreeMap::new(),
             proofs: Vec::new(),
             waits: Waits::default(),
+            kept: Kept::default(),
+            begun: None,
+            heard: Duration::ZERO,
         }
     }
 
@@ -124,9 +137,12 @@ impl World {
         let server = &mut self.servers[place];
         if is_hindered {
             server.waits.all_again(clock);
+            server.kept.clear();
         } else {
             let held = server.waits.check(&self.profile, clock);
+            let revoked = server.waits.check_revocations(&self.profile, clock);
             self.demand(held);
+            self.demand_by(Judge::Revocations, revoked);
         }
     }
 
@@ -161,7 +177,8 @@ impl World {
             match effect {
                 Effect::Reply { id, response } => {
                     self.servers[place].waits.end(id);
-                    if let Some((connection, ticket)) = self.servers[place].asked.remove(&id) {
+                    if let Some((connection, ticket, key)) = self.servers[place].asked.remove(&id) {
+                        self.look_at_answer(place, key, &response);
                         self.send_down(connection, Down::Response(ticket, Box::new(response)));
                     }
                 }
@@ -171,9 +188,32 @@ impl World {
                         self.send_down(connection, Down::Recall(recall));
                     }
                 }
+                Effect::ClockChanged { .. } => {}
                 Effect::Prove { round } => self.prove(place, round),
             }
         }
+    }
+
+    /// What clients are told of key leases.
+    fn look_at_answer(&mut self, place: usize, key: WriteKey, response: &Response) {
+        let server = &mut self.servers[place];
+        let clock = server.machine.clock.read(self.now);
+        let bounds = self.profile.swarm.as_ref().map(|swarm| swarm.bounds).unwrap_or_default();
+        reached::note_answer(&mut self.tally, &bounds, response);
+        match &response.result {
+            Ok(Answer::Kept(kept)) => kept.iter().for_each(|kept| server.kept.renewed(kept, clock)),
+            Ok(Answer::Written { kept: Some(kept), .. }) => {
+                let held = self.grants.check(key, kept);
+                self.demand_by(Judge::Grants, held);
+            }
+            _ => {}
+        }
+    }
+
+    /// By how much the first entry of an epoch is late on its way to Raft.
+    fn first_late(&mut self, proposal: &Proposal) -> u64 {
+        let most = self.swarm().map_or(0, |swarm| swarm.first_late);
+        if proposal.epoch == Epoch(0) && most > 0 && !self.is_healing { self.rng.below(most) } else { 0 }
     }
 
     /// Something came up a connection.
@@ -203,10 +243,11 @@ impl World {
         }
         self.requests += 1;
         let id = RequestId(self.requests);
-        server.asked.insert(id, (connection, ticket));
-        if let (Body::Write { .. }, Some(_)) = (&request.body, epoch) {
+        let key = (session, request.header.sequence);
+        server.asked.insert(id, (connection, ticket, key));
+        if let (Body::Write { write, .. }, Some(_)) = (&request.body, epoch) {
             let clock = server.machine.clock.read(self.now);
-            server.waits.begin(id, (session, request.header.sequence), clock);
+            server.waits.begin(id, key, matches!(write, Write::RevokeLease { .. }), clock);
         }
         self.step_lessor(place, Input::Request { id, request });
     }
@@ -226,7 +267,13 @@ impl World {
         self.servers[place].is_proposing = false;
         let clock = self.servers[place].machine.clock.read(self.now);
         while let Some(proposal) = self.servers[place].lessor.as_mut().and_then(|lessor| lessor.take_proposal(clock)) {
-            let after = self.rng.below(MS / 2);
+            let after = self.rng.below(MS / 2) + self.first_late(&proposal);
+            let bounds = self.swarm().map(|swarm| swarm.bounds).unwrap_or_default();
+            reached::note_proposal(&mut self.tally, &bounds, &proposal);
+            let held = invariants::proposals::check(&proposal, self.swarm().map(|swarm| swarm.proposal_max_bytes));
+            self.demand_by(Judge::Proposals, held);
+            let held = invariants::epochs::check(&proposal, self.servers[place].begun, clock);
+            self.demand_by(Judge::Epochs, held);
             let server = &mut self.servers[place];
             server.hand_at = server.hand_at.max(self.now + after).max(server.stalled_until);
             let at = server.hand_at;
@@ -307,6 +354,13 @@ impl World {
         }
         self.demand(held);
         if is_mine {
+            if proposal.epoch == Epoch(0) {
+                let server = &mut self.servers[place];
+                server.begun = Some((clock, server.state.cluster_time().after(server.heard)));
+            }
+            let server = &mut self.servers[place];
+            let held = server.kept.check(proposal, &applied.outcomes, clock);
+            self.demand_by(Judge::Kept, held);
             self.step_lessor(place, Input::committed(proposal.number, applied));
         }
     }
@@ -348,13 +402,20 @@ impl World {
             attempt: self.rng.next(),
             drift: self.profile.drift,
             limits: self.profile.limits,
+            bounds: self.swarm().map_or(Bounds::DEFAULT, |swarm| swarm.bounds),
             planted: self.planted,
         };
         let server = &mut self.servers[place];
         let clock = server.machine.clock.read(self.now);
         server.term = term;
         server.hand_at = self.now;
-        server.lessor = Some(Lessor::new(config, &server.state, clock));
+        let read = |at| server.machine.clock.read(at);
+        let heard = server.raft.proposer.map(|heard| read(heard.last).since(read(heard.received))).unwrap_or_default();
+        if !heard.is_zero() {
+            self.tally.add("leaders that heard the last one beyond its last entry");
+        }
+        server.heard = heard;
+        server.lessor = Some(Lessor::new(config, &server.state, heard, clock));
         self.go_on_applying(place);
         self.look_after_lessor(place);
     }
@@ -364,6 +425,8 @@ impl World {
         let server = &mut self.servers[place];
         server.proofs.clear();
         server.waits.clear();
+        server.kept.clear();
+        server.begun = None;
         if let Some(lessor) = server.lessor.take() {
             let clock = server.machine.clock.read(self.now);
             let effects = lessor.step_down(&server.state, clock);
@@ -410,6 +473,8 @@ impl World {
         server.asked.clear();
         server.routes.clear();
         server.waits.clear();
+        server.kept.clear();
+        server.begun = None;
         self.tally.add_many("unsynced entries lost in a crash", unsynced);
         for connection in 0..self.connections.len() {
             if self.connections[connection].server == place {

@@ -6,6 +6,7 @@ use leasehold_protocol::{
     change::{Changes, Watched},
     holder::{Input, Ticket, WatchError, WatchId},
     id::Revision,
+    lessor::Bounds,
     message::{Answer, Body, CHANGES_BYTES_MAX, Header, LIST_NODES_MAX, Listed, Request, Response},
     path::Path,
 };
@@ -111,7 +112,8 @@ impl World {
         match (self.rng.below(10), slow, first) {
             (0..=4, Some(slow), _) => self.watch_more(place, slow),
             (5, _, Some(first)) => self.give_up_watch(place, first),
-            _ if self.clients[place].watches.open.len() >= WATCHES_MAX => {}
+            _ if self.clients[place].watches.open.len()
+                >= self.swarm().map_or(WATCHES_MAX, |swarm| swarm.watches_max) => {}
             (6, ..) => self.begin_list(place),
             _ => self.begin_watch(place),
         }
@@ -214,7 +216,7 @@ impl World {
     }
 
     /// The application reads a subtree, to keep it in memory from then on.
-    fn begin_list(&mut self, place: usize) {
+    pub(crate) fn begin_list(&mut self, place: usize) {
         let top = self.rng.pick(&self.profile.objects).path.clone();
         self.list_page(place, Mirror { top, nodes: Tree::new(), pages: Vec::new() });
     }
@@ -280,7 +282,13 @@ impl World {
         let moves_on = |watch: &OpenWatch| watch.is_small && watch.told > watch.asked_when_told;
         let late = |watch: &OpenWatch| watch.told.is_none_or(|told| told < asked) && !moves_on(watch);
         let Client { is_open, watches, .. } = &self.clients[place];
-        let behind: Vec<&OpenWatch> = watches.open.values().filter(|watch| *is_open && late(watch)).collect();
+        // Where a leader takes few, some are refused, whichever asks first: those of connections that are gone count for a while.
+        let Bounds { session_watches_max, watches_max, .. } =
+            self.swarm().map(|swarm| swarm.bounds).unwrap_or_default();
+        let are_taken =
+            session_watches_max == Bounds::DEFAULT.session_watches_max && watches_max == Bounds::DEFAULT.watches_max;
+        let is_asked = *is_open && are_taken;
+        let behind: Vec<&OpenWatch> = watches.open.values().filter(|watch| is_asked && late(watch)).collect();
         let held = match behind.first() {
             Some(watch) => Err(format!("client {place} has not been told of {asked} in the end: {watch:?}")),
             None => Ok(()),

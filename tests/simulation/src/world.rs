@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use leasehold_protocol::{
     command::{Command, Outcome, Proposal, Write},
+    drift::Excess,
     id::{LeaseId, Revision},
     planted::{Bug, Planted},
     state::State,
@@ -13,7 +14,8 @@ use crate::{
     client::Client,
     clock::Clock,
     event::{Event, Host},
-    invariants::{self, elections::Elected, linearizability::Told},
+    invariants::{self, elections::Elected, grants::Grants, linearizability::Told, uncovered::Uncovered},
+    judges::Judge,
     network::Connection,
     oracle::Oracle,
     profile::{Fault, MS, Profile, SECOND},
@@ -44,12 +46,16 @@ impl Machine {
     }
 }
 
+/// Seeds of another stream: what is drawn from it leaves all else as it was.
+const WIDE: u64 = 0x77_69_64_65;
+
 /// Everything.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) profile: Profile,
-    /// Faults that are left out of this run.
+    /// Faults that are left out of this run, and judges.
     pub(crate) without: BTreeSet<Fault>,
+    unjudged: BTreeSet<Judge>,
     pub(crate) rng: Rng,
     pub(crate) planted: Planted,
     pub(crate) is_planted: bool,
@@ -66,6 +72,8 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) oracle: Oracle,
+    uncovered: Uncovered,
+    pub(crate) grants: Grants,
     pub(crate) told: Told,
     /// The key leases that were ever granted, as far as clients were told.
     pub(crate) leases: Vec<LeaseId>,
@@ -96,8 +104,12 @@ pub struct Plan {
     pub bug: Option<Bug>,
     /// Faults that are left out.
     pub without: BTreeSet<Fault>,
+    /// Judges that are not asked: to see what others find in rules that are known to break these.
+    pub unjudged: BTreeSet<Judge>,
     /// The run ends after so many events, whatever is still to come.
     pub steps: Option<u64>,
+    /// Half of the worlds are wide ones: their applications do more of everything, and leaders take on less.
+    pub is_wide: bool,
     /// Whether the trace is kept.
     pub keeps_trace: bool,
 }
@@ -174,7 +186,10 @@ fn plant(_bug: Option<Bug>, state: State) -> (Planted, State) {
 impl World {
     fn new(plan: &Plan) -> Self {
         let mut rng = Rng::new(plan.seed);
-        let profile = Profile::random(&mut rng);
+        let mut profile = Profile::random(&mut rng);
+        if plan.is_wide {
+            profile.widen(&mut Rng::new(plan.seed ^ WIDE));
+        }
         let (planted, first) = plant(plan.bug, State::new(profile.volume).with_history(profile.history));
         let mut machine = |host: Host| {
             let clock = match (profile.rogue, host) {
@@ -192,6 +207,7 @@ impl World {
         let mut world = Self {
             profile,
             without: plan.without.clone(),
+            unjudged: plan.unjudged.clone(),
             rng,
             planted,
             is_planted: plan.bug.is_some(),
@@ -206,6 +222,8 @@ impl World {
             clients,
             connections: Vec::new(),
             oracle,
+            uncovered: Uncovered::default(),
+            grants: Grants::default(),
             told: Told::default(),
             leases: Vec::new(),
             is_healing: false,
@@ -236,6 +254,9 @@ impl World {
         }
         let first = self.rng.wait(self.profile.fault_every);
         self.after(SECOND + first, Event::Fault);
+        if let Some(every) = self.swarm().map(|swarm| swarm.alone_every).filter(|every| *every > 0) {
+            self.after(SECOND + every, Event::LeaderAlone);
+        }
         let busy_until = self.profile.busy_until;
         self.at(busy_until, Event::Heal);
     }
@@ -258,12 +279,28 @@ impl World {
         }
     }
 
+    /// An invariant may not hold, if this judge is asked.
+    pub(crate) fn demand_by(&mut self, judge: Judge, held: Result<(), String>) {
+        if !self.unjudged.contains(&judge) {
+            self.demand(held.map_err(|what| format!("{}: {what}", judge.name())));
+        }
+    }
+
     /// An invariant about what a client may use may not hold, unless a clock is beyond the allowance that it rests on.
     pub(crate) fn demand_of(&mut self, client: usize, held: Result<(), String>) {
         if held.is_err() && self.is_put_down_to_clocks(client) {
             self.tally.add("stale reads put down to a clock beyond the allowance");
         } else {
             self.demand(held);
+        }
+    }
+
+    /// A client says that its clock and the leader's are beyond the allowance, or within it again. Nobody says so without cause.
+    pub(crate) fn clock_changed(&mut self, client: usize, beyond: Option<Excess>) {
+        let Some(excess) = beyond else { return self.tally.add("clocks found within the allowance again") };
+        self.tally.add("clocks found beyond the allowance");
+        if !self.is_put_down_to_clocks(client) {
+            self.demand(Err(format!("client {client} takes a clock within the allowance for wrong: {excess}")));
         }
     }
 
@@ -356,6 +393,7 @@ impl World {
             Event::Open { client, life } => self.open(client, life),
             Event::Resume(host) => self.resume(host),
             Event::Fault => self.fault(),
+            Event::LeaderAlone => self.leave_leader_alone(),
             Event::Heal => self.heal(),
             Event::Ask => self.ask(),
             Event::Judge => self.judge(),
@@ -391,6 +429,9 @@ impl World {
             Err(what) => return self.demand(Err(what)),
         };
         self.trace.say(self.now, || format!("outcomes of {index}: {outcomes:?}"));
+        let held = self.uncovered.check(proposal, &outcomes);
+        self.demand_by(Judge::Uncovered, held);
+        self.grants.commit(proposal, &outcomes, &self.oracle.truth);
         self.outcomes(proposal, &outcomes);
         if std::mem::take(&mut self.oracle.have_holds_changed) {
             self.holds_changed_at = self.now;
@@ -408,6 +449,7 @@ impl World {
     fn outcomes(&mut self, proposal: &Proposal, outcomes: &[Outcome]) {
         for (command, outcome) in proposal.commands.iter().zip(outcomes) {
             self.tally.add(tally::outcome_name(command, outcome));
+            self.count_wide(command, outcome);
             // Whoever keeps a lease alive is not asked before it is revoked, and one of the same name is another.
             if let (Command::Write { write: Write::RevokeLease { id }, .. }, Outcome::Written(Ok(_))) =
                 (command, outcome)
@@ -445,7 +487,9 @@ impl World {
             self.resume(Host::Client(client));
             self.all_watch_on(client);
             // From now on nothing goes by itself but what nobody keeps alive, and that soon.
-            for id in self.clients[client].keeps.clone() {
+            let kept = self.clients[client].keeps.clone();
+            let lets_go = self.profile.swarm.is_none();
+            for id in kept.into_iter().filter(|_| lets_go) {
                 self.let_go(client, id);
             }
         }

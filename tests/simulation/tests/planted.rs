@@ -148,7 +148,7 @@ const BY_RULE: &[(Bug, &str)] = &[
         "lessor/tests/mistakes.rs::a_write_over_two_volumes_waits_for_both_leases_of_a_silent_holder",
     ),
     (Bug::RenewalWithoutIncarnation, "lessor/tests/mistakes.rs::a_renewal_of_another_incarnation_is_answered_expired"),
-    (Bug::EndLowered, "lessor/ends.rs::a_shorter_promise_lowers_no_end"),
+    (Bug::EndLowered, "lessor/ends/tests.rs::a_shorter_promise_lowers_no_end"),
     (Bug::PauseEndsLeases, "lessor/tests/mistakes.rs::a_pause_of_the_leader_ends_no_lease"),
     (Bug::ClockOfDeposedLeader, "state/mod.rs::a_proposal_of_another_epoch_changes_nothing_not_even_the_clock"),
     (Bug::TickWithoutLesserBound, "state/lease.rs::a_late_tick_counts_from_the_renewal"),
@@ -160,6 +160,7 @@ const BY_RULE: &[(Bug, &str)] = &[
         Bug::AttachedUnasked,
         "state/attached/tests.rs::a_revocation_takes_nothing_along_that_was_attached_after_consents_were_gathered",
     ),
+    (Bug::ReplacementTakenForMeant, "state/meant.rs::write_whose_lease_or_volume_was_replaced_changes_nothing"),
     (
         Bug::NodesLostWithNewLease,
         "state/attached/tests.rs::a_lease_that_carries_nodes_is_not_replaced_but_gets_more_time",

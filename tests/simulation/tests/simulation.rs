@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use leasehold_protocol::planted::Bug;
-use leasehold_simulation::{Fault, Plan, repeat_command, run, search, shrink, tail};
+use leasehold_simulation::{Fault, Plan, REACHED, repeat_command, run, search, shrink, tail, tally_of};
 
 /// Seeds in a normal run.
 const SEEDS: u64 = 2_000;
@@ -43,6 +43,7 @@ fn everything_happens_often_enough() {
         ("expiries put off", 50),
         ("holds handed over", 80),
         ("leaders deposed", 500),
+        ("leaders that heard the last one beyond its last entry", 100),
         ("leaderships not proven", 500),
         ("leases acquired", 5_000),
         ("leases expired", 5_000),
@@ -92,6 +93,29 @@ fn everything_happens_often_enough() {
     let faults: u64 = Fault::ALL.iter().filter_map(|fault| tally.0.get(fault.name())).sum();
     let skipped = tally.0.get("faults that were not possible").copied().unwrap_or_default();
     assert!(skipped * 4 < faults, "{skipped} faults were not possible, {faults} were");
+}
+
+/// Worlds that are wide draw what they are for, and reach the bounds that they set low. A world counts up to where something breaks.
+#[test]
+fn wide_worlds_draw_enough_and_reach_each_low_bound() {
+    let tally = tally_of(0..150, &Plan { is_wide: true, ..Plan::default() });
+    println!("{tally:#?}");
+    // About a quarter of what was drawn when this was written.
+    let drawn = [
+        ("drawn: changes of the root volume", 120),
+        ("drawn: grants of a name of choice", 350),
+        ("drawn: grants of a name that a client keeps", 800),
+        ("drawn: revocations of many nodes", 14),
+        ("drawn: revocations of nodes", 65),
+        ("drawn: transactions that attach", 250),
+        ("drawn: volumes made below others", 45),
+        ("leaders left alone", 10),
+        ("revocations not covered", 40),
+    ];
+    for (name, least) in drawn.into_iter().chain(REACHED.map(|name| (name, 1))) {
+        let got = tally.0.get(name).copied().unwrap_or_default();
+        assert!(got >= least, "{got} {name}: expected at least {least}");
+    }
 }
 
 #[test]

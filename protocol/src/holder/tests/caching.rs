@@ -291,3 +291,22 @@ fn with_the_session_goes_what_it_kept() {
     let is_flush = |effect: &Effect| matches!(effect, Effect::WriteDone { write: WriteId(FLUSH), .. });
     assert!(!effects.iter().any(is_flush), "the application knows of no such write");
 }
+
+#[test]
+fn value_is_not_kept_in_memory_while_clocks_are_beyond() {
+    let mut client = Client::caching();
+    let question = |(ticket, body)| match body {
+        Body::KeepAlive(question) => Some((ticket, question)),
+        _ => None,
+    };
+    client.now = at(105);
+    let effects = client.timeout(&[]);
+    let (ticket, question) = sent(&effects).into_iter().find_map(question).expect("it renews");
+    assert_eq!(client.kept(), Some("old".into()));
+    let since = vec![crate::drift::Since { mark: question.against[0], span: TERM }];
+    let answer = Answer::Alive(crate::drift::ClockAnswer { since, allowance: DriftAllowance::DEFAULT });
+    client.answer_renewing(ticket, answer);
+    assert_eq!(client.kept(), None, "another may have written by now");
+    client.set("one");
+    assert_eq!(client.kept(), None);
+}

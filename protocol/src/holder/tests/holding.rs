@@ -83,10 +83,24 @@ fn a_lock_in_a_volume_that_was_not_known_is_sent_again_under_another_number_and_
     assert!(matches!(request.body, Body::Acquire { .. }));
     let effects = client.answer(acquire, acquired("/a", 2, 50));
     let (ticket, second) = client.only(&effects);
-    assert!(second.header.sequence > first.header.sequence && second.body != Body::KeepAlive);
+    assert!(second.header.sequence > first.header.sequence && !matches!(second.body, Body::KeepAlive(_)));
     let effects = client.refuse(ticket, refusal("/a"));
     let error = Err(WriteError::Refused(refusal("/a")));
     assert!(effects.contains(&Effect::WriteDone { write: WriteId(5), result: error }), "{effects:?}");
+}
+
+#[test]
+fn lock_whose_volume_lease_was_replaced_is_sent_again_once() {
+    let mut client = Client::leased();
+    let effects = client.write(5, lock());
+    let (ticket, first) = client.only(&effects);
+    let refusal = || Refusal::Write(WriteRefusal::NoVolumeLease { path: path("/a"), volume: path("/") });
+    let effects = client.refuse(ticket, refusal());
+    let (ticket, second) = client.only(&effects);
+    assert!(second.header.sequence > first.header.sequence, "the first number has its outcome");
+    let effects = client.refuse(ticket, refusal());
+    let told = Effect::WriteDone { write: WriteId(5), result: Err(WriteError::Refused(refusal())) };
+    assert!(effects.contains(&told), "{effects:?}");
 }
 
 #[test]
@@ -221,7 +235,7 @@ fn a_lease_under_which_there_are_holds_is_renewed_though_nothing_is_read() {
         client.now = client.holder.next_deadline().expect("always something").max(client.now);
         for (ticket, request) in requests(&client.timeout(&[])) {
             match request.body {
-                Body::KeepAlive => {
+                Body::KeepAlive(_) => {
                     renewals += usize::from(!request.header.renew.is_empty());
                     client.renew(ticket, promise("/", 1));
                 }
@@ -246,7 +260,7 @@ fn a_request_that_waits_for_long_is_made_anew() {
         let effects = client.timeout(&[]);
         second = asked(&effects);
         for (ticket, request) in requests(&effects) {
-            if request.body == Body::KeepAlive {
+            if matches!(request.body, Body::KeepAlive(_)) {
                 client.renew(ticket, promise("/", 1));
             }
         }

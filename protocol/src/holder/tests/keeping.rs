@@ -4,13 +4,14 @@ use super::*;
 use crate::{
     command::{Attach, Written},
     id::LeaseId,
-    message::{KeepLease, Kept, Lapse},
+    message::{KeepLease, Kept, KeptSpan, Lapse},
 };
 
 const ONE: LeaseId = LeaseId(1);
 const TTL: Duration = Duration::from_secs(12);
 
 fn kept(id: LeaseId, span: Option<Duration>) -> Answer {
+    let span = span.map_or(KeptSpan::Gone, KeptSpan::Promised);
     Answer::Kept(vec![Kept { id, incarnation: Incarnation(5), ttl: TTL, span }])
 }
 
@@ -66,6 +67,25 @@ fn a_kept_lease_is_over_when_this_clock_says_so_and_that_is_told_once() {
 }
 
 #[test]
+fn repeated_grant_of_an_earlier_lease_leaves_the_kept_one() {
+    let mut client = keeping();
+    for (number, span) in [(5, KeptSpan::Gone), (6, KeptSpan::Promised(TTL))] {
+        let effects = client.write(number, Write::GrantLease { id: Some(ONE), ttl: TTL });
+        let (ticket, _) = client.only(&effects);
+        let mut answer = written();
+        if let Answer::Written { kept, .. } = &mut answer {
+            *kept = Some(Kept { id: ONE, incarnation: Incarnation(4), ttl: TTL, span });
+        }
+        let effects = client.answer(ticket, answer);
+        let is_about_lease = |effect: &&Effect| matches!(effect, Effect::LeaseOver { .. } | Effect::LeaseKept { .. });
+        assert_eq!(effects.iter().find(is_about_lease), None, "{span:?}");
+    }
+    client.now = client.holder.next_deadline().expect("it is to be renewed");
+    let effects = client.timeout(&[]);
+    assert_eq!(client.only(&effects).1.body, Body::KeepLeases { leases: vec![meant(Some(Incarnation(5)))] });
+}
+
+#[test]
 fn a_lease_that_is_gone_is_told_to_be_over_and_asked_for_no_more() {
     let mut client = keeping();
     client.now = client.holder.next_deadline().expect("it is to be renewed");
@@ -74,6 +94,40 @@ fn a_lease_that_is_gone_is_told_to_be_over_and_asked_for_no_more() {
     assert_eq!(client.answer(ticket, kept(ONE, None)), [Effect::LeaseOver { id: ONE }]);
     client.now = at(111);
     assert!(sent(&client.timeout(&[])).iter().all(|(_, body)| !matches!(body, Body::KeepLeases { .. })));
+}
+
+#[test]
+fn kept_lease_that_is_not_renewed_now_is_asked_for_again() {
+    let not_now = Answer::Kept(vec![Kept { id: ONE, incarnation: Incarnation(5), ttl: TTL, span: KeptSpan::NotNow }]);
+    let mut client = keeping();
+    let mut asked = 0;
+    while client.now < at(111) {
+        client.now = client.holder.next_deadline().expect("it is to be renewed").min(at(111));
+        let effects = client.timeout(&[]);
+        for (ticket, _) in sent(&effects).into_iter().filter(|(_, body)| matches!(body, Body::KeepLeases { .. })) {
+            asked += 1;
+            assert_eq!(client.answer(ticket, not_now.clone()), [], "neither kept nor over");
+        }
+    }
+    assert!((4..20).contains(&asked), "{asked} times");
+    client.now = at(112);
+    assert!(client.timeout(&[]).contains(&Effect::LeaseOver { id: ONE }), "this clock says so");
+}
+
+#[test]
+fn lease_that_is_not_renewed_at_first_is_asked_for_slowly() {
+    let not_now = Answer::Kept(vec![Kept { id: ONE, incarnation: Incarnation(5), ttl: TTL, span: KeptSpan::NotNow }]);
+    let mut client = Client::registered();
+    let effects = client.step(Input::Keep(ONE));
+    let ticket = client.only(&effects).0;
+    assert_eq!(client.answer(ticket, not_now), []);
+    let due = client.holder.next_deadline().expect("it is asked for again");
+    assert!(due > client.now && due <= client.now.after(Duration::from_millis(100)));
+    client.now = due;
+    let effects = client.timeout(&[]);
+    let ticket = client.only(&effects).0;
+    let effects = client.answer(ticket, kept(ONE, Some(TTL)));
+    assert!(matches!(&effects[..], [Effect::LeaseKept { id: ONE, .. }]), "{effects:?}");
 }
 
 #[test]
@@ -235,6 +289,6 @@ fn a_lease_whose_name_another_has_now_is_over() {
     client.now = client.holder.next_deadline().expect("it is to be renewed");
     let effects = client.timeout(&[]);
     let ticket = client.only(&effects).0;
-    let other = Kept { id: ONE, incarnation: Incarnation(6), ttl: TTL, span: Some(TTL) };
+    let other = Kept { id: ONE, incarnation: Incarnation(6), ttl: TTL, span: KeptSpan::Promised(TTL) };
     assert_eq!(client.answer(ticket, Answer::Kept(vec![other])), [Effect::LeaseOver { id: ONE }]);
 }

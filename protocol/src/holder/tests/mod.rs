@@ -1,6 +1,7 @@
 //! One state, one step, the exact effects. The invariants are checked after each step.
 
 mod caching;
+mod clocks;
 mod holding;
 mod keeping;
 mod leases;
@@ -116,7 +117,7 @@ fn sent(effects: &[Effect]) -> Vec<(Ticket, Body)> {
 }
 
 fn keep_alive(effects: &[Effect]) -> Option<(Ticket, Vec<Renew>)> {
-    let found = requests(effects).into_iter().find(|(_, request)| request.body == Body::KeepAlive);
+    let found = requests(effects).into_iter().find(|(_, request)| matches!(request.body, Body::KeepAlive(_)));
     found.map(|(ticket, request)| (ticket, request.header.renew))
 }
 
@@ -150,9 +151,11 @@ impl Client {
         Self { holder: Holder::new(config), now: at(0) }
     }
 
-    /// Registered at 100 s.
+    /// Registered at 100 s, and compares clocks only by requests that are sent to renew.
     fn registered() -> Self {
-        Self::new().connect()
+        let mut client = Self::new().connect();
+        client.holder.settle_clocks();
+        client
     }
 
     fn connect(mut self) -> Self {

@@ -21,6 +21,17 @@ fn the_first_read_of_a_fresh_client_acquires_the_volume_first() {
 }
 
 #[test]
+fn volume_lease_refused_as_busy_is_read_without() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/a");
+    let acquire = client.only(&effects).0;
+    let effects = client.refuse(acquire, Refusal::Busy { what: "renewals".to_owned(), got: 2, most: 1 });
+    let (read, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
+    assert_eq!(client.answer(read, answer(Some(value(10)), None)), [served(&[1], "/a", value(10), None)]);
+}
+
+#[test]
 fn a_lease_is_acquired_once_for_all_who_wait() {
     let mut client = Client::registered();
     let effects = client.read(1, "/a");
@@ -313,7 +324,7 @@ fn a_server_that_answers_is_not_taken_for_silent_while_a_read_waits() {
         let effects = client.timeout(&[]);
         assert!(!effects.contains(&Effect::FindLeader { hint: None }), "at {}", client.now);
         for (ticket, body) in sent(&effects) {
-            assert_eq!(body, Body::KeepAlive);
+            assert!(matches!(body, Body::KeepAlive(_)), "{body:?}");
             client.renew(ticket, promise("/", 1));
         }
     }

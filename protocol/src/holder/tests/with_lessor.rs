@@ -60,9 +60,10 @@ impl Pair {
             attempt: 1,
             drift: DriftAllowance::DEFAULT,
             limits: Limits::default(),
+            bounds: lessor::Bounds::DEFAULT,
             planted: Planted::default(),
         };
-        let lessor = Lessor::new(config, &state, now);
+        let lessor = Lessor::new(config, &state, Duration::ZERO, now);
         let mut pair = Self {
             now,
             numbers: super::random::Numbers(seed),
@@ -111,6 +112,9 @@ impl Pair {
                     if let Some(client) = client {
                         self.later(delay, Event::ToClient(client, Input::Recalled(recall)));
                     }
+                }
+                lessor::Effect::ClockChanged { session, beyond, .. } => {
+                    panic!("one clock is held against itself by {session}: {beyond:?}")
                 }
                 lessor::Effect::Prove { round } => self.later(1000, Event::ToServer(lessor::Input::Proven { round })),
             }

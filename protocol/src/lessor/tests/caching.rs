@@ -1,5 +1,7 @@
 //! Write leases: who waits for whom, and what ends the wait.
 
+mod again;
+
 use super::*;
 use crate::{
     hold::HoldMode,
@@ -192,15 +194,15 @@ fn reads_that_wait_for_write_leases_are_bounded_by_themselves() {
     let reader = world.session();
     the_recall(&world.ask_for(reader, "/a"));
     let waiting = WaitingRead {
-        asker: Asker { id: RequestId(0), session: SessionId(0), renew: Vec::new() },
+        asker: Asker { id: RequestId(0), session: SessionId(0), renewed: Vec::new() },
         wanted: Wanted::List { path: path("/a"), after: None, nodes_max: 1 },
     };
-    for id in 1..PARKED_MAX as u64 {
+    for id in 1..Bounds::DEFAULT.parked_max as u64 {
         let asker = Asker { id: RequestId(1 << 32 | id), ..waiting.asker.clone() };
         world.lessor.parked.insert(&path("/a"), WaitingRead { asker, ..waiting.clone() }, world.now);
     }
     let what = "reads that wait for write leases".to_owned();
-    let busy = Refusal::Busy { what, got: PARKED_MAX, most: PARKED_MAX };
+    let busy = Refusal::Busy { what, got: Bounds::DEFAULT.parked_max, most: Bounds::DEFAULT.parked_max };
     let other = world.session();
     assert_eq!(result(&world.ask_for(other, "/a")), Err(busy.clone()));
     assert_eq!(result(&world.ask_for(reader, "/a")), Err(Refusal::Retry), "it has its own place");
@@ -209,7 +211,7 @@ fn reads_that_wait_for_write_leases_are_bounded_by_themselves() {
     let root = Body::Read { object: data("/"), known: None };
     assert!(matches!(answer(&world.ask(other, root)), Answer::Read(_)), "others are answered");
     let effects = world.flush(writer, None, true);
-    assert_eq!(replies(&effects).len(), PARKED_MAX + 1, "the flush, and all that waited");
+    assert_eq!(replies(&effects).len(), Bounds::DEFAULT.parked_max + 1, "the flush, and all that waited");
     assert_eq!(world.lessor.parked, Default::default());
 }
 
@@ -390,7 +392,7 @@ fn a_returning_copy_is_not_good_again_while_its_data_is_kept() {
     });
     let old = old.expect("it has a lease");
     world.pass(TERM / 2);
-    world.request(writer, Body::KeepAlive);
+    world.request(writer, Body::KeepAlive(Default::default()));
     // The reader's lease ends, not the writer's.
     let incarnation = world.state.leases().find_map(|(key, lease)| match key {
         LeaseKey::Volume(session, _) if *session == writer => Some(lease.incarnation),

@@ -120,7 +120,7 @@ fn a_recall_that_is_not_answered_is_sent_again_with_a_request_after_a_while() {
     let writer = world.session();
     let recalled = recalls(&world.write(writer, put("/a", b"1")));
     assert_eq!(recalled.len(), 1);
-    let again = |world: &mut World| recalls(&world.request(holder, Body::KeepAlive));
+    let again = |world: &mut World| recalls(&world.request(holder, Body::KeepAlive(Default::default())));
     world.pass(RECALL_AGAIN - MILLI);
     assert_eq!(again(&mut world), []);
     world.pass(MILLI);
@@ -142,7 +142,7 @@ fn what_is_given_back_names_the_grant_that_it_came_with() {
             returns,
             ..Header::default()
         };
-        world.send(Request { header, body: Body::KeepAlive });
+        world.send(Request { header, body: Body::KeepAlive(Default::default()) });
         world.lessor.holdings.lease(&data("/a"), holder).is_some()
     };
     assert!(is_held_after(old.stamp), "it was granted anew since");

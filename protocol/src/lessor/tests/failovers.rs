@@ -100,19 +100,85 @@ fn a_new_leader_starts_every_lease_at_its_horizon() {
     assert!(matches!(answer(&effects), Answer::Written { .. }));
 }
 
+/// A leader whose first entry is committed `late`, after it heard the last one for `heard` beyond its last entry.
+fn fail_over_late(world: &mut World, heard: Duration, late: Duration) {
+    let attempt = world.lessor.config.attempt + 1;
+    world.lessor = Lessor::new(config(attempt), &world.state, heard, world.now);
+    let first = world.lessor.take_proposal(world.now).expect("the first entry");
+    let end = world.now.after(late);
+    while world.now < end {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.lessor.step(Input::Timeout, &world.state, world.now);
+    }
+    world.apply(&first);
+}
+
+#[test]
+fn first_entry_committed_late_ends_no_lease() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    world.pass(TERM / 2);
+    world.renew(holder, grant.incarnation).expect("alive");
+    world.pass(TERM / 5);
+    let before = world.state.cluster_time();
+    fail_over_late(&mut world, Duration::ZERO, 2 * TERM);
+    assert_eq!(world.lessor.clock.ending(), before, "nobody could renew");
+    assert!(!world.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. })));
+    world.request(holder, Body::Register);
+    world.pass(clock::STEP_EVERY);
+    world.renew(holder, grant.incarnation).expect("renewed in time, by the cluster's clock");
+    world.pass(TERM / 2);
+    assert!(world.state.lease(&LeaseKey::Volume(holder, Path::root())).is_some());
+}
+
+/// Idle, the log has nothing for up to a tick: the lease must not live on by that at each change of leaders.
+#[test]
+fn abandoned_lease_over_leaders_of_an_idle_log_ends() {
+    let mut world = World::new();
+    let (holder, _) = world.holder(&data("/a"));
+    let key = LeaseKey::Volume(holder, Path::root());
+    let (start, heard) = (world.now, world.state.tick() * 9 / 10);
+    let mut outage = Duration::ZERO;
+    while world.state.lease(&key).is_some() {
+        // The leader is heard for less than a tick after its first entry, so that it logs nothing else; then there is none for a while.
+        world.now = world.now.after(heard);
+        fail_over_late(&mut world, heard, TERM / 10);
+        outage += TERM / 10;
+        world.pass(clock::STEP_EVERY);
+        assert!(world.now.since(start) < 4 * TERM, "it ends");
+    }
+    let margin = VolumeSettings::DEFAULT.skew_margin();
+    assert!(world.now.since(start) <= outage + TERM + margin + world.state.tick() * 2);
+}
+
+#[test]
+fn time_heard_beyond_what_a_leader_logs_counts_bounded() {
+    let mut world = World::new();
+    let before = world.state.cluster_time();
+    fail_over_late(&mut world, 2 * TERM, Duration::ZERO);
+    assert_eq!(world.lessor.clock.ending(), before.after(world.state.tick() * 2));
+    let span = world.lessor.clock.promising(world.now).expect("it has begun");
+    assert!(span >= world.lessor.clock.ending(), "a promise by a slower clock outlasts its lease");
+}
+
 #[test]
 fn leader_changes_prolong_an_abandoned_lease_by_two_ticks_at_most() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
     let start = world.now;
     let key = LeaseKey::Volume(holder, Path::root());
+    let mut reign = start;
     while world.state.lease(&key).is_some() {
-        world.pass(TERM / 2);
-        world.fail_over();
+        world.pass(clock::STEP_EVERY);
+        if world.now.since(reign) >= TERM / 2 {
+            reign = world.now;
+            world.fail_over();
+        }
         assert!(world.now.since(start) < 3 * TERM, "it ends");
     }
-    // Looked at every half term, so it is seen up to that much late.
-    assert!(world.now.since(start) <= TERM + TERM / 5 + VolumeSettings::DEFAULT.skew_margin() + TERM / 2);
+    let (lasted, margin) = (world.now.since(start), VolumeSettings::DEFAULT.skew_margin());
+    // It is looked at after each step.
+    assert!(TERM <= lasted && lasted <= TERM + margin + 2 * (TERM / 10) + clock::STEP_EVERY, "{lasted:?}");
 }
 
 #[test]

@@ -203,7 +203,8 @@ fn a_session_that_is_heard_of_is_not_forgotten() {
     let session = world.session();
     for _ in 0..4 {
         world.pass(State::SESSION_TERM / 2);
-        assert_eq!(result(&world.request(session, Body::KeepAlive)), Ok(Answer::Noted));
+        let alive = result(&world.request(session, Body::KeepAlive(Default::default())));
+        assert_eq!(alive, Ok(Answer::Alive(Default::default())));
     }
 }
 
@@ -215,7 +216,7 @@ fn a_session_that_is_heard_of_often_costs_no_renewals() {
     let horizon = world.state.lease(&key).map(|lease| lease.horizon);
     for _ in 0..10 {
         world.pass(TERM / 2);
-        world.request(session, Body::KeepAlive);
+        world.request(session, Body::KeepAlive(Default::default()));
     }
     assert_eq!(world.state.lease(&key).map(|lease| lease.horizon), horizon);
 }

@@ -68,7 +68,7 @@ fn a_renewal_of_another_incarnation_is_answered_expired() {
     let (holder, grant) = world.holder(&data("/a"));
     let newer = world.acquire(holder, None).promise.incarnation;
     let lapse = Lapse { volume: Path::root(), incarnation: grant.incarnation };
-    assert_eq!(world.renew(holder, grant.incarnation), Err(lapse));
+    assert_eq!(world.renew(holder, grant.incarnation), Err(Some(lapse)));
     assert_eq!(world.renew(holder, newer).map(|promise| promise.incarnation), Ok(newer));
 }
 
@@ -118,7 +118,7 @@ fn a_proof_that_an_earlier_leadership_asked_for_proves_nothing() {
 fn a_read_is_not_answered_before_the_first_entry_of_the_epoch() {
     let mut world = World::new();
     let session = world.session();
-    world.lessor = Lessor::new(config(2), &world.state, world.now);
+    world.lessor = Lessor::new(config(2), &world.state, Duration::ZERO, world.now);
     let effects = world.request(session, Body::Read { object: data("/a"), known: None });
     assert_eq!(result(&effects), Err(Refusal::Retry));
 }

@@ -15,20 +15,20 @@ impl World {
 #[test]
 fn a_proposal_is_bounded_in_commands() {
     let mut world = World::new();
-    (0..=PROPOSAL_COMMANDS_MAX).for_each(|_| world.open());
-    assert_eq!(world.proposal().commands.len(), PROPOSAL_COMMANDS_MAX);
+    (0..=Bounds::DEFAULT.proposal_commands_max).for_each(|_| world.open());
+    assert_eq!(world.proposal().commands.len(), Bounds::DEFAULT.proposal_commands_max);
     assert_eq!(world.proposal().commands.len(), 1);
 }
 
 #[test]
-fn a_proposal_is_bounded_in_bytes_but_for_the_last_value() {
+fn proposal_ends_before_the_write_beyond_its_bytes() {
     let mut world = World::new();
     let writer = world.session();
-    let value = Bytes::from(vec![0; PROPOSAL_BYTES_MAX / 4 * 2]);
+    let value = Bytes::from(vec![0; Bounds::DEFAULT.proposal_bytes_max / 2 - 100]);
     for text in ["/a", "/b", "/c"] {
         world.write(writer, Write::put(path(text), value.clone()));
     }
-    assert_eq!(world.proposal().commands.len(), 2, "the second goes beyond the bound");
+    assert_eq!(world.proposal().commands.len(), 2);
     assert_eq!(world.proposal().commands.len(), 1);
 }
 
@@ -36,17 +36,13 @@ fn a_proposal_is_bounded_in_bytes_but_for_the_last_value() {
 fn long_paths_of_what_has_no_value_count_too() {
     let mut world = World::new();
     let session = world.session();
-    let long = path(&"/0123456789abcde".repeat(200));
-    for _ in 0..PROPOSAL_COMMANDS_MAX {
+    let long = path(&format!("/{}", "0123456789abcde".repeat(13)).repeat(16));
+    for _ in 0..1000 {
         world.request(session, Body::Acquire { path: long.clone(), valid_at: None });
     }
-    assert_eq!(world.proposal().commands.len(), PROPOSAL_BYTES_MAX / (3200 + 32) + 1);
-    let leases = [LeaseKey::Volume(session, long.clone()), LeaseKey::Session(session)].map(|lease| Command::Expire {
-        lease,
-        incarnation: Incarnation(1),
-        horizon: ClusterTime::ZERO,
-    });
-    assert_eq!(leases.map(|command| command.weight()), [3200 + 32, 32]);
+    let encoded_bytes = Command::AcquireVolume { session, path: long }.encoded_bytes();
+    assert!((3136..3150).contains(&encoded_bytes));
+    assert_eq!(world.proposal().commands.len(), Bounds::DEFAULT.proposal_bytes_max / encoded_bytes);
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn bad_input_changes_nothing_and_says_what_was_expected() {
     let refusal = result(&world.write(writer, big)).expect_err("too long");
     assert_eq!(refusal.to_string(), "the value has 1048577 bytes: expected at most 1048576");
     let gone = SessionId(999);
-    let effects = world.request(gone, Body::KeepAlive);
+    let effects = world.request(gone, Body::KeepAlive(Default::default()));
     assert_eq!(result(&effects), Err(Refusal::SessionGone { session: gone }));
     assert!(!world.lessor.has_proposal());
 }
@@ -68,14 +68,15 @@ fn reads_that_wait_for_a_proof_are_bounded() {
     let mut world = World::new();
     let session = world.session();
     let waiting = || WaitingRead {
-        asker: Asker { id: RequestId(0), session, renew: Vec::new() },
+        asker: Asker { id: RequestId(0), session, renewed: Vec::new() },
         wanted: Wanted::Object { object: data("/a"), known: None, waits: false },
     };
-    world.lessor.proving = vec![waiting(); READS_MAX / 2];
-    world.lessor.next_round = vec![waiting(); READS_MAX / 2 - 1];
+    world.lessor.proving = vec![waiting(); Bounds::DEFAULT.reads_max / 2];
+    world.lessor.next_round = vec![waiting(); Bounds::DEFAULT.reads_max / 2 - 1];
     let read = Body::Read { object: data("/a"), known: None };
     assert_eq!(world.request(session, read.clone()), []);
-    let busy = Refusal::Busy { what: "reads".to_owned(), got: READS_MAX, most: READS_MAX };
+    let busy =
+        Refusal::Busy { what: "reads".to_owned(), got: Bounds::DEFAULT.reads_max, most: Bounds::DEFAULT.reads_max };
     assert_eq!(result(&world.request(session, read)), Err(busy));
 }
 
@@ -102,7 +103,7 @@ fn a_reader_that_has_the_newest_content_is_told_so() {
 #[test]
 fn what_is_too_long_for_one_answer_is_refused_with_the_numbers() {
     let mut world = World::new();
-    world.lessor.config.limits.value_max_bytes = 2 * CONTENT_BYTES_MAX;
+    world.lessor.config.bounds.content_bytes_max = 1000;
     let session = world.session();
     let mut read = |len| {
         let write = Write::put(path("/a"), vec![0; len].into());
@@ -111,7 +112,7 @@ fn what_is_too_long_for_one_answer_is_refused_with_the_numbers() {
         world.request(session, Body::Read { object: data("/a"), known: None });
         result(&world.step(Input::Proven { round: world.lessor.round }))
     };
-    assert!(read(CONTENT_BYTES_MAX).is_ok());
-    let refusal = read(CONTENT_BYTES_MAX + 1).expect_err("too long");
-    assert_eq!(refusal.to_string(), "the answer has 8388609 bytes: expected at most 8388608");
+    assert!(read(1000).is_ok());
+    let refusal = read(1001).expect_err("too long");
+    assert_eq!(refusal.to_string(), "the answer has 1001 bytes: expected at most 1000");
 }

@@ -4,8 +4,7 @@ use super::*;
 use crate::{
     command::{Attach, Written},
     id::LeaseId,
-    lessor::expiry::{EXPIRIES_WAITING_MAX, LOOKS_PER_STEP},
-    message::{KeepLease, Kept},
+    message::{KeepLease, Kept, KeptSpan},
 };
 
 const ONE: LeaseId = LeaseId(9);
@@ -25,7 +24,10 @@ impl World {
             panic!("granted")
         };
         let kept = kept.expect("it has just been granted");
-        assert_eq!((lease, kept), (Some(ONE), Kept { id: ONE, ttl: TTL, span: Some(TTL), ..kept }));
+        assert_eq!(
+            (lease.map(|lease| lease.id), kept),
+            (Some(ONE), Kept { id: ONE, ttl: TTL, span: KeptSpan::Promised(TTL), ..kept })
+        );
         for node in nodes {
             self.write(session, attached(node, Attach::Lease(ONE)));
             self.commit();
@@ -35,7 +37,10 @@ impl World {
 
     fn keep(&mut self, session: SessionId) -> Option<Duration> {
         match answer(&self.request(session, Body::KeepLeases { leases: vec![MEANT] })) {
-            Answer::Kept(kept) => kept[0].span,
+            Answer::Kept(kept) => match kept[0].span {
+                KeptSpan::Promised(span) => Some(span),
+                KeptSpan::NotNow | KeptSpan::Gone => None,
+            },
             other => panic!("kept: {other:?}"),
         }
     }
@@ -294,7 +299,7 @@ fn a_lease_that_took_the_name_of_the_one_that_is_meant_is_not_renewed_in_its_pla
     let Answer::Kept(kept) = answer(&world.request(session, Body::KeepLeases { leases: vec![meant] })) else {
         panic!("kept")
     };
-    assert_eq!((kept[0].span, kept[0].incarnation), (None, first));
+    assert_eq!((kept[0].span, kept[0].incarnation), (KeptSpan::Gone, first));
     assert!(world.keep(session).is_some(), "whoever means any gets the one that there is");
 }
 
@@ -302,7 +307,7 @@ fn a_lease_that_took_the_name_of_the_one_that_is_meant_is_not_renewed_in_its_pla
 fn leases_that_end_together_do_not_stand_before_everyones_writes() {
     let mut world = World::new();
     let session = world.session();
-    let leases = EXPIRIES_WAITING_MAX + 100;
+    let leases = Bounds::DEFAULT.expiries_waiting_max + 100;
     for _ in 0..leases {
         world.write(session, Write::GrantLease { id: None, ttl: TTL });
         world.commit();
@@ -315,7 +320,7 @@ fn leases_that_end_together_do_not_stand_before_everyones_writes() {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(Input::Timeout);
     }
-    assert_eq!(world.lessor.outbox.ends(), EXPIRIES_WAITING_MAX, "no more ends than there is room for");
+    assert_eq!(world.lessor.outbox.ends(), Bounds::DEFAULT.expiries_waiting_max, "no more ends than there is room for");
     world.write(session, put("/x", b"1"));
     let proposal = world.lessor.take_proposal(world.now).expect("ends and a write");
     assert!(
@@ -332,12 +337,13 @@ fn leases_that_end_together_do_not_stand_before_everyones_writes() {
 fn leases_that_come_up_at_once_are_looked_at_over_several_steps() {
     let mut world = World::new();
     let session = world.session();
-    let grants = (1..=LOOKS_PER_STEP as u64 + 1).map(Sequence).map(|sequence| Command::Write {
+    let grants = (1..=Bounds::DEFAULT.expiry_looks_per_step as u64 + 1).map(Sequence).map(|sequence| Command::Write {
         session,
         sequence,
         unanswered_from: sequence,
         write: Write::GrantLease { id: None, ttl: TTL },
         covers: Vec::new(),
+        meant: Meant::default(),
         carried: world.state.revision(),
     });
     let (epoch, time) = (world.state.epoch(), world.state.cluster_time());
@@ -359,7 +365,7 @@ fn leases_that_come_up_at_once_are_looked_at_over_several_steps() {
     let next = world.lessor.next_deadline(world.now).since(world.now);
     assert_eq!(next, MILLI, "one of them has not been looked at");
     assert_eq!(go_on(&mut world, MILLI), margin - MILLI);
-    assert_eq!(world.state.key_leases_after(None).count(), LOOKS_PER_STEP + 1);
+    assert_eq!(world.state.key_leases_after(None).count(), Bounds::DEFAULT.expiry_looks_per_step + 1);
     world.pass(TTL);
     assert_eq!(world.state.key_leases_after(None).count(), 0);
 }

@@ -5,7 +5,6 @@ use crate::{
     change::Reason,
     command::Attach,
     id::LeaseId,
-    lessor::{inspect::ROWS_MAX, keeping::KEYS_BYTES_MAX, services::NODES_MAX},
     message::{ServiceInfo, Services, Standing},
     object::Owner,
 };
@@ -150,7 +149,7 @@ impl World {
         loop {
             let page = self.services_page(top, after.clone());
             answers += 1;
-            assert!(page.services.len() <= ROWS_MAX, "an answer has a size");
+            assert!(page.services.len() <= Bounds::DEFAULT.rows_max, "an answer has a size");
             let first = page.services.first().map(|first| first.path.clone());
             assert!(first.is_none() || first > after, "{first:?} is not after {after:?}");
             let last = page.services.last().map(|last| last.path.clone());
@@ -175,8 +174,8 @@ fn many_services_that_are_there_and_gone_are_told_in_parts_each_once() {
         let name = |number: usize| format!("/s/{number:05}");
         let is_there = |number: usize| number % every == 1;
         // In the end, of those that are gone and come first, nodes that go with nothing have the names.
-        let is_plain = |number: usize| number < ROWS_MAX && !is_there(number);
-        let count = 7 * ROWS_MAX / 2;
+        let is_plain = |number: usize| number < Bounds::DEFAULT.rows_max && !is_there(number);
+        let count = 7 * Bounds::DEFAULT.rows_max / 2;
         // From the last to the first, so that what is found first in the history is what there is no room for.
         for number in (0..count).rev() {
             world.attaches(session, &name(number), Attach::Lease(KEY));
@@ -205,7 +204,7 @@ fn many_services_that_are_there_and_gone_are_told_in_parts_each_once() {
 #[test]
 fn services_among_many_nodes_that_are_none_are_found_by_one_who_goes_on_asking() {
     let (mut world, session) = with_a_lease();
-    for number in 0..2 * NODES_MAX {
+    for number in 0..2 * Bounds::DEFAULT.places_max {
         world.write(session, put(&format!("/s/{number:05}"), b""));
         world.commit();
     }
@@ -226,7 +225,7 @@ fn an_answer_about_long_paths_ends_before_it_is_too_large() {
     let (mut world, session) = with_a_lease();
     let long = format!("/s{}", format!("/{}", "x".repeat(199)).repeat(19));
     let name = |number: usize| format!("{long}/{number:05}");
-    let count = KEYS_BYTES_MAX / long.len() + 20;
+    let count = Bounds::DEFAULT.keys_bytes_max / long.len() + 20;
     for number in 0..count {
         world.attaches(session, &name(number), Attach::Lease(KEY));
         if number % 2 == 0 {
@@ -237,7 +236,7 @@ fn an_answer_about_long_paths_ends_before_it_is_too_large() {
     }
     let page = world.services_page("/s", None);
     let bytes = page.services.iter().map(|service| service.path.as_str().len()).sum::<usize>();
-    assert!(bytes <= KEYS_BYTES_MAX && bytes > KEYS_BYTES_MAX / 2, "{bytes}");
+    assert!(bytes <= Bounds::DEFAULT.keys_bytes_max && bytes > Bounds::DEFAULT.keys_bytes_max / 2, "{bytes}");
     let (all, answers) = world.all_services("/s");
     let found = all.iter().map(|service| (service.path.to_string(), service.standing == Standing::Live));
     assert!(found.eq((0..count).map(|number| (name(number), number % 2 == 1))));
@@ -259,13 +258,16 @@ fn what_comes_before_the_top_leaves_nothing_out() {
 #[test]
 fn what_has_not_been_buried_is_counted_and_not_told() {
     let (mut world, session) = with_a_lease();
-    let count = 3 * ROWS_MAX;
+    let count = 3 * Bounds::DEFAULT.rows_max;
     (0..count).for_each(|number| world.attaches(session, &format!("/s/{number:05}"), Attach::Lease(KEY)));
     world.write(session, Write::RevokeLease { id: KEY });
     answer(&world.commit());
     let top = path("/s");
     let places: Vec<bool> = world.state.places_in(&top, None).map(|(_, node)| node.is_some()).collect();
-    assert!(places.len() > ROWS_MAX && places.iter().filter(|is_there| **is_there).count() <= 1, "the list itself");
+    assert!(
+        places.len() > Bounds::DEFAULT.rows_max && places.iter().filter(|is_there| **is_there).count() <= 1,
+        "the list itself"
+    );
     assert!(world.state.nodes_in(&top, None).all(|(path, _)| *path == top));
     let (all, _) = world.all_services("/s");
     assert!(all.iter().all(|service| matches!(service.standing, Standing::Gone { .. })));

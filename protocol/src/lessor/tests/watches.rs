@@ -7,7 +7,6 @@ use super::{
 use crate::{
     change::{Changes, Watched},
     command::Attach,
-    lessor::services::NODES_MAX,
     message::{CHANGES_BYTES_MAX, LIST_NODES_MAX, Listed},
 };
 
@@ -174,7 +173,7 @@ fn a_watch_from_now_on_begins_where_a_leader_that_has_proof_is() {
 fn what_is_not_known_any_more_is_refused() {
     let mut world = World::before_the_epoch();
     world.state = world.state.clone().with_history(2);
-    world.lessor = Lessor::new(config(2), &world.state, world.now);
+    world.lessor = Lessor::new(config(2), &world.state, Duration::ZERO, world.now);
     world.commit();
     let (writer, watcher) = (world.session(), world.session());
     for text in ["/a", "/b", "/c"] {
@@ -242,7 +241,7 @@ fn the_next_leader_goes_on_where_the_last_one_ended() {
 fn more_watches_than_a_session_may_have_are_refused_with_the_numbers() {
     let mut world = World::new();
     let (watcher, other) = (world.session(), world.session());
-    world.wait_often(watcher, SESSION_WATCHES_MAX);
+    world.wait_often(watcher, Bounds::DEFAULT.session_watches_max);
     let refusal = result(&world.request(watcher, watch(node("/a"), 0))).expect_err("too many");
     assert_eq!(refusal.to_string(), "the server has 16384 watches of the session under way: expected at most 16384");
     assert_eq!(world.request(other, watch(node("/a"), 0)), [], "others may");
@@ -285,12 +284,13 @@ fn a_list_comes_in_pages_each_at_one_revision() {
 fn a_page_looks_at_so_many_paths_at_most_and_those_count_that_are_gone_and_not_buried_yet() {
     let (mut world, session) = with_a_lease();
     let name = |number: usize| format!("/s/{number:05}");
-    (0..NODES_MAX / 8 * 9).for_each(|number| world.attaches(session, &name(number), Attach::Lease(KEY)));
+    (0..Bounds::DEFAULT.places_max / 8 * 9)
+        .for_each(|number| world.attaches(session, &name(number), Attach::Lease(KEY)));
     world.put_and_tell(session, "/s/last");
     world.write(session, Write::RevokeLease { id: KEY });
     answer(&world.commit());
     let places = world.state.places_in(&path("/s"), None).count();
-    assert!(places > NODES_MAX, "nearly all are there yet to be buried: {places}");
+    assert!(places > Bounds::DEFAULT.places_max, "nearly all are there yet to be buried: {places}");
     let (top, _, through) = list(&mut world, "/s", None, u32::MAX);
     let through = through.expect("more follows");
     assert_eq!(top, ["/s"]);

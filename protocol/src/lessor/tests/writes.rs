@@ -1,7 +1,10 @@
 //! Writes that wait: their turn, their repetitions, and what becomes of them when something else ends first.
 
 use super::*;
-use crate::volume::{Tracking, VolumeSettings};
+use crate::{
+    transaction::{Operation, Transaction},
+    volume::{Tracking, VolumeSettings},
+};
 
 impl World {
     pub(super) fn consent_to(&mut self, recall: &Recall) -> Vec<Effect> {
@@ -260,10 +263,33 @@ fn writes_that_wait_are_bounded_by_their_bytes() {
     let writer = world.session();
     let value = Bytes::from(vec![0; 1 << 20]);
     let write = Write::put(path("/a"), value);
-    let fits = WRITES_BYTES_MAX / (1 << 20);
-    for count in 0..fits {
+    // Each takes its value, and something beside it.
+    let fits = Bounds::DEFAULT.writes_bytes_max / (1 << 20) - 1;
+    for count in 0..=fits {
         assert_eq!(world.write(writer, write.clone()), [], "{count}");
     }
     let refusal = result(&world.write(writer, write)).expect_err("one too many");
-    assert!(matches!(refusal, Refusal::Busy { most: WRITES_BYTES_MAX, .. }), "{refusal}");
+    assert!(matches!(refusal, Refusal::Busy { most, .. } if most == Bounds::DEFAULT.writes_bytes_max), "{refusal}");
+}
+
+#[test]
+fn small_parts_of_waiting_transactions_count_as_memory() {
+    const MOST: usize = 4 << 20;
+    let mut world = World::new();
+    world.lessor.config.bounds.writes_bytes_max = MOST;
+    let writer = world.session();
+    let mut sent = 0;
+    let name = |sent: usize, number: usize| path(&format!("/{sent}-{number}"));
+    let refusal = loop {
+        let then = (0..128).map(|number| Operation::put(name(sent, number), "")).collect();
+        let write = Write::Transaction(Transaction { then, ..Transaction::new() });
+        match replies(&world.write(writer, write)).pop() {
+            Some(response) => break response.result.expect_err("too much memory"),
+            None => sent += 1,
+        }
+    };
+    assert!(matches!(refusal, Refusal::Busy { most: MOST, .. }), "{refusal}");
+    // What a machine of 64 bits needs for a path, its text, and the places of three sets of objects in maps.
+    let least = 128 * (16 + 32 + 3 * 150);
+    assert!(sent * least <= MOST, "{sent} transactions of at least {least} bytes");
 }

@@ -24,6 +24,13 @@ impl Nodes {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(all) => all.len(),
+        }
+    }
+
     /// Those of them that lie at `path` or after it, in order.
     pub(super) fn from(&self, path: Path) -> impl Iterator<Item = &Path> + use<'_> {
         let (one, many) = match self {

@@ -81,14 +81,16 @@ fn a_grant_changes_no_node_and_its_name_is_its_own() {
     assert_eq!(fixture.state.revision(), Revision(0));
     assert_eq!(fixture.write(session, grant(ONE)), Err(WriteRefusal::LeaseExists { id: ONE }));
     let given = fixture.write(session, Write::GrantLease { id: None, ttl: MINUTE }).expect("a new one");
-    let id = given.lease.expect("a name");
-    assert_eq!(given, Written { lease: Some(id), ..Written::default() });
-    assert_eq!(fixture.state.lease(&LeaseKey::Key(id)).expect("it is there").term(), MINUTE);
+    let granted = given.lease.expect("a lease");
+    let id = granted.id;
+    assert_eq!(given, Written { lease: Some(granted), ..Written::default() });
+    let lease = fixture.state.lease(&LeaseKey::Key(id)).expect("it is there");
+    assert_eq!((lease.incarnation, lease.term()), (granted.incarnation, MINUTE));
     // A name that somebody asked for is not given a second time.
     let next = LeaseId(id.0 + 1);
     fixture.write(session, grant(LeaseId(next.0 + 1))).expect("free");
     let given = fixture.write(session, Write::GrantLease { id: None, ttl: MINUTE }).expect("a new one");
-    assert!(given.lease.expect("a name") > next, "{given:?}");
+    assert!(given.lease.expect("a name").id > next, "{given:?}");
 }
 
 #[test]
@@ -274,12 +276,14 @@ fn a_revocation_takes_nothing_along_that_was_attached_after_consents_were_gather
     let gathered = fixture.state.revision();
     fixture.write(session, to("/b", ONE)).expect("attached");
     let sequence = fixture.next_sequence(session);
+    let meant = fixture.state.meant(session, &revoke(ONE));
     let revoke = |carried| Command::Write {
         session,
         sequence,
         unanswered_from: Sequence(1),
         write: revoke(ONE),
         covers: everything(),
+        meant: meant.clone(),
         carried,
     };
     assert_eq!(fixture.run(revoke(gathered)), Outcome::NotCovered);

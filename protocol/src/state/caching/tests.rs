@@ -63,7 +63,7 @@ fn a_write_lease_is_for_who_holds_alone_a_node_that_stays() {
     assert_eq!(fixture.write(session, cache(HOLD)), Err(WriteRefusal::Leased { path: path("/a") }));
     fixture.put(session, "/a", "stays");
     let before = fixture.state.revision();
-    assert_eq!(fixture.state.footprint(session, &cache(HOLD)), Ok(vec![data("/a")]), "as if it changed");
+    assert_eq!(fixture.footprint(session, &cache(HOLD)), Ok(vec![data("/a")]), "as if it changed");
     assert_eq!(fixture.write(session, cache(HOLD)).expect("it is held alone").revision, before, "and it does not");
     assert_eq!(fixture.state.cached_by(&path("/a")).map(|(id, _)| id), Some(HOLD));
     fixture.write(session, cache(HOLD)).expect("once more is the same");

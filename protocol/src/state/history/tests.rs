@@ -2,7 +2,7 @@
 
 use super::{super::fixture::*, *};
 use crate::{
-    command::{Attach, Command, Condition, LeaseKey, Proposal, Write},
+    command::{Attach, Command, Condition, LeaseKey, Meant, Proposal, Write},
     id::{LeaseId, Sequence, SessionId},
 };
 
@@ -64,6 +64,7 @@ fn the_history_is_bounded_and_says_when_it_does_not_reach_back() {
             unanswered_from: Sequence(number),
             write: put("/a", "x"),
             covers: everything(),
+            meant: Meant::default(),
             carried: Revision(u64::MAX),
         };
         last = Some(apply(&mut state, write));
@@ -204,8 +205,8 @@ fn put_heavy(fixture: &mut Fixture, at: &str, mebibytes: usize) {
     let session = SessionId(1);
     let (value, sequence) = (vec![0; mebibytes << 20].into(), fixture.next_sequence(session));
     let write = Write::put(path(at), value);
-    let (covers, carried) = (everything(), Revision(u64::MAX));
-    let command = Command::Write { session, sequence, unanswered_from: sequence, write, covers, carried };
+    let (covers, meant, carried) = (everything(), Meant::default(), Revision(u64::MAX));
+    let command = Command::Write { session, sequence, unanswered_from: sequence, write, covers, meant, carried };
     let proposal = Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands: vec![command] };
     fixture.state.apply(fixture.state.applied_index() + 1, &proposal);
     assert_eq!(fixture.state.check(), Ok(()));

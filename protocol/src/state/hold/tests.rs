@@ -246,7 +246,7 @@ fn there_are_so_many_holds_on_a_node_and_no_more() {
 impl Crowd {
     /// What the first session is refused, without a look at rows that were never stored.
     fn ask_without_rows(&self, write: Write) -> Result<(), WriteRefusal> {
-        self.fixture.state.footprint(self.sessions[0], &write).map(|_| ())
+        self.fixture.footprint(self.sessions[0], &write).map(|_| ())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{super::fixture::*, *};
 use crate::{
-    command::{Attach, Command, Outcome},
+    command::{Attach, Command, Meant, Outcome},
     id::{LeaseId, Sequence},
     object::{Stat, Value},
     transaction::{Compare, Relation},
@@ -49,7 +49,7 @@ fn all_operations_are_one_change_and_their_results_come_in_their_order() {
         .then(put_op("/new", "n"))
         .then(put_op("/kept", "two"))
         .then(put_op("/new/a", ""));
-    let footprint = fixture.state.footprint(session, &Write::Transaction(transaction.clone()));
+    let footprint = fixture.footprint(session, &Write::Transaction(transaction.clone()));
     let sets = vec![subtree("/new"), children("/"), subtree("/gone"), data("/new"), children("/new"), data("/kept")];
     assert_eq!(footprint, Ok(sets.clone()));
     let (revision, transacted) = transact(&mut fixture, session, transaction);
@@ -103,8 +103,8 @@ fn the_comparisons_choose_the_branch_and_the_first_that_fails_is_named() {
             .otherwise(put_op("/b", "other"))
     };
     let write = |value| Write::Transaction(transaction(value));
-    assert_eq!(fixture.state.footprint(session, &write("one")), Ok(vec![data("/a")]));
-    assert_eq!(fixture.state.footprint(session, &write("none")), Ok(vec![data("/b"), children("/b"), children("/")]));
+    assert_eq!(fixture.footprint(session, &write("one")), Ok(vec![data("/a")]));
+    assert_eq!(fixture.footprint(session, &write("none")), Ok(vec![data("/b"), children("/b"), children("/")]));
     let (revision, transacted) = transact(&mut fixture, session, transaction("one"));
     assert_eq!((revision, transacted.branch(), transacted.failed), (Revision(2), Branch::Then, None));
     let found = fixture.state.node(&path("/a")).map(|node| node.stat());
@@ -174,7 +174,7 @@ fn operations_that_meet_are_refused_in_either_branch() {
     let transaction =
         Transaction::new().then(put_op("/a", "")).otherwise(put_op("/b", "")).otherwise(put_op("/b", "2"));
     let refusal = WriteRefusal::Overlap { branch: Branch::Otherwise, one: 0, other: 1, path: path("/b") };
-    assert_eq!(fixture.state.footprint(session, &Write::Transaction(transaction.clone())), Err(refusal.clone()));
+    assert_eq!(fixture.footprint(session, &Write::Transaction(transaction.clone())), Err(refusal.clone()));
     assert_eq!(fixture.write(session, Write::Transaction(transaction)), Err(refusal));
     assert_eq!(fixture.state.revision(), Revision(0));
 }
@@ -186,7 +186,7 @@ fn a_transaction_whose_branch_is_another_by_now_is_not_covered_and_its_answer_is
     let transaction =
         Transaction::new().when(has("/flag", "a")).then(put_op("/x", "then")).otherwise(put_op("/y", "otherwise"));
     let write = Write::Transaction(transaction.clone());
-    let covers = fixture.state.footprint(session, &write).expect("nothing to refuse");
+    let covers = fixture.footprint(session, &write).expect("nothing to refuse");
     assert_eq!(covers[0], data("/x"));
     fixture.put(session, "/flag", "b");
     let command = |covers| Command::Write {
@@ -195,11 +195,12 @@ fn a_transaction_whose_branch_is_another_by_now_is_not_covered_and_its_answer_is
         unanswered_from: Sequence(1),
         write: write.clone(),
         covers,
+        meant: Meant::default(),
         carried: Revision(0),
     };
     assert_eq!(fixture.run(command(covers)), Outcome::NotCovered);
     assert_eq!(fixture.state.revision(), Revision(2));
-    let both = fixture.state.footprint_of_both(session, &transaction);
+    let both = fixture.state.footprint_of_both(session, &transaction, &Meant::default());
     let expected = [children("/"), data("/x"), children("/x"), data("/y"), children("/y")];
     assert!(both.len() == expected.len() && expected.iter().all(|set| both.contains(set)), "{both:?}");
     let first = fixture.run(command(both));
@@ -216,7 +217,7 @@ fn what_a_transaction_names_beside_itself_is_few_for_each_operation() {
     fixture.put(session, "/deep", "");
     let deep = format!("/deep{}", "/x".repeat(40));
     let chain = Transaction::new().then(put_op(&deep, ""));
-    let footprint = fixture.state.footprint(session, &Write::Transaction(chain));
+    let footprint = fixture.footprint(session, &Write::Transaction(chain));
     assert_eq!(footprint, Ok(vec![subtree("/deep/x"), children("/deep")]));
     let many = |top: &str| Transaction {
         then: (0..100).map(|number| put_op(&format!("{top}/{number:03}"), "")).collect(),
@@ -224,7 +225,7 @@ fn what_a_transaction_names_beside_itself_is_few_for_each_operation() {
     };
     fixture.put(session, "/all", "");
     let write = Write::Transaction(many("/all"));
-    assert_eq!(fixture.state.footprint(session, &write).map(|sets| sets.len()), Ok(201));
+    assert_eq!(fixture.footprint(session, &write).map(|sets| sets.len()), Ok(201));
     let (revision, _) = transact(&mut fixture, session, many("/all"));
     let sets = fixture.state.change(revision).map(|change| &change.sets);
     assert_eq!(sets, Some(&vec![subtree("/all")]), "the history remembers what they lie in");

@@ -111,7 +111,9 @@ async fn many_calls_go_both_ways_at_once() {
     tokio::spawn(consent(recalls));
     let calls = (0..5000).map(|sequence| {
         let leasehold = leasehold.clone();
-        tokio::spawn(async move { leasehold.call(context(), request(sequence, Body::KeepAlive)).await })
+        tokio::spawn(
+            async move { leasehold.call(context(), request(sequence, Body::KeepAlive(Default::default()))).await },
+        )
     });
     let recalls = (0..5000).map(|sequence| {
         let callback = callback.clone();
@@ -134,7 +136,7 @@ async fn a_request_can_wait_for_a_consent_on_its_own_connection() {
     tokio::spawn(serve(requests, Server { callback: Some(callback) }));
     tokio::spawn(consent(recalls));
     for sequence in 1..100 {
-        let answer = leasehold.call(context(), request(sequence, Body::KeepAlive)).await.unwrap();
+        let answer = leasehold.call(context(), request(sequence, Body::KeepAlive(Default::default()))).await.unwrap();
         assert_eq!(answer.epoch, Epoch(sequence));
     }
 }
@@ -180,7 +182,7 @@ async fn a_message_that_does_not_fit_fails_by_itself() {
     let body = Body::Open { name: "x".repeat(FRAME_MAX_BYTES / 2) };
     let error = leasehold.call(context(), request(2, body)).await.unwrap_err();
     assert!(matches!(&error, RpcError::Server(error) if error.detail.contains("expected at most")), "{error}");
-    leasehold.call(context(), request(3, Body::KeepAlive)).await.unwrap();
+    leasehold.call(context(), request(3, Body::KeepAlive(Default::default()))).await.unwrap();
 }
 
 #[tokio::test]
@@ -201,7 +203,7 @@ async fn a_bad_connection_ends_and_the_server_goes_on() {
     tokio::spawn(driver);
     tokio::spawn(client_driver);
     tokio::spawn(serve(requests, Server { callback: None }));
-    leasehold.call(context(), request(1, Body::KeepAlive)).await.unwrap();
+    leasehold.call(context(), request(1, Body::KeepAlive(Default::default()))).await.unwrap();
 }
 
 #[tokio::test]
@@ -212,7 +214,7 @@ async fn calls_under_way_fail_when_the_other_side_goes() {
     let (requests, callback, server_driver) = server_connection(server);
     let server_driver = tokio::spawn(server_driver);
     let mut requests = BaseChannel::with_defaults(requests).requests();
-    let call = leasehold.call(context(), request(1, Body::KeepAlive));
+    let call = leasehold.call(context(), request(1, Body::KeepAlive(Default::default())));
     let kill = async {
         // The request has arrived, and will not be answered.
         let taken = requests.next().await.unwrap().unwrap();
@@ -222,7 +224,7 @@ async fn calls_under_way_fail_when_the_other_side_goes() {
     let (outcome, _taken) = futures::join!(call, kill);
     assert!(matches!(outcome, Err(RpcError::Shutdown)), "{outcome:?}");
     driver.await.unwrap().unwrap();
-    assert!(leasehold.call(context(), request(2, Body::KeepAlive)).await.is_err());
+    assert!(leasehold.call(context(), request(2, Body::KeepAlive(Default::default()))).await.is_err());
     assert!(callback.recall(context(), recall(1)).await.is_err());
 }
 
@@ -241,7 +243,7 @@ async fn an_answer_that_arrives_just_before_the_end_is_not_lost() {
         server.write_all(&frame).await.unwrap();
         drop(server);
     };
-    let call = leasehold.call(context(), request(1, Body::KeepAlive));
+    let call = leasehold.call(context(), request(1, Body::KeepAlive(Default::default())));
     let (got, end, ()) = futures::join!(call, driver, answering);
     assert_eq!(got.unwrap(), answer);
     end.unwrap();
@@ -257,6 +259,6 @@ async fn a_server_may_let_go_of_its_callback_client() {
     tokio::spawn(client_driver);
     tokio::spawn(serve(requests, Server { callback: None }));
     for sequence in 0..10 {
-        leasehold.call(context(), request(sequence, Body::KeepAlive)).await.unwrap();
+        leasehold.call(context(), request(sequence, Body::KeepAlive(Default::default()))).await.unwrap();
     }
 }

@@ -81,7 +81,8 @@ impl World {
                 Answer::Read(ReadAnswer { content, grant, volume, applied: revision })
             }
             Body::Write { write, .. } => {
-                let lease = draw.maybe(Draw::lease_id);
+                let lease =
+                    draw.maybe(|draw| Granted { id: draw.lease_id(), incarnation: Incarnation(draw.number(12)) });
                 let found = stat(revision);
                 let stat = Some(found);
                 let transaction = matches!(write, Write::Transaction(_)).then(|| {
@@ -106,7 +107,12 @@ impl World {
                 Answer::Holds(told.collect())
             }
             Body::Close => Answer::Closed,
-            Body::KeepAlive | Body::Held(_) | Body::Inspect(_) | Body::List { .. } => Answer::Noted,
+            Body::KeepAlive(question) => {
+                let mark = |draw: &mut Draw<'_>| if draw.one_in(4) { draw.number(16) } else { question.against[0] };
+                let since = draw.list(3, |draw| Since { mark: mark(draw), span: draw.span() });
+                Answer::Alive(ClockAnswer { since, allowance: DriftAllowance::DEFAULT })
+            }
+            Body::Held(_) | Body::Inspect(_) | Body::List { .. } => Answer::Noted,
             Body::Watch { after, .. } => {
                 let from = after.unwrap_or_default();
                 let change = |draw: &mut Draw<'_>| {

@@ -19,11 +19,16 @@ use crate::{
 pub(crate) struct Waits {
     since: BTreeMap<WriteKey, Instant>,
     keys: BTreeMap<RequestId, WriteKey>,
+    /// Revocations among them: however often each turned out to remove more.
+    revocations: BTreeMap<WriteKey, Instant>,
 }
 
 impl Waits {
-    pub(crate) fn begin(&mut self, id: RequestId, key: WriteKey, now: Instant) {
+    pub(crate) fn begin(&mut self, id: RequestId, key: WriteKey, revokes: bool, now: Instant) {
         self.keys.insert(id, key);
+        if revokes {
+            self.revocations.entry(key).or_insert(now);
+        }
         self.since.entry(key).or_insert(now);
     }
 
@@ -33,6 +38,7 @@ impl Waits {
             && !self.keys.values().any(|other| *other == key)
         {
             self.since.remove(&key);
+            self.revocations.remove(&key);
         }
     }
 
@@ -43,7 +49,7 @@ impl Waits {
 
     /// The leader was not there for a while.
     pub(crate) fn all_again(&mut self, now: Instant) {
-        self.since.values_mut().for_each(|since| *since = now);
+        self.since.values_mut().chain(self.revocations.values_mut()).for_each(|since| *since = now);
     }
 
     pub(crate) fn clear(&mut self) {
@@ -55,6 +61,18 @@ impl Waits {
         match self.since.iter().find(|(_, since)| now.since(**since) > most) {
             Some((key, since)) => {
                 Err(format!("write {key:?} has waited for {:?}: expected at most {most:?}", now.since(*since)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A revocation ends, however many nodes are attached meanwhile: each may prolong its wait for holders once, and those that come
+    /// while it waits wait for it in turn (S7b).
+    pub(crate) fn check_revocations(&self, profile: &Profile, now: Instant) -> Result<(), String> {
+        let most = bound(profile) * 2;
+        match self.revocations.iter().find(|(_, since)| now.since(**since) > most) {
+            Some((key, since)) => {
+                Err(format!("revocation {key:?} has waited for {:?}: expected at most {most:?}", now.since(*since)))
             }
             None => Ok(()),
         }

@@ -95,6 +95,16 @@ pub(crate) struct Leading {
     pub(crate) appended: BTreeMap<u64, u64>,
 }
 
+/// What a follower knows of the leader that proposed the last proposal in its log (T4).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Heard {
+    term: u64,
+    /// When the proposal was received.
+    pub(crate) received: u64,
+    /// When that leader was heard last.
+    pub(crate) last: u64,
+}
+
 /// One server's Raft.
 #[derive(Debug, Clone)]
 pub(crate) struct Raft {
@@ -117,6 +127,8 @@ pub(crate) struct Raft {
     pub(crate) commit: u64,
     /// When it last heard of a leader, or voted.
     pub(crate) heard: u64,
+    /// What it knows of the leader that proposed the last proposal in its log, if it was that one that sent it.
+    pub(crate) proposer: Option<Heard>,
     /// When what was appended last is synced.
     pub(crate) sync_at: u64,
 }
@@ -135,6 +147,7 @@ impl Raft {
             leader: None,
             commit: 0,
             heard: 0,
+            proposer: None,
             sync_at: 0,
         }
     }
@@ -144,6 +157,7 @@ impl Raft {
         self.truncate(self.synced);
         (self.role, self.leader) = (Role::Follower, None);
         (self.commit, self.heard, self.sync_at) = (0, 0, 0);
+        self.proposer = None;
     }
 
     /// The disk is lost.
@@ -188,6 +202,22 @@ impl Raft {
         self.changes.last().copied().unwrap_or((if self.floor > 0 { 0 } else { ALL }, 0))
     }
 
+    /// The leader of this term is heard, which has sent entries so far.
+    pub(crate) fn hear(&mut self, term: u64, now: u64) {
+        if let Some(proposer) = self.proposer.as_mut().filter(|proposer| proposer.term == term) {
+            proposer.last = now;
+        }
+    }
+
+    /// The leader of this term sends an entry.
+    pub(crate) fn receive(&mut self, entry: Arc<Entry>, term: u64, now: u64) {
+        if let Payload::Proposal(_) = entry.payload {
+            let heard = Heard { term, received: now, last: now };
+            self.proposer = (entry.term == term).then_some(heard);
+        }
+        self.push(entry);
+    }
+
     pub(crate) fn push(&mut self, entry: Arc<Entry>) {
         self.log.push(entry.clone());
         if let Payload::Members(members) = entry.payload {
@@ -197,6 +227,9 @@ impl Raft {
 
     /// Only the first entries stay.
     pub(crate) fn truncate(&mut self, last: u64) {
+        if last < self.last() {
+            self.proposer = None;
+        }
         self.log.truncate(usize::try_from(last).expect("no longer than the log"));
         self.changes.retain(|(_, index)| *index <= last);
     }

@@ -25,6 +25,9 @@ impl World {
         }
         let raft = &mut self.servers[server].raft;
         let term = raft.term;
+        if let Payload::Proposal(_) = payload {
+            raft.proposer = None;
+        }
         raft.push(Arc::new(Entry { term, payload }));
         let index = raft.last();
         if let Some(leading) = raft.leading_mut() {
@@ -110,6 +113,7 @@ impl World {
         }
         raft.role = Role::Follower;
         (raft.leader, raft.heard) = (Some(from), now);
+        raft.hear(term, now);
         if raft.term_at(previous.0) != Some(previous.1) {
             let matched = Err(raft.last().min(previous.0.saturating_sub(1)));
             return self.send_peer(server, from, Peer::Appended { term, matched, beat });
@@ -127,7 +131,7 @@ impl World {
                 raft.synced = raft.synced.min(index - 1);
                 self.tally.add_many("entries of a deposed leader that vanished", lost);
             }
-            raft.push(entry);
+            raft.receive(entry, term, now);
             has_new = true;
         }
         let matched = index;

@@ -1,0 +1,537 @@
+//! One caller: a client, what it holds, and the calls that it makes.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use leasehold_client_cache::{
+    CampaignOptions, Client, Content, DoubleBarrier, Events, Hold, HoldId, Inside, KeyLease, Leaders, Leadership,
+    LeaseOptions, Members, Mirror, MutexGuard, NotHandedOver, Options, Path, Permit, Read, ReadGuard, Registration,
+    Token, UpdateOptions, Wait, Watch, WriteGuard, WriteLease,
+};
+
+use crate::{
+    draw::Draw,
+    judge::{Floor, Judge},
+};
+
+/// What a caller holds. At most [`HELD_MAX`] of each: the oldest is dropped for a new one.
+#[derive(Default)]
+pub struct Held {
+    pub holds: Vec<Hold>,
+    pub write_leases: Vec<WriteLease>,
+    pub key_leases: Vec<KeyLease>,
+    pub registrations: Vec<Registration>,
+    pub leaderships: Vec<Leadership>,
+    mutex_guards: Vec<MutexGuard>,
+    read_guards: Vec<ReadGuard>,
+    write_guards: Vec<WriteGuard>,
+    permits: Vec<Permit>,
+    insides: Vec<Inside>,
+    watches: Vec<Watch>,
+    mirrors: Vec<Mirror>,
+    members: Vec<Members>,
+    leaders: Vec<Leaders>,
+    events: Vec<Events>,
+}
+
+const HELD_MAX: usize = 3;
+
+fn keep<T>(held: &mut Vec<T>, new: T) {
+    held.push(new);
+    if held.len() > HELD_MAX {
+        held.remove(0);
+    }
+}
+
+/// A client and what it does.
+pub struct Caller {
+    pub client: Client,
+    pub held: Held,
+    pub draw: Draw,
+    options: Options,
+    judge: Arc<Judge>,
+}
+
+impl Caller {
+    pub async fn new(options: Options, draw: Draw, judge: Arc<Judge>) -> Self {
+        let client = Client::connect(options.clone()).await.expect("a server leads");
+        Self { client, held: Held::default(), draw, options, judge }
+    }
+
+    /// Makes one call. `None` if what it is called on could not be had.
+    pub async fn call(&mut self, name: &str) -> Option<()> {
+        match name.split_once("::").map_or(name, |(on, _)| on) {
+            "Hold" => self.call_hold(name).await,
+            "WriteLease" => self.call_write_lease(name).await,
+            "KeyLease" | "Registration" | "Registry" | "Members" => self.call_lease(name).await,
+            "Leadership" | "Leaders" => self.call_election(name).await,
+            "Mutex" | "MutexGuard" | "RwLock" | "ReadGuard" | "WriteGuard" => self.call_lock(name).await,
+            "Semaphore" | "Permit" | "Barrier" | "DoubleBarrier" | "Inside" => self.call_gathering(name).await,
+            "Watch" | "Mirror" | "MirrorChanges" | "Events" => self.call_watch(name).await,
+            _ => match self.call_read(name).await {
+                Ok(made) => made,
+                Err(()) => self.call_write(name).await,
+            },
+        }
+    }
+
+    /// Has what the call is made on, if it is of a kind that others easily prevent.
+    pub async fn prepare(&mut self, name: &str) {
+        let (client, own) = (self.client.clone(), self.draw.own_path());
+        match name.split_once("::").map_or(name, |(on, _)| on) {
+            "Permit" if self.held.permits.is_empty() => {
+                self.held.permits.extend(client.semaphore(&own, 1).try_acquire().await.ok().flatten());
+            }
+            "Inside" if self.held.insides.is_empty() => {
+                self.held.insides.extend(client.double_barrier(&own, 1).enter().await.ok());
+            }
+            "MutexGuard" if self.held.mutex_guards.is_empty() => {
+                self.held.mutex_guards.extend(client.mutex(&own).try_lock().await.ok().flatten());
+            }
+            "ReadGuard" if self.held.read_guards.is_empty() => {
+                self.held.read_guards.extend(client.rw_lock(&own).try_read().await.ok().flatten());
+            }
+            "WriteGuard" if self.held.write_guards.is_empty() => {
+                self.held.write_guards.extend(client.rw_lock(&own).try_write().await.ok().flatten());
+            }
+            _ => {}
+        }
+    }
+
+    fn tokens(&self) -> Option<Token> {
+        self.held.holds.last().map(Hold::token).or(self.held.leaderships.last().map(Leadership::token))
+    }
+
+    fn judge_read(&self, path: &Path, floor: Floor, read: &Read) {
+        if let Content::Data(found) = &*read.content {
+            self.judge.read(path, floor, found.as_ref());
+        }
+    }
+
+    /// Reads, and what people look at. An error: it is none of them.
+    async fn call_read(&mut self, name: &str) -> Result<Option<()>, ()> {
+        let (client, path) = (self.client.clone(), self.draw.path());
+        let floor = self.judge.floor(&path);
+        match name {
+            "Client::get" => {
+                if let Ok(found) = client.get(&path).await {
+                    self.judge.read(&path, floor, found.as_deref());
+                }
+            }
+            "Client::cached" => {
+                if let Some(content) = client.cached(&path)
+                    && let Content::Data(found) = &*content
+                {
+                    self.judge.read(&path, floor, found.as_ref());
+                }
+            }
+            "Client::read" => {
+                if let Ok(read) = client.read(&path).await {
+                    self.judge_read(&path, floor, &read);
+                }
+            }
+            "Client::read_with" => {
+                if let Ok(read) = client.read_with(&path, self.draw.read_options()).await {
+                    self.judge_read(&path, floor, &read);
+                }
+            }
+            "Client::snapshot" | "Client::snapshot_with" => {
+                let paths = [path.clone(), self.draw.path(), self.draw.path()];
+                let snapshot = match name {
+                    "Client::snapshot" => client.snapshot(&paths).await,
+                    _ => client.snapshot_with(&paths, self.draw.timeout()).await,
+                };
+                if let Ok(snapshot) = snapshot {
+                    self.judge.read(&path, floor, snapshot.entries[0].as_deref());
+                }
+            }
+            "Client::children" => drop(client.children(&path).await),
+            "Client::stat" => drop(client.stat(&path).await),
+            "Client::leader" => drop(client.leader(&path).await),
+            "Client::list_and_watch" => drop(client.list_and_watch(&path).await),
+            "Client::holders" => drop(client.holders(&path).await),
+            "Client::waits" => drop(client.waits(&path).await),
+            "Client::read_waits" => drop(client.read_waits(&path).await),
+            "Client::volumes" => drop(client.volumes(&path).await),
+            "Client::holds" => drop(client.holds(&path).await),
+            "Client::cluster" => drop(client.cluster().await),
+            "Client::services" => drop(client.services(&path).await),
+            "Client::lease" => drop(client.lease(self.draw.lease_id()).await),
+            "Client::lease_with_keys" => drop(client.lease_with_keys(self.draw.lease_id()).await),
+            "Client::leases" => drop(client.leases().await),
+            "Client::connection" => drop(client.connection()),
+            "Client::clock" => drop(client.clock()),
+            "Client::certain_for" => drop(client.certain_for(&path)),
+            "Client::cached_for" => drop(client.cached_for(&path)),
+            "Client::stats" => drop(client.stats()),
+            "Client::session" => drop(client.session()),
+            _ => return Err(()),
+        }
+        Ok(Some(()))
+    }
+
+    async fn call_write(&mut self, name: &str) -> Option<()> {
+        let (client, path) = (self.client.clone(), self.draw.path());
+        match name {
+            "Client::connect" => {
+                self.held = Held::default();
+                if let Ok(client) = Client::connect(self.options.clone()).await {
+                    self.client = client;
+                }
+            }
+            "Client::close" => {
+                client.close().await;
+                // The others of this caller's calls need one that is open.
+                self.client = Client::connect(self.options.clone()).await.ok()?;
+            }
+            "Client::put" => {
+                let put = client.put(&path, self.draw.value()).await;
+                put.iter().for_each(|written| self.judge.written(&path, written));
+            }
+            "Client::put_with" => {
+                let put = client.put_with(&path, self.draw.value(), self.draw.put_options()).await;
+                put.iter().for_each(|written| self.judge.written(&path, written));
+            }
+            "Client::delete" => drop(client.delete(&path, self.draw.delete_options()).await),
+            "Client::create_volume" => drop(client.create_volume(&path, self.draw.settings()).await),
+            "Client::set_volume" => drop(client.set_volume(&path, self.draw.settings()).await),
+            "Client::remove_volume" => drop(client.remove_volume(&path).await),
+            "Client::write" => {
+                let (condition, recursive) = (self.draw.condition(), self.draw.rng_bool());
+                let change = leasehold_client_cache::Write::Delete { path, recursive, condition };
+                drop(client.write(change, self.draw.timeout()).await);
+            }
+            "Client::transaction" => drop(client.transaction(self.draw.transaction(self.tokens())).await),
+            "Client::transaction_with" => {
+                let transaction = self.draw.transaction(self.tokens());
+                drop(client.transaction_with(transaction, self.draw.timeout()).await);
+            }
+            "Client::update" => {
+                let value = self.draw.value();
+                drop(client.update(&path, |_| Some(value.clone())).await);
+            }
+            "Client::update_with" => {
+                let options = UpdateOptions { attach: self.draw.attach(), timeout: self.draw.timeout() };
+                let value = self.draw.value();
+                drop(client.update_with(&path, options, |found| found.is_some().then(|| value.clone())).await);
+            }
+            "Client::lock" => keep(&mut self.held.holds, client.lock(&path, self.draw.lock_options()).await.ok()?),
+            "Client::write_lease" => {
+                let lease = client.write_lease(&path, self.draw.lock_options()).await.ok()?;
+                keep(&mut self.held.write_leases, lease);
+            }
+            "Client::grant_lease" => {
+                let id = self.draw.rng_bool().then(|| self.draw.lease_id());
+                let options = LeaseOptions { id, timeout: self.draw.timeout() };
+                drop(client.grant_lease(self.draw.duration(), options).await);
+            }
+            "Client::keep_lease" => {
+                keep(&mut self.held.key_leases, client.keep_lease(self.draw.lease_id()).await.ok()?);
+            }
+            "Client::revoke_lease" => drop(client.revoke_lease(self.draw.lease_id()).await),
+            "Client::register" => {
+                let (value, options) = (self.draw.value(), self.draw.register_options());
+                keep(&mut self.held.registrations, client.register(&path, value, options).await.ok()?);
+            }
+            "Client::campaign" => {
+                let options = CampaignOptions { wait: self.draw.wait(), ..CampaignOptions::default() };
+                let leadership = client.campaign(&path, self.draw.value(), options).await.ok()?;
+                keep(&mut self.held.leaderships, leadership);
+            }
+            "Client::watch" => {
+                keep(&mut self.held.watches, client.watch(&path, self.draw.watch_options()).await.ok()?);
+            }
+            "Client::mirror" => keep(&mut self.held.mirrors, client.mirror(&path).await.ok()?),
+            "Client::observe" => keep(&mut self.held.leaders, client.observe(&path)),
+            "Client::events" => keep(&mut self.held.events, client.events()),
+            "Client::mutex" => drop(client.mutex(&path)),
+            "Client::rw_lock" => drop(client.rw_lock(&path)),
+            "Client::semaphore" => drop(client.semaphore(&path, self.draw.count())),
+            "Client::barrier" => drop(client.barrier(&path, self.draw.count())),
+            "Client::double_barrier" => drop(client.double_barrier(&path, self.draw.count())),
+            "Client::registry" => drop(client.registry(&path)),
+            _ => panic!("{name} is listed and cannot be made"),
+        }
+        Some(())
+    }
+
+    /// Holds that wait or are granted, of all callers: some of them are handed to.
+    fn hold_ids(&self) -> Vec<HoldId> {
+        self.held.holds.iter().map(Hold::id).collect()
+    }
+
+    async fn call_hold(&mut self, name: &str) -> Option<()> {
+        let known = self.hold_ids();
+        let mut hold = match self.held.holds.pop() {
+            Some(hold) => hold,
+            None => self.client.lock(&self.draw.path(), self.draw.lock_options()).await.ok()?,
+        };
+        match name {
+            "Hold::path" => drop(hold.path().clone()),
+            "Hold::id" => drop(hold.id()),
+            "Hold::token" => drop(hold.token()),
+            "Hold::mode" => drop(hold.mode()),
+            "Hold::certain_for" => drop(hold.certain_for()),
+            "Hold::over" => drop(hold.over()),
+            "Hold::is_wanted" => drop(hold.is_wanted()),
+            "Hold::wanted" => hold.wanted().await,
+            "Hold::upgrade" => drop(hold.upgrade(self.draw.wait()).await),
+            "Hold::downgrade" => drop(hold.downgrade().await),
+            "Hold::release" => {
+                drop(hold.release().await);
+                return Some(());
+            }
+            "Hold::hand_over" => {
+                if let Err(NotHandedOver::Kept(hold, _)) = hold.hand_over(self.draw.hold_id(&known)).await {
+                    keep(&mut self.held.holds, hold);
+                }
+                return Some(());
+            }
+            _ => panic!("{name} is listed and cannot be made"),
+        }
+        keep(&mut self.held.holds, hold);
+        Some(())
+    }
+
+    async fn call_write_lease(&mut self, name: &str) -> Option<()> {
+        let lease = match self.held.write_leases.pop() {
+            Some(lease) => lease,
+            None => {
+                let path = self.draw.path();
+                drop(self.client.put(&path, self.draw.value()).await);
+                self.client.write_lease(&path, self.draw.lock_options()).await.ok()?
+            }
+        };
+        match name {
+            "WriteLease::get" => drop(lease.get().await),
+            "WriteLease::set" => drop(lease.set(self.draw.value()).await),
+            "WriteLease::flush" => drop(lease.flush().await),
+            "WriteLease::is_dirty" => drop(lease.is_dirty()),
+            "WriteLease::lost" => drop(lease.lost().await),
+            "WriteLease::release" => {
+                drop(lease.release().await);
+                return Some(());
+            }
+            _ => panic!("{name} is listed and cannot be made"),
+        }
+        keep(&mut self.held.write_leases, lease);
+        Some(())
+    }
+
+    async fn call_lease(&mut self, name: &str) -> Option<()> {
+        let path = self.draw.path();
+        match name {
+            "Registry::join" => {
+                let (node, value) = (["one", "two", "", "a/b"][self.draw.below(4)], self.draw.value());
+                let joined = self.client.registry(&path).join(node, value).await.ok()?;
+                keep(&mut self.held.registrations, joined);
+            }
+            "Registry::members" => {
+                keep(&mut self.held.members, self.client.registry(&path).members().await.ok()?);
+            }
+            "Members::now" | "Members::next" => {
+                if self.held.members.is_empty() {
+                    self.held.members.push(self.client.registry(&path).members().await.ok()?);
+                }
+                let members = self.held.members.last_mut()?;
+                match name {
+                    "Members::now" => drop(members.now().count()),
+                    _ => drop(members.next().await),
+                }
+            }
+            _ if name.starts_with("Registration::") => {
+                let registration = match self.held.registrations.pop() {
+                    Some(registration) => registration,
+                    None => {
+                        let (value, options) = (self.draw.value(), self.draw.register_options());
+                        self.client.register(&path, value, options).await.ok()?
+                    }
+                };
+                match name {
+                    "Registration::path" => drop(registration.path().clone()),
+                    "Registration::epoch" => drop(registration.epoch()),
+                    "Registration::certain_for" => drop(registration.certain_for()),
+                    "Registration::over" => drop(registration.over()),
+                    "Registration::leave" => {
+                        drop(registration.leave().await);
+                        return Some(());
+                    }
+                    _ => panic!("{name} is listed and cannot be made"),
+                }
+                keep(&mut self.held.registrations, registration);
+            }
+            _ => return self.call_key_lease(name).await,
+        }
+        Some(())
+    }
+
+    async fn call_key_lease(&mut self, name: &str) -> Option<()> {
+        let mut lease = match self.held.key_leases.pop() {
+            Some(lease) => lease,
+            None => {
+                let options = LeaseOptions { id: Some(self.draw.lease_id()), timeout: None };
+                let id = options.id.expect("it was given");
+                drop(self.client.grant_lease(Duration::from_secs(2), options).await);
+                self.client.keep_lease(id).await.ok()?
+            }
+        };
+        match name {
+            "KeyLease::id" => drop(lease.id()),
+            "KeyLease::certain_for" => drop(lease.certain_for()),
+            "KeyLease::renewed" => drop(lease.renewed().await),
+            "KeyLease::over" => drop(lease.over()),
+            "KeyLease::revoke" => {
+                drop(lease.revoke().await);
+                return Some(());
+            }
+            _ => panic!("{name} is listed and cannot be made"),
+        }
+        keep(&mut self.held.key_leases, lease);
+        Some(())
+    }
+
+    async fn call_election(&mut self, name: &str) -> Option<()> {
+        let path = self.draw.path();
+        if name == "Leaders::next" {
+            let mut leaders = self.client.observe(&path);
+            drop(leaders.next().await);
+            return Some(());
+        }
+        let leadership = match self.held.leaderships.pop() {
+            Some(leadership) => leadership,
+            None => {
+                let options = CampaignOptions { wait: Wait::No, ..CampaignOptions::default() };
+                self.client.campaign(&path, self.draw.value(), options).await.ok()?
+            }
+        };
+        match name {
+            "Leadership::path" => drop(leadership.path().clone()),
+            "Leadership::token" => drop(leadership.token()),
+            "Leadership::certain_for" => drop(leadership.certain_for()),
+            "Leadership::over" => drop(leadership.over()),
+            "Leadership::is_wanted" => drop(leadership.is_wanted()),
+            "Leadership::proclaim" => drop(leadership.proclaim(self.draw.value()).await),
+            "Leadership::candidates" => drop(leadership.candidates().await),
+            "Leadership::hand_over" => {
+                let to = self.draw.hold_id(&self.hold_ids());
+                if let Err(NotHandedOver::Kept(leadership, _)) = leadership.hand_over(to).await {
+                    keep(&mut self.held.leaderships, leadership);
+                }
+                return Some(());
+            }
+            "Leadership::resign" => {
+                drop(leadership.resign().await);
+                return Some(());
+            }
+            _ => panic!("{name} is listed and cannot be made"),
+        }
+        keep(&mut self.held.leaderships, leadership);
+        Some(())
+    }
+
+    async fn call_lock(&mut self, name: &str) -> Option<()> {
+        let (path, most) = (self.draw.path(), self.draw.duration());
+        let (mutex, rw_lock) = (self.client.mutex(&path), self.client.rw_lock(&path));
+        match name {
+            "Mutex::lock" => keep(&mut self.held.mutex_guards, mutex.lock().await.ok()?),
+            "Mutex::try_lock" => keep(&mut self.held.mutex_guards, mutex.try_lock().await.ok()??),
+            "Mutex::lock_timeout" => keep(&mut self.held.mutex_guards, mutex.lock_timeout(most).await.ok()??),
+            "MutexGuard::release" => drop(self.held.mutex_guards.pop()?.release().await),
+            "RwLock::read" => keep(&mut self.held.read_guards, rw_lock.read().await.ok()?),
+            "RwLock::try_read" => keep(&mut self.held.read_guards, rw_lock.try_read().await.ok()??),
+            "RwLock::read_timeout" => keep(&mut self.held.read_guards, rw_lock.read_timeout(most).await.ok()??),
+            "RwLock::write" => keep(&mut self.held.write_guards, rw_lock.write().await.ok()?),
+            "RwLock::try_write" => keep(&mut self.held.write_guards, rw_lock.try_write().await.ok()??),
+            "RwLock::write_timeout" => keep(&mut self.held.write_guards, rw_lock.write_timeout(most).await.ok()??),
+            "ReadGuard::upgrade" => match self.held.read_guards.pop()?.upgrade(self.draw.wait()).await {
+                Ok(guard) => keep(&mut self.held.write_guards, guard),
+                Err((guard, _)) => keep(&mut self.held.read_guards, guard),
+            },
+            "ReadGuard::wanted" => self.held.read_guards.last_mut()?.wanted().await,
+            "ReadGuard::release" => drop(self.held.read_guards.pop()?.release().await),
+            "WriteGuard::downgrade" => {
+                let guard = self.held.write_guards.pop()?.downgrade().await.ok()?;
+                keep(&mut self.held.read_guards, guard);
+            }
+            "WriteGuard::wanted" => self.held.write_guards.last_mut()?.wanted().await,
+            "WriteGuard::release" => drop(self.held.write_guards.pop()?.release().await),
+            _ => panic!("{name} is listed and cannot be made"),
+        }
+        Some(())
+    }
+
+    async fn call_gathering(&mut self, name: &str) -> Option<()> {
+        let (path, count, most) = (self.draw.path(), self.draw.count(), self.draw.duration());
+        let semaphore = self.client.semaphore(&path, count);
+        let double = |client: &Client| -> DoubleBarrier { client.double_barrier(&path, count) };
+        match name {
+            "Semaphore::acquire" => keep(&mut self.held.permits, semaphore.acquire().await.ok()?),
+            "Semaphore::try_acquire" => keep(&mut self.held.permits, semaphore.try_acquire().await.ok()??),
+            "Semaphore::acquire_timeout" => {
+                keep(&mut self.held.permits, semaphore.acquire_timeout(most).await.ok()??);
+            }
+            "Permit::token" => drop(self.held.permits.last()?.token()),
+            "Permit::path" => drop(self.held.permits.last()?.path().clone()),
+            "Permit::certain_for" => drop(self.held.permits.last()?.certain_for()),
+            "Permit::over" => drop(self.held.permits.last()?.over()),
+            "Permit::release" => drop(self.held.permits.pop()?.release().await),
+            "Barrier::wait" => drop(self.client.barrier(&path, count).wait().await),
+            "DoubleBarrier::enter" => {
+                let inside = double(&self.client).enter().await.ok()?;
+                keep(&mut self.held.insides, inside);
+            }
+            "Inside::round" => drop(self.held.insides.last()?.round()),
+            "Inside::certain_for" => drop(self.held.insides.last()?.certain_for()),
+            "Inside::over" => drop(self.held.insides.last()?.over()),
+            "Inside::leave" => drop(self.held.insides.pop()?.leave().await),
+            _ => panic!("{name} is listed and cannot be made"),
+        }
+        Some(())
+    }
+
+    async fn call_watch(&mut self, name: &str) -> Option<()> {
+        let path = self.draw.path();
+        match name {
+            "Events::next" => {
+                let mut events = self.held.events.pop().unwrap_or_else(|| self.client.events());
+                drop(events.next().await);
+            }
+            _ if name.starts_with("Watch::") => {
+                let mut watch = match self.held.watches.pop() {
+                    Some(watch) => watch,
+                    None => self.client.watch(&path, self.draw.watch_options()).await.ok()?,
+                };
+                match name {
+                    "Watch::next" => drop(watch.next().await),
+                    "Watch::resume_from" => drop(watch.resume_from()),
+                    "Watch::into_stream" => {
+                        drop(std::pin::pin!(watch.into_stream()).next().await);
+                        return Some(());
+                    }
+                    _ => panic!("{name} is listed and cannot be made"),
+                }
+                keep(&mut self.held.watches, watch);
+            }
+            _ => {
+                if self.held.mirrors.is_empty() {
+                    self.held.mirrors.push(self.client.mirror(&path).await.ok()?);
+                }
+                let revision = leasehold_client_cache::Revision(self.draw.number());
+                let mirror = self.held.mirrors.last()?;
+                match name {
+                    "Mirror::get" => drop(mirror.get(&path)),
+                    "Mirror::children" => drop(mirror.children(&path)),
+                    "Mirror::read" => drop(mirror.read(|subtree| subtree.nodes.len())),
+                    "Mirror::snapshot" => drop(mirror.snapshot()),
+                    "Mirror::revision" => drop(mirror.revision()),
+                    "Mirror::shows" => drop(mirror.shows(revision).await),
+                    "Mirror::changes" => drop(mirror.changes()),
+                    "Mirror::over" => drop(mirror.over()),
+                    "MirrorChanges::next" => drop(mirror.changes().1.next().await),
+                    _ => panic!("{name} is listed and cannot be made"),
+                }
+            }
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,228 @@
+//! Arguments: any value that the type of a parameter allows, the usual ones more often.
+
+use std::time::Duration;
+
+use leasehold_client_cache::{
+    Attach, Compare, Condition, DeleteOptions, DriftAllowance, HoldId, HoldMode, Kind, LeaseId, LockOptions, Operation,
+    Path, PutOptions, ReadOptions, RegisterCondition, RegisterOptions, Relation, Revision, Target, Token, Tracking,
+    Transaction, Value, VolumeSettings, Wait, WatchOptions,
+};
+use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
+
+/// Few paths, so that clients meet. `/v` and `/v/w` become volumes.
+const PATHS: [&str; 12] =
+    ["/", "/a", "/a/b", "/a/b/c", "/d", "/e/f", "/v", "/v/x", "/v/y", "/v/w", "/v/w/z", "/services"];
+/// Key leases are granted under these names, and automatic names meet the first of them.
+const LEASE_IDS: u64 = 6;
+
+/// Draws arguments. One seed gives one sequence of them.
+pub struct Draw {
+    pub rng: StdRng,
+    /// Numbers each value that is drawn, so that no two are the same.
+    next_value: u64,
+    writer: u64,
+}
+
+impl Draw {
+    pub fn new(rng: StdRng, writer: u64) -> Self {
+        Self { rng, next_value: 0, writer }
+    }
+
+    pub fn chance(&mut self, one_in: u32) -> bool {
+        self.rng.random_ratio(1, one_in)
+    }
+
+    pub fn path(&mut self) -> Path {
+        if self.chance(60) {
+            let components = *[40, 80, 700].choose(&mut self.rng).expect("not empty");
+            return Path::parse(&"/deep".repeat(components)).expect("a path");
+        }
+        if self.chance(60) {
+            return Path::parse(&format!("/{}", "n".repeat(255))).expect("a path");
+        }
+        Path::parse(PATHS.choose(&mut self.rng).expect("not empty")).expect("a path")
+    }
+
+    /// Every path that is drawn more than rarely.
+    pub fn paths() -> impl Iterator<Item = Path> {
+        PATHS.iter().map(|text| Path::parse(text).expect("a path"))
+    }
+
+    /// A path that no other caller draws, new each time.
+    pub fn own_path(&mut self) -> Path {
+        self.next_value += 1;
+        Path::parse(&format!("/own/{}/{}", self.writer, self.next_value)).expect("a path")
+    }
+
+    pub fn value(&mut self) -> Value {
+        self.next_value += 1;
+        match self.rng.random_range(0..40) {
+            0 => Value::default(),
+            1 => Value::from(vec![0xff; 2 << 20]),
+            2 => Value::from(vec![7; 100_000]),
+            _ => Value::from(format!("{}-{}", self.writer, self.next_value)),
+        }
+    }
+
+    pub fn duration(&mut self) -> Duration {
+        match self.rng.random_range(0..10) {
+            0 => Duration::ZERO,
+            1 => Duration::MAX,
+            2 => Duration::from_nanos(1),
+            3 => Duration::from_secs(self.rng.random_range(2..100_000)),
+            _ => Duration::from_millis(self.rng.random_range(1..1500)),
+        }
+    }
+
+    pub fn timeout(&mut self) -> Option<Duration> {
+        self.rng.random_bool(0.3).then(|| self.duration())
+    }
+
+    pub fn number(&mut self) -> u64 {
+        match self.rng.random_range(0..6) {
+            0 => u64::MAX,
+            1 => self.rng.random(),
+            _ => self.rng.random_range(0..40),
+        }
+    }
+
+    pub fn lease_id(&mut self) -> LeaseId {
+        LeaseId(if self.chance(20) { self.number() } else { self.rng.random_range(1..=LEASE_IDS) })
+    }
+
+    pub fn token(&mut self, known: Option<Token>) -> Token {
+        let number = self.number();
+        known.filter(|_| self.rng.random_bool(0.7)).unwrap_or(Token(number))
+    }
+
+    pub fn hold_id(&mut self, known: &[HoldId]) -> HoldId {
+        let number = self.number();
+        known.choose(&mut self.rng).copied().filter(|_| self.rng.random_bool(0.8)).unwrap_or(HoldId(number))
+    }
+
+    pub fn condition(&mut self) -> Condition {
+        match self.rng.random_range(0..6) {
+            0 => Condition::Absent,
+            1 => Condition::Revision(Revision(self.number())),
+            _ => Condition::Any,
+        }
+    }
+
+    pub fn attach(&mut self) -> Attach {
+        match self.rng.random_range(0..6) {
+            0 => Attach::Keep,
+            1 | 2 => Attach::Lease(self.lease_id()),
+            3 => Attach::Session,
+            _ => Attach::Nothing,
+        }
+    }
+
+    pub fn put_options(&mut self) -> PutOptions {
+        PutOptions { condition: self.condition(), attach: self.attach(), timeout: self.timeout() }
+    }
+
+    pub fn delete_options(&mut self) -> DeleteOptions {
+        let recursive = self.rng.random();
+        DeleteOptions { recursive, condition: self.condition(), timeout: self.timeout() }
+    }
+
+    pub fn read_options(&mut self) -> ReadOptions {
+        let kind = if self.rng.random() { Kind::Data } else { Kind::Children };
+        ReadOptions { kind, timeout: self.timeout() }
+    }
+
+    pub fn watch_options(&mut self) -> WatchOptions {
+        let from = self.rng.random_bool(0.5).then(|| Revision(self.number()));
+        let buffer_bytes = if self.chance(3) { self.rng.random() } else { WatchOptions::default().buffer_bytes };
+        WatchOptions { from, recursive: self.rng.random(), buffer_bytes, timeout: self.timeout() }
+    }
+
+    pub fn wait(&mut self) -> Wait {
+        match self.rng.random_range(0..4) {
+            0 => Wait::Forever,
+            1 => Wait::For(self.duration()),
+            _ => Wait::No,
+        }
+    }
+
+    pub fn lock_options(&mut self) -> LockOptions {
+        let mode = if self.rng.random() { HoldMode::Shared } else { HoldMode::Exclusive };
+        let delay = if self.chance(4) { self.duration() } else { Duration::ZERO };
+        LockOptions { mode, wait: self.wait(), delay, timeout: self.timeout() }
+    }
+
+    pub fn register_options(&mut self) -> RegisterOptions {
+        let condition = if self.rng.random() { RegisterCondition::Any } else { RegisterCondition::Absent };
+        RegisterOptions { condition, timeout: self.timeout() }
+    }
+
+    /// Terms that end within the test mostly; among the refused ones some that only the servers refuse.
+    pub fn settings(&mut self) -> VolumeSettings {
+        let tracking = if self.chance(4) { Tracking::Covering } else { Tracking::Objects };
+        let term = Duration::from_millis(*[200, 1000, 2000, 5000, 60_000].choose(&mut self.rng).expect("not empty"));
+        let object_term = Duration::from_millis(*[1, 500, 3_600_000].choose(&mut self.rng).expect("not empty"));
+        let margin = Duration::from_millis(*[50, 100, 500].choose(&mut self.rng).expect("not empty"));
+        let drift = DriftAllowance::DEFAULT;
+        VolumeSettings::new(term, object_term, margin, tracking, drift).unwrap_or(VolumeSettings::DEFAULT)
+    }
+
+    fn relation(&mut self) -> Relation {
+        use Relation::{Equal, Greater, Less, NotEqual};
+        *[Equal, NotEqual, Less, Greater].choose(&mut self.rng).expect("not empty")
+    }
+
+    fn compare(&mut self, token: Option<Token>) -> Compare {
+        let target = match self.rng.random_range(0..6) {
+            0 => Target::Value(self.relation(), self.value()),
+            1 => Target::Version(self.relation(), self.number()),
+            2 => Target::ModifyRevision(self.relation(), Revision(self.number())),
+            3 => Target::CreateRevision(self.relation(), Revision(self.number())),
+            4 => Target::Exists(self.rng.random()),
+            _ => Target::Held(self.rng.random(), self.token(token)),
+        };
+        Compare { path: self.path(), target }
+    }
+
+    fn operation(&mut self) -> Operation {
+        if self.rng.random_bool(0.7) {
+            Operation::Put { path: self.path(), value: self.value(), attach: self.attach() }
+        } else {
+            Operation::Delete { path: self.path(), recursive: self.rng.random() }
+        }
+    }
+
+    pub fn transaction(&mut self, token: Option<Token>) -> Transaction {
+        let most = if self.chance(40) { 200 } else { 4 };
+        let mut transaction = Transaction::new();
+        for _ in 0..self.rng.random_range(0..=most) {
+            transaction = transaction.when(self.compare(token));
+        }
+        for _ in 0..self.rng.random_range(0..=most) {
+            transaction = transaction.then(self.operation());
+        }
+        for _ in 0..self.rng.random_range(0..=most) {
+            transaction = transaction.otherwise(self.operation());
+        }
+        transaction
+    }
+}
+
+/// Small things.
+impl Draw {
+    pub fn rng_bool(&mut self) -> bool {
+        self.rng.random()
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.rng.random_range(0..bound)
+    }
+
+    /// How many permits or parties: also none, and more than are allowed.
+    pub fn count(&mut self) -> u32 {
+        match self.rng.random_range(0..10) {
+            0 => 0,
+            1 => u32::MAX,
+            _ => self.rng.random_range(1..4),
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! A swarm: several clients make every call of the public API in a random order, with any arguments
+//! that the types allow. Calls are cancelled at random, and the leader stops again and again.
+//!
+//! Judged meanwhile: no call panics, no read is stale, and the invariants of the rules hold in the
+//! server. Judged at the end, when nothing disturbs any more: what a client counts as held is held
+//! in the server, what it has dropped is not, and what it reads is what the server has.
+//!
+//! The order in which tasks run is not repeated by the seed; the calls and arguments of each caller
+//! are. `LEASEHOLD_SWARM_SEED=N cargo test -p leasehold-client-cache --test swarm` draws them again.
+
+// A helper fails as a test does.
+#![allow(clippy::unwrap_used)]
+
+mod caller;
+#[path = "../common/mod.rs"]
+mod common;
+mod draw;
+mod judge;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path as FilePath,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use caller::Caller;
+use common::{Server, within};
+use draw::Draw;
+use judge::Judge;
+use leasehold_client_cache::{ConnectionState, HoldId, HoldStatus, Kind, ReadOptions};
+use leasehold_protocol::{command::LeaseKey, object::Object};
+use parking_lot::Mutex;
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
+
+const CALLERS: u64 = 4;
+/// Each caller makes each call this often, if it can.
+const ROUNDS: usize = 3;
+/// The most rounds: until each call was made at least once by some caller.
+const ROUNDS_MAX: usize = 12;
+/// A call is cancelled after this time at the latest.
+const CALL_MAX: Duration = Duration::from_millis(60);
+/// What a call is made on is waited for this long.
+const PREPARE_MAX: Duration = Duration::from_millis(300);
+/// The leader stops this often per run.
+const STOPS: usize = 6;
+/// Far more than the end of the disturbance takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The calls that the swarm draws: type and method.
+const CALLS: &[&str] = &[
+    "Barrier::wait",
+    "Client::barrier",
+    "Client::cached",
+    "Client::cached_for",
+    "Client::campaign",
+    "Client::certain_for",
+    "Client::children",
+    "Client::clock",
+    "Client::close",
+    "Client::cluster",
+    "Client::connect",
+    "Client::connection",
+    "Client::create_volume",
+    "Client::delete",
+    "Client::double_barrier",
+    "Client::events",
+    "Client::get",
+    "Client::grant_lease",
+    "Client::holders",
+    "Client::holds",
+    "Client::keep_lease",
+    "Client::leader",
+    "Client::lease",
+    "Client::lease_with_keys",
+    "Client::leases",
+    "Client::list_and_watch",
+    "Client::lock",
+    "Client::mirror",
+    "Client::mutex",
+    "Client::observe",
+    "Client::put",
+    "Client::put_with",
+    "Client::read",
+    "Client::read_waits",
+    "Client::read_with",
+    "Client::register",
+    "Client::registry",
+    "Client::remove_volume",
+    "Client::revoke_lease",
+    "Client::rw_lock",
+    "Client::semaphore",
+    "Client::services",
+    "Client::session",
+    "Client::set_volume",
+    "Client::snapshot",
+    "Client::snapshot_with",
+    "Client::stat",
+    "Client::stats",
+    "Client::transaction",
+    "Client::transaction_with",
+    "Client::update",
+    "Client::update_with",
+    "Client::volumes",
+    "Client::waits",
+    "Client::watch",
+    "Client::write",
+    "Client::write_lease",
+    "DoubleBarrier::enter",
+    "Events::next",
+    "Hold::certain_for",
+    "Hold::downgrade",
+    "Hold::hand_over",
+    "Hold::id",
+    "Hold::is_wanted",
+    "Hold::mode",
+    "Hold::over",
+    "Hold::path",
+    "Hold::release",
+    "Hold::token",
+    "Hold::upgrade",
+    "Hold::wanted",
+    "Inside::certain_for",
+    "Inside::leave",
+    "Inside::over",
+    "Inside::round",
+    "KeyLease::certain_for",
+    "KeyLease::id",
+    "KeyLease::over",
+    "KeyLease::renewed",
+    "KeyLease::revoke",
+    "Leaders::next",
+    "Leadership::candidates",
+    "Leadership::certain_for",
+    "Leadership::hand_over",
+    "Leadership::is_wanted",
+    "Leadership::over",
+    "Leadership::path",
+    "Leadership::proclaim",
+    "Leadership::resign",
+    "Leadership::token",
+    "Members::next",
+    "Members::now",
+    "Mirror::changes",
+    "Mirror::children",
+    "Mirror::get",
+    "Mirror::over",
+    "Mirror::read",
+    "Mirror::revision",
+    "Mirror::shows",
+    "Mirror::snapshot",
+    "MirrorChanges::next",
+    "Mutex::lock",
+    "Mutex::lock_timeout",
+    "Mutex::try_lock",
+    "MutexGuard::release",
+    "Permit::certain_for",
+    "Permit::over",
+    "Permit::path",
+    "Permit::release",
+    "Permit::token",
+    "ReadGuard::release",
+    "ReadGuard::upgrade",
+    "ReadGuard::wanted",
+    "Registration::certain_for",
+    "Registration::epoch",
+    "Registration::leave",
+    "Registration::over",
+    "Registration::path",
+    "Registry::join",
+    "Registry::members",
+    "RwLock::read",
+    "RwLock::read_timeout",
+    "RwLock::try_read",
+    "RwLock::try_write",
+    "RwLock::write",
+    "RwLock::write_timeout",
+    "Semaphore::acquire",
+    "Semaphore::acquire_timeout",
+    "Semaphore::try_acquire",
+    "Watch::into_stream",
+    "Watch::next",
+    "Watch::resume_from",
+    "WriteGuard::downgrade",
+    "WriteGuard::release",
+    "WriteGuard::wanted",
+    "WriteLease::flush",
+    "WriteLease::get",
+    "WriteLease::is_dirty",
+    "WriteLease::lost",
+    "WriteLease::release",
+    "WriteLease::set",
+    "cluster",
+];
+
+/// Public functions that are no calls to a cluster: they make arguments or look at results.
+const NOT_DRAWN: &[&str] = &[
+    "Leader::of",
+    "Options::cache_capacity_bytes",
+    "Options::drift",
+    "Options::name",
+    "Options::new",
+    "Options::timeout",
+    "Subtree::apply",
+    "Told::through",
+    "TransactionOutcome::branch",
+    "TransactionOutcome::succeeded",
+    "UpdateError::may_still_happen",
+    "UpdateError::tries",
+    "WriteError::may_still_happen",
+];
+
+/// How often each call was made.
+type Made = Arc<Mutex<BTreeMap<&'static str, u64>>>;
+
+#[test]
+fn every_public_function_is_drawn_or_listed() {
+    let root = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = BTreeSet::new();
+    public_functions(&root, &mut found);
+    let listed: BTreeSet<String> = CALLS.iter().chain(NOT_DRAWN).map(|name| (*name).to_owned()).collect();
+    assert_eq!(found, listed, "left: public functions; right: those that the swarm draws or lists as not drawn");
+}
+
+/// The public functions in a folder, by the type that they belong to.
+fn public_functions(folder: &FilePath, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let file = entry.unwrap().path();
+        if file.is_dir() {
+            public_functions(&file, found);
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        let mut of_type: Option<String> = None;
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("impl") {
+                of_type = rest.strip_suffix(" {").filter(|rest| !rest.contains(" for ")).map(|rest| {
+                    let name = rest.rsplit(' ').next().unwrap_or(rest);
+                    name.split('<').next().unwrap_or(name).to_owned()
+                });
+            } else if line == "}" {
+                of_type = None;
+            }
+            let Some(rest) = line.trim_start().strip_prefix("pub ") else { continue };
+            let rest = rest.strip_prefix("const ").unwrap_or(rest);
+            let Some(rest) = rest.strip_prefix("async ").unwrap_or(rest).strip_prefix("fn ") else { continue };
+            let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            match (&of_type, line.starts_with(' ')) {
+                (Some(of_type), true) => drop(found.insert(format!("{of_type}::{name}"))),
+                (None, false) => drop(found.insert(name)),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_calls_in_any_order_break_no_promise() {
+    let seed = std::env::var("LEASEHOLD_SWARM_SEED").ok().and_then(|text| text.parse().ok());
+    let seed: u64 = seed.unwrap_or_else(|| rand::rng().random());
+    println!("LEASEHOLD_SWARM_SEED={seed} cargo test -p leasehold-client-cache --test swarm");
+    let mut server = Server::start(Duration::from_secs(2)).await;
+    server.check_steps();
+    let (judge, made): (Arc<Judge>, Made) = Default::default();
+    let mut tasks = Vec::new();
+    for number in 0..CALLERS {
+        let draw = Draw::new(StdRng::seed_from_u64(seed ^ (number << 32)), number);
+        let options = server.options().name(format!("swarm-{number}")).timeout(Duration::from_millis(700));
+        let caller = Caller::new(options, draw, Arc::clone(&judge)).await;
+        let made = Arc::clone(&made);
+        let address = server.address().to_owned();
+        tasks.push(tokio::spawn(async move { make_calls(caller, &address, &made).await }));
+    }
+    let mut stops = 0;
+    while !tasks.iter().all(tokio::task::JoinHandle::is_finished) {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        if stops < STOPS {
+            server.stop().await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            server.lead();
+            stops += 1;
+        }
+    }
+    let mut callers = Vec::new();
+    for task in tasks {
+        callers.push(task.await.expect("no call panics"));
+    }
+    assert_eq!(stops, STOPS, "the leader was stopped while calls were made");
+    let made = made.lock().clone();
+    let never: Vec<_> = CALLS.iter().filter(|name| !made.contains_key(*name)).collect();
+    assert!(never.is_empty(), "never made: {never:?}");
+    agree(&server, &mut callers).await;
+    assert_eq!(server.violation(), None);
+}
+
+/// Makes calls, each several times, in a random order.
+async fn make_calls(mut caller: Caller, address: &str, made: &Made) -> Caller {
+    for round in 0..ROUNDS_MAX {
+        if round >= ROUNDS && made.lock().len() == CALLS.len() {
+            break;
+        }
+        let mut calls = CALLS.to_vec();
+        calls.shuffle(&mut caller.draw.rng);
+        for name in calls {
+            drop(tokio::time::timeout(PREPARE_MAX, caller.prepare(name)).await);
+            let most = caller.draw.rng.random_range(Duration::ZERO..CALL_MAX);
+            // What a connection takes is no call's.
+            let most = if matches!(name, "Client::connect" | "Client::close") { PATIENCE } else { most };
+            let call = async {
+                if name == "cluster" {
+                    drop(leasehold_client_cache::cluster(address, Duration::from_secs(1)).await);
+                    return Some(());
+                }
+                caller.call(name).await
+            };
+            // A call that was cancelled had begun: it counts.
+            if tokio::time::timeout(most, call).await != Ok(None) {
+                *made.lock().entry(name).or_default() += 1;
+            }
+        }
+    }
+    caller
+}
+
+/// Waits for a condition that needs no help, and says what does not hold if it never does.
+async fn eventually(what: &str, mut violation: impl AsyncFnMut() -> Option<String>) {
+    let began = Instant::now();
+    while let Some(violation) = violation().await {
+        assert!(began.elapsed() < PATIENCE, "{what}: {violation}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Nothing disturbs any more: clients and server agree on what is held and what is stored.
+async fn agree(server: &Server, callers: &mut [Caller]) {
+    for caller in &*callers {
+        let is_connected = |state: &ConnectionState| matches!(state, ConnectionState::Connected { .. });
+        if caller.client.session().is_some() {
+            within(caller.client.connection().wait_for(is_connected)).await.unwrap();
+        }
+    }
+    eventually("what a client holds is held in the server", async || {
+        callers.iter().find_map(|caller| held_by_client_only(server, caller))
+    })
+    .await;
+    for caller in &mut *callers {
+        caller.held = caller::Held::default();
+    }
+    let sessions: BTreeSet<_> = callers.iter().filter_map(|caller| caller.client.session()).collect();
+    eventually("what was dropped is released", async || {
+        server.look(|state| {
+            let mut holds = state.holds().filter(|(_, _, hold)| sessions.contains(&hold.session));
+            holds.next().map(|(id, path, hold)| format!("{id:?} of {path}: {hold:?}"))
+        })
+    })
+    .await;
+    for caller in &*callers {
+        for path in Draw::paths() {
+            for kind in [Kind::Data, Kind::Children] {
+                same_content(server, caller, &path, kind).await;
+            }
+        }
+        within(caller.client.close()).await;
+    }
+}
+
+/// What a client counts as held and the server does not.
+fn held_by_client_only(server: &Server, caller: &Caller) -> Option<String> {
+    let is_held = |path: &_, id: HoldId| server.look(|state| !matches!(state.hold_status(path, id), HoldStatus::Over));
+    let holds = caller.held.holds.iter().filter(|hold| !hold.over().is_cancelled());
+    let mut holds = holds.filter(|hold| !is_held(hold.path(), hold.id()));
+    let registered = caller.held.registrations.iter().filter(|registration| !registration.over().is_cancelled());
+    // Others may delete its node on purpose; the lease that it lives by is nobody else's to end.
+    let mut registered = registered.filter(|registration| {
+        server.look(|state| {
+            let volume = state.volume_of(registration.path()).0;
+            let key = |session| LeaseKey::Volume(session, volume.clone());
+            caller.client.session().is_none_or(|session| state.lease(&key(session)).is_none())
+        })
+    });
+    let leases = caller.held.key_leases.iter().filter(|lease| !lease.over().is_cancelled());
+    let mut leases = leases.filter(|lease| {
+        let key = LeaseKey::Key(lease.id());
+        server.look(|state| state.lease(&key).is_none())
+    });
+    holds
+        .next()
+        .map(|hold| format!("{:?} of {}", hold.id(), hold.path()))
+        .or_else(|| registered.next().map(|registration| format!("the registration of {}", registration.path())))
+        .or_else(|| leases.next().map(|lease| format!("{:?}", lease.id())))
+}
+
+/// Leases end for a while yet: the content is compared when it has stayed the same over a read.
+async fn same_content(server: &Server, caller: &Caller, path: &leasehold_client_cache::Path, kind: Kind) {
+    let object = Object { path: path.clone(), kind };
+    eventually("a client reads what the server has", async || {
+        let before = server.look(|state| state.content(&object));
+        let options = ReadOptions { kind, ..ReadOptions::default() };
+        let found = match caller.client.read_with(path, options).await {
+            Ok(read) => (*read.content).clone(),
+            Err(error) => return Some(format!("{path}: {error}")),
+        };
+        let after = server.look(|state| state.content(&object));
+        (found != before || before != after).then(|| format!("{path}: read {found:?}, the server has {after:?}"))
+    })
+    .await;
+}

@@ -1,0 +1,89 @@
+//! How long commands are in the log.
+//!
+//! A bound on an entry counts the bytes that the entry has (S10b): small transactions are mostly what surrounds their
+//! paths and values. So lengths are those of the encoding, and nothing here is an estimate.
+
+use serde::Serialize;
+
+use super::{Command, LeaseKey, Write};
+use crate::object::ObjectSet;
+
+/// The encoding's length, in bytes, without making the encoding.
+fn encoded_bytes<T: Serialize>(value: &T) -> usize {
+    postcard::serialize_with_flavor(value, postcard::ser_flavors::Size::default())
+        .expect("plain data in memory always encodes")
+}
+
+impl Write {
+    /// The longest encoding that the lessor takes from a client, in bytes: with [`Self::COVERS_BYTES_MAX`] and the rest of
+    /// its command it fits into an entry of [`Command::BYTES_MAX`].
+    pub const BYTES_MAX: usize = Command::BYTES_MAX - Self::COVERS_BYTES_MAX - Self::HEAD_BYTES_MAX;
+
+    /// The longest encoding of the objects that a write's command names beside it, in bytes. Above it the lessor names the
+    /// one subtree that has them all. The 512 lists of children that a revocation may name are the most that occurs.
+    pub const COVERS_BYTES_MAX: usize = 2304 << 10;
+
+    /// The longest encoding of the rest of a write's command, in bytes: some numbers, and an incarnation for each operation
+    /// of both branches of a transaction.
+    const HEAD_BYTES_MAX: usize = 4 << 10;
+
+    /// The length of its encoding, in bytes.
+    pub fn encoded_bytes(&self) -> usize {
+        encoded_bytes(self)
+    }
+}
+
+impl Command {
+    /// The longest encoding of one command, in bytes: with the head of its proposal, which has 64 bytes at most, it fits
+    /// into the longest entry that Raft takes.
+    pub const BYTES_MAX: usize = (8 << 20) - 64;
+
+    /// The length of its encoding, in bytes.
+    pub fn encoded_bytes(&self) -> usize {
+        encoded_bytes(self)
+    }
+}
+
+impl LeaseKey {
+    /// The longest encoding of a renewal of it, in bytes.
+    pub(crate) fn renewal_bytes_max(&self) -> usize {
+        // A variant, and up to three numbers of ten bytes; of a path, two bytes for its length.
+        match self {
+            Self::Session(_) | Self::Key(_) | Self::Delay(_) => 31,
+            Self::Volume(_, top) => 33 + top.as_str().len(),
+        }
+    }
+}
+
+/// The length of the encoding of these sets, in bytes.
+pub(crate) fn encoded_bytes_of_sets(sets: &[ObjectSet]) -> usize {
+    encoded_bytes(&sets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        command::Renewal,
+        id::{Incarnation, LeaseId, SessionId},
+        path::Path,
+        time::ClusterTime,
+    };
+
+    #[test]
+    fn renewal_of_any_lease_is_within_its_bound() {
+        let long = Path::parse(&"/x".repeat(2048)).expect("a path");
+        let keys = [
+            LeaseKey::Session(SessionId(u64::MAX)),
+            LeaseKey::Key(LeaseId(u64::MAX)),
+            LeaseKey::Volume(SessionId(u64::MAX), long),
+        ];
+        for lease in keys {
+            let most = lease.renewal_bytes_max();
+            let at = ClusterTime::from_micros(u64::MAX);
+            let renewal = Renewal { lease, incarnation: Incarnation(u64::MAX), at };
+            assert_eq!(encoded_bytes(&renewal), most, "{renewal:?}");
+            assert_eq!(encoded_bytes(&renewal), postcard::to_allocvec(&renewal).expect("encodes").len());
+        }
+    }
+}

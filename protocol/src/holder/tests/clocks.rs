@@ -1,0 +1,166 @@
+//! Drift supervision: when clocks are compared, what stops beyond the allowance, and when it goes on.
+
+use super::*;
+use crate::drift::{ClockAnswer, ClockQuestion, Excess, RESUME_WINDOW, Since};
+
+/// What a keep-alive among the effects asks.
+fn asked(effects: &[Effect]) -> Option<(Ticket, ClockQuestion)> {
+    sent(effects).into_iter().find_map(|(ticket, body)| match body {
+        Body::KeepAlive(question) => Some((ticket, question)),
+        _ => None,
+    })
+}
+
+fn told(effects: &[Effect]) -> Vec<Option<Excess>> {
+    let change = |effect: &Effect| match effect {
+        Effect::ClockChanged { beyond } => Some(*beyond),
+        _ => None,
+    };
+    effects.iter().filter_map(change).collect()
+}
+
+/// A client with copies, and a leader whose clock shows so many thousandths of what the client's shows.
+struct Pair {
+    client: Client,
+    /// When the leader dealt with each exchange, by the client's clock.
+    noted: Vec<(u64, Instant)>,
+    permille: u32,
+}
+
+impl Pair {
+    /// Registered under ticket 2 at 100 s, with a copy of `/a`.
+    fn new(permille: u32) -> Self {
+        let client = Client::new().connect().lease().cache("/a", 2);
+        Self { noted: vec![(2, client.now)], client, permille }
+    }
+
+    fn answer(&mut self, ticket: Ticket, question: &ClockQuestion) -> Vec<Effect> {
+        let now = self.client.now;
+        let asked = self.noted.iter().filter(|(mark, _)| question.against.contains(mark));
+        let since =
+            asked.map(|(mark, at)| Since { mark: *mark, span: now.since(*at) * self.permille / 1_000 }).collect();
+        self.noted.push((question.mark, now));
+        let answer = ClockAnswer { since, allowance: DriftAllowance::from_ppm(1_000).expect("within bounds") };
+        self.client.answer_renewing(ticket, Answer::Alive(answer))
+    }
+
+    /// Goes on until then, reading `/a` all the time. What the application was told, and when.
+    fn go_on(&mut self, until: Instant) -> Vec<(Instant, Option<Excess>)> {
+        let mut all = Vec::new();
+        while self.client.now < until {
+            self.client.now = self.client.holder.next_deadline().map_or(until, |deadline| deadline.min(until));
+            let mut effects = self.client.timeout(&["/"]);
+            while let Some((ticket, question)) = asked(&effects) {
+                effects = self.answer(ticket, &question);
+                all.extend(told(&effects).into_iter().map(|beyond| (self.client.now, beyond)));
+            }
+        }
+        all
+    }
+}
+
+#[test]
+fn client_with_a_lease_compares_soon_after_registering() {
+    let mut pair = Pair::new(1_000);
+    let soon = at(100).after(Duration::from_millis(500));
+    assert_eq!(pair.client.holder.next_deadline(), Some(soon));
+    pair.client.now = soon;
+    let effects = pair.client.timeout(&[]);
+    let (ticket, question) = asked(&effects).expect("it compares clocks");
+    assert_eq!(question, ClockQuestion { mark: ticket.0, against: [2, 0, 0, 0], beyond: None });
+    pair.answer(ticket, &question);
+    let again = soon.after(Duration::from_secs(2));
+    assert_eq!(pair.client.holder.next_deadline(), Some(again));
+    pair.client.now = again;
+    let effects = pair.client.timeout(&[]);
+    let (_, question) = asked(&effects).expect("it compares clocks again");
+    assert_eq!(question.against, [2, ticket.0, 0, 0]);
+}
+
+#[test]
+fn client_without_a_lease_compares_only_when_it_renews() {
+    let client = Client::new().connect();
+    assert_eq!(client.holder.next_deadline(), Some(at(130)), "half of the session's term");
+}
+
+#[test]
+fn leader_at_double_speed_stops_reads_from_memory() {
+    let mut pair = Pair::new(2_000);
+    assert!(pair.client.may_serve("/a"));
+    let soon = at(100).after(Duration::from_millis(500));
+    pair.client.now = soon;
+    let effects = pair.client.timeout(&["/"]);
+    let (ticket, question) = asked(&effects).expect("it compares clocks");
+    let effects = pair.answer(ticket, &question);
+    let (client, server) = (Duration::from_millis(500), Duration::from_secs(1));
+    let excess = Excess { client, server, allowed_ppm: 1_000 };
+    assert_eq!(excess.ppm(), -500_000);
+    let over = Effect::VolumeValid { volume: Path::root(), validity: VolumeValidity::default() };
+    let place = |effect: &Effect| effects.iter().position(|other| other == effect);
+    let (stopped, told) = (place(&over), place(&Effect::ClockChanged { beyond: Some(excess) }));
+    assert!(stopped.is_some() && stopped < told, "the cache is told first: {effects:?}");
+    assert_eq!(asked(&effects).expect("the leader is told at once").1.beyond, Some(excess));
+    assert!(!pair.client.may_serve("/a"));
+    assert_eq!(pair.client.holder.clock_excess(), Some(excess));
+    assert_eq!(pair.client.holder.certain_for(&Path::root(), pair.client.now), Duration::ZERO);
+}
+
+#[test]
+fn reads_beyond_the_allowance_go_to_the_server_each() {
+    let mut pair = Pair::new(2_000);
+    pair.go_on(at(101));
+    for (read, sequence) in [(50, 10), (51, 11)] {
+        let effects = pair.client.read(read, "/a");
+        let (ticket, request) = pair.client.only(&effects);
+        assert!(matches!(request.body, Body::Read { .. }), "{request:?}");
+        let effects = pair.client.answer_renewing(ticket, answer(Some(value(10)), Some(grant(sequence))));
+        assert!(effects.contains(&served(&[read], "/a", value(10), None)), "{effects:?}");
+        assert!(!pair.client.may_serve("/a"));
+    }
+}
+
+#[test]
+fn leader_at_half_speed_stops_reads_from_memory_too() {
+    let mut pair = Pair::new(500);
+    let told = pair.go_on(at(101));
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].1.map(|excess| excess.ppm()), Some(1_000_000));
+    assert!(!pair.client.may_serve("/a"));
+}
+
+#[test]
+fn drift_is_told_once_however_long_it_lasts() {
+    let mut pair = Pair::new(990);
+    let told = pair.go_on(at(200));
+    assert!(matches!(told[..], [(_, Some(_))]), "{told:?}");
+}
+
+#[test]
+fn reads_from_memory_resume_after_one_whole_window() {
+    let mut pair = Pair::new(2_000);
+    let told = pair.go_on(at(101));
+    let [(stopped, Some(_))] = told[..] else { panic!("{told:?}") };
+    // From here on the leader's clock is right. What it counted before is not asked for again.
+    pair.permille = 1_000;
+    let told = pair.go_on(at(150));
+    let [(resumed, None)] = told[..] else { panic!("{told:?}") };
+    let waited = resumed.since(stopped);
+    assert!(waited >= RESUME_WINDOW && waited <= RESUME_WINDOW + TERM, "{waited:?}");
+    assert_eq!(pair.client.holder.clock_excess(), None);
+    assert!(pair.client.holder.certain_for(&Path::root(), pair.client.now) > Duration::ZERO);
+}
+
+#[test]
+fn new_leader_is_told_at_once_and_counts_from_its_own_exchanges() {
+    let mut pair = Pair::new(2_000);
+    pair.go_on(at(101));
+    pair.client.step(Input::Disconnected);
+    let effects = pair.client.step(Input::Connected);
+    let (register, _) = pair.client.only(&effects);
+    let result = Ok(Answer::Registered { coverings: vec![] });
+    let response = Response { epoch: Epoch(9), promises: vec![], lapses: vec![], result };
+    let effects = pair.client.respond(register, response);
+    let (_, question) = asked(&effects).expect("the leader is told");
+    assert_eq!(question.against, [register.0, 0, 0, 0]);
+    assert!(question.beyond.is_some());
+}

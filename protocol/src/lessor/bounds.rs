@@ -1,0 +1,115 @@
+//! Bounds of a lessor's queues, tables and batches: what one leader holds at a time, and what one step or one answer does.
+
+/// The bounds of one lessor. They are not replicated: each leader has its own, and a successor may have others.
+///
+/// A server uses [`Bounds::DEFAULT`]. The simulation sets them low, so that worlds of a few clients reach each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Bounds {
+    /// The most commands in one proposal: an entry stays quick to apply.
+    pub proposal_commands_max: usize,
+    /// The most bytes that the commands of one proposal have when encoded: an entry stays well below a frame. A longer
+    /// command, of at most [`Command::BYTES_MAX`](crate::command::Command::BYTES_MAX), is proposed alone.
+    pub proposal_bytes_max: usize,
+    /// With this many commands ready, or [`proposal_bytes_max`](Self::proposal_bytes_max), a proposal need not wait for the one before
+    /// it: the cost of one disk write for that many is low enough, and an entry with that many ends of leases is applied in 8 ms. (With
+    /// 512, and four proposals in flight, a million leases end a quarter later, and the slowest of others' writes meanwhile take a
+    /// quarter less.)
+    pub proposal_commands_full: usize,
+    /// The most writes that may wait at one time; one more is refused as busy. Flushes are not refused: others wait for them.
+    pub writes_max: usize,
+    /// About the most bytes of memory that waiting writes may take; with more, one more is refused as busy.
+    pub writes_bytes_max: usize,
+    /// The most requests that may want one write's answer: a client has one, and some of its retries.
+    pub write_askers_max: usize,
+    /// The longest content of one answer, in bytes: with the rest of the answer it fits into a frame.
+    pub content_bytes_max: usize,
+    /// The most reads that may wait for a proof of leadership; one more is refused as busy.
+    pub reads_max: usize,
+    /// The most reads that may wait for holders to flush; one more is refused as busy, and no other read is.
+    pub parked_max: usize,
+    /// About the most bytes of renewals in one tick: an entry stays quick to apply. With more, the next tick follows as soon as
+    /// this one is applied.
+    pub tick_bytes_max: usize,
+    /// The most renewals in a second that keeping all leases may take, if each is renewed once in its term: a lease, a session too, that
+    /// would need more is refused as busy. So all that are granted can be kept (S10b), though clients renew up to three times in a
+    /// term. A choice, not the measured limit of a server: 327,680 leases of 10 s.
+    pub renewals_per_second_max: usize,
+    /// About the most bytes of nodes in one page of a list, but for the first node: a page fits into a frame.
+    pub list_bytes_max: usize,
+    /// The most watches that may wait at one time; one more is refused as busy.
+    pub watches_max: usize,
+    /// The most watches of one session that may wait; one more is refused as busy.
+    pub session_watches_max: usize,
+    /// The most changes and events that are looked at for one answer to a watch: nobody else is served for those milliseconds.
+    pub watch_looks_max: usize,
+    /// The most events that watchers are told of in one step, and the most watchers that are told, but for the last watcher's events:
+    /// others are served between two steps.
+    pub watch_told_per_step: usize,
+    /// The most object leases that one tick examines for being over: a step stays short.
+    pub sweep_max: usize,
+    /// The most ends of leases that wait to be proposed: a million leases that end at one time must not stand before everyone's writes.
+    /// The others follow as soon as there is room. Writes that wait take no room from them: writes wait for ends (S2).
+    pub expiries_waiting_max: usize,
+    /// The most leases that one step examines because they may be over. A million that were renewed in the same moment come up in the
+    /// same moment too, whether or not they are over; meanwhile nobody is served, and the clock is held back (T4). The next step follows
+    /// as soon as a timer can.
+    pub expiry_looks_per_step: usize,
+    /// The most leases whose orphans are removed by one command: they share one round of consents.
+    pub removal_leases_per_round: usize,
+    /// The most removals of orphans that wait for consents or for the log at one time.
+    pub removal_rounds_max: usize,
+    /// The most sets that a removal recalls one by one. With more lists, or more copies at one holder, it recalls the subtree that
+    /// they share.
+    pub removal_sets_max: usize,
+    /// The most bytes of paths in the list of changes for a returning session; with more, it revives nothing: revalidating
+    /// copies one by one is cheaper.
+    pub revival_bytes_max: usize,
+    /// The most rows in one answer for people: it stays well below a frame.
+    pub rows_max: usize,
+    /// The most places that one answer for people, or one page of a list, examines: others wait meanwhile, and most places may be plain
+    /// nodes, or orphans that are not removed yet.
+    pub places_max: usize,
+    /// The most bytes of paths in one answer for people: it stays well below a frame.
+    pub keys_bytes_max: usize,
+    /// The number of ended leases whose last renewal is remembered, for people only.
+    pub departed_max: usize,
+}
+
+impl Bounds {
+    /// The bounds of a server.
+    pub const DEFAULT: Self = Self {
+        proposal_commands_max: 4096,
+        proposal_bytes_max: 2 << 20,
+        proposal_commands_full: 2048,
+        writes_max: 1 << 16,
+        writes_bytes_max: 256 << 20,
+        write_askers_max: 8,
+        content_bytes_max: 8 << 20,
+        reads_max: 1 << 16,
+        parked_max: 1 << 16,
+        tick_bytes_max: 256 << 10,
+        renewals_per_second_max: 1 << 15,
+        list_bytes_max: 1 << 20,
+        watches_max: 1 << 17,
+        session_watches_max: 1 << 14,
+        watch_looks_max: 1 << 14,
+        watch_told_per_step: 1 << 14,
+        sweep_max: 4096,
+        expiries_waiting_max: 2048,
+        expiry_looks_per_step: 4096,
+        removal_leases_per_round: 512,
+        removal_rounds_max: 8,
+        removal_sets_max: 512,
+        revival_bytes_max: 256 << 10,
+        rows_max: 1024,
+        places_max: 1 << 14,
+        keys_bytes_max: 1 << 20,
+        departed_max: 1024,
+    };
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}

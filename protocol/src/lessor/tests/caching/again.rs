@@ -1,0 +1,67 @@
+//! A write lease that ends, and another of the same hold: whoever waited for the first does not wait for the second (S7b).
+
+use super::*;
+
+/// The holder flushes and takes the node again before its first request is applied. The recall of the first write lease is not
+/// answered yet.
+fn taken_again_in_one_entry(world: &mut World, holder: SessionId) -> Vec<Effect> {
+    let value = Some(Bytes::from_static(b"new"));
+    world.write(holder, Write::Flush { path: path("/a"), hold: HOLD, token: Token(2), value, ends: true });
+    world.ask_to_cache(holder);
+    let proposal = world.lessor.take_proposal(world.now).expect("both");
+    assert_eq!(proposal.commands.len(), 2);
+    world.apply(&proposal)
+}
+
+#[test]
+fn read_of_a_write_lease_taken_again_is_answered_once() {
+    let mut world = World::new();
+    let holder = world.caching();
+    let reader = world.session();
+    world.acquire(reader, None);
+    let first = recalls(&world.ask_for(reader, "/a")).remove(0);
+    let effects = taken_again_in_one_entry(&mut world, holder);
+    let is_read = |effect: &Effect| {
+        matches!(effect, Effect::Reply { response: Response { result: Ok(Answer::Read(_)), .. }, .. })
+    };
+    let read: Vec<Effect> = effects.into_iter().filter(is_read).collect();
+    assert_eq!(read_value(&read), (b"new".to_vec(), false), "what it waited for has ended, and the node is kept again");
+    let second = recalls(&world.ask_for(reader, "/a")).remove(0);
+    assert!(second.stamp > first.stamp, "another write lease, another recall");
+    assert_eq!(world.step(Input::Consent(Consent { session: holder, stamp: first.stamp })), []);
+    let owed = world.lessor.channel(holder).recalled(first.stamp);
+    assert_eq!(owed, None, "the consent to the first counts though the node is kept again");
+    let effects = world.flush(holder, None, true);
+    assert_eq!(effects.iter().filter(|effect| is_read(effect)).count(), 1);
+}
+
+#[test]
+fn list_of_a_write_lease_taken_again_is_answered_once() {
+    let mut world = World::new();
+    let holder = world.caching();
+    let effects = world.list(Some("/"));
+    assert_eq!((recalls(&effects).len(), replies(&effects).len()), (1, 0));
+    let effects = taken_again_in_one_entry(&mut world, holder);
+    let listed = replies(&effects).into_iter().find_map(|response| match response.result {
+        Ok(Answer::Listed(page)) => Some(page.nodes),
+        _ => None,
+    });
+    let nodes = listed.expect("what it waited for has ended");
+    assert_eq!(
+        nodes.iter().map(|(path, data)| (path.as_str(), &data.value[..])).collect::<Vec<_>>(),
+        [("/a", &b"new"[..])]
+    );
+}
+
+/// A consent that comes when the node is kept again is no reason to bound the promises to its holder.
+#[test]
+fn late_consent_counts_under_the_next_write_lease() {
+    let mut world = World::new();
+    let holder = world.caching();
+    let reader = world.session();
+    let recall = recalls(&world.ask_for(reader, "/a")).remove(0);
+    world.flush(holder, None, true);
+    world.cache(holder).expect("it has the node again");
+    world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+    assert_eq!(world.lessor.channel(holder).unanswered_since(), None);
+}

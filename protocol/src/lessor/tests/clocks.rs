@@ -1,0 +1,77 @@
+//! Drift supervision: what the leader counts, and what it tells of clients that are beyond their allowances.
+
+use super::*;
+use crate::{
+    drift::{ClockAnswer, ClockQuestion, Excess, Since},
+    message::{CLOCK_INFOS_MAX, ClockInfo},
+};
+
+fn told(effects: &[Effect]) -> Vec<(SessionId, Option<Excess>)> {
+    let change = |effect: &Effect| match effect {
+        Effect::ClockChanged { session, beyond, .. } => Some((*session, *beyond)),
+        _ => None,
+    };
+    effects.iter().filter_map(change).collect()
+}
+
+fn excess() -> Excess {
+    Excess { client: Duration::from_secs(1), server: Duration::from_secs(2), allowed_ppm: 2_000 }
+}
+
+fn saying(beyond: Option<Excess>) -> Body {
+    Body::KeepAlive(ClockQuestion { beyond, ..ClockQuestion::default() })
+}
+
+#[test]
+fn leader_counts_from_the_registration_and_from_each_keep_alive() {
+    let mut world = World::new();
+    let session = world.session();
+    let registration = world.registration(session);
+    world.pass(Duration::from_secs(1));
+    let ask = |mark, against| Body::KeepAlive(ClockQuestion { mark, against, beyond: None });
+    let alive = |effects: &[Effect]| match answer(effects) {
+        Answer::Alive(ClockAnswer { since, .. }) => since,
+        other => panic!("alive: {other:?}"),
+    };
+    let since = |mark, secs| Since { mark, span: Duration::from_secs(secs) };
+    let first = world.request(session, ask(7, [registration, 0, 0, 0]));
+    assert_eq!(alive(&first), [since(registration, 1)]);
+    world.pass(Duration::from_secs(3));
+    let second = world.request(session, ask(8, [registration, 7, 0, 0]));
+    assert_eq!(alive(&second), [since(registration, 4), since(7, 3)]);
+}
+
+#[test]
+fn client_beyond_its_allowance_is_told_of_once_and_shown() {
+    let mut world = World::new();
+    let (session, other) = (world.session(), world.session());
+    assert_eq!(told(&world.request(session, saying(None))), []);
+    assert_eq!(told(&world.request(session, saying(Some(excess())))), [(session, Some(excess()))]);
+    assert_eq!(told(&world.request(session, saying(Some(excess())))), [], "told already");
+    let info = ClockInfo { session, name: "test".to_owned(), excess: excess() };
+    assert_eq!(world.lessor.clock_infos(&world.state), (1, vec![info]));
+    assert_eq!(told(&world.request(other, saying(None))), []);
+    assert_eq!(told(&world.request(session, saying(None))), [(session, None)]);
+    assert_eq!(world.lessor.clock_infos(&world.state), (0, vec![]));
+}
+
+#[test]
+fn session_that_ends_is_not_shown_as_beyond() {
+    let mut world = World::new();
+    let session = world.session();
+    world.request(session, saying(Some(excess())));
+    world.request(session, Body::Close);
+    world.commit();
+    assert_eq!(world.lessor.clock_infos(&world.state), (0, vec![]));
+}
+
+#[test]
+fn clients_beyond_are_all_counted_and_some_of_them_shown() {
+    let mut world = World::new();
+    let sessions: Vec<SessionId> = (0..=CLOCK_INFOS_MAX).map(|_| world.session()).collect();
+    for session in &sessions {
+        world.request(*session, saying(Some(excess())));
+    }
+    let (count, infos) = world.lessor.clock_infos(&world.state);
+    assert_eq!((count, infos.len()), (CLOCK_INFOS_MAX as u64 + 1, CLOCK_INFOS_MAX));
+}

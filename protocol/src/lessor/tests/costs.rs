@@ -1,0 +1,153 @@
+//! What a request may cost when it is applied is bounded when it arrives.
+
+use super::*;
+use crate::{
+    command::Attach,
+    id::LeaseId,
+    limits::LimitError,
+    transaction::{Operation, Transaction},
+};
+
+fn deep(branch: usize, depth: usize) -> Path {
+    path(&format!("/{branch}{}", "/x".repeat(depth - 1)))
+}
+
+fn puts(branches: usize, depth: usize) -> Write {
+    let then = (0..branches).map(|branch| Operation::put(deep(branch, depth), "")).collect();
+    Write::Transaction(Transaction { then, ..Transaction::new() })
+}
+
+fn too_much(what: &str, got: usize, expected: usize) -> Result<Answer, Refusal> {
+    Err(LimitError::Transaction { what: what.to_owned(), got, expected }.into())
+}
+
+impl World {
+    /// Applies one entry of puts, without the lessor.
+    fn fill(&mut self, session: SessionId, puts: impl Iterator<Item = (Path, Attach)>) {
+        let command = |(path, attach)| {
+            self.sequence += 1;
+            let (sequence, covers) = (Sequence(self.sequence), vec![ObjectSet::Subtree(Path::root())]);
+            let write = Write::Put { path, value: Bytes::new(), condition: Condition::Any, attach };
+            let meant = self.state.meant(session, &write);
+            Command::Write {
+                session,
+                sequence,
+                unanswered_from: sequence,
+                write,
+                meant,
+                covers,
+                carried: Revision(u64::MAX),
+            }
+        };
+        let commands = puts.map(command).collect();
+        self.index += 1;
+        let (epoch, time) = (self.state.epoch(), self.state.cluster_time());
+        self.state.apply(self.index, &Proposal { epoch, number: 1 << 40, time, commands });
+    }
+}
+
+#[test]
+fn requests_with_paths_too_deep_are_refused() {
+    let mut world = World::new();
+    let session = world.session();
+    let error = || LimitError::Depth { got: 65, expected: 64 };
+    let beyond = deep(0, 65);
+    let bodies = [
+        Body::Read { object: Object::data(beyond.clone()), known: None },
+        Body::Acquire { path: beyond.clone(), valid_at: None },
+    ];
+    for body in bodies {
+        assert_eq!(result(&world.request(session, body)), Err(error().into()));
+    }
+    for write in [Write::put(beyond.clone(), Bytes::new()), puts(1, 65)] {
+        assert_eq!(result(&world.write(session, write)), Err(error().into()));
+    }
+    assert!(!world.lessor.has_proposal());
+    assert_eq!(world.write(session, puts(1, 64)), []);
+}
+
+#[test]
+fn transaction_that_makes_too_many_nodes_is_refused() {
+    let mut world = World::new();
+    let session = world.session();
+    let most = Transaction::NODES_MADE_MAX;
+    let refused = result(&world.write(session, puts(65, 64)));
+    assert_eq!(refused, too_much("nodes to make, with those above them", 65 * 64, most));
+    assert!(!world.lessor.has_proposal());
+    assert_eq!(world.write(session, puts(64, 64)), []);
+    world.commit();
+    assert_eq!(world.state.nodes_from(&Path::root()).count(), 1 + most);
+    // Nodes that exist cost nothing, and those of one are not counted for another.
+    assert_eq!(world.write(session, puts(65, 64)), []);
+    let siblings = (0..128).map(|number| Operation::put(path(&format!("/new{}/{number}", "/y".repeat(60))), ""));
+    let write = Write::Transaction(Transaction { otherwise: siblings.collect(), ..Transaction::new() });
+    assert_eq!(world.write(session, write), []);
+}
+
+#[test]
+fn transaction_whose_new_paths_are_too_long_is_refused() {
+    let mut world = World::new();
+    let session = world.session();
+    let long = |number: usize| path(&format!("/{number:0>62}{}", format!("/{}", "x".repeat(62)).repeat(63)));
+    let write = |count| {
+        let then = (0..count).map(|number| Operation::put(long(number), "")).collect();
+        Write::Transaction(Transaction { then, ..Transaction::new() })
+    };
+    let bytes = 63 * (64 * 65 / 2);
+    let most = Transaction::MADE_PATHS_MAX_BYTES;
+    let fits = most / bytes;
+    let refused = result(&world.write(session, write(fits + 1)));
+    assert_eq!(refused, too_much("bytes of paths of nodes to make", (fits + 1) * bytes, most));
+    assert_eq!(world.write(session, write(fits)), []);
+}
+
+#[test]
+fn delete_of_too_many_nodes_is_refused() {
+    let mut world = World::new();
+    let session = world.session();
+    let most = State::REMOVED_NODES_MAX;
+    let node = |top: &str, number: usize| (path(&format!("{top}/{number}")), Attach::Nothing);
+    world.fill(session, (1..most / 2).map(|number| node("/a", number)));
+    world.fill(session, (1..=most / 2).map(|number| node("/b/c", number)));
+    let delete = |at: &str| Operation::Delete { path: path(at), recursive: true };
+    let both = Transaction::new().then(delete("/a")).then(delete("/b/c"));
+    world.write(session, Write::Transaction(both));
+    let refusal = result(&world.commit()).expect_err("one too many");
+    let text = format!(
+        "operation 2 of the branch then: /b/c: {} nodes or more to remove, above the limit of {most}; \
+         remove what lies below it in parts",
+        most + 1
+    );
+    assert_eq!(refusal.to_string(), text);
+    // As many as one command removes.
+    world.fill(session, (1..most / 2).map(|number| node("/b/d", number)));
+    world.write(session, Write::Delete { path: path("/b"), recursive: true, condition: Condition::Any });
+    assert!(result(&world.commit()).is_err(), "with /b, /b/c and /b/d themselves");
+    world.write(session, Write::Delete { path: path("/b/d"), recursive: true, condition: Condition::Any });
+    world.commit();
+    world.write(session, Write::Delete { path: path("/b"), recursive: true, condition: Condition::Any });
+    assert!(result(&world.commit()).is_ok());
+}
+
+#[test]
+fn lease_with_as_many_nodes_as_one_may_takes_no_other() {
+    let mut world = World::new();
+    let session = world.session();
+    for id in [1, 2] {
+        world.write(session, Write::GrantLease { id: Some(LeaseId(id)), ttl: TERM });
+        world.commit();
+    }
+    let most = State::REMOVED_NODES_MAX;
+    let attach = Attach::Lease(LeaseId(1));
+    world.fill(session, (0..most).map(|number| (path(&format!("/a/{number}")), attach)));
+    let put =
+        |text: &str, attach| Write::Put { path: path(text), value: Bytes::new(), condition: Condition::Any, attach };
+    world.write(session, put("/a/more", attach));
+    let refusal = result(&world.commit()).expect_err("it is full");
+    let text = format!("/a/more: its lease carries {most} nodes, and the limit is {most}; attach it to another lease");
+    assert_eq!(refusal.to_string(), text);
+    for write in [put("/a/more", Attach::Lease(LeaseId(2))), put("/a/0", attach)] {
+        world.write(session, write);
+        assert!(result(&world.commit()).is_ok());
+    }
+}

@@ -1,0 +1,138 @@
+//! What rides along with requests: how much, and on whose behalf.
+
+use super::*;
+use crate::{
+    limits::LimitError,
+    message::{CONSENTS_MAX, DROPPED_SETS_MAX, HELD_PIECE_OBJECTS_MAX, RENEWALS_MAX, RETURNS_MAX, Return},
+};
+
+impl World {
+    fn header(&self, session: SessionId) -> Header {
+        let (epoch, registration) = (self.state.epoch(), self.registration(session));
+        Header { session, epoch, registration, ..Header::default() }
+    }
+
+    /// When the lessor counts the session's lease on the root as over.
+    fn end(&self, session: SessionId) -> ClusterTime {
+        self.lessor.ends.get(&LeaseKey::Volume(session, Path::root())).expect("a lease").end
+    }
+}
+
+fn list() -> Body {
+    Body::List { path: Path::root(), after: None, nodes_max: 1 }
+}
+
+#[test]
+fn request_with_a_list_too_long_changes_nothing() {
+    let mut world = World::new();
+    let (session, grant) = world.holder(&data("/a"));
+    let incarnation = grant.incarnation;
+    world.pass(MILLI * 3000);
+    let before = world.lessor.clone();
+    let renew = |count| vec![Renew { volume: Path::root(), incarnation }; count];
+    let returns = |count| vec![Return { object: data("/a"), stamp: grant.stamp }; count];
+    let set = ObjectSet::One(data("/a"));
+    let own = world.header(session);
+    let with = |header: Header, body| Request { header, body };
+    let write = |dropped| Body::Write { write: put("/a", b"1"), dropped, seen: Stamp::default() };
+    let held = |objects| {
+        let (volume, covering) = (Path::root(), CoveringNumber::default());
+        Body::Held(HeldPiece { volume, incarnation, covering, piece: 0, pieces: 1, objects })
+    };
+    let cases = [
+        (
+            "renewals",
+            RENEWALS_MAX,
+            with(Header { renew: renew(RENEWALS_MAX + 1), ..own.clone() }, Body::KeepAlive(Default::default())),
+        ),
+        (
+            "consents",
+            CONSENTS_MAX,
+            with(Header { consents: vec![grant.stamp; CONSENTS_MAX + 1], renew: renew(1), ..own.clone() }, list()),
+        ),
+        (
+            "returns",
+            RETURNS_MAX,
+            with(
+                Header { returns: returns(RETURNS_MAX + 1), renew: renew(1), ..own.clone() },
+                Body::KeepAlive(Default::default()),
+            ),
+        ),
+        ("sets of dropped objects", DROPPED_SETS_MAX, with(own.clone(), write(vec![set; DROPPED_SETS_MAX + 1]))),
+        (
+            "objects in a piece of a list",
+            HELD_PIECE_OBJECTS_MAX,
+            with(own.clone(), held(vec![data("/a"); HELD_PIECE_OBJECTS_MAX + 1])),
+        ),
+    ];
+    for (what, expected, request) in cases {
+        let [response] = replies(&world.send(request)).try_into().expect("one answer");
+        let error = LimitError::Request { what: what.to_owned(), got: expected + 1, expected };
+        assert_eq!(error.to_string(), format!("the request: {} {what}, above the limit of {expected}", expected + 1));
+        assert_eq!(response.result, Err(error.into()));
+        assert_eq!((response.promises, response.lapses), (vec![], vec![]), "{what}");
+        assert_eq!(world.lessor, before, "{what}");
+    }
+    let full = Header {
+        renew: renew(RENEWALS_MAX),
+        consents: vec![grant.stamp; CONSENTS_MAX],
+        returns: returns(RETURNS_MAX),
+        ..own
+    };
+    let [response] = replies(&world.send(Request { header: full, body: Body::KeepAlive(Default::default()) }))
+        .try_into()
+        .expect("one");
+    assert!(matches!(response.result, Ok(Answer::Alive(_))), "{:?}", response.result);
+    assert_eq!(response.promises.len(), RENEWALS_MAX);
+}
+
+#[test]
+fn list_of_an_unregistered_session_renews_nothing() {
+    let mut world = World::new();
+    let (session, grant) = world.holder(&data("/a"));
+    let renew = vec![Renew { volume: Path::root(), incarnation: grant.incarnation }];
+    world.fail_over();
+    world.pass(MILLI * 3000);
+    let (end, epoch) = (world.end(session), world.state.epoch());
+    // Registered with the leader before; with none; as nobody.
+    let old = Header { session, epoch: grant.stamp.epoch, registration: 1, renew: renew.clone(), ..Header::default() };
+    let unregistered = Header { session, epoch, renew: renew.clone(), ..Header::default() };
+    let nobody = Header { renew, ..Header::default() };
+    let gone = Refusal::SessionGone { session: SessionId(0) };
+    for (header, refusal) in [
+        (old.clone(), Refusal::NotRegistered { got: old.epoch, expected: epoch }),
+        (unregistered, Refusal::NotRegistered { got: epoch, expected: epoch }),
+        (nobody, gone),
+    ] {
+        for body in [list(), Body::Inspect(Inspect::Leases { after: None }), Body::Open { name: "x".to_owned() }] {
+            let [response] = replies(&world.send(Request { header: header.clone(), body })).try_into().expect("one");
+            assert_eq!((response.promises, response.result), (vec![], Err(refusal.clone())));
+        }
+    }
+    assert_eq!(world.end(session), end);
+}
+
+#[test]
+fn list_without_a_session_is_answered() {
+    let mut world = World::new();
+    let session = world.session();
+    world.write(session, put("/a", b"1"));
+    world.commit();
+    world.send(Request { header: Header::default(), body: list() });
+    let proven = world.step(Input::Proven { round: world.lessor.round });
+    assert!(matches!(answer(&proven), Answer::Listed(page) if page.nodes.len() == 1));
+}
+
+#[test]
+fn list_of_a_registered_session_renews_its_lease() {
+    let mut world = World::new();
+    let (session, grant) = world.holder(&data("/a"));
+    world.pass(MILLI * 3000);
+    let end = world.end(session);
+    let renew = vec![Renew { volume: Path::root(), incarnation: grant.incarnation }];
+    world.send(Request { header: Header { renew, ..world.header(session) }, body: list() });
+    let proven = world.step(Input::Proven { round: world.lessor.round });
+    let [response] = replies(&proven).try_into().expect("one answer");
+    assert_eq!(response.promises.len(), 1);
+    assert!(world.end(session) > end);
+}

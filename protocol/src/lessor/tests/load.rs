@@ -1,0 +1,98 @@
+//! Very many leases: whoever keeps one keeps it, whatever it is called, and what could not be kept is not granted (S10b).
+
+use super::*;
+use crate::{
+    id::LeaseId,
+    message::{KeepLease, Kept, KeptSpan},
+};
+
+impl World {
+    /// Grants leases of these names, in one go.
+    fn grant_leases(&mut self, session: SessionId, names: std::ops::Range<u64>, ttl: Duration) {
+        for name in names {
+            self.write(session, Write::GrantLease { id: Some(LeaseId(name)), ttl });
+        }
+        self.commit();
+    }
+
+    fn keep_leases(&mut self, session: SessionId, names: impl Iterator<Item = u64>) -> Vec<Kept> {
+        let leases = names.map(|name| KeepLease { id: LeaseId(name), incarnation: None }).collect();
+        let Answer::Kept(kept) = answer(&self.request(session, Body::KeepLeases { leases })) else { panic!("kept") };
+        kept
+    }
+
+    fn key_leases(&self) -> usize {
+        self.state.key_leases_after(None).count()
+    }
+}
+
+#[test]
+fn more_renewals_than_a_tick_takes_all_live() {
+    const LEASES: u64 = 300;
+    let mut world = World::new();
+    // A tick has room for four.
+    world.lessor.config.bounds.tick_bytes_max = 4 * LeaseKey::Key(ONE).renewal_bytes_max();
+    let session = world.session();
+    world.grant_leases(session, 1..LEASES + 1, TERM);
+    for step in 0..100 {
+        // Each is kept once in three seconds, a thirtieth of them in a tenth of a second.
+        let due = (1..=LEASES).filter(|name| name % 30 == step % 30);
+        let kept = world.keep_leases(session, due);
+        assert!(kept.iter().all(|kept| matches!(kept.span, KeptSpan::Promised(_))), "step {step}: {kept:?}");
+        world.pass(TERM / 100);
+    }
+    assert_eq!(world.key_leases() as u64, LEASES);
+}
+
+const ONE: LeaseId = LeaseId(1);
+
+#[test]
+fn volume_leases_beyond_what_a_tick_takes_all_live() {
+    let mut world = World::new();
+    world.lessor.config.bounds.tick_bytes_max = 1;
+    let holders: Vec<_> = (0..40).map(|_| world.holder(&data("/a"))).collect();
+    for step in 0..100 {
+        for (holder, grant) in holders.iter().skip(step % 30).step_by(30) {
+            world.renew(*holder, grant.incarnation).expect("kept every three seconds");
+        }
+        world.pass(TERM / 100);
+    }
+}
+
+#[test]
+fn leases_beyond_what_can_be_renewed_are_refused_as_busy() {
+    let mut world = World::new();
+    world.lessor.config.bounds.renewals_per_second_max = 1;
+    let session = world.session();
+    let busy = |effects: &[Effect]| match result(effects) {
+        Err(Refusal::Busy { got, most, .. }) => Some((got, most)),
+        _ => None,
+    };
+    // A session takes a six hundredth: nine leases of ten seconds, and not ten. All are under way at once.
+    for name in 1..=9 {
+        let effects = world.write(session, Write::GrantLease { id: Some(LeaseId(name)), ttl: TERM });
+        assert_eq!(replies(&effects), [], "{name}");
+    }
+    let tenth = Write::GrantLease { id: Some(LeaseId(10)), ttl: TERM };
+    assert_eq!(busy(&world.write(session, tenth.clone())), Some((2, 1)), "those under way count");
+    world.commit();
+    assert_eq!(busy(&world.write(session, tenth)), Some((2, 1)), "those that were granted count");
+    let acquire = Body::Acquire { path: Path::root(), valid_at: None };
+    assert_eq!(busy(&world.request(session, acquire.clone())), Some((2, 1)));
+    // One that lasts longer takes less.
+    assert_eq!(replies(&world.write(session, Write::GrantLease { id: Some(LeaseId(10)), ttl: 20 * TERM })), []);
+    world.commit();
+    // Each that ends makes room.
+    world.write(session, Write::RevokeLease { id: LeaseId(1) });
+    world.commit();
+    world.acquire(session, None);
+    // The lease that takes the place of another takes no more.
+    world.acquire(session, None);
+    let opens = (0..600).map(|_| world.request(SessionId(0), Body::Open { name: "one more".to_owned() }));
+    let opens: Vec<_> = opens.collect();
+    let room = opens.iter().position(|effects| !replies(effects).is_empty()).expect("no room for all");
+    assert!((1..60).contains(&room), "{room}");
+    assert_eq!(busy(&opens[room]), Some((2, 1)));
+    world.commit();
+    assert_eq!(world.lessor.load_to_come, 0);
+}

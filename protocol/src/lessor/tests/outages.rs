@@ -1,0 +1,159 @@
+//! A leader that cannot commit: it ends no lease and says of none that it is gone (T4, T5). And what is answered late, and renews no later
+//! than its request arrived.
+
+use super::*;
+use crate::{
+    hold::HoldMode,
+    id::LeaseId,
+    message::{KeepLease, KeptSpan},
+};
+
+const ONE: LeaseId = LeaseId(1);
+
+impl World {
+    /// Lets time pass without a quorum: what is proposed is taken and not committed. Each step does `each`.
+    fn stall(&mut self, span: Duration, mut each: impl FnMut(&mut Self)) -> Vec<Proposal> {
+        let end = self.now.after(span);
+        let mut proposals = Vec::new();
+        while self.now < end {
+            self.now = self.now.after(clock::STEP_EVERY);
+            self.step(Input::Timeout);
+            proposals.extend(self.lessor.take_proposal(self.now));
+            each(self);
+        }
+        proposals
+    }
+
+    fn keep_one(&mut self, session: SessionId) -> KeptSpan {
+        let leases = vec![KeepLease { id: ONE, incarnation: None }];
+        let Answer::Kept(kept) = answer(&self.request(session, Body::KeepLeases { leases })) else { panic!("kept") };
+        kept[0].span
+    }
+
+    fn grant_one(&mut self, session: SessionId) {
+        self.write(session, Write::GrantLease { id: Some(ONE), ttl: TERM });
+        self.commit();
+    }
+
+    /// Commits until the end of a lease is proposed, and not that.
+    fn until_an_end_is_proposed(&mut self) {
+        let is_end = |command: &Command| matches!(command, Command::Expire { .. });
+        while !self.lessor.outbox.commands().any(is_end) {
+            self.commit();
+            self.now = self.now.after(clock::STEP_EVERY);
+            self.step(Input::Timeout);
+        }
+    }
+}
+
+#[test]
+fn leader_without_a_quorum_ends_no_lease() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    world.grant_one(holder);
+    world.pass(TERM / 2);
+    world.renew(holder, grant.incarnation).expect("alive");
+    assert!(matches!(world.keep_one(holder), KeptSpan::Promised(_)));
+    // Due for the next renewal, with half of the term left and a little less.
+    world.pass(TERM * 6 / 10 - clock::STEP_EVERY);
+    let proposals = world.stall(3 * TERM, |world| {
+        assert_ne!(
+            world.renew(holder, grant.incarnation),
+            Err(Some(Lapse { volume: Path::root(), incarnation: grant.incarnation }))
+        );
+        assert_ne!(world.keep_one(holder), KeptSpan::Gone);
+    });
+    let mut commands = proposals.iter().flat_map(|proposal| &proposal.commands);
+    assert_eq!(commands.find(|command| matches!(command, Command::Expire { .. })), None);
+    for proposal in &proposals {
+        world.apply(proposal);
+    }
+    // Horizons move with the next entry.
+    world.pass(2 * clock::STEP_EVERY);
+    let promise = world.renew(holder, grant.incarnation).expect("kept all the time");
+    assert!(promise.span > TERM / 2, "{promise:?}");
+    assert!(matches!(world.keep_one(holder), KeptSpan::Promised(span) if span > TERM / 2));
+    world.pass(TERM / 2);
+    assert!(world.state.lease(&LeaseKey::Volume(holder, Path::root())).is_some());
+    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_some());
+}
+
+#[test]
+fn end_that_is_proposed_and_not_applied_is_no_lapse() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    world.until_an_end_is_proposed();
+    assert_eq!(world.renew(holder, grant.incarnation), Err(None), "neither promised nor gone");
+    world.commit();
+    let lapse = Lapse { volume: Path::root(), incarnation: grant.incarnation };
+    assert_eq!(world.renew(holder, grant.incarnation), Err(Some(lapse)));
+}
+
+#[test]
+fn key_lease_whose_end_is_not_applied_is_not_gone() {
+    let mut world = World::new();
+    let session = world.session();
+    world.grant_one(session);
+    world.until_an_end_is_proposed();
+    assert_eq!(world.keep_one(session), KeptSpan::NotNow);
+    world.commit();
+    assert_eq!(world.keep_one(session), KeptSpan::Gone);
+}
+
+/// The one who waits is dead when it is answered: its lock must not be kept by that.
+#[test]
+fn late_answer_renews_from_the_arrival_of_its_request() {
+    let mut world = World::new();
+    let (client, grant) = world.holder(&data("/own"));
+    world.write(
+        client,
+        Write::Lock { path: path("/lock"), mode: HoldMode::Exclusive, wait: true, delay: Duration::ZERO },
+    );
+    world.commit();
+    world.pass(TERM / 20);
+    world.holder(&data("/x"));
+    world.pass(TERM / 20);
+    world.sequence += 1;
+    let header = Header {
+        session: client,
+        epoch: world.state.epoch(),
+        registration: world.registration(client),
+        sequence: Sequence(world.sequence),
+        unanswered_from: Sequence(world.sequence),
+        renew: vec![Renew { volume: Path::root(), incarnation: grant.incarnation }],
+        ..Header::default()
+    };
+    let body = Body::Write { write: put("/x", b"1"), dropped: Vec::new(), seen: Stamp::default() };
+    let arrived = world.now;
+    assert_eq!(replies(&world.send(Request { header, body })), [], "it waits for the silent holder of /x");
+    let mut told = Vec::new();
+    while world.state.holds_on(&path("/lock")).next().is_some() {
+        told.extend(replies(&world.pass(clock::STEP_EVERY)));
+        let margin = VolumeSettings::DEFAULT.skew_margin();
+        assert!(world.now.since(arrived) <= TERM + margin + 2 * clock::STEP_EVERY, "renewed by its answer");
+    }
+    let promises: Vec<&Promise> = told.iter().flat_map(|response| &response.promises).collect();
+    assert_eq!(promises.len(), 1, "{told:?}");
+    assert!(promises[0].span > TERM / 2, "counted by its client from sending on: {promises:?}");
+}
+
+#[test]
+fn renewal_of_a_lease_that_ends_before_the_answer_is_a_lapse() {
+    let mut world = World::new();
+    let (client, grant) = world.holder(&data("/own"));
+    let renew = Renew { volume: Path::root(), incarnation: grant.incarnation };
+    let header = Header {
+        session: client,
+        epoch: world.state.epoch(),
+        registration: world.registration(client),
+        renew: vec![renew],
+        ..Header::default()
+    };
+    world.send(Request { header, body: Body::Read { object: data("/b"), known: None } });
+    // Another request of the session takes the lease's place before the proof of leadership is there.
+    world.acquire(client, None);
+    let effects = world.step(Input::Proven { round: world.lessor.round });
+    let [response] = replies(&effects).try_into().expect("one answer");
+    assert_eq!(response.lapses, [Lapse { volume: Path::root(), incarnation: grant.incarnation }]);
+    assert_eq!(response.promises, []);
+}

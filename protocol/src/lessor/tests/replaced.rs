@@ -1,0 +1,213 @@
+//! Names that are given to another lease or volume while a request waits: it means the one that it found (S7b).
+
+use super::*;
+use crate::message::KeptSpan;
+use crate::{
+    command::{Attach, Written},
+    id::LeaseId,
+    transaction::{Operation, Transaction},
+};
+
+const ONE: LeaseId = LeaseId(9);
+const TTL: Duration = Duration::from_secs(4);
+const LONG: Duration = Duration::from_secs(60);
+const GONE: WriteRefusal = WriteRefusal::LeaseNotFound { id: ONE };
+const REVOKE: Write = Write::RevokeLease { id: ONE };
+
+fn attached(text: &str, attach: Attach) -> Write {
+    Write::Put { path: path(text), value: Bytes::from_static(b"v"), condition: Condition::Any, attach }
+}
+
+fn grant(ttl: Duration) -> Write {
+    Write::GrantLease { id: Some(ONE), ttl }
+}
+
+fn volume(text: &str) -> Write {
+    Write::CreateVolume { path: path(text), settings: VolumeSettings::DEFAULT }
+}
+
+fn refusals(effects: &[Effect]) -> Vec<Refusal> {
+    replies(effects).into_iter().filter_map(|response| response.result.err()).collect()
+}
+
+impl World {
+    fn done(&mut self, session: SessionId, write: Write) -> Written {
+        self.write(session, write);
+        match answer(&self.commit()) {
+            Answer::Written { written, .. } => written,
+            other => panic!("written: {other:?}"),
+        }
+    }
+
+    fn there(&self, text: &str) -> bool {
+        self.state.node(&path(text)).is_some()
+    }
+}
+
+#[test]
+fn revocation_that_waits_spares_the_lease_granted_anew() {
+    let mut world = World::new();
+    let (writer, revoker) = (world.session(), world.session());
+    world.done(writer, grant(TTL));
+    world.done(writer, attached("/a", Attach::Lease(ONE)));
+    world.done(writer, put("/list", b""));
+    world.holder(&data("/a"));
+    assert_eq!(replies(&world.write(revoker, REVOKE)), [], "it waits for the holder");
+    world.pass(TTL + Duration::from_secs(1));
+    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_none(), "it has ended by itself");
+    world.done(writer, grant(LONG));
+    world.done(writer, attached("/list/b", Attach::Lease(ONE)));
+    world.holder(&data("/list/b"));
+    let effects = world.pass(TERM * 2);
+    assert_eq!(refusals(&effects), [Refusal::Write(GONE)]);
+    assert!(world.there("/list/b") && !world.there("/a"), "only what the first one carried has gone");
+}
+
+#[test]
+fn requests_on_their_way_mean_the_lease_of_their_arrival() {
+    let mut world = World::new();
+    let (first, second) = (world.session(), world.session());
+    let both =
+        Transaction::new().then(Operation::Put { path: path("/y"), value: Bytes::new(), attach: Attach::Lease(ONE) });
+    world.acquire(second, None);
+    world.done(first, grant(TTL));
+    world.write(first, REVOKE);
+    world.write(first, grant(TTL));
+    world.write(second, attached("/x", Attach::Lease(ONE)));
+    world.write(second, Write::Transaction(both));
+    world.write(first, REVOKE);
+    let refusals = refusals(&world.commit());
+    assert!(
+        matches!(
+            refusals[..],
+            [Refusal::Write(GONE), Refusal::Write(WriteRefusal::Operation { .. }), Refusal::Write(GONE)]
+        ),
+        "{refusals:?}"
+    );
+    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_some() && !world.there("/x") && !world.there("/y"));
+}
+
+#[test]
+fn request_sent_again_to_the_next_leader_means_what_it_finds() {
+    let mut world = World::new();
+    let (session, other) = (world.session(), world.session());
+    world.done(session, grant(TTL));
+    let write = attached("/x", Attach::Lease(ONE));
+    world.write(session, write.clone());
+    let number = world.sequence;
+    world.lessor.take_proposal(world.now).expect("the put, which is lost with its leader");
+    world.fail_over();
+    world.request(session, Body::Register);
+    world.request(other, Body::Register);
+    world.done(other, REVOKE);
+    world.done(other, grant(TTL));
+    sending(&mut world, session, number, write);
+    assert!(matches!(answer(&world.commit()), Answer::Written { .. }), "it had no outcome, and arrives anew");
+    assert!(world.there("/x"));
+}
+
+/// Two entries are on their way at any time, each with a put that attaches a node.
+#[test]
+fn revocation_passes_a_stream_of_attachments() {
+    for attach in [Attach::Lease(ONE), Attach::Keep] {
+        let mut world = World::new();
+        let (first, second) = (world.session(), world.session());
+        world.done(first, grant(LONG));
+        world.done(second, attached("/x", Attach::Lease(ONE)));
+        world.write(second, attached("/x", attach));
+        let mut on_its_way = world.lessor.take_proposal(world.now).expect("a put");
+        world.write(first, REVOKE);
+        let mut entries = 0;
+        while world.state.lease(&LeaseKey::Key(ONE)).is_some() {
+            entries += 1;
+            assert!(entries < 5, "{attach:?}: the revocation waits for one attachment after the other");
+            world.write(second, attached("/x", attach));
+            world.write(second, attached(&format!("/new-{entries}"), attach));
+            let next = world.lessor.take_proposal(world.now);
+            world.apply(&on_its_way);
+            on_its_way = next.or_else(|| world.lessor.take_proposal(world.now)).expect("the revocation, or a put");
+        }
+    }
+}
+
+/// The revocation is behind an attachment that waits for a consent, and before one that comes later.
+#[test]
+fn revocation_is_uncovered_by_no_attachment_that_waits() {
+    let mut world = World::new();
+    let (session, other) = (world.session(), world.session());
+    world.done(session, grant(LONG));
+    world.done(session, put("/a", b"0"));
+    let (holder, _) = world.holder(&data("/a"));
+    let recall = recalls(&world.write(session, attached("/a", Attach::Lease(ONE)))).remove(0);
+    world.write(session, REVOKE);
+    world.write(other, attached("/b", Attach::Lease(ONE)));
+    assert_eq!(world.lessor.take_proposal(world.now), None, "nothing may overtake the first");
+    world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+    let mut uncovered = 0;
+    while let Some(proposal) = world.lessor.take_proposal(world.now) {
+        world.index += 1;
+        let applied = world.state.apply(world.index, &proposal);
+        uncovered += applied.outcomes.iter().filter(|outcome| **outcome == Outcome::NotCovered).count();
+        world.step(Input::committed(proposal.number, applied));
+    }
+    assert!(uncovered <= 1, "once for what it followed into the log, got {uncovered}");
+    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_none() && !world.there("/a") && !world.there("/b"));
+}
+
+#[test]
+fn removal_of_a_volume_is_answered_under_registrations() {
+    let mut world = World::new();
+    let (first, second) = (world.session(), world.session());
+    world.done(first, volume("/v"));
+    world.request(second, Body::Acquire { path: path("/v"), valid_at: None });
+    world.commit();
+    world.write(second, attached("/v/0", Attach::Session));
+    let mut on_its_way = world.lessor.take_proposal(world.now).expect("a put");
+    world.write(first, Write::RemoveVolume { path: path("/v") });
+    for number in 1..5 {
+        world.write(second, attached(&format!("/v/{number}"), Attach::Session));
+        let next = world.lessor.take_proposal(world.now).expect("the removal, or a put");
+        let carries = WriteRefusal::VolumeCarries { path: path("/v"), session: second };
+        if refusals(&world.apply(&on_its_way)).contains(&Refusal::Write(carries)) {
+            return;
+        }
+        on_its_way = next;
+    }
+    panic!("the removal waits for one registration after the other");
+}
+
+/// The session sends a write again, under the number that it had.
+fn sending(world: &mut World, session: SessionId, number: u64, write: Write) -> Vec<Effect> {
+    let header = Header {
+        session,
+        epoch: world.state.epoch(),
+        registration: world.registration(session),
+        sequence: Sequence(number),
+        unanswered_from: Sequence(number),
+        ..Header::default()
+    };
+    world.send(Request { header, body: Body::Write { write, dropped: Vec::new(), seen: Stamp::default() } })
+}
+
+#[test]
+fn repeated_grant_is_about_the_lease_that_it_granted() {
+    let mut world = World::new();
+    let (first, second) = (world.session(), world.session());
+    let granted = world.done(first, grant(TTL)).lease.expect("it was granted");
+    let number = world.sequence;
+    let kept = |answer| match answer {
+        Answer::Written { written, kept, .. } => (written.lease, kept.expect("of a lease")),
+        other => panic!("written: {other:?}"),
+    };
+    let (lease, told) = kept(answer(&sending(&mut world, first, number, grant(TTL))));
+    assert_eq!((lease, told.incarnation, told.span), (Some(granted), granted.incarnation, KeptSpan::Promised(TTL)));
+    world.done(second, REVOKE);
+    let replacement = world.done(second, grant(TTL)).lease.expect("it was granted");
+    assert!(replacement.incarnation > granted.incarnation);
+    let (lease, told) = kept(answer(&sending(&mut world, first, number, grant(TTL))));
+    assert_eq!(
+        (lease, told.incarnation, told.span),
+        (Some(granted), granted.incarnation, KeptSpan::Gone),
+        "it is gone"
+    );
+}

@@ -1,0 +1,69 @@
+//! How much one request may carry. A request beyond a bound is refused, and nothing of it takes effect (S10b, S12).
+
+use super::{AWAIT_HOLDS_MAX, Body, HELD_PIECE_OBJECTS_MAX, Header, KEEP_LEASES_MAX, Request};
+use crate::{id::SessionId, limits::LimitError, transaction::Transaction};
+
+/// The most renewals of volume leases in one request: each costs a promise in the answer. A session with more leases
+/// renews the others with its next request.
+pub const RENEWALS_MAX: usize = 1024;
+
+/// The most consents in one request, for the same reason.
+pub const CONSENTS_MAX: usize = 1024;
+
+/// The most returns in one request. They can wait: a copy that is not given back is recalled.
+pub const RETURNS_MAX: usize = 256;
+
+/// The most sets of objects that one write names as dropped: three for each operation of both branches of a transaction.
+pub const DROPPED_SETS_MAX: usize = 3 * 2 * Transaction::OPERATIONS_MAX;
+
+impl Header {
+    /// Whether it says nothing on behalf of a session: what [`Body::List`], [`Body::Inspect`] and [`Body::Open`] come with
+    /// when they are nobody's.
+    pub fn is_sessionless(&self) -> bool {
+        self.session == SessionId(0) && self.renew.is_empty() && self.consents.is_empty() && self.returns.is_empty()
+    }
+}
+
+impl Request {
+    /// Checks the lengths of all lists in the request.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitError::Request`], [`LimitError::Leases`] or [`LimitError::Holds`] with the numbers of the first list that is
+    /// too long.
+    pub fn check_lengths(&self) -> Result<(), LimitError> {
+        let Header { renew, consents, returns, .. } = &self.header;
+        let list = match &self.body {
+            Body::Write { dropped, .. } => ("sets of dropped objects", dropped.len(), DROPPED_SETS_MAX),
+            Body::Held(piece) => ("objects in a piece of a list", piece.objects.len(), HELD_PIECE_OBJECTS_MAX),
+            Body::KeepLeases { leases } if leases.len() > KEEP_LEASES_MAX => {
+                return Err(LimitError::Leases { got: leases.len(), expected: KEEP_LEASES_MAX });
+            }
+            Body::AwaitHolds { holds } if holds.len() > AWAIT_HOLDS_MAX => {
+                return Err(LimitError::Holds { got: holds.len(), expected: AWAIT_HOLDS_MAX });
+            }
+            Body::Open { .. }
+            | Body::Register
+            | Body::Close
+            | Body::KeepAlive(_)
+            | Body::Acquire { .. }
+            | Body::Read { .. }
+            | Body::AwaitRead { .. }
+            | Body::KeepLeases { .. }
+            | Body::Inspect(_)
+            | Body::AwaitHolds { .. }
+            | Body::Watch { .. }
+            | Body::List { .. } => ("lists", 0, 0),
+        };
+        let lists = [
+            ("renewals", renew.len(), RENEWALS_MAX),
+            ("consents", consents.len(), CONSENTS_MAX),
+            ("returns", returns.len(), RETURNS_MAX),
+            list,
+        ];
+        match lists.into_iter().find(|(_, got, expected)| got > expected) {
+            Some((what, got, expected)) => Err(LimitError::Request { what: what.to_owned(), got, expected }),
+            None => Ok(()),
+        }
+    }
+}

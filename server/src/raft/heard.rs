@@ -1,0 +1,237 @@
+//! How long a follower has heard from the leader that proposed the latest entry: by that much the leader's cluster clock is
+//! known to have run beyond the log (T4).
+//!
+//! **Guarantees.** [`Heard::take`] is at most the time from receiving the latest proposal in the log to the last message of the
+//! leader that proposed it. Where that is not known it is zero: after a restart, if the entry came from another leader than
+//! its own, if it may have been cut off again, and for entries that this replica proposed itself.
+//!
+//! Only time in which that leader could serve counts, by two rules that its own clock follows too. Between two messages
+//! [`STEP_MAX`] counts at most, since the leader, or this replica, may have stood still. And nothing counts before a message says
+//! that the entry is committed: a leader without a quorum prolongs nobody's lease, and its clock stands still.
+//!
+//! **What it does not know.** Which entries were stored: a proposal counts as the latest from its arrival on. If it was not
+//! stored after all, less is counted than was heard.
+
+use std::time::Duration;
+
+use leasehold_protocol::{lessor::clock::STEP_MAX, time::Instant};
+use openraft::{
+    EntryPayload,
+    raft::{AppendEntriesRequest, AppendEntriesResponse},
+};
+
+use super::types::TypeConfig;
+
+/// What a replica has heard since the latest proposal came in.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    latest: Option<Latest>,
+}
+
+/// The latest proposal that another replica has sent.
+#[derive(Debug)]
+struct Latest {
+    /// The Raft term of the leader that proposed it.
+    term: u64,
+    index: u64,
+    /// When that leader was last heard, or the proposal came in.
+    last: Instant,
+    /// What counts of the time since it came in.
+    heard: Duration,
+}
+
+/// A message that is being carried out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Message {
+    term: u64,
+    committed: Option<u64>,
+    arrived: Instant,
+}
+
+impl Heard {
+    /// A message has arrived and is about to be carried out.
+    pub(super) fn arrived(&mut self, request: &AppendEntriesRequest<TypeConfig>, now: Instant) -> Message {
+        for entry in &request.entries {
+            let position = (entry.log_id.leader_id.term, entry.log_id.index);
+            match &self.latest {
+                Some(latest) if position <= (latest.term, latest.index) => {}
+                _ if matches!(entry.payload, EntryPayload::Normal(_)) => {
+                    let (term, index) = position;
+                    self.latest = Some(Latest { term, index, last: now, heard: Duration::ZERO });
+                }
+                // Another entry takes its place, and what is the latest then is not known.
+                Some(latest) if position.1 <= latest.index => self.latest = None,
+                _ => {}
+            }
+        }
+        let committed = request.leader_commit.map(|committed| committed.index);
+        Message { term: request.vote.leader_id.term, committed, arrived: now }
+    }
+
+    /// The message has been carried out, and answered like this.
+    pub(super) fn answered(&mut self, message: Message, response: &AppendEntriesResponse<TypeConfig>) {
+        let is_accepted = matches!(response, AppendEntriesResponse::Success);
+        let Some(latest) = self.latest.as_mut().filter(|latest| is_accepted && latest.term == message.term) else {
+            return;
+        };
+        let gap = message.arrived.since(latest.last);
+        latest.last = latest.last.max(message.arrived);
+        if message.committed >= Some(latest.index) {
+            latest.heard += gap.min(STEP_MAX);
+        }
+    }
+
+    /// A snapshot takes the place of the log: the latest proposal is in it, and how old that is is not known.
+    pub(super) fn forget(&mut self) {
+        self.latest = None;
+    }
+
+    /// This replica leads: how long it has heard from the leader of the latest proposal. What is proposed from now on is its own.
+    pub(super) fn take(&mut self) -> Duration {
+        self.latest.take().map_or(Duration::ZERO, |latest| latest.heard)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_protocol::{command::Proposal, id::Epoch, time::ClusterTime};
+    use openraft::vote::leader_id_std::CommittedLeaderId;
+
+    use super::{
+        super::types::{
+            Logged,
+            alias::{Entry, LogId, Vote},
+        },
+        *,
+    };
+
+    const HEARTBEAT: u64 = 75;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_micros(1_000_000 + millis * 1000)
+    }
+
+    fn log_id(term: u64, index: u64) -> LogId {
+        LogId::new(CommittedLeaderId::new(term), index)
+    }
+
+    fn proposal(term: u64, index: u64) -> Entry {
+        let proposal = Proposal { epoch: Epoch(1), number: index, time: ClusterTime::ZERO, commands: vec![] };
+        let payload = EntryPayload::Normal(Logged::new(proposal).expect("encodes"));
+        Entry { log_id: log_id(term, index), payload }
+    }
+
+    fn blank(term: u64, index: u64) -> Entry {
+        Entry { log_id: log_id(term, index), payload: EntryPayload::Blank }
+    }
+
+    /// A follower.
+    #[derive(Default)]
+    struct Follower(Heard);
+
+    impl Follower {
+        fn gets(&mut self, term: u64, entries: Vec<Entry>, committed: u64, millis: u64) {
+            let answer = AppendEntriesResponse::Success;
+            self.gets_and_answers(term, entries, committed, millis, &answer);
+        }
+
+        fn gets_and_answers(
+            &mut self,
+            term: u64,
+            entries: Vec<Entry>,
+            committed: u64,
+            millis: u64,
+            answer: &AppendEntriesResponse<TypeConfig>,
+        ) {
+            let vote = Vote::new_committed(term, 2);
+            let leader_commit = Some(log_id(term, committed));
+            let request = AppendEntriesRequest { vote, prev_log_id: None, entries, leader_commit };
+            let message = self.0.arrived(&request, at(millis));
+            self.0.answered(message, answer);
+        }
+
+        /// Heartbeats from that time until this one.
+        fn hears(&mut self, term: u64, committed: u64, from: u64, until: u64) {
+            for millis in (from..=until).step_by(HEARTBEAT as usize) {
+                self.gets(term, vec![], committed, millis);
+            }
+        }
+
+        fn heard(&mut self) -> u64 {
+            u64::try_from(self.0.take().as_millis()).expect("small")
+        }
+    }
+
+    #[test]
+    fn heard_counts_from_the_latest_proposal_to_the_last_heartbeat() {
+        let mut follower = Follower::default();
+        follower.gets(3, vec![blank(3, 6), proposal(3, 7)], 5, 0);
+        follower.hears(3, 7, HEARTBEAT, 3000);
+        assert_eq!(follower.heard(), 3000);
+        assert_eq!(follower.heard(), 0, "what comes now is its own");
+
+        follower.gets(4, vec![proposal(4, 9)], 8, 5000);
+        follower.hears(4, 9, 5000 + HEARTBEAT, 5750);
+        follower.gets(4, vec![proposal(4, 10)], 9, 5800);
+        follower.gets(4, vec![], 10, 5875);
+        // It comes once more, and changes nothing.
+        follower.gets(4, vec![proposal(4, 9), proposal(4, 10)], 10, 5950);
+        // Raft's own entries are no proposals.
+        follower.gets(4, vec![blank(4, 11)], 10, 6000);
+        assert_eq!(follower.heard(), 200);
+    }
+
+    #[test]
+    fn heard_from_another_leader_or_after_a_restart_is_zero() {
+        let mut restarted = Follower::default();
+        restarted.hears(3, 7, 0, 3000);
+        assert_eq!(restarted.heard(), 0);
+
+        let mut follower = Follower::default();
+        follower.gets(4, vec![proposal(3, 7), blank(4, 8)], 6, 0);
+        follower.hears(4, 8, HEARTBEAT, 3000);
+        assert_eq!(follower.heard(), 0, "the proposal is of term 3, whose leader has said nothing");
+
+        follower.gets(5, vec![proposal(5, 9)], 8, 4000);
+        follower.hears(5, 9, 4000 + HEARTBEAT, 4000 + 4 * HEARTBEAT);
+        follower.gets(6, vec![blank(6, 10)], 9, 4500);
+        follower.hears(6, 10, 4500 + HEARTBEAT, 6000);
+        assert_eq!(
+            follower.heard(),
+            4 * HEARTBEAT,
+            "the next leader has proposed nothing yet, and what was heard stays"
+        );
+    }
+
+    #[test]
+    fn heard_before_the_commit_or_beyond_a_pause_does_not_count() {
+        let mut follower = Follower::default();
+        follower.gets(3, vec![proposal(3, 7)], 5, 0);
+        follower.hears(3, 6, HEARTBEAT, 1500);
+        assert_eq!(follower.0.latest.as_ref().expect("the proposal").heard, Duration::ZERO, "it has no quorum");
+        follower.hears(3, 7, 1500 + HEARTBEAT, 1500 + 2 * HEARTBEAT);
+        // One of them, or the whole machine, stood still for an hour.
+        follower.gets(3, vec![], 7, 3_600_000);
+        follower.gets(3, vec![], 7, 3_600_000 + HEARTBEAT);
+        let pause = u64::try_from(STEP_MAX.as_millis()).expect("small");
+        assert_eq!(follower.heard(), 3 * HEARTBEAT + pause);
+    }
+
+    #[test]
+    fn heard_in_refused_messages_does_not_count() {
+        let mut follower = Follower::default();
+        follower.gets(3, vec![proposal(3, 7)], 7, 0);
+        follower.gets_and_answers(3, vec![], 7, 100, &AppendEntriesResponse::Conflict);
+        follower.gets(2, vec![], 7, 150);
+        assert_eq!(follower.heard(), 0);
+    }
+
+    #[test]
+    fn heard_of_a_proposal_that_was_cut_off_is_zero() {
+        let mut follower = Follower::default();
+        follower.gets(3, vec![proposal(3, 7), proposal(3, 8)], 7, 0);
+        follower.hears(3, 8, HEARTBEAT, 10 * HEARTBEAT);
+        follower.gets(4, vec![blank(4, 8)], 7, 1000);
+        assert_eq!(follower.heard(), 0, "which proposal is the latest is not known");
+    }
+}

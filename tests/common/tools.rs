@@ -1,0 +1,91 @@
+//! What a test needs that a machine may lack. A test that lacks something fails and says what. Only with
+//! `LEASEHOLD_ALLOW_SKIPS=1` it is skipped instead, and noted in a file whose lines `.ci/test` counts at the end.
+
+use std::{
+    fmt,
+    fs::File,
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+/// Allows skips if it is 1.
+pub const ALLOW_SKIPS: &str = "LEASEHOLD_ALLOW_SKIPS";
+
+/// The file in which skipped tests are noted, if it is not [`default_notes`].
+pub const SKIPPED_FILE: &str = "LEASEHOLD_SKIPPED_FILE";
+
+/// What a machine may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// Network namespaces: root, and `ip`.
+    Namespaces,
+    /// Packets that are lost at random: `tc` with `cls_bpf` or `netem`.
+    PacketLoss,
+    /// Slow links: `tc` with `netem` or `tbf`.
+    SlowLinks,
+    /// Bent clocks: libfaketime.
+    Faketime,
+    /// Small disks: root, and `mount`.
+    SmallDisks,
+}
+
+impl Tool {
+    /// What it takes, for whoever lacks it.
+    fn takes(self) -> &'static str {
+        match self {
+            Self::Namespaces => "root, and `ip` (Debian: iproute2)",
+            Self::PacketLoss => "root, and `tc` (Debian: iproute2) with a kernel that has cls_bpf or netem",
+            Self::SlowLinks => "root, and `tc` (Debian: iproute2) with a kernel that has netem or tbf",
+            Self::Faketime => "libfaketime (Debian: faketime)",
+            Self::SmallDisks => "root, and `mount` (Debian: mount)",
+        }
+    }
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Namespaces => "network namespaces",
+            Self::PacketLoss => "packet loss",
+            Self::SlowLinks => "slow links",
+            Self::Faketime => "bent clocks",
+            Self::SmallDisks => "small disks",
+        })
+    }
+}
+
+/// Gives what was found of a tool. None if there is nothing and skips are allowed: then the skip has been noted, and the
+/// test goes on without the tool, or returns.
+///
+/// # Panics
+///
+/// If there is nothing and skips are not allowed.
+#[track_caller]
+pub fn require<T>(tool: Tool, found: Result<T, String>) -> Option<T> {
+    let why = match found {
+        Ok(found) => return Some(found),
+        Err(why) => why,
+    };
+    let (test, takes) = (std::thread::current().name().unwrap_or("a test").to_owned(), tool.takes());
+    let is_allowed = std::env::var(ALLOW_SKIPS).is_ok_and(|value| value == "1");
+    assert!(
+        is_allowed,
+        "{test} needs {tool}: {takes}: {}\n.ci/install-test-tools installs it; {ALLOW_SKIPS}=1 skips what lacks something",
+        why.trim()
+    );
+    let notes = std::env::var_os(SKIPPED_FILE).map_or_else(default_notes, PathBuf::from);
+    // One line, in one piece: other tests write to it at the same time.
+    let note = format!("{test}: no {tool}: {}\n", why.split_whitespace().collect::<Vec<_>>().join(" "));
+    append(&notes, &note).unwrap_or_else(|error| panic!("{}: {error}", notes.display()));
+    eprint!("skipped: {note}");
+    None
+}
+
+/// Where `.ci/test` looks.
+fn default_notes() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("skipped-tests")
+}
+
+fn append(file: &Path, line: &str) -> std::io::Result<()> {
+    File::options().create(true).append(true).open(file)?.write_all(line.as_bytes())
+}

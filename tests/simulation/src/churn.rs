@@ -1,0 +1,288 @@
+//! What the applications of a wide world do: leases under names that many use, nodes that come and go with them, volumes within
+//! volumes, and more of everything than a leader takes on.
+
+use leasehold_protocol::{
+    command::{Attach, Command, Condition, Outcome, Write},
+    holder::{Input, Ticket},
+    id::{LeaseId, Token},
+    message::{Body, Header, Inspect, KeysAfter, Request},
+    path::Path,
+    transaction::{Compare, Operation as Part, Target, Transaction},
+    volume::{Tracking, VolumeSettings},
+};
+
+use crate::{
+    event::{Event, Up},
+    profile::MS,
+    raft::SERVERS,
+    swarm::{Operation, Swarm},
+    world::World,
+};
+
+/// The tickets of what an application asks without the holder, and does not wait for.
+const UNHEARD_TICKETS: u64 = 1 << 49;
+
+/// Nodes that are put under one lease at once: more than the state looks at one by one.
+const MANY: u64 = 24;
+
+/// With more nodes than this, a lease is recalled as the subtree that they lie in.
+const MANY_NODES: u64 = 16;
+
+impl World {
+    /// How the world is wide, if it is.
+    pub(crate) fn swarm(&self) -> Option<&Swarm> {
+        self.profile.swarm.as_ref()
+    }
+
+    /// The application does some of what only those of wide worlds do. Returns whether it did.
+    pub(crate) fn act_widely(&mut self, place: usize) -> bool {
+        let Some(swarm) = &self.profile.swarm else { return false };
+        let (share, burst, open_max) = (swarm.share, swarm.burst, swarm.open_max);
+        if !self.rng.chance(share) {
+            return false;
+        }
+        let weights = self.swarm().map(|swarm| swarm.weights).unwrap_or_default();
+        let operation = Operation::ALL[self.rng.weighted(&weights)];
+        for _ in 0..=self.rng.below(burst) {
+            let client = &self.clients[place];
+            if client.is_open && client.reads.len() + client.writes.len() <= open_max {
+                self.operate(place, operation);
+            }
+        }
+        true
+    }
+
+    fn operate(&mut self, place: usize, operation: Operation) {
+        let Some(swarm) = self.profile.swarm.clone() else { return };
+        match operation {
+            Operation::GrantNamed => {
+                let id = Some(*self.rng.pick(&swarm.names));
+                let ttl = swarm.ttl(&mut self.rng);
+                self.write(place, Write::GrantLease { id, ttl });
+            }
+            Operation::GrantAutomatic => {
+                let ttl = swarm.ttl(&mut self.rng);
+                self.write(place, Write::GrantLease { id: None, ttl });
+            }
+            Operation::Revoke => {
+                let id = self.some_lease();
+                self.write(place, Write::RevokeLease { id });
+            }
+            Operation::Keep => {
+                let id = self.some_lease();
+                self.keep(place, id);
+            }
+            Operation::LetGo => {
+                let kept: Vec<LeaseId> = self.clients[place].keeps.iter().copied().collect();
+                if !kept.is_empty() {
+                    let id = *self.rng.pick(&kept);
+                    self.let_go(place, id);
+                }
+            }
+            Operation::Attach => {
+                let path = self.rng.pick(&swarm.leaves).clone();
+                let attach = match self.rng.below(8) {
+                    0 => Attach::Session,
+                    1 => Attach::Keep,
+                    _ => Attach::Lease(self.some_lease()),
+                };
+                self.put(place, path, attach);
+            }
+            Operation::Detach => {
+                let path = self.rng.pick(&swarm.leaves).clone();
+                if self.rng.chance(500) {
+                    return self.put(place, path, Attach::Nothing);
+                }
+                let recursive = self.rng.chance(300);
+                self.write(place, Write::Delete { path, recursive, condition: Condition::Any });
+            }
+            Operation::AttachMany => self.attach_many(place),
+            Operation::CompareMany => self.compare_many(place),
+            Operation::Volume => self.change_some_volume(place, &swarm),
+            Operation::Lock => self.lock_or_unlock(place),
+            Operation::Register => self.register_node(place),
+            Operation::Read => {
+                let object = self.rng.pick(&self.profile.objects).clone();
+                self.read(place, object);
+            }
+            Operation::Watch => self.watch_something(place),
+            Operation::List => self.begin_list(place),
+            Operation::Inspect => self.inspect_something(place, &swarm),
+            Operation::OpenSession => self.ask_unheard(place, Body::Open { name: "nobody".to_owned() }),
+        }
+    }
+
+    /// A name that leases are granted under, or one of those granted lately.
+    fn some_lease(&mut self) -> LeaseId {
+        let lately = self.leases.len().saturating_sub(8);
+        let names = self.profile.swarm.as_ref().map(|swarm| swarm.names.clone()).unwrap_or_default();
+        let known: Vec<LeaseId> = self.leases[lately..].to_vec();
+        if known.is_empty() || self.rng.chance(600) { *self.rng.pick(&names) } else { *self.rng.pick(&known) }
+    }
+
+    /// The application wants a key lease kept alive.
+    pub(crate) fn keep(&mut self, place: usize, id: LeaseId) {
+        // What is told of an earlier keeping in this step is told before this one begins.
+        self.step_holder(place, Input::Keep(id));
+        self.clients[place].keeps.insert(id);
+    }
+
+    /// A lease was granted to the application: it keeps it, perhaps.
+    pub(crate) fn granted(&mut self, place: usize, id: LeaseId) {
+        let keeps = self.swarm().map_or(0, |swarm| swarm.keeps);
+        if !self.is_healing && self.clients[place].is_open && keeps > 0 && self.rng.chance(keeps) {
+            self.clients[place].keeps_next.push(id);
+        }
+    }
+
+    fn value(&self, place: usize) -> Vec<u8> {
+        let client = &self.clients[place];
+        format!("{}.{}", client.life, client.numbers).into_bytes()
+    }
+
+    fn put(&mut self, place: usize, path: Path, attach: Attach) {
+        let value = self.value(place).into();
+        self.write(place, Write::Put { path, value, condition: Condition::Any, attach });
+    }
+
+    /// Puts nodes under one lease: some in one list, some in others.
+    fn attach_many(&mut self, place: usize) {
+        let attach = Attach::Lease(self.some_lease());
+        let (count, lists) = (self.rng.between(2, MANY), self.rng.between(1, 4));
+        let value = self.value(place);
+        let part = |number: u64| Part::Put {
+            path: Path::parse(&format!("/m{}/{number}", number % lists)).expect("a path"),
+            value: value.clone().into(),
+            attach,
+        };
+        let transaction = Transaction { then: (0..count).map(part).collect(), ..Transaction::new() };
+        self.write(place, Write::Transaction(transaction));
+    }
+
+    /// As many comparisons and operations as there may be, of short paths: it carries little and is long all the same.
+    fn compare_many(&mut self, place: usize) {
+        let number = self.clients[place].numbers;
+        let most = Transaction::COMPARES_MAX as u64;
+        let count = if self.rng.chance(700) { most } else { self.rng.between(1, most) };
+        let count = usize::try_from(count).expect("small");
+        // Of a token that was never granted: they hold, and change nothing.
+        let target = |place: usize| Target::Held(false, Token(u64::MAX - number - place as u64));
+        let compare = |place: usize| Compare { path: Path::root(), target: target(place) };
+        let compares = (0..count).map(compare).collect();
+        // What is done if they do not hold: nothing ever comes of it.
+        let put = |number: usize| Part::Put {
+            path: Path::parse(&format!("/{number}")).expect("a path"),
+            value: Vec::new().into(),
+            attach: Attach::Lease(LeaseId(u64::MAX)),
+        };
+        let otherwise = (0..count.min(Transaction::OPERATIONS_MAX)).map(put).collect();
+        self.write(place, Write::Transaction(Transaction { compares, otherwise, ..Transaction::new() }));
+    }
+
+    fn change_some_volume(&mut self, place: usize, swarm: &Swarm) {
+        let path = self.rng.pick(&swarm.volumes).clone();
+        let mut settings: Vec<VolumeSettings> = self.profile.inner.clone();
+        settings.push(self.profile.volume);
+        let chosen = *self.rng.pick(&settings);
+        let tracking = *self.rng.pick(&[Tracking::Objects, Tracking::Objects, Tracking::Covering]);
+        let (term, object_term, margin) = (chosen.term(), chosen.object_term(), chosen.skew_margin());
+        let settings = VolumeSettings::new(term, object_term, margin, tracking, self.profile.drift)
+            .expect("only the tracking differs");
+        let write = match self.rng.below(4) {
+            _ if path.is_root() => Write::SetVolume { path, settings },
+            0 => Write::SetVolume { path, settings },
+            1 => Write::RemoveVolume { path },
+            _ => Write::CreateVolume { path, settings },
+        };
+        self.write(place, write);
+    }
+
+    /// Puts the node by which others know that this client is there.
+    fn register_node(&mut self, place: usize) {
+        let path = Path::parse(&format!("/r/{place}")).expect("a path");
+        let is_open = |write: &Write| matches!(write, Write::Put { path: other, .. } if *other == path);
+        // One after the other, so that it is known which of them stands.
+        if !self.clients[place].writes.values().any(|open| is_open(&open.change)) {
+            self.clients[place].lives.begins(&path);
+            self.put(place, path, Attach::Session);
+        }
+    }
+
+    fn inspect_something(&mut self, place: usize, swarm: &Swarm) {
+        let path = self.rng.pick(&swarm.leaves).clone();
+        let top = if self.rng.chance(500) { Path::root() } else { path.clone() };
+        let id = self.some_lease();
+        let inspect = match self.rng.below(8) {
+            0 => Inspect::Holders { path },
+            1 => Inspect::Waits { path },
+            2 => Inspect::ReadWaits { path: top },
+            3 => Inspect::Volumes { path: top },
+            4 => Inspect::Lease { id, keys_after: Some(KeysAfter::Nothing) },
+            5 => Inspect::Leases { after: None },
+            6 => Inspect::Holds { path },
+            _ => Inspect::Services { path: top, after: None },
+        };
+        self.ask_unheard(place, Body::Inspect(inspect));
+    }
+
+    /// Asks something whose answer nobody waits for.
+    fn ask_unheard(&mut self, place: usize, body: Body) {
+        let client = &mut self.clients[place];
+        client.numbers += 1;
+        let (ticket, connection) = (Ticket(UNHEARD_TICKETS + client.numbers), client.connection);
+        if let Some(connection) = connection {
+            self.send_up(connection, Up::Request(ticket, Box::new(Request { header: Header::default(), body })));
+        }
+    }
+
+    /// A leader is cut off from the other servers, for a while: it may lead on without a quorum, and its clients do not know.
+    pub(crate) fn leave_leader_alone(&mut self) {
+        let Some(every) = self.swarm().map(|swarm| swarm.alone_every).filter(|every| *every > 0) else { return };
+        if self.is_healing {
+            return;
+        }
+        let next = self.rng.wait(every);
+        self.after(next, Event::LeaderAlone);
+        let Some(leader) = self.apparent_leader() else { return };
+        let span = self.rng.between(100 * MS, 3 * self.term());
+        self.tally.add("leaders left alone");
+        for other in (0..SERVERS).filter(|other| *other != leader) {
+            self.links.cut(leader, other, self.now + span);
+            self.links.cut(other, leader, self.now + span);
+        }
+    }
+
+    /// Counts what wide worlds are for.
+    pub(crate) fn count_wide(&mut self, command: &Command, outcome: &Outcome) {
+        let Command::Write { write, .. } = command else { return };
+        match (write, outcome) {
+            (Write::RevokeLease { .. }, Outcome::Written(Ok(written))) if written.removed > MANY_NODES => {
+                self.tally.add("drawn: revocations of many nodes");
+            }
+            (Write::RevokeLease { .. }, Outcome::Written(Ok(written))) if written.removed > 0 => {
+                self.tally.add("drawn: revocations of nodes");
+            }
+            (Write::GrantLease { id: Some(id), .. }, Outcome::Written(result)) => {
+                if self.clients.iter().any(|client| client.is_open && client.keeps.contains(id)) {
+                    self.tally.add("drawn: grants of a name that a client keeps");
+                }
+                if result.is_ok() {
+                    self.tally.add("drawn: grants of a name of choice");
+                }
+            }
+            (Write::Transaction(transaction), Outcome::Written(Ok(_))) => {
+                let is_attached = |part: &Part| matches!(part, Part::Put { attach: Attach::Lease(_), .. });
+                if transaction.then.iter().any(is_attached) {
+                    self.tally.add("drawn: transactions that attach");
+                }
+            }
+            (Write::SetVolume { path, .. }, Outcome::Written(Ok(_))) if path.is_root() => {
+                self.tally.add("drawn: changes of the root volume");
+            }
+            (Write::CreateVolume { path, .. }, Outcome::Written(Ok(_))) if path.as_str().matches('/').count() > 1 => {
+                self.tally.add("drawn: volumes made below others");
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! *A retried request gets the first outcome* (S9), and *a request means the lease that its sender meant* (S7b): the answer to a grant of
+//! a key lease names the incarnation that its own entry granted, or no time.
+
+use std::collections::BTreeMap;
+
+use leasehold_protocol::{
+    command::{Command, LeaseKey, Outcome, Proposal, Write},
+    id::Incarnation,
+    message::{Kept, KeptSpan},
+    state::State,
+};
+
+use crate::oracle::WriteKey;
+
+/// What each grant granted.
+#[derive(Debug, Default)]
+pub(crate) struct Grants(BTreeMap<WriteKey, Incarnation>);
+
+impl Grants {
+    /// An entry was committed. Of grants that a later command of the same entry has ended or replaced nothing is noted.
+    pub(crate) fn commit(&mut self, proposal: &Proposal, outcomes: &[Outcome], truth: &State) {
+        let mut last = BTreeMap::new();
+        for (command, outcome) in proposal.commands.iter().zip(outcomes) {
+            let (Command::Write { session, sequence, write, .. }, Outcome::Written(Ok(written))) = (command, outcome)
+            else {
+                continue;
+            };
+            match (write, written.lease) {
+                (Write::GrantLease { .. }, Some(granted)) => last.insert(granted.id, (*session, *sequence)),
+                (Write::RevokeLease { id }, _) => last.remove(id),
+                _ => None,
+            };
+        }
+        for (id, key) in last {
+            if let Some(lease) = truth.lease(&LeaseKey::Key(id)) {
+                // A repeated command has the outcome of the first, and grants nothing.
+                self.0.entry(key).or_insert(lease.incarnation);
+            }
+        }
+    }
+
+    /// A leader has answered a write, and this is what it says of the lease.
+    pub(crate) fn check(&self, key: WriteKey, kept: &Kept) -> Result<(), String> {
+        match self.0.get(&key) {
+            Some(granted) if kept.span != KeptSpan::Gone && kept.incarnation != *granted => Err(format!(
+                "grant {key:?} of lease {} made incarnation {granted}: it is answered with {:?} of incarnation {}",
+                kept.id, kept.span, kept.incarnation
+            )),
+            _ => Ok(()),
+        }
+    }
+}

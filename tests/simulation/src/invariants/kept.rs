@@ -1,0 +1,66 @@
+//! *Load never breaks a promise* (S10b): a key lease that its client keeps in time, with answers arriving, does not end, however many
+//! others are kept (the complaints of etcd 9888 and consul 1172).
+//!
+//! In time: the same leader has renewed it again and again for more than half of its term, never with more than half of its term in
+//! between, and no longer ago than that. Counted on the leader's clock, and anew whenever the leader stood still or its entries were not
+//! committed in time: what it renewed meanwhile need not be in the log.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use leasehold_protocol::{
+    command::{Command, LeaseKey, Outcome, Proposal},
+    id::{Incarnation, LeaseId},
+    message::{self, KeptSpan},
+    time::Instant,
+};
+
+/// Terms below this are of the order of what it takes to commit a tick.
+const TTL_MIN: Duration = Duration::from_secs(1);
+
+/// For how long a lease has been kept in time.
+#[derive(Debug)]
+struct Streak {
+    since: Instant,
+    last: Instant,
+    ttl: Duration,
+}
+
+/// The key leases that a lessor has renewed.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(BTreeMap<(LeaseId, Incarnation), Streak>);
+
+impl Kept {
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// The lessor has renewed a lease, and says so.
+    pub(crate) fn renewed(&mut self, kept: &message::Kept, now: Instant) {
+        if !matches!(kept.span, KeptSpan::Promised(_)) || kept.ttl < TTL_MIN {
+            return;
+        }
+        let first = Streak { since: now, last: now, ttl: kept.ttl };
+        let streak = self.0.entry((kept.id, kept.incarnation)).or_insert(first);
+        if now.since(streak.last) > streak.ttl / 2 {
+            streak.since = now;
+        }
+        streak.last = now;
+    }
+
+    /// An entry of the lessor was applied.
+    pub(crate) fn check(&mut self, proposal: &Proposal, outcomes: &[Outcome], now: Instant) -> Result<(), String> {
+        for (command, outcome) in proposal.commands.iter().zip(outcomes) {
+            let Command::Expire { lease: LeaseKey::Key(id), incarnation, .. } = command else { continue };
+            let Some(Streak { since, last, ttl }) = self.0.remove(&(*id, *incarnation)) else { continue };
+            let is_in_time = now.since(last) <= ttl / 2 && last.since(since) > ttl / 2;
+            if *outcome == Outcome::Expired && is_in_time {
+                return Err(format!(
+                    "key lease {id} of {ttl:?} has ended: it was kept for {:?}, the last time {:?} ago",
+                    last.since(since),
+                    now.since(last)
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! *After healing, clients and servers agree on what lives*: what a client was told is lost is lost, and what it was not told is lost is
+//! there. Of the nodes that it puts under its session's own lease and that nobody else touches, and of the key leases that it keeps. Of
+//! holds: `holds`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_protocol::{
+    command::{LeaseKey, Write, Written},
+    holder::WriteError,
+    id::Revision,
+    path::Path,
+    state::State,
+};
+
+use crate::client::Client;
+
+/// The nodes of one client.
+#[derive(Debug, Default)]
+pub(crate) struct Lives {
+    /// Put by this change, and not told to be lost.
+    there: BTreeMap<Path, Revision>,
+    /// Put by this change, and told to be lost.
+    lost: BTreeMap<Path, Revision>,
+    /// Told to be lost while the put waits for its answer, which has yet to come.
+    early: BTreeSet<Path>,
+}
+
+impl Lives {
+    /// The client was told that these are lost.
+    pub(crate) fn lost(&mut self, nodes: &[Path]) {
+        for path in nodes {
+            match self.there.remove(path) {
+                Some(revision) => drop(self.lost.insert(path.clone(), revision)),
+                None => drop(self.early.insert(path.clone())),
+            }
+        }
+    }
+
+    /// The client puts the node: what it was told before is not about this.
+    pub(crate) fn begins(&mut self, path: &Path) {
+        self.early.remove(path);
+    }
+
+    /// The client was told that its session is.
+    pub(crate) fn all_lost(&mut self) {
+        self.lost.append(&mut self.there);
+    }
+}
+
+/// A write of the client has ended.
+pub(crate) fn wrote(client: &mut Client, write: Option<&Write>, result: &Result<Written, WriteError>) {
+    let Some(Write::Put { path, .. }) = write.filter(|write| is_registration(write)) else { return };
+    match result {
+        Ok(written) if client.lives.early.remove(path) => {
+            client.lives.there.remove(path);
+            client.lives.lost.insert(path.clone(), written.revision);
+        }
+        Ok(written) => {
+            client.lives.there.insert(path.clone(), written.revision);
+            client.lives.lost.remove(path);
+        }
+        Err(WriteError::OutcomeUnknown) => {
+            client.lives.there.remove(path);
+            client.lives.lost.remove(path);
+        }
+        Err(WriteError::Refused(_) | WriteError::NotSent) => {}
+    }
+}
+
+/// Whether it is of a node that nobody else touches.
+fn is_registration(write: &Write) -> bool {
+    matches!(write, Write::Put { path, .. } if path.as_str().starts_with("/r/"))
+}
+
+/// Everything has had time to heal.
+pub(crate) fn check(client: &Client, truth: &State) -> Result<(), String> {
+    let is_open = |path: &Path| {
+        let mut writes = client.writes.values().map(|open| &open.change);
+        writes.any(|write| matches!(write, Write::Put { path: other, .. } if other == path))
+    };
+    if !client.is_open {
+        return Ok(());
+    }
+    let revision = |path: &Path| truth.node(path).map(|node| node.modify_revision);
+    let place = client.place;
+    let mut lost = client.lives.lost.iter();
+    if let Some((path, put)) = lost.find(|(path, put)| revision(path) == Some(**put)) {
+        return Err(format!("client {place} was told that {path} of revision {put} is lost: it is there"));
+    }
+    let mut there = client.lives.there.iter().filter(|(path, _)| !is_open(path));
+    if let Some((path, put)) = there.find(|(path, put)| revision(path) != Some(**put)) {
+        let is = revision(path);
+        return Err(format!("client {place} put {path} at revision {put} and was not told that it is lost: is {is:?}"));
+    }
+    for id in &client.keeps {
+        let lease = truth.lease(&LeaseKey::Key(*id)).map(|lease| lease.incarnation);
+        let known = client.kept.get(id).map(|(incarnation, _)| *incarnation);
+        if lease.is_none() || known.is_some_and(|known| Some(known) != lease) {
+            return Err(format!(
+                "client {place} keeps lease {id}, {known:?}, and was not told that it is over: is {lease:?}"
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,35 @@
+//! *A write that waits is not overtaken for ever* (S7b): none is found to change more than it had gathered consents for again and
+//! again. Each time it asks for more, and what comes later waits for it.
+
+use std::collections::BTreeMap;
+
+use leasehold_protocol::command::{Command, Outcome, Proposal};
+
+use crate::oracle::WriteKey;
+
+/// A dozen.
+const UNCOVERED_MAX: u64 = 12;
+
+/// How often each write was found uncovered.
+#[derive(Debug, Default)]
+pub(crate) struct Uncovered(BTreeMap<WriteKey, u64>);
+
+impl Uncovered {
+    /// An entry was committed, with these outcomes.
+    pub(crate) fn check(&mut self, proposal: &Proposal, outcomes: &[Outcome]) -> Result<(), String> {
+        for (command, outcome) in proposal.commands.iter().zip(outcomes) {
+            let Command::Write { session, sequence, write, .. } = command else { continue };
+            let key = (*session, *sequence);
+            if *outcome != Outcome::NotCovered {
+                self.0.remove(&key);
+                continue;
+            }
+            let count = self.0.entry(key).or_default();
+            *count += 1;
+            if *count > UNCOVERED_MAX {
+                return Err(format!("{key:?}, {write:?}, was found uncovered {count} times"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! Worlds with more of everything: what a seed's applications do beyond reads and writes of a few nodes, and how little a leader takes on.
+//!
+//! Swarm testing, as in [`profile`](crate::profile): each of these worlds draws which operations its applications know, how many clients
+//! there are, and which bounds of the lessor are low. A bound that is low is reached by a few clients; with the bounds of a server it
+//! would take as many as the bound says. Drawn from a stream of its own, so that the other worlds are the same without these.
+
+use std::time::Duration;
+
+use leasehold_protocol::{id::LeaseId, lessor::Bounds, object::Object, path::Path};
+
+use crate::{
+    profile::{MS, Profile, SECOND},
+    rng::Rng,
+};
+
+/// Something that an application does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// Grants a key lease under a name that others use too.
+    GrantNamed,
+    /// Grants a key lease under a name that the servers choose.
+    GrantAutomatic,
+    Revoke,
+    Keep,
+    LetGo,
+    /// Puts a node under a lease.
+    Attach,
+    /// Puts a node under no lease, or removes it.
+    Detach,
+    /// Puts more nodes under one lease than are looked at one by one.
+    AttachMany,
+    /// A transaction that compares much and carries little.
+    CompareMany,
+    /// Makes, changes or removes a volume: one of several, one within the other, or the root's settings.
+    Volume,
+    Lock,
+    /// Puts a node that no other application touches under the session's own lease.
+    Register,
+    Read,
+    Watch,
+    List,
+    Inspect,
+    /// Opens a session that nobody will use.
+    OpenSession,
+}
+
+impl Operation {
+    pub(crate) const ALL: [Operation; 17] = [
+        Operation::GrantNamed,
+        Operation::GrantAutomatic,
+        Operation::Revoke,
+        Operation::Keep,
+        Operation::LetGo,
+        Operation::Attach,
+        Operation::Detach,
+        Operation::AttachMany,
+        Operation::CompareMany,
+        Operation::Volume,
+        Operation::Lock,
+        Operation::Register,
+        Operation::Read,
+        Operation::Watch,
+        Operation::List,
+        Operation::Inspect,
+        Operation::OpenSession,
+    ];
+}
+
+/// What there is more of in a world.
+#[derive(Debug, Clone)]
+pub(crate) struct Swarm {
+    /// How many of a thousand application steps are of these operations.
+    pub(crate) share: u64,
+    /// How often each is, in the order of [`Operation::ALL`].
+    pub(crate) weights: [u64; Operation::ALL.len()],
+    /// The most operations of one step.
+    pub(crate) burst: u64,
+    /// More reads and writes than this are never open at one client.
+    pub(crate) open_max: usize,
+    /// The most watches of one client.
+    pub(crate) watches_max: usize,
+    /// The names that key leases are granted under. Some are names that the servers would choose.
+    pub(crate) names: Vec<LeaseId>,
+    /// The shortest and the longest term of a key lease, in microseconds.
+    pub(crate) ttl: (u64, u64),
+    /// How many of a thousand granted leases their clients keep from then on.
+    pub(crate) keeps: u64,
+    /// The nodes that are attached and detached. No histories are judged of them.
+    pub(crate) leaves: Vec<Path>,
+    /// The volumes that are made and removed.
+    pub(crate) volumes: Vec<Path>,
+    /// The first entry of an epoch is with Raft so much later at the most.
+    pub(crate) first_late: u64,
+    /// How often a leader is cut off from the other servers, and from no client; 0 for never.
+    pub(crate) alone_every: u64,
+    pub(crate) bounds: Bounds,
+    /// The most bytes that the shell proposes at once: about four times what the lessor means to, as at a server.
+    pub(crate) proposal_max_bytes: usize,
+}
+
+impl Swarm {
+    /// The ways in which a world is wide.
+    pub(crate) fn random(rng: &mut Rng) -> Self {
+        let mut weights = [0; Operation::ALL.len()];
+        for weight in &mut weights {
+            if rng.chance(500) {
+                *weight = 1 << rng.below(5);
+            }
+        }
+        // Key leases are what most of this is about, and nothing comes of one of these without the other.
+        for operation in [Operation::GrantNamed, Operation::Revoke, Operation::Attach, Operation::Read] {
+            weights[operation as usize] += 2 + rng.below(6);
+        }
+        let path = |text: &str| Path::parse(text).expect("a path");
+        let mut leaves: Vec<Path> = ["/k/a", "/k/b", "/c", "/a/y", "/v/k", "/v/w/k"].map(path).to_vec();
+        leaves.truncate(1 + rng.index(leaves.len()));
+        let volumes = ["/", "/v", "/v/w", "/k", "/v/w/z"].map(path).to_vec();
+        let names = *rng.pick(&[1, 2, 6]);
+        let first = *rng.pick(&[3, 12, 60]);
+        let bounds = bounds(rng);
+        Self {
+            share: *rng.pick(&[300, 600, 900]),
+            weights,
+            burst: *rng.pick(&[1, 1, 3, 12]),
+            open_max: *rng.pick(&[12, 40]),
+            watches_max: *rng.pick(&[4, 10]),
+            names: (0..names).map(|name| LeaseId(first + name)).collect(),
+            ttl: *rng.pick(&[(200 * MS, 800 * MS), (400 * MS, 2 * SECOND), (SECOND, 6 * SECOND)]),
+            keeps: *rng.pick(&[0, 300, 900]),
+            leaves,
+            volumes,
+            first_late: *rng.pick(&[0, 0, 50 * MS, 2500 * MS]),
+            alone_every: *rng.pick(&[0, 0, 2 * SECOND]),
+            bounds,
+            proposal_max_bytes: 4 * bounds.proposal_bytes_max + COMMAND_MAX_BYTES,
+        }
+    }
+
+    /// A term for a key lease.
+    pub(crate) fn ttl(&self, rng: &mut Rng) -> Duration {
+        Duration::from_micros(rng.between(self.ttl.0, self.ttl.1))
+    }
+}
+
+/// No single command of these applications is encoded to more bytes.
+const COMMAND_MAX_BYTES: usize = 5 << 10;
+
+/// Bounds of which some are low.
+fn bounds(rng: &mut Rng) -> Bounds {
+    let mut bounds = Bounds::DEFAULT;
+    let mut low = |bound: &mut usize, values: &[usize]| {
+        if rng.chance(300) {
+            *bound = *rng.pick(values);
+        }
+    };
+    low(&mut bounds.writes_max, &[4, 12]);
+    low(&mut bounds.writes_bytes_max, &[200, 2000]);
+    low(&mut bounds.write_askers_max, &[1, 2]);
+    low(&mut bounds.reads_max, &[2, 6]);
+    low(&mut bounds.parked_max, &[1]);
+    low(&mut bounds.tick_bytes_max, &[1, 64, 320]);
+    low(&mut bounds.list_bytes_max, &[1, 200]);
+    low(&mut bounds.watches_max, &[2, 8]);
+    low(&mut bounds.session_watches_max, &[1, 3]);
+    low(&mut bounds.watch_looks_max, &[1, 5]);
+    low(&mut bounds.watch_told_per_step, &[1, 3]);
+    low(&mut bounds.sweep_max, &[1, 4]);
+    low(&mut bounds.expiries_waiting_max, &[1, 3]);
+    low(&mut bounds.expiry_looks_per_step, &[1, 3]);
+    low(&mut bounds.removal_leases_per_round, &[1, 2]);
+    low(&mut bounds.removal_rounds_max, &[1, 2]);
+    low(&mut bounds.removal_sets_max, &[1, 3]);
+    low(&mut bounds.revival_bytes_max, &[1, 20]);
+    low(&mut bounds.rows_max, &[1, 3]);
+    low(&mut bounds.places_max, &[3, 16]);
+    low(&mut bounds.keys_bytes_max, &[1, 10]);
+    low(&mut bounds.departed_max, &[1, 4]);
+    // In the proportion that they have at a server: so that what weighs nothing cannot be more than the shell takes.
+    if rng.chance(400) {
+        let commands = *rng.pick(&[2, 8, 24]);
+        bounds.proposal_commands_max = commands;
+        bounds.proposal_commands_full = commands.div_ceil(2);
+        bounds.proposal_bytes_max = commands * 512;
+    }
+    bounds
+}
+
+impl Profile {
+    /// Makes the world a wide one, or leaves it as it is.
+    pub(crate) fn widen(&mut self, rng: &mut Rng) {
+        if self.is_long || !rng.chance(500) {
+            return;
+        }
+        let swarm = Swarm::random(rng);
+        self.clients = usize::try_from(rng.between(1, 8)).expect("small");
+        self.mute = self.mute.filter(|client| *client < self.clients);
+        self.busy_until = rng.between(3, 8) * SECOND;
+        self.act_every = *rng.pick(&[4 * MS, 15 * MS, 40 * MS, 120 * MS]);
+        self.leases_or_none(rng);
+        // More happens with one entry: it has to fit.
+        self.history = self.history.max(2000);
+        if self.inner.is_empty() && swarm.weights[Operation::Volume as usize] > 0 {
+            self.inner = (0..2).map(|_| crate::profile::settings(self.drift, rng)).collect();
+        }
+        self.objects.extend(swarm.leaves.iter().take(3).cloned().map(Object::data));
+        let lists = swarm.leaves.iter().take(2).filter_map(Path::parent).map(Object::children);
+        let new: Vec<Object> = lists.filter(|list| !self.objects.contains(list)).collect();
+        self.objects.extend(new);
+        self.objects.sort();
+        self.objects.dedup();
+        self.swarm = Some(swarm);
+    }
+
+    /// Of what all worlds do with leases, a wide one does as much or nothing.
+    fn leases_or_none(&mut self, rng: &mut Rng) {
+        self.lease_writes = *rng.pick(&[0, self.lease_writes]);
+    }
+}
