@@ -1,12 +1,22 @@
 //! Known mistakes that a test build can put back, to see that the tests catch them.
 //!
-//! Without the feature `planted-bugs`, [`Planted`] has no size and [`Planted::has`] is constantly false: the shipped
-//! code carries no trace of it. With it, one mistake at a time is made at the place of the rule that it breaks. What catches each
-//! is measured in `docs/verification.md`.
+//! In a shipped build [`Planted`] has no size and [`Planted::has`] is constantly false: the code carries no trace of it. In unit
+//! tests, and with the feature `planted-bugs`, one mistake at a time is made at the place of the rule that it breaks.
+//!
+//! Each mistake is put back and found whenever the tests run: those of [`BY_RULE`] by a test of the rule, the others by the
+//! simulator (`tests/simulation/tests/planted.rs`).
 //!
 //! Sources: *traces* are what a model of the design ran into when a rule was left out; *elsewhere* is what users of other systems
 //! complain about in public; *here* is a mistake that was made in this code and found; *by hand* is a change of this code that no
 //! test had noticed; *read* is what a hostile reading thought of.
+
+#[cfg(any(test, feature = "planted-bugs"))]
+mod by_rule;
+#[cfg(test)]
+mod tests;
+
+#[cfg(any(test, feature = "planted-bugs"))]
+pub use by_rule::BY_RULE;
 
 /// Makes the enum and the list of all of it from one list.
 macro_rules! bugs {
@@ -262,37 +272,37 @@ impl std::str::FromStr for Bug {
 /// Which mistakes are put back. None, unless a test build says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Planted {
-    #[cfg(feature = "planted-bugs")]
+    #[cfg(any(test, feature = "planted-bugs"))]
     bug: Option<Bug>,
 }
 
 impl Default for Planted {
-    /// None. A build of the unit tests with the feature takes one from `LEASEHOLD_PLANT`, to see which of them fail.
+    /// None. Unit tests of this crate take the one that `LEASEHOLD_PLANT` names.
     fn default() -> Self {
         Self {
-            #[cfg(feature = "planted-bugs")]
-            bug: option_env!("LEASEHOLD_PLANT")
-                .filter(|_| cfg!(test))
-                .map(|name| name.parse().unwrap_or_else(|error| panic!("{error}"))),
+            #[cfg(test)]
+            bug: tests::chosen(),
+            #[cfg(all(not(test), feature = "planted-bugs"))]
+            bug: None,
         }
     }
 }
 
 impl Planted {
     /// One mistake put back.
-    #[cfg(feature = "planted-bugs")]
+    #[cfg(any(test, feature = "planted-bugs"))]
     pub fn one(bug: Bug) -> Self {
         Self { bug: Some(bug) }
     }
 
     /// Whether this mistake is put back.
-    #[cfg(feature = "planted-bugs")]
+    #[cfg(any(test, feature = "planted-bugs"))]
     pub fn has(self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
 
     /// Whether this mistake is put back: never, in this build.
-    #[cfg(not(feature = "planted-bugs"))]
+    #[cfg(not(any(test, feature = "planted-bugs")))]
     #[inline(always)]
     pub fn has(self, _bug: Bug) -> bool {
         false

@@ -206,7 +206,6 @@ fn a_recall_is_not_remembered_for_requests_that_bring_no_lease() {
     assert_eq!(client.holder.recalls.check(None), Ok(()));
 }
 
-#[cfg(feature = "planted-bugs")]
 #[test]
 fn the_planted_mistakes_are_the_ones_that_they_say() {
     use crate::planted::{Bug, Planted};

@@ -1,0 +1,74 @@
+//! Mistakes that a test of the rule finds, and which test.
+//!
+//! The simulator takes too long to find these, or cannot make them show. The test of this crate that
+//! [`BY_RULE`] names passes, and fails with the mistake put back: `planted::tests` runs both.
+
+use super::Bug;
+
+/// Each mistake with the test that finds it.
+pub const BY_RULE: &[(Bug, &str)] = &[
+    (Bug::ConsentsOfEarlierEpoch, "state::tests::a_proposal_of_another_epoch_changes_nothing_not_even_the_clock"),
+    (Bug::GrantOfOldEpoch, "holder::tests::recalls::a_grant_of_an_older_epoch_is_not_cached"),
+    (Bug::GrantOfOldIncarnation, "holder::tests::mistakes::a_grant_counts_only_under_the_lease_that_is_held"),
+    (
+        Bug::RecallGapIgnored,
+        "holder::tests::recalls::a_gap_in_the_numbers_drops_everything_and_what_came_is_consented_to",
+    ),
+    (
+        Bug::RevisionFromAnyAnswer,
+        "holder::tests::leases::what_it_was_last_valid_at_comes_from_promises_and_grants_only",
+    ),
+    (Bug::PromiseOfOtherEpoch, "holder::tests::recalls::a_grant_of_an_older_epoch_is_not_cached"),
+    (
+        Bug::WaitingReadTakenForQuick,
+        "holder::tests::reads::a_server_that_answers_is_not_taken_for_silent_while_a_read_waits",
+    ),
+    (Bug::NoProbe, "holder::tests::sessions::a_write_does_not_wait_for_ever_on_a_connection_that_is_dead"),
+    (Bug::ReadWithoutProof, "lessor::tests::reads::a_read_waits_for_a_round_that_begins_after_it"),
+    (Bug::JoinRoundUnderWay, "lessor::tests::reads::a_read_waits_for_a_round_that_begins_after_it"),
+    (
+        Bug::ProofReusedAfterStepDown,
+        "lessor::tests::mistakes::a_proof_that_an_earlier_leadership_asked_for_proves_nothing",
+    ),
+    (Bug::ReadBeforeFirstEntry, "lessor::tests::mistakes::a_read_is_not_answered_before_the_first_entry_of_the_epoch"),
+    (Bug::OmitWritesUnderWay, "lessor::tests::leases::a_returning_session_is_told_what_changed_and_what_is_about_to"),
+    (
+        Bug::ListOfOldCovering,
+        "lessor::tests::failovers::after_a_failover_every_session_with_a_volume_lease_is_asked_until_it_has_told_what_it_holds",
+    ),
+    (Bug::ListOfOldIncarnation, "lessor::tests::mistakes::a_list_of_another_lease_or_covering_ends_nothing"),
+    (Bug::ListPiecesMixed, "lessor::tests::failovers::a_list_counts_for_the_registration_that_asked_for_it"),
+    (Bug::ObjectLeaseWithoutMargin, "lessor::tests::mistakes::an_object_lease_is_waited_for_with_drift_and_margin"),
+    (Bug::LateRequestHonoured, "lessor::tests::failovers::what_was_sent_before_the_latest_registration_has_no_effect"),
+    (
+        Bug::AnyEndFreesWrite,
+        "lessor::tests::mistakes::a_write_over_two_volumes_waits_for_both_leases_of_a_silent_holder",
+    ),
+    (Bug::RenewalWithoutIncarnation, "lessor::tests::mistakes::a_renewal_of_another_incarnation_is_answered_expired"),
+    (Bug::EndLowered, "lessor::ends::tests::a_shorter_promise_lowers_no_end"),
+    (Bug::PauseEndsLeases, "lessor::tests::mistakes::a_pause_of_the_leader_ends_no_lease"),
+    (Bug::ClockOfDeposedLeader, "state::tests::a_proposal_of_another_epoch_changes_nothing_not_even_the_clock"),
+    (Bug::TickWithoutLesserBound, "state::lease::tests::a_late_tick_counts_from_the_renewal"),
+    (Bug::ExpireThoughHorizonMoved, "state::lease::tests::a_lease_expires_if_it_is_the_one_that_is_meant"),
+    (Bug::MarginMadeSmaller, "state::lease::tests::a_lease_keeps_the_greatest_margin_that_its_volume_had"),
+    (Bug::GenerationUsedAgain, "state::volume::tests::a_generation_is_never_used_again_for_the_same_top"),
+    (Bug::ValidatedByOtherRevision, "state::node::tests::a_child_that_comes_or_goes_changes_the_list_and_not_the_data"),
+    (
+        Bug::AttachedUnasked,
+        "state::attached::tests::a_revocation_takes_nothing_along_that_was_attached_after_consents_were_gathered",
+    ),
+    (Bug::ReplacementTakenForMeant, "state::meant::tests::write_whose_lease_or_volume_was_replaced_changes_nothing"),
+    (
+        Bug::NodesLostWithNewLease,
+        "state::attached::tests::a_lease_that_carries_nodes_is_not_replaced_but_gets_more_time",
+    ),
+    (Bug::HoldTakenByAnyone, "state::hold::tests::only_its_session_gives_a_hold_back"),
+    (Bug::ListWithoutProof, "lessor::tests::watches::a_list_comes_in_pages_each_at_one_revision"),
+    (Bug::ReviveUnderWriteLease, "lessor::tests::caching::a_returning_copy_is_not_good_again_while_its_data_is_kept"),
+    (Bug::WriteLeaseWithoutClock, "holder::tests::caching::what_the_clock_ends_is_lost_with_its_value_and_told_once"),
+    (
+        Bug::SuccessorPassedOver,
+        "state::hold::tests::a_hold_is_handed_over_past_those_in_front_by_one_entry_with_a_larger_token",
+    ),
+    (Bug::GrantOfWhatIsGone, "lessor::tests::removals::a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease"),
+];
