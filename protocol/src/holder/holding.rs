@@ -5,10 +5,14 @@
 //! which is told once; what it had may still be its own at the server, and is to be given back.
 //!
 //! The holder learns of grants, and that somebody waits for what it holds, by leaving a request with the leader that is answered when
-//! something has changed. One at a time names all holds; what is held is asked after only when it has been held for a while, so that
-//! a lock that is taken and given back costs two messages.
+//! something has changed. There is one at a time. It names all holds; if there are more than one request may name, each gets its turn.
+//! What is held is asked after only when it has been held for a while, so that a lock that is taken and given back costs two messages.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ops::Bound::{Excluded, Included, Unbounded},
+    time::Duration,
+};
 
 use super::{
     Effect, Holder, Ticket,
@@ -34,6 +38,10 @@ const ASKED_AFTER: Duration = Duration::from_millis(100);
 /// Less than what a client and its connection give the answer to a request.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(20);
 
+/// With more holds than one request names, the next request follows after this long and names the
+/// next holds. The leader looks all holds of a request up: it must not do that all the time.
+const ASKED_NEXT_AFTER: Duration = Duration::from_secs(1);
+
 /// A hold of this session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnHold {
@@ -57,6 +65,8 @@ pub(super) struct Holding {
     asked: Option<Ticket>,
     /// When the leader is to be asked, because it does not know of all holds, or knows less than this side.
     due: Option<Instant>,
+    /// With more holds than one request names: the last that was named.
+    asked_through: HoldId,
 }
 
 impl OwnHold {
@@ -80,6 +90,21 @@ impl Holding {
 
     fn ask_by(&mut self, at: Instant) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// The holds that the next request names: all, or the next ones in turn if there are too many.
+    /// And how long after it the one that follows is sent.
+    fn ask(&mut self) -> (Vec<AwaitHold>, Duration) {
+        let (last, again) = match self.holds.len() > AWAIT_HOLDS_MAX {
+            true => (self.asked_through, ASKED_NEXT_AFTER),
+            false => (HoldId(0), ASKED_AGAIN_AFTER),
+        };
+        let (before, after) = ((Unbounded, Included(last)), (Excluded(last), Unbounded));
+        let in_turn = self.holds.range(after).chain(self.holds.range(before)).take(AWAIT_HOLDS_MAX);
+        let named = in_turn.map(|(id, hold)| AwaitHold { path: hold.path.clone(), hold: *id, known: hold.status });
+        let named: Vec<AwaitHold> = named.collect();
+        self.asked_through = named.last().map_or(HoldId(0), |last| last.hold);
+        (named, again)
     }
 }
 
@@ -193,11 +218,9 @@ impl Holder {
         if self.holding_deadline().is_none_or(|due| due > now) {
             return;
         }
-        self.holding.due = Some(now.after(ASKED_AGAIN_AFTER));
-        // Those that came first are the ones to be granted first.
-        let holds = self.holding.holds.iter().take(AWAIT_HOLDS_MAX);
-        let holds = holds.map(|(id, hold)| AwaitHold { path: hold.path.clone(), hold: *id, known: hold.status });
-        let body = Body::AwaitHolds { holds: holds.collect() };
+        let (holds, again) = self.holding.ask();
+        self.holding.due = Some(now.after(again));
+        let body = Body::AwaitHolds { holds };
         self.holding.asked = Some(self.send(Purpose::AwaitHolds, body, Ride::Nothing, now));
     }
 
@@ -271,7 +294,7 @@ impl Holder {
 
     /// Whether the lease is the one that there is, or may turn out to be: one that is asked for anew is given again if holds live under
     /// it, perhaps some that this side has yet to hear of.
-    fn may_live(&self, volume: &Path, incarnation: Incarnation) -> bool {
+    pub(super) fn may_live(&self, volume: &Path, incarnation: Incarnation) -> bool {
         match self.volumes.get(volume).map(|volume| &volume.lease) {
             Some(Some(lease)) => lease.incarnation == incarnation,
             Some(None) => self.is_suspended(volume),

@@ -5,7 +5,7 @@ use crate::{
     command::{WriteRefusal, Written},
     hold::{HoldMode, HoldStatus, Taken},
     id::{HoldId, Token},
-    message::{AwaitHold, Lapse},
+    message::{AWAIT_HOLDS_MAX, AwaitHold, Lapse},
 };
 
 const HOLD: HoldId = HoldId(4);
@@ -270,6 +270,47 @@ fn a_request_that_waits_for_long_is_made_anew() {
     assert_eq!(client.answer(first, Answer::Holds(vec![])), [], "it has been overtaken");
     let effects = client.answer(second.expect("asked"), told());
     assert!(effects.contains(&Effect::HoldChanged { hold: HOLD, status: held(9, false) }), "{effects:?}");
+}
+
+/// The holds that the step's request names, and its ticket.
+fn asked_after(effects: &[Effect]) -> Option<(Ticket, Vec<HoldId>)> {
+    requests(effects).into_iter().find_map(|(ticket, request)| match request.body {
+        Body::AwaitHolds { holds } => Some((ticket, holds.into_iter().map(|hold| hold.hold).collect())),
+        _ => None,
+    })
+}
+
+#[test]
+fn holds_beyond_one_request_are_asked_after_in_turn() {
+    let mut client = Client::leased();
+    let count = AWAIT_HOLDS_MAX as u64 + 10;
+    for number in 1..=count {
+        let hold = Taken {
+            path: path("/a"),
+            hold: HoldId(number),
+            mode: HoldMode::Exclusive,
+            token: (number != count).then_some(Token(number)),
+            volume: Path::root(),
+            incarnation: Incarnation(1),
+        };
+        client.holder.taken(&lock(), &Written { taken: Some(Box::new(hold)), ..Written::default() }, client.now);
+    }
+    // After a reconnection the leader knows of none of them.
+    client.step(Input::Disconnected);
+    let register = client.step(Input::Connected);
+    let register = client.only(&register).0;
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    let (_, first) = asked_after(&effects).expect("it asks at once");
+    assert_eq!(first.len(), AWAIT_HOLDS_MAX);
+    client.now = client.now.after(Duration::from_secs(1));
+    let effects = client.timeout(&[]);
+    let (ticket, second) = asked_after(&effects).expect("the others have their turn");
+    assert_eq!(second.len(), AWAIT_HOLDS_MAX);
+    let named: BTreeSet<HoldId> = first.into_iter().chain(second).collect();
+    assert_eq!(named, (1..=count).map(HoldId).collect());
+    let granted = held(count, false);
+    let effects = client.answer(ticket, Answer::Holds(vec![(HoldId(count), granted)]));
+    assert!(effects.contains(&Effect::HoldChanged { hold: HoldId(count), status: granted }), "{effects:?}");
 }
 
 #[test]
