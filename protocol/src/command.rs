@@ -424,4 +424,24 @@ pub struct Written {
     pub taken: Option<Box<Taken>>,
     /// What a transaction did.
     pub transaction: Option<Box<Transacted>>,
+    /// The writer's volume leases that nodes were attached to by [`Attach::Session`], each once (S7b). A node goes with the
+    /// one whose volume is nearest above it.
+    pub attached: Vec<VolumeLease>,
+}
+
+/// The lease of a session, known from elsewhere, on a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct VolumeLease {
+    /// The top of the volume.
+    pub volume: Path,
+    /// Which lease on it.
+    pub incarnation: Incarnation,
+}
+
+impl Written {
+    /// The lease that a node went with when this write attached it by [`Attach::Session`].
+    pub fn attached_to(&self, path: &Path) -> Option<&VolumeLease> {
+        let around = self.attached.iter().filter(|lease| lease.volume.contains(path));
+        around.max_by_key(|lease| lease.volume.depth())
+    }
 }

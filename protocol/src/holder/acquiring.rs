@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use super::{
     Holder, WriteId,
     flights::Purpose,
-    volumes::{Lease, Pace, Ride, Volume},
+    volumes::{Lease, Pace, Ride},
 };
 use crate::{
     id::{Epoch, Generation, Incarnation},
@@ -100,6 +100,7 @@ impl Holder {
     fn stop_acquiring(&mut self, top: &Path) {
         if let Some(acquisition) = self.acquisitions.remove(top) {
             self.tell_validities(&acquisition.path);
+            self.settle_carried_above(&acquisition.path);
             self.settle_holds();
             self.wake_waiters(acquisition);
         }
@@ -145,6 +146,7 @@ impl Holder {
             self.forget_volume(asked);
         }
         self.tell_validities(&acquisition.path);
+        self.settle_carried_above(&acquisition.path);
         self.settle_holds();
         self.wake_waiters(acquisition);
         if let Revival::AllBut { covering, .. } = answer.revival {
@@ -224,6 +226,11 @@ impl Holder {
             return;
         }
         if volume.contains(&believed) {
+            // A volume is not removed while the lease on it carries nodes: this was said before the volume was made, or
+            // the lease has ended, which its next renewal tells.
+            if self.volumes.get(&believed).is_some_and(|believed| !believed.carries.is_empty()) {
+                return;
+            }
             self.forget_volume(&believed);
         }
         if let Some(idle) = self.volumes.to_be_forgotten() {
@@ -240,8 +247,10 @@ impl Holder {
         let below = ObjectSet::Subtree(top.clone());
         let gone = self.copies.remove_where(&below, |copy| copy.validity.volume == *top);
         self.dropped(gone);
-        let carried = self.volumes.get_mut(top).map(Volume::end_lease).unwrap_or_default();
-        self.tell_carried_gone(carried);
+        let volume = self.volumes.learn(top);
+        volume.end_lease();
+        let carried = std::mem::take(&mut volume.carries);
+        self.tell_carried_gone(carried.into_keys().collect());
         self.tell_validity(top);
         self.held.remove(top);
         self.volumes.forget(top);

@@ -24,6 +24,7 @@ impl Holder {
         }
         self.recalls.check(self.flights.oldest_granting())?;
         self.check_reads()?;
+        self.check_carried()?;
         self.check_holding()?;
         self.check_caching()?;
         self.check_writes()?;

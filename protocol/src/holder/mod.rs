@@ -25,6 +25,7 @@
 
 mod acquiring;
 mod caching;
+mod carried;
 mod check;
 mod clocks;
 mod copies;
@@ -58,6 +59,7 @@ pub use watching::WATCH_WAIT;
 use self::{
     acquiring::Acquisition,
     caching::WriteLeases,
+    carried::Removals,
     clocks::Clocks,
     copies::Copies,
     flights::Flights,
@@ -108,6 +110,7 @@ pub struct Holder {
     writes: Writes,
     held: BTreeMap<Path, HeldList>,
     keeping: Keeping,
+    removals: Removals,
     holding: Holding,
     write_leases: WriteLeases,
     watching: Watching,
@@ -140,6 +143,7 @@ impl Holder {
             writes: Writes::default(),
             held: BTreeMap::new(),
             keeping: Keeping::default(),
+            removals: Removals::default(),
             holding: Holding::default(),
             write_leases: WriteLeases::default(),
             watching: Watching::default(),

@@ -67,18 +67,11 @@ impl Holder {
     pub(super) fn lapsed(&mut self, lapse: &Lapse) {
         let Some(volume) = self.volumes.get_mut(&lapse.volume) else { return };
         if volume.lease.as_ref().is_some_and(|lease| lease.incarnation == lapse.incarnation) {
-            let carried = volume.end_lease();
-            self.tell_carried_gone(carried);
+            volume.end_lease();
+            self.settle_carried(&lapse.volume);
             self.settle_holds();
             self.held.remove(&lapse.volume);
             self.tell_validity(&lapse.volume);
-        }
-    }
-
-    /// The lease is over that these nodes went with.
-    pub(super) fn tell_carried_gone(&mut self, nodes: Vec<Path>) {
-        if !nodes.is_empty() {
-            self.effects.push(Effect::CarriedGone { nodes });
         }
     }
 

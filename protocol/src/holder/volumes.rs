@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::validity::VolumeValidity;
+use super::{carried::CarriedNode, validity::VolumeValidity};
 use crate::{
     id::{Generation, HoldId, Incarnation, Revision, Stamp},
     message::{LastValid, Promise, RENEWALS_MAX, Renew},
@@ -120,7 +120,7 @@ pub(super) struct Volume {
     /// It was used since its last renewal was sent.
     pub(super) is_used: bool,
     /// The nodes of this session that go with the lease: while there are any it is renewed whether or not anything is read.
-    pub(super) carries: BTreeSet<Path>,
+    pub(super) carries: BTreeMap<Path, CarriedNode>,
     /// The holds of this session that live under the lease: while there are any it is renewed, too.
     pub(super) holds: BTreeSet<HoldId>,
     /// What the cache has been told.
@@ -128,13 +128,12 @@ pub(super) struct Volume {
 }
 
 impl Volume {
-    /// Ends the lease on this side. Returns the nodes that went with it.
-    pub(super) fn end_lease(&mut self) -> Vec<Path> {
+    /// Ends the lease on this side. What went with it is to be settled then: the servers may give it again.
+    pub(super) fn end_lease(&mut self) {
         if let Some(lease) = self.lease.take() {
             let Lease { incarnation, generation, revision, since, .. } = lease;
             self.ended = Some(Ended { last: LastValid { incarnation, generation, revision }, since });
         }
-        std::mem::take(&mut self.carries).into_iter().collect()
     }
 
     /// The lease, if its time has not passed.

@@ -174,6 +174,11 @@ impl Writes {
         }
     }
 
+    /// The changes that were sent and have not been answered.
+    pub(super) fn sent(&self) -> impl Iterator<Item = &Write> {
+        self.pending.values().filter(|pending| pending.sendings > 0).map(|pending| &pending.change)
+    }
+
     /// Ends all, in order; whether each was ever sent. Numbers begin anew, for another session.
     pub(super) fn end_all(&mut self) -> Vec<(WriteId, bool)> {
         let all = std::mem::take(self).pending;
@@ -223,7 +228,7 @@ fn operation_may_change(operation: &Operation) -> Vec<ObjectSet> {
 }
 
 /// The nodes that are to go with leases of the writer's session, if they are written, or to be held under them.
-fn attached_to_session(change: &Write) -> impl Iterator<Item = &Path> {
+pub(super) fn attached_to_session(change: &Write) -> impl Iterator<Item = &Path> {
     let (own, operations) = match change {
         Write::Put { path, attach: Attach::Session, .. } | Write::Lock { path, .. } => (Some(path), None),
         Write::Transaction(transaction) => (None, Some(transaction.operations())),
@@ -334,44 +339,6 @@ impl Holder {
         if let Some(hold) = lost {
             self.effects.push(Effect::HoldsOver { holds: vec![hold] });
         }
-    }
-
-    /// A write has taken effect: its nodes go with this session's lease from now on, or do not any more.
-    fn note_carried(&mut self, change: &Write, written: &Written) {
-        match (change, &written.transaction) {
-            (Write::Put { path, attach, .. }, _) => self.note_put(path, *attach),
-            (Write::Delete { path, .. }, _) => self.note_deleted(path),
-            (Write::Transaction(transaction), Some(transacted)) => {
-                for operation in transaction.branch(transacted.branch()) {
-                    match operation {
-                        Operation::Put { path, attach, .. } => self.note_put(path, *attach),
-                        Operation::Delete { path, .. } => self.note_deleted(path),
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn note_put(&mut self, path: &Path, attach: Attach) {
-        let top = self.volumes.nearest(path);
-        let volume = self.volumes.learn(&top);
-        match attach {
-            Attach::Session if volume.lease.is_some() => {
-                volume.carries.insert(path.clone());
-            }
-            // The lease was over before this was heard.
-            Attach::Session => self.tell_carried_gone(vec![path.clone()]),
-            Attach::Keep => {}
-            Attach::Nothing | Attach::Lease(_) => {
-                volume.carries.remove(path);
-            }
-        }
-    }
-
-    fn note_deleted(&mut self, path: &Path) {
-        let top = self.volumes.nearest(path);
-        self.volumes.learn(&top).carries.retain(|carried| !path.contains(carried));
     }
 
     /// Drops what is older than the write's own stamp, and refuses it if it comes later.

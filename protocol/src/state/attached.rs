@@ -25,7 +25,7 @@ use self::nodes::Nodes;
 use super::{Lease, Node, RowKey, State, touched::Touched};
 use crate::{
     change::{EventKind, Reason},
-    command::{Attach, LeaseKey, Outcome, WriteRefusal},
+    command::{Attach, LeaseKey, Outcome, VolumeLease, WriteRefusal},
     id::{Incarnation, LeaseId, Revision, SessionId},
     object::{Object, ObjectSet, Owner},
     path::Path,
@@ -208,6 +208,25 @@ impl State {
             return Err(WriteRefusal::NotALeaf { path: path.clone() });
         }
         Ok(Some(Attachment { lease, incarnation }))
+    }
+
+    /// The writer's volume leases that these puts have attached nodes to, each once.
+    pub(super) fn attached_by<'a>(
+        &self,
+        writer: SessionId,
+        puts: impl IntoIterator<Item = (&'a Path, Attach)>,
+    ) -> Vec<VolumeLease> {
+        let mut leases: Vec<VolumeLease> = Vec::new();
+        for (path, _) in puts.into_iter().filter(|(_, attach)| *attach == Attach::Session) {
+            let volume = self.volume_of(path).0;
+            if leases.iter().any(|lease| lease.volume == *volume) {
+                continue;
+            }
+            if let Some(lease) = self.leases.get(&LeaseKey::Volume(writer, volume.clone())) {
+                leases.push(VolumeLease { volume: volume.clone(), incarnation: lease.incarnation });
+            }
+        }
+        leases
     }
 
     /// The lease has room for one more node, unless the node goes with it already. The puts of one transaction do not count

@@ -141,7 +141,17 @@ impl State {
         let operations: Vec<&Operation> = transaction.branch(branch).iter().collect();
         let results = self.carry_out(writer, &operations, sets, touched);
         let transacted = Transacted { failed, results };
-        Written { revision: self.meta.revision, transaction: Some(Box::new(transacted)), ..Written::default() }
+        let puts = operations.iter().filter_map(|operation| match operation {
+            Operation::Put { path, attach, .. } => Some((path, *attach)),
+            Operation::Delete { .. } => None,
+        });
+        let attached = self.attached_by(writer, puts);
+        Written {
+            revision: self.meta.revision,
+            transaction: Some(Box::new(transacted)),
+            attached,
+            ..Written::default()
+        }
     }
 
     /// Does all of these, none of which is refused, as one change. None of them: no change.

@@ -231,6 +231,7 @@ impl State {
         match write {
             Write::Put { path, value, attach, .. } => {
                 written.stat = self.put(writer, path, value, *attach, revision, touched);
+                written.attached = self.attached_by(writer, [(path, *attach)]);
             }
             Write::Delete { path, .. } => written.removed = self.remove_nodes(path, revision, touched),
             Write::CreateVolume { path, settings } => {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    command::{Attach, Written},
+    command::{Attach, VolumeLease, Written},
     id::LeaseId,
     message::{KeepLease, Kept, KeptSpan, Lapse},
 };
@@ -28,7 +28,8 @@ fn attached(text: &str) -> Write {
 }
 
 fn written() -> Answer {
-    let written = Written { revision: Revision(30), ..Written::default() };
+    let attached = vec![VolumeLease { volume: Path::root(), incarnation: Incarnation(1) }];
+    let written = Written { revision: Revision(30), attached, ..Written::default() };
     Answer::Written { written, stamp: stamp(40), grant: None, applied: Revision(30), kept: None, cached: None }
 }
 

@@ -1,6 +1,7 @@
 //! One state, one step, the exact effects. The invariants are checked after each step.
 
 mod caching;
+mod carried;
 mod clocks;
 mod holding;
 mod keeping;

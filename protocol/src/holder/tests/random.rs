@@ -180,6 +180,10 @@ impl World {
                     let failed = (place == 0).then_some(FailedCompare { place, found: None });
                     written.transaction = Some(Box::new(Transacted { failed, results: vec![] }));
                 }
+                // By no other lease than it may have, and now and then by one that it has not.
+                let volume = write.path().map_or_else(Path::root, |path| self.volume(path));
+                let incarnation = crate::id::Incarnation(1 + self.numbers.below(8));
+                written.attached = vec![crate::command::VolumeLease { volume, incarnation }];
                 let stamp = self.next_stamp();
                 let grant = write.path().and_then(|path| granted(self, path));
                 Answer::Written { written, stamp, grant, applied: revision, kept: None, cached: None }

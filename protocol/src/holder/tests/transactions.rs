@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    command::{Attach, Written},
+    command::{Attach, VolumeLease, Written},
     transaction::{Compare, FailedCompare, Operation, Transacted, Transaction},
 };
 
@@ -20,7 +20,8 @@ fn children(at: &str) -> ObjectSet {
 
 fn answer_to(failed: Option<FailedCompare>) -> Answer {
     let transaction = Some(Box::new(Transacted { failed, results: vec![] }));
-    let written = Written { revision: Revision(30), transaction, ..Written::default() };
+    let attached = vec![VolumeLease { volume: Path::root(), incarnation: Incarnation(1) }];
+    let written = Written { revision: Revision(30), transaction, attached, ..Written::default() };
     Answer::Written { written, stamp: stamp(9), grant: None, applied: Revision(30), kept: None, cached: None }
 }
 
@@ -57,7 +58,7 @@ fn its_answer_is_a_recall_of_what_either_branch_may_have_changed() {
 #[test]
 fn what_goes_with_the_session_follows_from_the_branch_that_was_chosen() {
     let carries = |client: &Client, at: &str| {
-        client.holder.volumes.get(&Path::root()).is_some_and(|root| root.carries.contains(&path(at)))
+        client.holder.volumes.get(&Path::root()).is_some_and(|root| root.carries.contains_key(&path(at)))
     };
     for failed in [None, FAILED] {
         let mut client = Client::leased();

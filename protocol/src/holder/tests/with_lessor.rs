@@ -299,3 +299,37 @@ fn the_two_halves_of_the_rules_understand_each_other() {
     }
     assert!(hits * 3 > reads, "{hits} of {reads} reads from memory, {written} writes");
 }
+
+#[test]
+fn node_put_after_its_volume_was_removed_is_not_told_gone() {
+    let mut pair = Pair::new(1);
+    let step = |pair: &mut Pair, secs: u64| pair.until(pair.now.after(Duration::from_secs(secs)));
+    let write = |pair: &mut Pair, client: usize, number: u64, change: Write| {
+        pair.users[client].writes.insert(WriteId(number), vec![]);
+        pair.client(client, Input::Write { write: WriteId(number), change });
+    };
+    step(&mut pair, 2);
+    let settings = crate::volume::VolumeSettings::DEFAULT;
+    write(&mut pair, 1, 1, Write::CreateVolume { path: path("/v"), settings });
+    step(&mut pair, 3);
+    for (number, at) in [(1, "/k"), (2, "/v/a"), (3, "/k"), (4, "/v/a")] {
+        pair.users[0].reads.insert(ReadId(number), (data(at), Revision(0)));
+        pair.client(0, Input::Read { read: ReadId(number), object: data(at) });
+        step(&mut pair, 2);
+    }
+    for top in ["/", "/v"] {
+        assert!(!pair.holders[0].certain_for(&path(top), pair.now).is_zero(), "a lease on {top}");
+    }
+    write(&mut pair, 1, 2, Write::RemoveVolume { path: path("/v") });
+    while pair.state.volume(&path("/v")).is_some() {
+        pair.until(pair.now.after(Duration::from_millis(1)));
+    }
+    assert_eq!(pair.holders[0].volume_of(&path("/v/s")), path("/v"), "it has not heard of it");
+    let attach = crate::command::Attach::Session;
+    let change = Write::Put { path: path("/v/s"), value: "v".into(), condition: Condition::Any, attach };
+    write(&mut pair, 0, 3, change);
+    // That it is gone would be an effect that is not expected.
+    step(&mut pair, 60);
+    assert!(pair.users[0].writes.is_empty());
+    assert!(pair.state.node(&path("/v/s")).is_some(), "the lease above it is renewed");
+}

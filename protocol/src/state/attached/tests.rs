@@ -7,6 +7,7 @@ use crate::{
     command::{Command, Condition, Outcome, Proposal, Write, Written},
     id::{LeaseId, Sequence},
     object::Value,
+    transaction::{Operation, Transaction},
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -410,4 +411,27 @@ fn no_change_takes_more_nodes_along_than_can_be_told() {
     let changes = fixture.state.events_after(before).expect("it is known");
     let counts: Vec<usize> = changes.map(|(_, events)| events.expect("they can be told").len()).collect();
     assert_eq!(counts, [NODES_PER_CHANGE, FEW_NODES]);
+}
+
+#[test]
+fn outcome_names_the_volume_leases_that_carry_its_nodes() {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    fixture.write(session, create_volume("/v", 5)).expect("new");
+    let mut lease = |top: &str| {
+        let Outcome::VolumeAcquired { volume, incarnation, .. } = fixture.acquire(session, top) else { panic!() };
+        VolumeLease { volume, incarnation }
+    };
+    let (root, inner) = (lease("/"), lease("/v"));
+    let attach = Attach::Session;
+    let put = |at: &str, attach| Operation::Put { path: path(at), value: Value::from_static(b"v"), attach };
+    let transaction = Transaction::new().then(put("/v/a", attach)).then(put("/v/b", attach));
+    let transaction = transaction.then(put("/c", attach)).then(put("/d", Attach::Nothing));
+    let written = fixture.write(session, Write::Transaction(transaction)).expect("done");
+    assert_eq!(written.attached, [inner.clone(), root.clone()]);
+    assert_eq!(written.attached_to(&path("/v/b")), Some(&inner));
+    assert_eq!(written.attached_to(&path("/c")), Some(&root));
+    let alone = Write::Put { path: path("/e"), value: Value::new(), condition: Condition::Any, attach };
+    assert_eq!(fixture.write(session, alone).expect("done").attached, [root]);
+    assert_eq!(fixture.put(session, "/f", "").attached, []);
 }

@@ -1,0 +1,175 @@
+//! Nodes that go with this session's volume leases.
+//!
+//! While a lease carries nodes it is renewed, whether or not anything is read, and when it ends the application is told that they
+//! are gone. Which lease carries a node is what the outcome of its put says (S7b), never what this side believes when the outcome
+//! comes: the outcome may be late, and of a volume that has been made, removed or leased anew since. Outcomes may also come in another
+//! order than the writes took effect in. So a node is booked with the revision of its put, and an outcome of an earlier write changes
+//! nothing of it.
+
+use std::{
+    collections::BTreeSet,
+    ops::Bound::{Included, Unbounded},
+};
+
+use super::{Effect, Holder, volumes::Volume, writes::attached_to_session};
+use crate::{
+    command::{Attach, Write, Written},
+    id::{Incarnation, Revision},
+    path::Path,
+    transaction::Operation,
+};
+
+/// What is known of a node that goes with a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct CarriedNode {
+    /// The lease.
+    incarnation: Incarnation,
+    /// The put that attached it.
+    revision: Revision,
+}
+
+/// Removals that are remembered while a put may have taken effect before one of them and be answered after it. Beyond so many the
+/// earliest is forgotten: a node that it removed may then be taken for one that is there, until its lease ends.
+const REMOVALS_MAX: usize = 4096;
+
+/// What this client's own writes removed, or made to stay by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Removals {
+    /// When, at which path, and whether with all below it.
+    all: BTreeSet<(Revision, Path, bool)>,
+}
+
+impl Removals {
+    fn note(&mut self, path: &Path, is_subtree: bool, revision: Revision) {
+        self.all.insert((revision, path.clone(), is_subtree));
+        if self.all.len() > REMOVALS_MAX {
+            self.all.pop_first();
+        }
+    }
+
+    /// Whether the node was removed by a write after this revision.
+    fn came_after(&self, path: &Path, revision: Revision) -> bool {
+        let mut later = self.all.iter().rev().take_while(|(at, ..)| *at > revision);
+        later.any(|(_, removed, is_subtree)| removed == path || (*is_subtree && removed.contains(path)))
+    }
+}
+
+impl Volume {
+    /// Forgets that nodes go with the lease, that at the path and perhaps those below it, if they were put at the revision or before.
+    fn no_longer_carries(&mut self, path: &Path, with_below: bool, revision: Revision) {
+        let is_older = |node: &CarriedNode| node.revision <= revision;
+        if self.carries.get(path).is_some_and(is_older) {
+            self.carries.remove(path);
+        }
+        if !with_below || self.carries.is_empty() {
+            return;
+        }
+        let lower = path.below();
+        let below = self.carries.range::<str, _>((Included(lower.as_str()), Unbounded));
+        let below = below.take_while(|(at, _)| at.as_str().starts_with(&lower));
+        let below: Vec<Path> = below.filter(|(_, node)| is_older(node)).map(|(at, _)| at.clone()).collect();
+        below.iter().for_each(|at| {
+            self.carries.remove(at);
+        });
+    }
+}
+
+impl Holder {
+    /// A write has taken effect: its nodes go with a lease of this session from then on, or do not any more.
+    pub(super) fn note_carried(&mut self, change: &Write, written: &Written) {
+        match (change, &written.transaction) {
+            (Write::Put { path, attach, .. }, _) => self.note_put(path, *attach, written),
+            (Write::Delete { path, .. }, _) => self.note_removed(path, true, written.revision),
+            (Write::Transaction(transaction), Some(transacted)) => {
+                for operation in transaction.branch(transacted.branch()) {
+                    match operation {
+                        Operation::Put { path, attach, .. } => self.note_put(path, *attach, written),
+                        Operation::Delete { path, .. } => self.note_removed(path, true, written.revision),
+                    }
+                }
+            }
+            _ => {}
+        }
+        let attaches = |change: &Write| attached_to_session(change).next().is_some();
+        if !self.removals.all.is_empty() && !self.writes.sent().any(attaches) {
+            self.removals.all.clear();
+        }
+    }
+
+    fn note_put(&mut self, path: &Path, attach: Attach, written: &Written) {
+        match attach {
+            Attach::Session => self.note_attached(path, written),
+            Attach::Keep => {}
+            Attach::Nothing | Attach::Lease(_) => self.note_removed(path, false, written.revision),
+        }
+    }
+
+    fn note_attached(&mut self, path: &Path, written: &Written) {
+        let (Some(lease), revision) = (written.attached_to(path), written.revision) else { return };
+        let known = self.volumes.at_and_above(path);
+        let own = known.iter().filter_map(|top| self.volumes.get(top)?.carries.get(path));
+        if own.map(|node| node.revision).max().is_some_and(|latest| latest > revision) {
+            return;
+        }
+        known.iter().for_each(|top| {
+            if let Some(volume) = self.volumes.get_mut(top) {
+                volume.no_longer_carries(path, false, revision);
+            }
+        });
+        // The lease was over before this was heard, or the node gone.
+        if !self.may_live(&lease.volume, lease.incarnation) || self.removals.came_after(path, revision) {
+            return self.tell_carried_gone(vec![path.clone()]);
+        }
+        let node = CarriedNode { incarnation: lease.incarnation, revision };
+        self.volumes.learn(&lease.volume).carries.insert(path.clone(), node);
+    }
+
+    fn note_removed(&mut self, path: &Path, is_subtree: bool, revision: Revision) {
+        for top in self.volumes.at_and_above(path) {
+            if let Some(volume) = self.volumes.get_mut(&top) {
+                volume.no_longer_carries(path, is_subtree, revision);
+            }
+        }
+        self.removals.note(path, is_subtree, revision);
+    }
+
+    /// Something has become of the leases on the volumes at and above a path.
+    pub(super) fn settle_carried_above(&mut self, path: &Path) {
+        for top in self.volumes.at_and_above(path) {
+            self.settle_carried(&top);
+        }
+    }
+
+    /// Something has become of the lease on a volume: what went with one that is over is gone.
+    pub(super) fn settle_carried(&mut self, top: &Path) {
+        let Some(volume) = self.volumes.get(top).filter(|volume| !volume.carries.is_empty()) else { return };
+        let lives = |node: &CarriedNode| self.may_live(top, node.incarnation);
+        let gone = volume.carries.iter().filter(|(_, node)| !lives(node)).map(|(path, _)| path.clone());
+        let gone: Vec<Path> = gone.collect();
+        if let Some(volume) = self.volumes.get_mut(top) {
+            gone.iter().for_each(|path| {
+                volume.carries.remove(path);
+            });
+        }
+        self.tell_carried_gone(gone);
+    }
+
+    /// Each node goes with the lease that there is, or that may be given again.
+    pub(super) fn check_carried(&self) -> Result<(), String> {
+        for (top, volume) in self.volumes.iter() {
+            for (path, node) in &volume.carries {
+                if !top.contains(path) || !self.may_live(top, node.incarnation) {
+                    return Err(format!("{path} goes with a lease on {top} that is over: {node:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The lease is over that these nodes went with.
+    pub(super) fn tell_carried_gone(&mut self, nodes: Vec<Path>) {
+        if !nodes.is_empty() {
+            self.effects.push(Effect::CarriedGone { nodes });
+        }
+    }
+}

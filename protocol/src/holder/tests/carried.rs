@@ -1,0 +1,121 @@
+//! Nodes that go with volume leases: the outcome says with which, and outcomes come late and in any order.
+
+use super::*;
+use crate::{
+    command::{Attach, VolumeLease, Written},
+    message::Lapse,
+};
+
+fn attached(text: &str) -> Write {
+    Write::Put { path: path(text), value: "v".into(), condition: Condition::Any, attach: Attach::Session }
+}
+
+fn delete(text: &str) -> Write {
+    Write::Delete { path: path(text), recursive: false, condition: Condition::Any }
+}
+
+fn written(revision: u64, volume: &str, incarnation: u64) -> Answer {
+    let attached = vec![VolumeLease { volume: path(volume), incarnation: Incarnation(incarnation) }];
+    let written = Written { revision: Revision(revision), attached, ..Written::default() };
+    let applied = Revision(revision);
+    Answer::Written { written, stamp: stamp(40 + revision), grant: None, applied, kept: None, cached: None }
+}
+
+fn gone(text: &str) -> Effect {
+    Effect::CarriedGone { nodes: vec![path(text)] }
+}
+
+fn tells_gone(effects: &[Effect]) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::CarriedGone { .. }))
+}
+
+impl Client {
+    fn send(&mut self, write: u64, change: Write) -> Ticket {
+        let effects = self.write(write, change);
+        self.only(&effects).0
+    }
+
+    fn carries(&self, volume: &str, text: &str) -> bool {
+        self.holder.volumes.get(&path(volume)).is_some_and(|volume| volume.carries.contains_key(&path(text)))
+    }
+
+    /// The lease on the root is over, and another has taken its place.
+    fn replace_lease(&mut self) -> Vec<Effect> {
+        let effects = self.read(70, "/lapsed");
+        let read = self.only(&effects).0;
+        let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(1) }];
+        let result = Ok(answer(Some(value(9)), None));
+        let mut told = self.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
+        let acquire = |effects: &[Effect]| {
+            let mut sent = sent(effects).into_iter().filter(|(_, body)| matches!(body, Body::Acquire { .. }));
+            sent.next().map(|(ticket, _)| ticket)
+        };
+        let effects = self.read(71, "/anew");
+        let ticket = acquire(&told).or_else(|| acquire(&effects)).expect("it asks for another");
+        told.extend(self.answer(ticket, acquired("/", 2, 50)));
+        told
+    }
+}
+
+#[test]
+fn put_under_a_lease_that_was_replaced_is_told_gone() {
+    let mut client = Client::leased();
+    let put = client.send(1, attached("/a"));
+    assert!(!tells_gone(&client.replace_lease()));
+    let effects = client.answer(put, written(30, "/", 1));
+    assert!(effects.contains(&gone("/a")), "it went with the first lease: {effects:?}");
+    assert!(!client.carries("/", "/a"));
+}
+
+#[test]
+fn late_put_does_not_end_a_later_one_of_its_node() {
+    let mut client = Client::leased();
+    let late = client.send(1, attached("/a"));
+    client.replace_lease();
+    let put = client.send(2, attached("/a"));
+    client.answer(put, written(31, "/", 2));
+    let effects = client.answer(late, written(30, "/", 1));
+    assert!(!tells_gone(&effects) && client.carries("/", "/a"), "it lives under the second lease: {effects:?}");
+}
+
+#[test]
+fn late_delete_does_not_forget_a_later_put() {
+    let mut client = Client::leased();
+    let put = client.send(1, attached("/a"));
+    client.answer(put, written(30, "/", 1));
+    let delete = client.send(2, delete("/a"));
+    let put = client.send(3, attached("/a"));
+    client.answer(put, written(32, "/", 1));
+    client.answer(delete, written(31, "/", 1));
+    assert!(client.carries("/", "/a"), "its lease is to be renewed");
+}
+
+#[test]
+fn put_that_is_answered_after_its_delete_is_told_gone() {
+    let mut client = Client::leased();
+    let put = client.send(1, attached("/a/b"));
+    let other = client.send(2, attached("/c"));
+    let delete = client.send(3, Write::Delete { path: path("/a"), recursive: true, condition: Condition::Any });
+    client.answer(delete, written(32, "/", 1));
+    assert!(client.answer(put, written(30, "/", 1)).contains(&gone("/a/b")));
+    assert!(!tells_gone(&client.answer(other, written(31, "/", 1))), "it is another node");
+    assert!(!client.carries("/", "/a/b") && client.carries("/", "/c"));
+}
+
+#[test]
+fn node_goes_with_the_lease_that_its_outcome_names() {
+    let mut client = Client::leased();
+    client.holder.volumes.learn(&path("/v"));
+    let acquire = client.send(1, attached("/v/a"));
+    let effects = client.answer(acquire, acquired("/v", 2, 50));
+    let put = client.only(&effects).0;
+    // The volume has been removed, which this side has not heard.
+    client.answer(put, written(30, "/", 1));
+    assert!(client.carries("/", "/v/a") && !client.carries("/v", "/v/a"));
+    let effects = client.read(5, "/b");
+    let read = client.only(&effects).0;
+    let lapses = vec![Lapse { volume: path("/v"), incarnation: Incarnation(2) }];
+    let result = Ok(answer(Some(value(9)), None));
+    let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
+    assert!(!tells_gone(&effects), "{effects:?}");
+}
