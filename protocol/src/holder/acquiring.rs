@@ -74,16 +74,22 @@ impl Holder {
     /// Ends what the request may replace, then sends it.
     pub(super) fn send_acquire(&mut self, top: &Path, now: Instant) {
         let Some(acquisition) = self.acquisitions.get(top) else { return };
+        let is_sent = acquisition.is_sent;
         let volume = self.volumes.learn(top);
-        if !acquisition.is_sent && volume.live(now).is_some() {
+        if !is_sent && volume.live(now).is_some() {
             return self.stop_acquiring(top);
         }
+        let is_bound = volume.is_bound() && volume.lease.is_some();
         // Its nodes and holds would go with it, and the lease may go on at the server: that is asked first.
-        if volume.is_bound() && volume.lease.is_some() {
+        if is_bound && !is_sent {
             self.keep_alive(now);
             return self.wants_again(Purpose::Acquire(top.clone()), now);
         }
-        volume.end_lease();
+        // What was sent may have been done or not, and is sent again whatever lease has come in another way since. One that nodes or holds
+        // go with is given again; its copies are not used meanwhile.
+        if !is_bound {
+            volume.end_lease();
+        }
         let ended = volume.ended;
         self.held.remove(top);
         // None without a copy that the answer could make good again.

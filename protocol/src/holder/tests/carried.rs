@@ -119,3 +119,31 @@ fn node_goes_with_the_lease_that_its_outcome_names() {
     let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
     assert!(!tells_gone(&effects), "{effects:?}");
 }
+
+#[test]
+fn lease_that_came_another_way_is_asked_for_again() {
+    let mut client = Client::leased();
+    client.holder.volumes.learn(&path("/v"));
+    let outer = client.send(1, attached("/v/a"));
+    client.holder.volumes.learn(&path("/v/w"));
+    let inner = client.send(2, attached("/v/w/b"));
+    // There is no volume `/v/w`: the answer brings the lease on `/v`, which carries a node from then on.
+    let effects = client.answer(inner, acquired("/v", 5, 50));
+    let put = client.only(&effects).0;
+    client.answer(put, written(30, "/v", 5));
+    client.refuse(outer, Refusal::Retry);
+    let is_acquire = |(_, body): &(Ticket, Body)| matches!(body, Body::Acquire { .. });
+    let mut again = None;
+    for _ in 0..20 {
+        client.now = client.holder.next_deadline().expect("it tries again").max(client.now);
+        again = sent(&client.timeout(&[])).into_iter().find(is_acquire);
+        if again.is_some() {
+            break;
+        }
+    }
+    let (again, _) = again.expect("the request is sent again");
+    assert!(client.carries("/v", "/v/w/b"));
+    let effects = client.answer(again, acquired("/v", 5, 51));
+    assert!(!tells_gone(&effects) && client.carries("/v", "/v/w/b"), "it is the same lease");
+    assert!(sent(&effects).iter().any(|(_, body)| matches!(body, Body::Write { .. })), "nobody waits any more");
+}
