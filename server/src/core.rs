@@ -8,6 +8,8 @@
 //! It does not know Raft: what is committed comes in through [`Machine`], whether this replica leads through
 //! [`Core::lead`] and [`Core::follow`].
 
+mod registrations;
+
 use std::{
     collections::HashMap,
     sync::{
@@ -19,15 +21,16 @@ use std::{
 
 use leasehold_protocol::{
     command::{Command, Proposal},
-    id::{Epoch, RequestId, SessionId},
+    id::{Epoch, RequestId},
     lessor::{self, Effect, Input, Lessor},
-    message::{Body, ClockInfo, Consent, Recall, Refusal, Request, Response},
+    message::{Body, ClockInfo, Consent, Header, Recall, Refusal, Request, Response},
     state::State,
     volume::VolumeSettings,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use self::registrations::Registrations;
 use crate::{clock, raft::Machine};
 
 /// Names one connection of a client.
@@ -62,12 +65,6 @@ pub struct Core {
     ended: watch::Sender<u64>,
 }
 
-struct Registered {
-    registration: u64,
-    connection: ConnectionId,
-    recalls: Recalls,
-}
-
 struct Inner {
     state: State,
     lessor: Option<Lessor>,
@@ -76,8 +73,7 @@ struct Inner {
     /// Where the leader listens, while this replica does not lead.
     leader: Option<String>,
     waiting: HashMap<RequestId, oneshot::Sender<Response>>,
-    /// Where each session registered last, and under which number.
-    connections: HashMap<SessionId, Registered>,
+    registrations: Registrations,
 }
 
 impl Core {
@@ -90,7 +86,7 @@ impl Core {
             generation: Generation::default(),
             leader: None,
             waiting: HashMap::new(),
-            connections: HashMap::new(),
+            registrations: Registrations::default(),
         };
         let core = Self {
             inner: Mutex::new(inner),
@@ -115,7 +111,8 @@ impl Core {
             return answer;
         }
         if request.body == Body::Register {
-            inner.register(&request, connection, recalls);
+            let Header { session, registration, .. } = request.header;
+            inner.registrations.register(session, registration, connection, recalls);
         }
         let id = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
         inner.waiting.insert(id, sender);
@@ -238,7 +235,7 @@ impl Core {
 
     /// The connection has ended: nothing is sent down it any more.
     pub fn disconnected(&self, connection: ConnectionId) {
-        self.inner.lock().connections.retain(|_, registered| registered.connection != connection);
+        self.inner.lock().registrations.disconnected(connection);
     }
 
     fn input(&self, input: Input) {
@@ -268,12 +265,7 @@ impl Core {
                         let _ = waiting.send(response);
                     }
                 }
-                Effect::Recall(recall) => {
-                    if let Some(Registered { recalls, .. }) = inner.connections.get(&recall.session) {
-                        // A connection that has ended; the lessor sends it again on the next.
-                        let _ = recalls.send(recall);
-                    }
-                }
+                Effect::Recall(recall) => inner.registrations.recall(recall),
                 Effect::ClockChanged { session, name, beyond: Some(excess) } => {
                     tracing::warn!(%session, name, ppm = excess.ppm(), allowed_ppm = excess.allowed_ppm,
                         "a client's clock and this server's differ by more than allowed: the client serves nothing from memory");
@@ -296,19 +288,7 @@ impl Core {
             self.ended.send_modify(|ended| *ended += 1);
         }
         inner.waiting.clear();
-        inner.connections.clear();
-    }
-}
-
-impl Inner {
-    /// Recalls for the session go down this connection from now on, unless it has registered on another since.
-    fn register(&mut self, request: &Request, connection: ConnectionId, recalls: &Recalls) {
-        let registration = request.header.registration;
-        let later = self.connections.get(&request.header.session).filter(|other| other.registration > registration);
-        if later.is_none() {
-            let registered = Registered { registration, connection, recalls: recalls.clone() };
-            self.connections.insert(request.header.session, registered);
-        }
+        inner.registrations.clear();
     }
 }
 
@@ -358,7 +338,7 @@ impl std::fmt::Debug for Core {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_protocol::{limits::Limits, message::Header, planted::Planted, time::DriftAllowance};
+    use leasehold_protocol::{limits::Limits, planted::Planted, time::DriftAllowance};
 
     use super::*;
 

@@ -31,6 +31,7 @@ impl Lessor {
         self.holdings.check()?;
         self.promises_stay_within_horizons(state)?;
         self.every_volume_lease_is_tracked(state)?;
+        self.every_orphan_is_removed(state)?;
         self.writes_wait_for_every_known_holder(state)
     }
 
@@ -44,6 +45,15 @@ impl Lessor {
             }
         }
         Ok(())
+    }
+
+    /// Each orphan is being removed, or waits for that (S8).
+    fn every_orphan_is_removed(&self, state: &State) -> Result<(), String> {
+        let mut orphans = state.orphaned();
+        match orphans.find(|lease| !self.orphans.contains(lease) && !self.writes.removes(*lease)) {
+            Some(lease) => Err(format!("nobody removes what went with lease {lease}")),
+            None => Ok(()),
+        }
     }
 
     /// Tracks, ends and the replicated leases are about the same leases (S7).

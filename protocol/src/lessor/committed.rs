@@ -43,7 +43,7 @@ impl Lessor {
                     self.is_ticking = false;
                     self.ends.ticked(turn.state);
                 }
-                Reason::Remove(waiting) => self.removed(waiting),
+                Reason::Remove(waiting) => self.removed(waiting, turn.state),
                 Reason::Open(asker) => {
                     self.load_to_come -= Self::load_of_session();
                     self.opened(&asker, &outcome, turn);
@@ -69,6 +69,7 @@ impl Lessor {
         self.clock.begin(state.cluster_time(), heard, proposed_at, turn.now);
         // What was heard is in nobody's log yet: the first tick takes it there at once, or the next leader would not know of it.
         self.last_tick = None;
+        self.orphans = state.orphaned().collect();
         self.ends = Ends::from_horizons(state, self.config.bounds.departed_max, self.config.planted);
         for (key, lease) in state.leases() {
             if let LeaseKey::Volume(session, volume) = key {

@@ -125,6 +125,8 @@ pub enum Input {
         outcomes: Vec<Outcome>,
         /// The nodes whose holds it has changed: [`Applied::held`].
         held: BTreeSet<Path>,
+        /// The leases whose nodes it has orphaned: [`Applied::orphaned`].
+        orphaned: Vec<Incarnation>,
     },
     /// The deadline has come.
     Timeout,
@@ -134,7 +136,7 @@ impl Input {
     /// A proposal of this number was applied, and did this.
     pub fn committed(number: u64, applied: Applied) -> Self {
         let held = applied.held();
-        Self::Committed { number, outcomes: applied.outcomes, held }
+        Self::Committed { number, outcomes: applied.outcomes, held, orphaned: applied.orphaned }
     }
 }
 
@@ -243,6 +245,8 @@ pub struct Lessor {
     /// Who wants to be told of holds.
     awaiting: Awaiting,
     writes: Writes,
+    /// The leases whose orphans are to be removed and are not being removed yet. Some may have gone by themselves.
+    orphans: BTreeSet<Incarnation>,
     /// Reads of the round under way, and of the next.
     round: u64,
     proving: Vec<WaitingRead>,
@@ -292,6 +296,7 @@ impl Lessor {
             channels: BTreeMap::new(),
             awaiting: Awaiting::default(),
             writes: Writes::default(),
+            orphans: BTreeSet::new(),
             // Another lessor of this process may still have a proof under way: its round must not be taken for one of ours.
             round: if config.planted.has(Bug::ProofReusedAfterStepDown) { 0 } else { config.attempt },
             proving: Vec::new(),
@@ -327,7 +332,10 @@ impl Lessor {
             Input::Consent(consent) => self.consent(consent, &mut turn),
             Input::Proven { round } => self.proven(round, &mut turn),
             Input::NotProven { round } => self.not_proven(round, &mut turn),
-            Input::Committed { number, outcomes, held } => self.committed(number, (outcomes, &held), &mut turn),
+            Input::Committed { number, outcomes, held, orphaned } => {
+                self.orphans.extend(orphaned);
+                self.committed(number, (outcomes, &held), &mut turn);
+            }
             Input::Timeout => self.end_waits_over(),
         }
         self.look_at_the_clock(&mut turn);

@@ -14,6 +14,7 @@ use crate::{
     path::Path,
     planted::Bug,
     state::{FEW_NODES, State},
+    work::visit,
 };
 
 use super::{
@@ -26,7 +27,7 @@ impl Lessor {
     /// Begins to gather consents for the removal of orphans.
     pub(super) fn remove_orphans(&mut self, turn: &mut StepContext<'_>) {
         while self.writes.removals() < self.config.bounds.removal_rounds_max {
-            let leases = self.next_orphans(turn.state);
+            let leases = self.take_orphans(turn.state);
             if leases.is_empty() {
                 return;
             }
@@ -42,27 +43,32 @@ impl Lessor {
         }
     }
 
-    /// Orphans that nobody removes yet, as many as share a round.
-    fn next_orphans(&self, state: &State) -> BTreeSet<Incarnation> {
-        // Both in order: what is under way is passed over, not looked up.
-        let mut under_way = self.writes.removed().peekable();
-        let new = state.orphaned().filter(|lease| {
-            while under_way.next_if(|other| other < lease).is_some() {}
-            under_way.peek() != Some(lease)
-        });
-        // Together they have no more nodes than one command removes; one lease alone has not.
-        let mut nodes = 0;
-        let together = new.take_while(|lease| {
-            let is_first = nodes == 0;
-            nodes += state.carried_count(*lease);
-            is_first || nodes <= State::REMOVED_NODES_MAX
-        });
-        together.take(self.config.bounds.removal_leases_per_round).collect()
+    /// Takes orphans that nobody removes yet, as many as share a round.
+    fn take_orphans(&mut self, state: &State) -> BTreeSet<Incarnation> {
+        let most = self.config.bounds.removal_leases_per_round;
+        let (mut together, mut nodes) = (BTreeSet::new(), 0);
+        while together.len() < most
+            && let Some(lease) = self.orphans.first().copied()
+        {
+            visit(1);
+            // Its nodes may have been written or removed meanwhile.
+            if state.is_orphaned(lease) {
+                // Together they have no more nodes than one command removes; one lease alone has not.
+                nodes += state.carried_count(lease);
+                if !together.is_empty() && nodes > State::REMOVED_NODES_MAX {
+                    break;
+                }
+                together.insert(lease);
+            }
+            self.orphans.pop_first();
+        }
+        together
     }
 
-    /// The removal was committed, or came to nothing.
-    pub(super) fn removed(&mut self, waiting: Turn) {
-        if let Some((_, ready)) = self.writes.leave(waiting) {
+    /// The removal was committed, or came to nothing: then its orphans are to be removed still.
+    pub(super) fn removed(&mut self, waiting: Turn, state: &State) {
+        if let Some((pending, ready)) = self.writes.leave(waiting) {
+            self.orphans.extend(pending.carried().iter().filter(|lease| state.is_orphaned(**lease)));
             self.propose_ready(ready);
         }
     }

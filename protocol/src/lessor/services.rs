@@ -13,6 +13,7 @@ use crate::{
     object::Owner,
     path::Path,
     state::{Attachment, Node, State},
+    work::Counted,
 };
 
 use super::{Bounds, Lessor, StepContext};
@@ -36,12 +37,10 @@ impl Part<'_> {
     }
 
     /// Leaves to the next answer what comes after the first of these, if they are more than one has room for.
-    fn end_with_the_first(&mut self, most: usize, paths: &mut Vec<&Path>) {
-        paths.sort_unstable();
-        paths.dedup();
-        if paths.len() > most {
-            paths.truncate(most);
-            self.through = paths.last().map(|last| (*last).clone());
+    fn end_with_the_first(&mut self, most: usize, known: &mut BTreeMap<&Path, Past>) {
+        if let Some(beyond) = known.keys().nth(most).copied() {
+            known.split_off(beyond);
+            self.through = known.last_key_value().map(|(last, _)| (*last).clone());
         }
     }
 }
@@ -73,7 +72,7 @@ impl Past {
 }
 
 impl Lessor {
-    /// Services at and below `top`, those that are there and those that are gone. An answer looks at so many nodes at most, and twice
+    /// Services at and below `top`, those that are there and those that are gone. An answer looks at so many nodes at most, and once
     /// through the history.
     pub(super) fn services(&self, top: &Path, after: Option<&Path>, turn: &StepContext<'_>) -> Services {
         let bounds = &self.config.bounds;
@@ -159,28 +158,19 @@ fn there<'a>(part: &mut Part<'_>, bounds: &Bounds, state: &'a State) -> BTreeMap
 }
 
 /// The nodes that went with leases, those that are gone and those that were put again, as far back as the changes are known; as many as
-/// an answer has room for.
+/// an answer has room for. What comes after those is passed over as soon as there are more.
 fn past<'a>(part: &mut Part<'_>, bounds: &Bounds, state: &'a State) -> BTreeMap<&'a Path, Past> {
-    let changes = || state.events_after(state.history_start()).into_iter().flatten();
-    // First only where the answer ends: an ordered map of everything would cost more than all else.
-    let mut paths: Vec<&Path> = Vec::new();
-    for event in changes().flat_map(|(_, events)| events.unwrap_or_default().iter().rev()) {
-        let is_plain = matches!(&event.kind, EventKind::Put(data) if data.stat.owner.is_none());
-        if !is_plain && part.has(&event.path) {
-            paths.push(&event.path);
-        }
-        if paths.len() == bounds.places_max {
-            part.end_with_the_first(bounds.rows_max, &mut paths);
-        }
-    }
-    part.end_with_the_first(bounds.rows_max, &mut paths);
     let mut known: BTreeMap<&Path, Past> = BTreeMap::new();
-    for (revision, events) in changes() {
-        for event in events.unwrap_or_default().iter().filter(|event| part.has(&event.path)) {
+    for (revision, events) in state.events_after(state.history_start()).into_iter().flatten() {
+        for event in events.unwrap_or_default().iter().counted().filter(|event| part.has(&event.path)) {
             let before = known.remove(&event.path);
             known.extend(Past::after(before, event, revision).map(|past| (&event.path, past)));
         }
+        if known.len() > bounds.places_max.max(bounds.rows_max) {
+            part.end_with_the_first(bounds.rows_max, &mut known);
+        }
     }
+    part.end_with_the_first(bounds.rows_max, &mut known);
     known
 }
 

@@ -20,6 +20,7 @@ mod sizes;
 mod transactions;
 mod volumes;
 mod watches;
+mod work;
 mod writes;
 
 use bytes::Bytes;

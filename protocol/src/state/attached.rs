@@ -30,6 +30,7 @@ use crate::{
     object::{Object, ObjectSet, Owner},
     path::Path,
     planted::Bug,
+    work::Counted,
 };
 
 /// The most nodes that one entry takes out of memory.
@@ -180,9 +181,14 @@ impl State {
         self.leases.get(lease).is_some_and(|lease| carries(lease.incarnation))
     }
 
+    /// Whether the lease has ended and its nodes are still there.
+    pub fn is_orphaned(&self, lease: Incarnation) -> bool {
+        self.attached.orphaned.contains(&lease)
+    }
+
     /// The leases that have ended and whose nodes are still there.
     pub fn orphaned(&self) -> impl Iterator<Item = Incarnation> + use<'_> {
-        self.attached.orphaned.iter().copied()
+        self.attached.orphaned.iter().copied().counted()
     }
 
     /// What a put attaches the node to.
@@ -308,6 +314,7 @@ impl State {
             self.lose_holds(lease.incarnation, touched);
             if self.carried(lease.incarnation).next().is_some() {
                 self.attached.orphaned.insert(lease.incarnation);
+                touched.orphaned(lease.incarnation);
             }
         }
     }

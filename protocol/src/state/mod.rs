@@ -127,6 +127,8 @@ pub struct Applied {
     pub outcomes: Vec<Outcome>,
     /// The rows that are to be stored anew, or removed: [`State::row`] says which. Each once, in order.
     pub touched: Vec<RowKey>,
+    /// The leases that ended and left nodes behind, which are orphans now.
+    pub orphaned: Vec<Incarnation>,
 }
 
 impl Applied {
@@ -232,7 +234,8 @@ impl State {
             .map(|command| self.execute(index, proposal.epoch, command, &mut touched))
             .collect();
         self.bury(&mut touched);
-        Applied { outcomes, touched: touched.into_rows() }
+        let (touched, orphaned) = touched.into_parts();
+        Applied { outcomes, touched, orphaned }
     }
 
     fn execute(&mut self, index: u64, epoch: Epoch, command: &Command, touched: &mut Touched) -> Outcome {

@@ -1,0 +1,101 @@
+//! Where each session registered last, found by the session and by the connection.
+
+use std::collections::{BTreeSet, HashMap};
+
+use leasehold_protocol::{id::SessionId, message::Recall};
+
+use super::{ConnectionId, Recalls};
+
+/// Where one session registered last, and under which number.
+struct Registered {
+    registration: u64,
+    connection: ConnectionId,
+    recalls: Recalls,
+}
+
+/// All sessions that have registered on a connection that is still there.
+#[derive(Default)]
+pub(super) struct Registrations {
+    sessions: HashMap<SessionId, Registered>,
+    /// The sessions of each connection: its end looks at no others.
+    connections: HashMap<ConnectionId, BTreeSet<SessionId>>,
+}
+
+impl Registrations {
+    /// Recalls for the session go down this connection from now on, unless it has registered on another since.
+    pub(super) fn register(
+        &mut self,
+        session: SessionId,
+        registration: u64,
+        connection: ConnectionId,
+        recalls: &Recalls,
+    ) {
+        if self.sessions.get(&session).is_some_and(|other| other.registration > registration) {
+            return;
+        }
+        let registered = Registered { registration, connection, recalls: recalls.clone() };
+        if let Some(earlier) = self.sessions.insert(session, registered) {
+            self.leave(earlier.connection, session);
+        }
+        self.connections.entry(connection).or_default().insert(session);
+    }
+
+    /// Sends a recall down the connection of its session, if that is still there.
+    pub(super) fn recall(&self, recall: Recall) {
+        if let Some(Registered { recalls, .. }) = self.sessions.get(&recall.session) {
+            // A connection that has ended; the lessor sends it again on the next.
+            let _ = recalls.send(recall);
+        }
+    }
+
+    /// The connection has ended. Returns how many sessions had registered on it last.
+    pub(super) fn disconnected(&mut self, connection: ConnectionId) -> usize {
+        let own = self.connections.remove(&connection).unwrap_or_default();
+        for session in &own {
+            self.sessions.remove(session);
+        }
+        own.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn leave(&mut self, connection: ConnectionId, session: SessionId) {
+        if let Some(own) = self.connections.get_mut(&connection) {
+            own.remove(&session);
+            if own.is_empty() {
+                self.connections.remove(&connection);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn end_of_a_connection_takes_its_own_sessions_only() {
+        let (recalls, _recalled) = mpsc::unbounded_channel();
+        let mut registrations = Registrations::default();
+        for session in 1..=100 {
+            registrations.register(SessionId(session), 1, ConnectionId(session % 10), &recalls);
+        }
+        // One that has moved on, twice in the same place, and a straggler of the first.
+        for registration in [2, 3, 1] {
+            let connection = ConnectionId(if registration == 1 { 1 } else { 2 });
+            registrations.register(SessionId(1), registration, connection, &recalls);
+        }
+        assert_eq!(registrations.disconnected(ConnectionId(1)), 9);
+        assert_eq!(registrations.disconnected(ConnectionId(1)), 0);
+        assert_eq!(registrations.disconnected(ConnectionId(2)), 11);
+        assert_eq!((registrations.sessions.len(), registrations.connections.len()), (80, 8));
+        for connection in 0..10 {
+            registrations.disconnected(ConnectionId(connection));
+        }
+        assert!(registrations.sessions.is_empty() && registrations.connections.is_empty(), "nothing is left over");
+    }
+}
