@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     command::{Granted, LeaseKey, Outcome, Write, WriteRefusal, Written},
-    id::{Epoch, Incarnation, SessionId, Stamp},
+    id::{Epoch, Incarnation, Revision, SessionId, Stamp},
     message::{Acquired, Answer, KeepLease, LastValid, Refusal, Revival},
     object::{Object, ObjectSet},
     path::Path,
@@ -12,6 +12,7 @@ use crate::{
     state::{Lease, State},
     time::Instant,
     volume::Tracking,
+    work::Counted,
 };
 
 use super::{
@@ -69,7 +70,7 @@ impl Lessor {
         self.clock.begin(state.cluster_time(), heard, proposed_at, turn.now);
         // What was heard is in nobody's log yet: the first tick takes it there at once, or the next leader would not know of it.
         self.last_tick = None;
-        self.orphans = state.orphaned().collect();
+        self.orphans = state.orphaned().counted().collect();
         self.ends = Ends::from_horizons(state, self.config.bounds.departed_max, self.config.planted);
         for (key, lease) in state.leases() {
             if let LeaseKey::Volume(session, volume) = key {
@@ -177,22 +178,33 @@ impl Lessor {
             valid_at.incarnation < incarnation
                 && state.volume(volume).is_some_and(|volume| volume.generation == valid_at.generation)
         });
-        let changed = known.and_then(|known| state.changed_since(known.revision, volume));
-        let bytes = |changed: &[ObjectSet]| changed.iter().map(|set| set.path().as_str().len() + 1).sum::<usize>();
-        match changed.filter(|changed| bytes(changed) <= self.config.bounds.revival_bytes_max) {
-            Some(mut changed) => {
-                if !self.planted(Bug::OmitWritesUnderWay) {
-                    changed.extend(self.writes.covers_within(volume));
-                    changed.extend(self.removed_within(volume, state));
-                }
-                if !self.planted(Bug::ReviveUnderWriteLease) {
-                    let within = ObjectSet::Subtree(volume.clone());
-                    changed.extend(state.cached_in(&within).map(|path| ObjectSet::One(Object::data(path.clone()))));
-                }
-                Revival::AllBut { changed, covering: self.next_covering() }
-            }
+        let changed = known.and_then(|known| self.changed(known.revision, volume, state));
+        match changed {
+            Some(changed) => Revival::AllBut { changed, covering: self.next_covering() },
             None => Revival::None,
         }
+    }
+
+    /// What has changed of the volume since the revision, is being changed, or is kept to himself by somebody. None if that is not known,
+    /// or too much to be told: nothing more is looked at then.
+    fn changed(&self, since: Revision, volume: &Path, state: &State) -> Option<Vec<ObjectSet>> {
+        let within = ObjectSet::Subtree(volume.clone());
+        let written = (!self.planted(Bug::OmitWritesUnderWay)).then(|| self.writes.covers_within(&within));
+        let kept = (!self.planted(Bug::ReviveUnderWriteLease)).then(|| state.cached_in(&within));
+        let kept = kept.into_iter().flatten().map(|path| ObjectSet::One(Object::data(path.clone())));
+        let mut bytes = 0;
+        let mut tell = |set: ObjectSet| {
+            bytes += set.path().as_str().len() + 1;
+            (bytes <= self.config.bounds.revival_bytes_max).then_some(set)
+        };
+        // Each once and in order, with what is being done about them behind.
+        let mut changed: Vec<ObjectSet> =
+            state.changed_of(volume, since)?.cloned().map(&mut tell).collect::<Option<_>>()?;
+        changed.sort_unstable();
+        changed.dedup();
+        let others = written.into_iter().flatten().chain(kept).map(tell).collect::<Option<Vec<_>>>()?;
+        changed.extend(others);
+        Some(changed)
     }
 
     fn expired(&mut self, key: LeaseKey, incarnation: Incarnation, outcome: &Outcome, turn: &mut StepContext<'_>) {

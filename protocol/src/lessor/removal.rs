@@ -130,14 +130,6 @@ impl Lessor {
             claims.entry(holder).or_default().merge(claim);
         }
     }
-
-    /// What is being removed in the volume: what a returning session may not revive (section 5).
-    pub(super) fn removed_within(&self, top: &Path, state: &State) -> Vec<ObjectSet> {
-        let within = ObjectSet::Subtree(top.clone());
-        let lists = self.writes.removed().map(|lease| state.lists_carried(lease));
-        let sets = lists.filter(|lists| !lists.is_empty()).map(|lists| ObjectSet::Subtree(Path::common(lists.keys())));
-        sets.filter(|set| set.overlaps(&within)).collect()
-    }
 }
 
 /// The lists of children that the removal of what these leases carry changes.

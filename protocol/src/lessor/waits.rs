@@ -63,4 +63,10 @@ impl Waits {
         let over = self.by_over.iter().take_while(|(over, ..)| *over <= now).counted();
         over.map(|(_, session, turn)| (*session, *turn)).collect()
     }
+
+    /// How many entries there are.
+    #[cfg(test)]
+    pub(super) fn size(&self) -> usize {
+        self.by_stamp.len() + self.by_lease.len() + self.by_over.len()
+    }
 }

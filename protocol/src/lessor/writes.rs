@@ -9,11 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     command::{Meant, Write},
     id::{Incarnation, Revision, Sequence, SessionId, Stamp},
-    object::{Kind, Object, ObjectSet},
+    object::{Object, ObjectSet},
     path::Path,
     time::{ClusterTime, Instant},
+    work::Counted,
 };
 
+use self::queues::Queues;
 use super::{Asker, waits::Waits};
 
 /// A write's place in the order of arrival.
@@ -40,9 +42,10 @@ pub(super) struct Pending {
     pub(super) since: Instant,
     /// About how many bytes of memory it takes: counted when it enters, and with each change of its covers.
     bytes: usize,
-    /// Earlier writes that share an object, or attach nodes to a lease that this one revokes, and are not proposed yet.
+    /// The last of the earlier writes that share an object, or attach nodes to a lease that this one revokes, or revoke it too, of those
+    /// that are not proposed yet.
     ahead: BTreeSet<Turn>,
-    /// Earlier revocations of leases that this one attaches nodes to. It waits until they are proposed; until they are over
+    /// The last earlier revocations of leases that this one attaches nodes to. It waits until they are proposed; until they are over
     /// if they have been found uncovered: a stream of such writes would have them gather consents for ever (S7b).
     revoking: BTreeSet<Turn>,
     /// It was applied without effect once, because its consents did not cover what it would have changed.
@@ -93,18 +96,21 @@ pub(super) struct Writes {
     bytes: usize,
     pending: BTreeMap<Turn, Pending>,
     by_request: BTreeMap<(SessionId, Sequence), Turn>,
-    /// The queue of each object that is written by itself.
-    objects: BTreeMap<Object, BTreeSet<Turn>>,
-    /// The queues of the subtrees that are written as a whole.
-    subtrees: BTreeMap<Path, BTreeSet<Turn>>,
+    queues: Queues,
     /// Finds the waits of all writes.
     waits: Waits,
     /// For each write, those that have it ahead of them.
     behind: BTreeMap<Turn, BTreeSet<Turn>>,
     /// The leases whose nodes are being removed, and by which write.
     carried: BTreeSet<(Incarnation, Turn)>,
-    /// The leases that nodes are being attached to, and by which write.
+    /// The same of the writes that are not proposed yet.
+    revoking: BTreeSet<(Incarnation, Turn)>,
+    /// The same of those that have been found uncovered.
+    uncovered: BTreeSet<(Incarnation, Turn)>,
+    /// The leases that nodes are being attached to, and by which write, of those that are not proposed yet.
     attached: BTreeSet<(Incarnation, Turn)>,
+    /// For each revocation, the writes that it holds up.
+    held_up: BTreeMap<Turn, BTreeSet<Turn>>,
     /// How many writes are removals.
     removals: usize,
 }
@@ -226,12 +232,8 @@ impl Writes {
         self.removals += usize::from(pending.asked().is_none());
         self.by_request.extend(pending.request().map(|request| (request, turn)));
         self.carried.extend(pending.carried().iter().map(|lease| (*lease, turn)));
-        self.attached.extend(pending.attached().iter().map(|lease| (*lease, turn)));
-        let covers = pending.covers.clone();
-        let revoking = pending.attached().iter().flat_map(|lease| turns_of(&self.carried, *lease));
-        pending.revoking = revoking.filter(|other| self.pending[other].holds_up_attaching()).collect();
         self.pending.insert(turn, pending);
-        self.enter_queues(turn, &covers);
+        self.enter_queues(turn);
         turn
     }
 
@@ -245,15 +247,19 @@ impl Writes {
             let (before, now) = (covers_bytes(&pending.covers), covers_bytes(&covers));
             pending.bytes = pending.bytes + now - before;
             self.bytes = self.bytes + now - before;
-            pending.covers.clone_from(&covers);
+            pending.covers = covers;
+            self.uncovered.extend(pending.carried().iter().map(|lease| (*lease, turn)));
         }
-        let attaching: Vec<Turn> = self.attaching_to(turn).filter(|other| *other > turn).collect();
+        self.enter_queues(turn);
+        // Those behind have to wait for it once more: who comes after them will wait for them only.
+        let behind = self.pending.get(&turn).map(|pending| self.queues.behind(&pending.covers, turn));
+        for other in behind.into_iter().flatten() {
+            self.wait_behind(other, turn);
+        }
+        let attaching: Vec<Turn> = self.attaching_to(turn, turn + 1).collect();
         for other in attaching {
-            if let Some(pending) = self.pending.get_mut(&other).filter(|pending| !pending.is_proposed) {
-                pending.revoking.insert(turn);
-            }
+            self.hold_up(other, turn);
         }
-        self.enter_queues(turn, &covers);
         ready
     }
 
@@ -261,6 +267,9 @@ impl Writes {
     pub(super) fn proposed(&mut self, turn: Turn) -> Vec<Turn> {
         if let Some(pending) = self.pending.get_mut(&turn) {
             pending.is_proposed = true;
+            self.queues.proposed(turn, &pending.covers);
+            take_out(&mut self.attached, pending.attached(), turn);
+            take_out(&mut self.revoking, pending.carried(), turn);
         }
         let mut ready = self.release_behind(turn);
         if self.pending.get(&turn).is_some_and(|pending| !pending.holds_up_attaching()) {
@@ -283,12 +292,8 @@ impl Writes {
         if let Some(request) = pending.request() {
             self.by_request.remove(&request);
         }
-        for lease in pending.attached() {
-            self.attached.remove(&(*lease, turn));
-        }
-        for lease in pending.carried() {
-            self.carried.remove(&(*lease, turn));
-        }
+        take_out(&mut self.carried, pending.carried(), turn);
+        take_out(&mut self.uncovered, pending.carried(), turn);
         Some((pending, ready))
     }
 
@@ -355,82 +360,93 @@ impl Writes {
 
     /// Whether the nodes of the lease are being removed (S3).
     pub(super) fn removes(&self, lease: Incarnation) -> bool {
-        turns_of(&self.carried, lease).next().is_some()
-    }
-
-    /// The leases whose nodes are being removed.
-    pub(super) fn removed(&self) -> impl Iterator<Item = Incarnation> {
-        self.carried.iter().map(|(lease, _)| *lease)
+        turns_of(&self.carried, lease, 0, Turn::MAX).next().is_some()
     }
 
     /// Whether a write of the object is under way (S3).
     pub(super) fn covers(&self, object: &Object) -> bool {
-        self.objects.contains_key(object) || self.subtrees_above(&object.path).next().is_some()
+        self.queues.cover(object)
     }
 
-    /// The objects below `top` for which writes are under way: what a returning session may not revive (section 5).
-    pub(super) fn covers_within(&self, top: &Path) -> Vec<ObjectSet> {
-        let within = ObjectSet::Subtree(top.clone());
-        let objects = self.objects_in(&within).map(|(object, _)| ObjectSet::One(object.clone()));
-        let subtrees =
-            self.subtrees.keys().map(|top| ObjectSet::Subtree(top.clone())).filter(|set| set.overlaps(&within));
-        objects.chain(subtrees).collect()
+    /// The objects of a subtree for which writes are under way, and the lists whose nodes go with leases: what a returning session may
+    /// not revive (section 5).
+    pub(super) fn covers_within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
+        self.queues.within(within)
     }
 
-    fn enter_queues(&mut self, turn: Turn, covers: &[ObjectSet]) {
-        let passes = self.pending.get(&turn).is_some_and(Pending::passes);
-        let ahead: BTreeSet<Turn> = match passes {
-            true => BTreeSet::new(),
-            false => {
-                let sharing = covers.iter().flat_map(|set| self.sharing(set));
-                // What the lease carries is then known when the revocation is applied, but for what is on its way already.
-                sharing.chain(self.attaching_to(turn)).filter(|other| *other < turn).collect()
+    fn enter_queues(&mut self, turn: Turn) {
+        let Some(pending) = self.pending.get(&turn) else { return };
+        let passes = pending.passes();
+        let ahead = if passes { BTreeSet::new() } else { self.ahead(turn, pending) };
+        let (attached, carried) = (pending.attached().clone(), pending.carried().clone());
+        self.queues.enter(turn, &pending.covers, passes, !carried.is_empty());
+        for other in ahead {
+            self.wait_behind(turn, other);
+        }
+        for lease in &attached {
+            // Each revocation waits for those before it.
+            let last =
+                [&self.revoking, &self.uncovered].map(|revoking| turns_of(revoking, *lease, 0, turn).next_back());
+            for other in last.into_iter().flatten() {
+                self.hold_up(turn, other);
             }
-        };
-        let ahead: BTreeSet<Turn> = ahead.into_iter().filter(|other| !self.pending[other].is_proposed).collect();
-        for other in &ahead {
-            self.behind.entry(*other).or_default().insert(turn);
         }
+        self.attached.extend(attached.into_iter().map(|lease| (lease, turn)));
+        self.revoking.extend(carried.into_iter().map(|lease| (lease, turn)));
+    }
+
+    /// The last writes that this one waits for: what the lease carries is known when a revocation is applied, but for what is on its
+    /// way already.
+    fn ahead(&self, turn: Turn, pending: &Pending) -> BTreeSet<Turn> {
+        let mut ahead = self.queues.ahead(&pending.covers, turn, &self.pending);
+        for lease in pending.carried() {
+            let last = turns_of(&self.revoking, *lease, 0, turn).next_back();
+            ahead.extend(last);
+            ahead.extend(turns_of(&self.attached, *lease, last.unwrap_or_default(), turn).counted());
+        }
+        ahead
+    }
+
+    fn wait_behind(&mut self, turn: Turn, other: Turn) {
         if let Some(pending) = self.pending.get_mut(&turn) {
-            pending.ahead = ahead;
-        }
-        for set in covers {
-            match set {
-                ObjectSet::One(object) => self.objects.entry(object.clone()).or_default().insert(turn),
-                ObjectSet::Subtree(top) => self.subtrees.entry(top.clone()).or_default().insert(turn),
-            };
+            pending.ahead.insert(other);
+            self.behind.entry(other).or_default().insert(turn);
         }
     }
 
-    /// The writes that attach nodes to leases which this one revokes.
-    fn attaching_to(&self, turn: Turn) -> impl Iterator<Item = Turn> {
+    /// The write attaches nodes to a lease that the other revokes.
+    fn hold_up(&mut self, turn: Turn, other: Turn) {
+        if let Some(pending) = self.pending.get_mut(&turn) {
+            pending.revoking.insert(other);
+            self.held_up.entry(other).or_default().insert(turn);
+        }
+    }
+
+    /// The writes from a turn on that are not proposed yet and attach nodes to leases which this one revokes.
+    fn attaching_to(&self, turn: Turn, from: Turn) -> impl Iterator<Item = Turn> {
         let revoked = self.pending.get(&turn).into_iter().flat_map(Pending::carried);
-        revoked.flat_map(|lease| turns_of(&self.attached, *lease))
+        revoked.flat_map(move |lease| turns_of(&self.attached, *lease, from, Turn::MAX)).counted()
     }
 
     fn leave_queues(&mut self, turn: Turn) {
-        let Some(pending) = self.pending.get(&turn) else { return };
-        for set in &pending.covers {
-            match set {
-                ObjectSet::One(object) => leave_queue(&mut self.objects, object, turn),
-                ObjectSet::Subtree(top) => leave_queue(&mut self.subtrees, top, turn),
-            }
+        let Some(pending) = self.pending.get_mut(&turn) else { return };
+        self.queues.leave(turn, &pending.covers, !pending.carried().is_empty());
+        for other in std::mem::take(&mut pending.ahead) {
+            leave(&mut self.behind, other, turn);
         }
-        for other in &pending.ahead {
-            if let Some(behind) = self.behind.get_mut(other) {
-                behind.remove(&turn);
-            }
+        for other in std::mem::take(&mut pending.revoking) {
+            leave(&mut self.held_up, other, turn);
         }
+        take_out(&mut self.attached, pending.attached(), turn);
+        take_out(&mut self.revoking, pending.carried(), turn);
     }
 
     fn release_behind(&mut self, turn: Turn) -> Vec<Turn> {
         let mut ready = Vec::new();
-        for other in self.behind.remove(&turn).unwrap_or_default() {
+        for other in self.behind.remove(&turn).into_iter().flatten().counted() {
             if let Some(pending) = self.pending.get_mut(&other) {
                 pending.ahead.remove(&turn);
-                if pending.is_ready() {
-                    ready.push(other);
-                }
+                ready.extend(pending.is_ready().then_some(other));
             }
         }
         ready
@@ -438,44 +454,35 @@ impl Writes {
 
     /// Writes that attach nodes wait for this revocation no longer. Returns those that became ready.
     fn release_attaching(&mut self, turn: Turn) -> Vec<Turn> {
-        let attaching: Vec<Turn> = self.attaching_to(turn).collect();
         let mut ready = Vec::new();
-        for other in attaching {
-            let Some(pending) = self.pending.get_mut(&other) else { continue };
-            if pending.revoking.remove(&turn) && pending.is_ready() {
-                ready.push(other);
+        for other in self.held_up.remove(&turn).into_iter().flatten().counted() {
+            if let Some(pending) = self.pending.get_mut(&other) {
+                pending.revoking.remove(&turn);
+                ready.extend(pending.is_ready().then_some(other));
             }
         }
         ready
     }
 
-    /// The writes whose queues have an object of the set.
-    fn sharing(&self, set: &ObjectSet) -> Vec<Turn> {
-        let by_itself = self.objects_in(set).flat_map(|(_, queue)| queue.iter().copied());
-        let above = self.subtrees_above(set.path()).flat_map(|queue| queue.iter().copied());
-        let below = match set {
-            ObjectSet::One(_) => None,
-            ObjectSet::Subtree(top) => Some(self.subtrees.range(top.bound_below()..top.bound_after())),
-        };
-        let below = below.into_iter().flatten().flat_map(|(_, queue)| queue.iter().copied());
-        by_itself.chain(above).chain(below).collect()
-    }
-
-    fn objects_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&Object, &BTreeSet<Turn>)> {
-        let (own, below) = match set {
-            ObjectSet::One(object) => (object.clone()..=object.clone(), None),
-            ObjectSet::Subtree(top) => (
-                Object::data(top.clone())..=Object { path: top.clone(), kind: Kind::Children },
-                Some(Object::data(top.bound_below())..Object::data(top.bound_after())),
-            ),
-        };
-        self.objects.range(own).chain(below.map(|below| self.objects.range(below)).into_iter().flatten())
-    }
-
-    /// The queues of the subtrees that the path is in.
-    fn subtrees_above(&self, path: &Path) -> impl Iterator<Item = &BTreeSet<Turn>> {
-        let tops = (!self.subtrees.is_empty()).then(|| std::iter::once(path.clone()).chain(path.ancestors()));
-        tops.into_iter().flatten().filter_map(|top| self.subtrees.get(&top))
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> Vec<(&'static str, usize)> {
+        let [objects, subtrees, emptied] = self.queues.sizes();
+        vec![
+            ("writes", self.pending.len()),
+            ("writes by request", self.by_request.len()),
+            ("queues of objects", objects),
+            ("queues of subtrees", subtrees),
+            ("lists emptied", emptied),
+            ("waits", self.waits.size()),
+            ("writes behind others", self.behind.len()),
+            ("leases whose nodes are removed", self.carried.len()),
+            ("revocations", self.revoking.len() + self.uncovered.len()),
+            ("attachments", self.attached.len()),
+            ("writes held up", self.held_up.len()),
+            ("removals", self.removals),
+            ("bytes of writes", self.bytes),
+        ]
     }
 
     /// The tables agree with each other.
@@ -483,15 +490,6 @@ impl Writes {
         let mut waits = Waits::default();
         for (turn, pending) in &self.pending {
             pending.waits.iter().for_each(|(session, wait)| waits.insert(*turn, *session, wait));
-            for set in &pending.covers {
-                let queue = match set {
-                    ObjectSet::One(object) => self.objects.get(object),
-                    ObjectSet::Subtree(top) => self.subtrees.get(top),
-                };
-                if !queue.is_some_and(|queue| queue.contains(turn)) {
-                    return Err(format!("write {turn} is missing in the queue of {set:?}"));
-                }
-            }
             for other in &pending.ahead {
                 let waits_behind = self.behind.get(other).is_some_and(|behind| behind.contains(turn));
                 if other >= turn || !waits_behind || self.pending.get(other).is_none_or(|other| other.is_proposed) {
@@ -501,12 +499,19 @@ impl Writes {
             if pending.request().is_some_and(|request| self.by_request.get(&request) != Some(turn)) {
                 return Err(format!("write {turn} is not found by its request"));
             }
-            let is_found = pending.carried().iter().all(|lease| self.carried.contains(&(*lease, *turn)))
-                && pending.attached().iter().all(|lease| self.attached.contains(&(*lease, *turn)));
-            if !is_found {
+            let is_in = |index: &BTreeSet<(Incarnation, Turn)>, lease: &Incarnation| index.contains(&(*lease, *turn));
+            let is_found = pending.carried().iter().all(|lease| {
+                is_in(&self.carried, lease)
+                    && is_in(&self.revoking, lease) != pending.is_proposed
+                    && is_in(&self.uncovered, lease) == pending.was_uncovered
+            });
+            if !is_found || pending.attached().iter().any(|lease| is_in(&self.attached, lease) == pending.is_proposed) {
                 return Err(format!("write {turn} is not found by the leases whose nodes it removes, or attaches"));
             }
-            let holds_up = |other: &Turn| self.pending.get(other).is_some_and(Pending::holds_up_attaching);
+            let holds_up = |other: &Turn| {
+                self.held_up.get(other).is_some_and(|held_up| held_up.contains(turn))
+                    && self.pending.get(other).is_some_and(Pending::holds_up_attaching)
+            };
             if let Some(other) = pending.revoking.iter().find(|other| !holds_up(other)) {
                 return Err(format!("write {turn} waits for revocation {other}, which will not release it"));
             }
@@ -518,11 +523,13 @@ impl Writes {
         if self.bytes != bytes {
             return Err(format!("writes are counted to take {} bytes: expected {bytes}", self.bytes));
         }
-        let queued = self.objects.values().chain(self.subtrees.values()).flatten();
-        match queued.into_iter().find(|turn| !self.pending.contains_key(turn)) {
-            Some(turn) => Err(format!("write {turn} is in a queue and over")),
-            None => Ok(()),
+        let behind: usize = self.behind.values().map(BTreeSet::len).sum();
+        let held_up: usize = self.held_up.values().map(BTreeSet::len).sum();
+        let expected = |of: fn(&Pending) -> usize| self.pending.values().map(of).sum::<usize>();
+        if (behind, held_up) != (expected(|pending| pending.ahead.len()), expected(|pending| pending.revoking.len())) {
+            return Err("others wait behind writes than the writes say".to_owned());
         }
+        self.queues.check(&self.pending)
     }
 }
 
@@ -530,16 +537,29 @@ fn covers_bytes(covers: &[ObjectSet]) -> usize {
     covers.iter().map(|set| SET_BYTES + set.path().as_str().len()).sum()
 }
 
-/// The writes of an index that have to do with the lease.
-fn turns_of(index: &BTreeSet<(Incarnation, Turn)>, lease: Incarnation) -> impl Iterator<Item = Turn> {
-    index.range((lease, 0)..=(lease, Turn::MAX)).map(|(_, turn)| *turn)
+/// The writes of an index that have to do with the lease, from one turn on and before another.
+fn turns_of(
+    index: &BTreeSet<(Incarnation, Turn)>,
+    lease: Incarnation,
+    from: Turn,
+    before: Turn,
+) -> impl DoubleEndedIterator<Item = Turn> {
+    index.range((lease, from)..(lease, before)).map(|(_, turn)| *turn)
 }
 
-fn leave_queue<K: Ord>(queues: &mut BTreeMap<K, BTreeSet<Turn>>, key: &K, turn: Turn) {
-    if let Some(queue) = queues.get_mut(key) {
-        queue.remove(&turn);
-        if queue.is_empty() {
-            queues.remove(key);
+fn take_out(index: &mut BTreeSet<(Incarnation, Turn)>, leases: &BTreeSet<Incarnation>, turn: Turn) {
+    for lease in leases {
+        index.remove(&(*lease, turn));
+    }
+}
+
+fn leave(table: &mut BTreeMap<Turn, BTreeSet<Turn>>, other: Turn, turn: Turn) {
+    if let Some(turns) = table.get_mut(&other) {
+        turns.remove(&turn);
+        if turns.is_empty() {
+            table.remove(&other);
         }
     }
 }
+
+mod queues;

@@ -6,11 +6,14 @@
 //! A change with very many events is remembered without them: it would not fit into one answer, and would push everything else out of the
 //! history. Whoever watches what it changed starts over from a fresh read.
 
-use std::collections::{BTreeSet, VecDeque};
+#[cfg(test)]
+use std::collections::BTreeSet;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::{RowKey, State, touched::Touched};
+use self::latest::Latest;
+use super::{RowKey, State, Volume, touched::Touched};
 use crate::{
     change::{Change, Changes, Event, EventKind, Reason, Watched},
     id::Revision,
@@ -58,6 +61,8 @@ fn weight_of(events: &[Event]) -> usize {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct History {
     changes: VecDeque<Remembered>,
+    /// By what a returning session is told.
+    latest: Latest,
     /// Of all changes together. Follows from them.
     weight: usize,
     /// Events of the change that is being made. Empty between commands.
@@ -68,15 +73,24 @@ impl History {
     pub(super) fn of(changes: impl IntoIterator<Item = Remembered>) -> Self {
         let changes: VecDeque<Remembered> = changes.into_iter().collect();
         let weight = changes.iter().map(Remembered::weight).sum();
-        Self { changes, weight, making: Vec::new() }
+        Self { changes, latest: Latest::default(), weight, making: Vec::new() }
     }
 
     pub(super) fn changes(&self) -> impl ExactSizeIterator<Item = &Remembered> {
         self.changes.iter()
     }
 
-    /// Checks the history by itself.
-    pub(super) fn check(&self) -> Result<(), String> {
+    /// How many entries its tables have.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 2] {
+        self.latest.sizes()
+    }
+
+    /// Checks the history by itself. It begins after a revision.
+    pub(super) fn check(&self, start: Revision) -> Result<(), String> {
+        let changes = (start.0 + 1..).zip(&self.changes);
+        let sets = changes.flat_map(|(revision, change)| change.sets.iter().map(move |set| (Revision(revision), set)));
+        self.latest.check(sets)?;
         let weight: usize = self.changes.iter().map(Remembered::weight).sum();
         if self.weight != weight || !self.making.is_empty() {
             return Err(format!(
@@ -111,11 +125,19 @@ pub(crate) struct LookBounds {
 }
 
 impl State {
-    /// What changed in the subtree at `volume` after `revision`: each set once, in order.
+    /// What changed after `revision` of what the volume had then and may have had copies of: each set once. Costs by what there is
+    /// to be told.
     ///
-    /// None if that is not known: the history does not reach back that far, or the revision is still to come. A set
-    /// may reach beyond the subtree; none of them lies wholly outside.
-    pub fn changed_since(&self, revision: Revision, volume: &Path) -> Option<Vec<ObjectSet>> {
+    /// None if that is not known: the history does not reach back that far, or the revision is still to come. Sets may reach
+    /// beyond the volume, or lie in what was part of it once.
+    pub fn changed_of(&self, volume: &Path, revision: Revision) -> Option<impl Iterator<Item = &ObjectSet>> {
+        let is_known = (self.meta.history_start..=self.meta.revision).contains(&revision);
+        is_known.then(|| self.history.latest.after(revision, volume))
+    }
+
+    /// The same of any subtree, by walking the history, with what lies in volumes inside it: the sets in order.
+    #[cfg(test)]
+    pub(crate) fn changed_since(&self, revision: Revision, volume: &Path) -> Option<Vec<ObjectSet>> {
         if revision > self.meta.revision {
             return None;
         }
@@ -201,6 +223,14 @@ impl State {
         let events = Some(events).filter(|events| weight_of(events) <= Self::CHANGE_BYTES_MAX);
         let change = Remembered { sets, events };
         self.history.weight += change.weight();
+        for set in &change.sets {
+            self.history.latest.note(
+                set,
+                self.meta.revision,
+                volume_of(&self.volumes, set.path()),
+                around(&self.volumes, set),
+            );
+        }
         self.history.changes.push_back(change);
         touched.insert(RowKey::Change(self.meta.revision));
         while self.is_history_too_long()
@@ -208,7 +238,21 @@ impl State {
         {
             self.history.weight -= forgotten.weight();
             self.meta.history_start = self.meta.history_start.next();
+            for set in &forgotten.sets {
+                self.history.latest.forget(set, self.meta.history_start);
+            }
             touched.insert(RowKey::Change(self.meta.history_start));
+        }
+    }
+
+    /// Finds the last changes by set, of a history that was read.
+    pub(super) fn find_last_changes(&mut self) {
+        let History { changes, latest, .. } = &mut self.history;
+        for (revision, change) in (self.meta.history_start.0.saturating_add(1)..).zip(changes.iter()) {
+            for set in &change.sets {
+                let volume = volume_of(&self.volumes, set.path());
+                latest.note(set, Revision(revision), volume, around(&self.volumes, set));
+            }
         }
     }
 
@@ -225,5 +269,22 @@ impl State {
     }
 }
 
+/// The volume around the one that a subtree is the whole of.
+fn around<'a>(volumes: &'a BTreeMap<Path, Volume>, set: &ObjectSet) -> Option<&'a Path> {
+    match set {
+        ObjectSet::One(_) => None,
+        ObjectSet::Subtree(top) => {
+            let is_volume = volumes.contains_key(top);
+            top.parent().filter(|_| is_volume).map(|above| volume_of(volumes, &above))
+        }
+    }
+}
+
+/// The top of the volume that the path is in.
+fn volume_of<'a>(volumes: &'a BTreeMap<Path, Volume>, path: &Path) -> &'a Path {
+    super::volume::volume_of(volumes, path).0
+}
+
+mod latest;
 #[cfg(test)]
 mod tests;

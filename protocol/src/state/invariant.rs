@@ -134,7 +134,7 @@ impl State {
     }
 
     fn check_history(&self) -> Result<(), String> {
-        self.history.check()?;
+        self.history.check(self.meta.history_start)?;
         let kept = self.history.changes().len() as u64;
         let most = self.meta.history_max;
         expect((1..=Self::HISTORY_MAX as u64).contains(&most), || {

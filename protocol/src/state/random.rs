@@ -378,6 +378,20 @@ fn what_changed_since_is_enough_to_revive_copies() {
                 let is_told = changed.iter().any(|set| set.contains(object));
                 assert!(is_told, "{object} changed since {} , seed {seed}, step {step}", then.revision());
             }
+            // A session that held what the volume had then.
+            let made = |state: &State| state.volume(&top).map(|volume| volume.generation);
+            if made(&then).is_some() && made(&then) == made(&fixture.state) {
+                let changed = fixture.state.changed_of(&top, then.revision()).expect("the history reaches back");
+                let changed: Vec<&ObjectSet> = changed.collect();
+                let read = State::from_rows(fixture.state.rows()).expect("the rows are the state");
+                let again: Vec<&ObjectSet> = read.changed_of(&top, then.revision()).expect("as far").collect();
+                for object in objects.iter().filter(differs).filter(|object| then.volume_of(&object.path).0 == &top) {
+                    for changed in [&changed, &again] {
+                        let is_told = changed.iter().any(|set| set.contains(object));
+                        assert!(is_told, "{object} of {top} since {}, seed {seed}, step {step}", then.revision());
+                    }
+                }
+            }
             past.push(fixture.state.clone());
         }
     }

@@ -280,7 +280,11 @@ impl RowReader {
             tick: Default::default(),
             mistake: Default::default(),
         };
+        if !state.volumes.contains_key(&crate::path::Path::root()) {
+            return Err(RowError::Inconsistent { what: "the root is not a volume".to_owned() });
+        }
         state.tick = state.shortest_tick();
+        state.find_last_changes();
         state.check().map_err(|what| RowError::Inconsistent { what })?;
         Ok(state)
     }

@@ -1,6 +1,6 @@
 //! Volumes: which there are, and which one a node belongs to.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -35,17 +35,7 @@ impl Volume {
 impl State {
     /// The volume that the node at `path` belongs to, and its top: the nearest at or above it. The node need not exist.
     pub fn volume_of(&self, path: &Path) -> (&Path, &Volume) {
-        let mut text = path.as_str();
-        loop {
-            if let Some(found) = self.volumes.get_key_value(text) {
-                return found;
-            }
-            text = match text.rfind('/') {
-                Some(end) if end > 0 => &text[..end],
-                _ => break,
-            };
-        }
-        self.volumes.first_key_value().expect("the root always is a volume, and comes before all others")
+        volume_of(&self.volumes, path)
     }
 
     /// The volume with this top.
@@ -66,6 +56,21 @@ impl State {
     pub(super) fn shortest_tick(&self) -> Duration {
         self.volumes.values().map(|volume| volume.settings.tick()).min().unwrap_or_default()
     }
+}
+
+/// The nearest volume at or above the path.
+pub(super) fn volume_of<'a>(volumes: &'a BTreeMap<Path, Volume>, path: &Path) -> (&'a Path, &'a Volume) {
+    let mut text = path.as_str();
+    loop {
+        if let Some(found) = volumes.get_key_value(text) {
+            return found;
+        }
+        text = match text.rfind('/') {
+            Some(end) if end > 0 => &text[..end],
+            _ => break,
+        };
+    }
+    volumes.first_key_value().expect("the root always is a volume, and comes before all others")
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ fn too_much(what: &str, got: usize, expected: usize) -> Result<Answer, Refusal> 
 
 impl World {
     /// Applies one entry of puts, without the lessor.
-    fn fill(&mut self, session: SessionId, puts: impl Iterator<Item = (Path, Attach)>) {
+    pub(super) fn fill(&mut self, session: SessionId, puts: impl Iterator<Item = (Path, Attach)>) {
         let command = |(path, attach)| {
             self.sequence += 1;
             let (sequence, covers) = (Sequence(self.sequence), vec![ObjectSet::Subtree(Path::root())]);

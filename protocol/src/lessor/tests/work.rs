@@ -49,3 +49,80 @@ fn timeout_with_orphans(count: u64) -> u64 {
 fn orphans_that_wait_for_consents_are_not_walked() {
     assert_eq!(timeout_with_orphans(100), timeout_with_orphans(10));
 }
+
+/// What the return of a session looks at after so many changes, of which it has missed 10.
+fn return_after(changes: u64) -> u64 {
+    let mut world = World::new();
+    let writer = world.session();
+    world.write(writer, Write::CreateVolume { path: path("/v"), settings: VolumeSettings::DEFAULT });
+    world.commit();
+    world.fill(writer, (0..changes).map(|number| (path(&format!("/v/{number}")), Attach::Nothing)));
+    let session = world.session();
+    let acquired = world.acquire(session, None);
+    world.fill(writer, (0..changes).map(|number| (path(&format!("/v/{number}")), Attach::Nothing)));
+    for number in 0..10 {
+        world.write(writer, put(&format!("/{number}"), b""));
+        world.commit();
+    }
+    let Promise { incarnation, generation, revision, .. } = acquired.promise;
+    let valid_at = LastValid { incarnation, generation, revision };
+    world.request(session, Body::Acquire { path: Path::root(), valid_at: Some(valid_at) });
+    let proposal = world.lessor.take_proposal(world.now).expect("a lease");
+    world.index += 1;
+    let applied = world.state.apply(world.index, &proposal);
+    take_visited();
+    let effects = world.lessor.step(Input::committed(proposal.number, applied), &world.state, world.now);
+    let visited = take_visited();
+    let Answer::Acquired(Acquired { revival: Revival::AllBut { changed, .. }, .. }) = answer(&effects) else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(changed.len(), 21, "ten nodes, their lists, and the list that they are in: {changed:?}");
+    visited
+}
+
+#[test]
+fn returning_session_looks_at_what_it_is_told() {
+    assert_eq!(return_after(1000), return_after(10));
+}
+
+/// What a write of one object looks at, up to its proposal, behind so many that wait for a holder.
+fn write_behind(writes: u64, last: impl Fn(u64) -> Write) -> u64 {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/x"));
+    let writer = world.session();
+    take_visited();
+    let mut most = 0;
+    for number in 0..writes {
+        world.request(writer, Body::Write { write: last(number), dropped: Vec::new(), seen: Stamp::default() });
+        take_visited();
+        world.sequence += 1;
+        let header = Header {
+            session: writer,
+            epoch: world.state.epoch(),
+            registration: world.registration(writer),
+            sequence: Sequence(world.sequence),
+            unanswered_from: Sequence(1),
+            ..Header::default()
+        };
+        let body = Body::Write { write: last(number), dropped: Vec::new(), seen: Stamp::default() };
+        let id = RequestId(1 << 40 | number);
+        world.lessor.step(Input::Request { id, request: Request { header, body } }, &world.state, world.now);
+        most = most.max(take_visited());
+    }
+    assert_eq!(world.lessor.writes.len() as u64, 2 * writes);
+    let stamp = Stamp { sequence: grant.stamp.sequence + 1, ..grant.stamp };
+    world.step(Input::Consent(Consent { session: holder, stamp }));
+    assert_eq!(world.lessor.writes.iter().filter(|(_, pending)| pending.is_proposed).count() as u64, 2 * writes);
+    most
+}
+
+#[test]
+fn write_waits_for_the_last_one_ahead() {
+    let put = |_| put("/x", b"");
+    assert_eq!(write_behind(300, put), write_behind(30, put));
+    let delete = |number: u64| match number % 2 {
+        0 => Write::Delete { path: path("/x"), recursive: true, condition: Condition::Any },
+        _ => Write::put(path("/x"), Bytes::new()),
+    };
+    assert_eq!(write_behind(300, delete), write_behind(30, delete));
+}

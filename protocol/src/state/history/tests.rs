@@ -75,6 +75,13 @@ fn the_history_is_bounded_and_says_when_it_does_not_reach_back() {
     assert!(state.row(&RowKey::Change(Revision(3))).is_some());
     assert_eq!(state.changed_since(Revision(1), &Path::root()), None, "change 2 is forgotten");
     assert_eq!(state.changed_since(Revision(2), &Path::root()), Some(vec![data("/a")]));
+    assert!(
+        state.changed_of(&Path::root(), Revision(1)).is_none()
+            && state.changed_of(&Path::root(), Revision(most + 3)).is_none()
+    );
+    let changed: Vec<_> = state.changed_of(&Path::root(), Revision(2)).expect("it is known").collect();
+    assert_eq!(changed, [&data("/a")]);
+    assert_eq!(state.history.sizes(), [1, 1], "the one object that was changed again and again");
     assert_eq!(state.check(), Ok(()));
     assert_eq!(State::from_rows(state.rows()), Ok(state));
 }

@@ -1,0 +1,234 @@
+//! The queues of objects and subtrees: which writes of an object are under way, in their order.
+//!
+//! A write that is not proposed yet waits for the last one ahead of it in each of its queues, which waits for those ahead of it: so
+//! thousands of writes of one object cost no more each than one does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    object::{Kind, Object, ObjectSet},
+    path::Path,
+    work::{Counted, visit},
+};
+
+use super::{Pending, Turn};
+
+/// The writes of one object, or of one subtree as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Queue {
+    all: BTreeSet<Turn>,
+    /// Those that are not proposed yet, and whether each passes the others.
+    waiting: BTreeMap<Turn, bool>,
+}
+
+impl Queue {
+    /// The last that waits before this one; with those that pass behind it, which wait for nobody.
+    fn last_before(&self, turn: Turn) -> impl Iterator<Item = Turn> {
+        up_to_one_that_waits(self.waiting.range(..turn).rev())
+    }
+
+    /// The first that waits after this one.
+    fn first_after(&self, turn: Turn) -> Option<Turn> {
+        let mut after = self.waiting.range(turn + 1..).counted();
+        after.find(|(_, passes)| !**passes).map(|(turn, _)| *turn)
+    }
+}
+
+/// One more than those is looked at.
+fn up_to_one_that_waits<'a>(queue: impl Iterator<Item = (&'a Turn, &'a bool)>) -> impl Iterator<Item = Turn> {
+    let mut is_found = false;
+    let up_to = queue.counted().take_while(move |(_, passes)| {
+        let goes_on = !is_found;
+        is_found |= !**passes;
+        goes_on
+    });
+    up_to.map(|(turn, _)| *turn)
+}
+
+/// All queues.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Queues {
+    /// Of each object that is written by itself.
+    objects: BTreeMap<Object, Queue>,
+    /// Of the subtrees that are written as a whole.
+    subtrees: BTreeMap<Path, Queue>,
+    /// The lists of children that nodes of leases are being removed from, and by how many writes.
+    emptied: BTreeMap<Path, usize>,
+}
+
+impl Queues {
+    /// A write enters the queues of what it covers. `empties`: it removes nodes of leases.
+    pub(super) fn enter(&mut self, turn: Turn, covers: &[ObjectSet], passes: bool, empties: bool) {
+        for set in covers {
+            let queue = match set {
+                ObjectSet::One(object) => self.objects.entry(object.clone()).or_default(),
+                ObjectSet::Subtree(top) => self.subtrees.entry(top.clone()).or_default(),
+            };
+            queue.all.insert(turn);
+            queue.waiting.insert(turn, passes);
+        }
+        for list in covers.iter().filter(|_| empties).filter_map(list_of) {
+            *self.emptied.entry(list.clone()).or_default() += 1;
+        }
+    }
+
+    /// The write has been proposed: nobody waits for it any more.
+    pub(super) fn proposed(&mut self, turn: Turn, covers: &[ObjectSet]) {
+        for set in covers {
+            let queue = match set {
+                ObjectSet::One(object) => self.objects.get_mut(object),
+                ObjectSet::Subtree(top) => self.subtrees.get_mut(top),
+            };
+            if let Some(queue) = queue {
+                queue.waiting.remove(&turn);
+            }
+        }
+    }
+
+    pub(super) fn leave(&mut self, turn: Turn, covers: &[ObjectSet], empties: bool) {
+        for set in covers {
+            match set {
+                ObjectSet::One(object) => leave(&mut self.objects, object, turn),
+                ObjectSet::Subtree(top) => leave(&mut self.subtrees, top, turn),
+            }
+        }
+        for list in covers.iter().filter(|_| empties).filter_map(list_of) {
+            if let Some(count) = self.emptied.get_mut(list) {
+                *count -= 1;
+                if *count == 0 {
+                    self.emptied.remove(list);
+                }
+            }
+        }
+    }
+
+    /// Whether a write of the object is under way (S3).
+    pub(super) fn cover(&self, object: &Object) -> bool {
+        self.objects.contains_key(object) || self.tops_above(&object.path).next().is_some()
+    }
+
+    /// The objects of a subtree for which writes are under way, and the lists whose nodes go with leases.
+    pub(super) fn within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
+        let objects = self.objects_in(within).map(|(object, _)| ObjectSet::One(object.clone()));
+        let above = self.tops_above(within.path()).map(|(top, _)| top);
+        let below = self.tops_below(within.path()).map(|(top, _)| top);
+        let (first, last) = (within.path().bound_below(), within.path().bound_after());
+        let own = self.emptied.get_key_value(within.path());
+        let emptied = own.into_iter().chain(self.emptied.range(first..last)).map(|(list, _)| list);
+        objects.chain(above.chain(below).chain(emptied).cloned().map(ObjectSet::Subtree)).counted()
+    }
+
+    /// The last writes ahead that share an object with these sets: the others ahead wait behind them, or are proposed.
+    pub(super) fn ahead(&self, covers: &[ObjectSet], turn: Turn, pending: &BTreeMap<Turn, Pending>) -> BTreeSet<Turn> {
+        let mut ahead = BTreeSet::new();
+        for set in covers {
+            self.add_ahead(set, turn, pending, &mut ahead);
+        }
+        ahead
+    }
+
+    fn add_ahead(&self, set: &ObjectSet, turn: Turn, pending: &BTreeMap<Turn, Pending>, ahead: &mut BTreeSet<Turn>) {
+        let above: BTreeSet<Turn> =
+            self.tops_above(set.path()).flat_map(|(_, queue)| queue.last_before(turn)).collect();
+        ahead.extend(&above);
+        let ObjectSet::Subtree(_) = set else {
+            return ahead.extend(self.objects_in(set).flat_map(|(_, queue)| queue.last_before(turn)));
+        };
+        // What shares an object and came before the last write of all of them waits before that one. What came since is found along
+        // the queues, or along the writes: whichever are fewer.
+        let waits = |other: &&Turn| pending.get(other).is_some_and(|pending| !pending.passes());
+        let last = above.iter().rev().find(waits).copied().unwrap_or_default();
+        let mut queues = self.queues_in(set).counted();
+        let mut writes = pending.range(last + 1..turn).counted();
+        let shares = |other: &Pending| !other.is_proposed && other.covers.iter().any(|cover| cover.overlaps(set));
+        let (mut along_queues, mut along_writes) = (Vec::new(), Vec::new());
+        loop {
+            match queues.next() {
+                Some(queue) => along_queues.extend(queue.last_before(turn).filter(|other| *other > last)),
+                None => return ahead.extend(along_queues),
+            }
+            match writes.next() {
+                Some((other, pending)) => along_writes.extend(shares(pending).then_some(*other)),
+                None => return ahead.extend(along_writes),
+            }
+        }
+    }
+
+    /// The first writes behind that share an object with these sets: the others behind wait behind them.
+    pub(super) fn behind(&self, covers: &[ObjectSet], turn: Turn) -> BTreeSet<Turn> {
+        let above = covers.iter().flat_map(|set| self.tops_above(set.path())).map(|(_, queue)| queue);
+        let inside = covers.iter().flat_map(|set| self.queues_in(set));
+        above.chain(inside).counted().filter_map(|queue| queue.first_after(turn)).collect()
+    }
+
+    /// The queues of the subtrees that the path is in.
+    fn tops_above(&self, path: &Path) -> impl Iterator<Item = (&Path, &Queue)> {
+        let tops = (!self.subtrees.is_empty()).then(|| std::iter::once(path.clone()).chain(path.ancestors()));
+        tops.into_iter().flatten().filter_map(|top| self.subtrees.get_key_value(&top))
+    }
+
+    /// The queues of the subtrees strictly below the path.
+    fn tops_below(&self, path: &Path) -> impl Iterator<Item = (&Path, &Queue)> {
+        self.subtrees.range(path.bound_below()..path.bound_after())
+    }
+
+    /// The queues of the objects of a set, and of the subtrees strictly inside it.
+    fn queues_in(&self, set: &ObjectSet) -> impl Iterator<Item = &Queue> {
+        let below = match set {
+            ObjectSet::One(_) => None,
+            ObjectSet::Subtree(top) => Some(self.tops_below(top)),
+        };
+        self.objects_in(set).map(|(_, queue)| queue).chain(below.into_iter().flatten().map(|(_, queue)| queue))
+    }
+
+    fn objects_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&Object, &Queue)> {
+        let (own, below) = match set {
+            ObjectSet::One(object) => (object.clone()..=object.clone(), None),
+            ObjectSet::Subtree(top) => (
+                Object::data(top.clone())..=Object { path: top.clone(), kind: Kind::Children },
+                Some(Object::data(top.bound_below())..Object::data(top.bound_after())),
+            ),
+        };
+        self.objects.range(own).chain(below.map(|below| self.objects.range(below)).into_iter().flatten())
+    }
+
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 3] {
+        let all = |queues: &mut dyn Iterator<Item = &Queue>| queues.map(|queue| queue.all.len()).sum();
+        [all(&mut self.objects.values()), all(&mut self.subtrees.values()), self.emptied.len()]
+    }
+
+    /// The queues are those of these writes.
+    pub(super) fn check(&self, pending: &BTreeMap<Turn, Pending>) -> Result<(), String> {
+        let mut expected = Self::default();
+        for (turn, pending) in pending {
+            expected.enter(*turn, &pending.covers, pending.passes(), !pending.carried().is_empty());
+            if pending.is_proposed {
+                expected.proposed(*turn, &pending.covers);
+            }
+        }
+        if *self == expected {
+            return Ok(());
+        }
+        Err("the queues are not those of the writes that wait".to_owned())
+    }
+}
+
+fn leave<K: Ord>(queues: &mut BTreeMap<K, Queue>, key: &K, turn: Turn) {
+    visit(1);
+    if let Some(queue) = queues.get_mut(key) {
+        queue.all.remove(&turn);
+        queue.waiting.remove(&turn);
+        if queue.all.is_empty() {
+            queues.remove(key);
+        }
+    }
+}
+
+fn list_of(set: &ObjectSet) -> Option<&Path> {
+    match set {
+        ObjectSet::One(Object { path, kind: Kind::Children }) => Some(path),
+        ObjectSet::One(Object { kind: Kind::Data, .. }) | ObjectSet::Subtree(_) => None,
+    }
+}
