@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use self::nodes::Nodes;
-use super::{Lease, Node, RowKey, State, touched::Touched};
+use super::{Lease, Node, RowKey, State, touched::Touched, volume::on_volume};
 use crate::{
     change::{EventKind, Reason},
     command::{Attach, LeaseKey, Outcome, VolumeLease, WriteRefusal},
@@ -69,6 +69,10 @@ pub(super) struct Attached {
     nodes: BTreeMap<Incarnation, Nodes>,
     /// The leases that have ended and whose nodes are still there.
     orphaned: BTreeSet<Incarnation>,
+    /// The leases whose nodes are gone, but not all taken out of memory yet. Each has a row.
+    pub(super) gone: BTreeSet<Incarnation>,
+    /// The leases that ended with their sessions, which were closed, and whose nodes are still there. Each has a row.
+    pub(super) closed: BTreeSet<Incarnation>,
 }
 
 /// Nodes that go with one change.
@@ -106,14 +110,14 @@ impl Attached {
     pub(super) fn of(
         nodes: &BTreeMap<Path, Node>,
         leases: &BTreeMap<LeaseKey, Lease>,
-        gone: &BTreeSet<Incarnation>,
+        (gone, closed): (BTreeSet<Incarnation>, BTreeSet<Incarnation>),
     ) -> Self {
-        let mut attached = Self::default();
+        let mut attached = Self { gone, closed, ..Self::default() };
         for (path, node) in nodes {
             let Some(to) = &node.attachment else { continue };
             attached.insert(path, node);
             let has_lease = leases.get(&to.lease).is_some_and(|lease| lease.incarnation == to.incarnation);
-            if !has_lease && !gone.contains(&to.incarnation) {
+            if !has_lease && !attached.gone.contains(&to.incarnation) {
                 attached.orphaned.insert(to.incarnation);
             }
         }
@@ -127,14 +131,24 @@ impl Attached {
         }
     }
 
-    pub(super) fn remove(&mut self, path: &Path, node: &Node) {
+    pub(super) fn remove(&mut self, path: &Path, node: &Node, touched: &mut Touched) {
         let Some(to) = &node.attachment else { return };
         if self.nodes.get_mut(&to.incarnation).is_some_and(|nodes| !nodes.remove(path)) {
             self.nodes.remove(&to.incarnation);
         }
         if self.orphaned.contains(&to.incarnation) && self.of_lease(to.incarnation).next().is_none() {
-            self.orphaned.remove(&to.incarnation);
+            self.take_orphan(to.incarnation, touched);
         }
+    }
+
+    /// The lease is an orphan no more, if it was one. Why its nodes go.
+    fn take_orphan(&mut self, lease: Incarnation, touched: &mut Touched) -> Option<Reason> {
+        let is_closed = self.closed.remove(&lease);
+        if is_closed {
+            touched.insert(RowKey::Closed(lease));
+        }
+        let was_orphan = self.orphaned.remove(&lease);
+        was_orphan.then_some(if is_closed { Reason::Revoked } else { Reason::Expired })
     }
 
     fn of_lease(&self, incarnation: Incarnation) -> impl Iterator<Item = &Path> + use<'_> {
@@ -155,7 +169,8 @@ impl Attached {
 impl State {
     /// Whether a node that is in memory is there: it is not gone with its lease.
     pub(super) fn is_there(&self, node: &Node) -> bool {
-        self.meta.gone.is_empty() || node.attachment.as_ref().is_none_or(|to| !self.meta.gone.contains(&to.incarnation))
+        let gone = &self.attached.gone;
+        gone.is_empty() || node.attachment.as_ref().is_none_or(|to| !gone.contains(&to.incarnation))
     }
 
     /// The nodes that go with the lease of this incarnation, or went with it and are still there, in the order of paths.
@@ -165,7 +180,7 @@ impl State {
 
     /// Those of the nodes that lie at `path` or after it.
     pub fn carried_from(&self, incarnation: Incarnation, path: Path) -> impl Iterator<Item = &Path> + use<'_> {
-        let is_gone = self.meta.gone.contains(&incarnation);
+        let is_gone = self.attached.gone.contains(&incarnation);
         self.attached.from(incarnation, path).filter(move |_| !is_gone)
     }
 
@@ -301,15 +316,19 @@ impl State {
     }
 
     /// The session whose lease this was has been closed: what went with it did not expire.
-    pub(super) fn note_closed(&mut self, incarnation: Incarnation) {
+    pub(super) fn note_closed(&mut self, incarnation: Incarnation, touched: &mut Touched) {
         if self.attached.orphaned.contains(&incarnation) {
-            self.meta.closed.insert(incarnation);
+            self.attached.closed.insert(incarnation);
+            touched.insert(RowKey::Closed(incarnation));
         }
     }
 
     /// Ends the lease. Its holds end with it, its nodes are orphaned.
     pub(super) fn end_lease(&mut self, key: &LeaseKey, touched: &mut Touched) {
         if let Some(lease) = self.leases.remove(key) {
+            if let Some(on_volume) = on_volume(key) {
+                self.on_volumes.remove(&on_volume);
+            }
             touched.insert(RowKey::Lease(key.clone()));
             self.lose_holds(lease.incarnation, touched);
             if self.carried(lease.incarnation).next().is_some() {
@@ -325,7 +344,7 @@ impl State {
         let mut together: BTreeMap<Path, Removal> = BTreeMap::new();
         let (mut removed, mut last) = (0, Path::root());
         for incarnation in leases {
-            let Some(reason) = self.take_orphan(*incarnation) else { continue };
+            let Some(reason) = self.attached.take_orphan(*incarnation, touched) else { continue };
             let Some((list, nodes)) = self.few_carried(*incarnation, &last) else {
                 removed += self.remove_carried(self.removal(*incarnation, reason), touched);
                 continue;
@@ -345,15 +364,8 @@ impl State {
 
     /// Removes the nodes of a lease that was revoked, with one change. Returns how many there were.
     pub(super) fn remove_revoked(&mut self, incarnation: Incarnation, touched: &mut Touched) -> u64 {
-        self.take_orphan(incarnation);
+        self.attached.take_orphan(incarnation, touched);
         self.remove_carried(self.removal(incarnation, Reason::Revoked), touched)
-    }
-
-    /// The lease is an orphan no more, if it was one. Why its nodes go.
-    fn take_orphan(&mut self, incarnation: Incarnation) -> Option<Reason> {
-        let is_closed = self.meta.closed.remove(&incarnation);
-        let was_orphan = self.attached.orphaned.remove(&incarnation);
-        was_orphan.then_some(if is_closed { Reason::Revoked } else { Reason::Expired })
     }
 
     /// The removal of all that a lease carries.
@@ -388,21 +400,19 @@ impl State {
         for (path, reason) in removal.nodes.into_iter().rev() {
             self.note_event(path, EventKind::Delete, reason);
         }
-        self.meta.gone.extend(removal.leases);
+        touched.extend(removal.leases.iter().copied().map(RowKey::Gone));
+        self.attached.gone.extend(removal.leases);
         self.note_change(sets, touched);
         removal.lists.values().sum()
     }
 
     /// Takes some of the nodes that are gone out of memory.
     pub(super) fn bury(&mut self, touched: &mut Touched) {
-        // Its last node may have been written or removed meanwhile.
-        let orphaned = &self.attached.orphaned;
-        self.meta.closed.retain(|lease| orphaned.contains(lease));
-        // Many leases of few nodes together, and the more the more there are: each entry writes down which leases are left, and a million
-        // of them that end in one second must not be in a million entries.
-        let mut room = BURIED_PER_ENTRY.max(self.meta.gone.len() * 2);
+        // Many leases of few nodes together, and the more the more there are: a million of them that end in one second must not take
+        // memory until the log has had a million entries.
+        let mut room = BURIED_PER_ENTRY.max(self.attached.gone.len() * 2);
         while room > 0
-            && let Some(incarnation) = self.meta.gone.first().copied()
+            && let Some(incarnation) = self.attached.gone.first().copied()
         {
             let gone = self.attached.take(incarnation, room);
             let count = gone.len();
@@ -413,7 +423,8 @@ impl State {
             if count == room {
                 return;
             }
-            self.meta.gone.remove(&incarnation);
+            self.attached.gone.remove(&incarnation);
+            touched.insert(RowKey::Gone(incarnation));
             // A lease costs something though all its nodes have been written anew meanwhile.
             room -= count.max(1);
         }
@@ -421,10 +432,11 @@ impl State {
 
     /// Checks that the nodes and the leases that they go with fit together.
     pub(super) fn check_attached(&self) -> Result<(), String> {
-        if self.attached != Attached::of(&self.nodes, &self.leases, &self.meta.gone) {
+        let (gone, closed) = (self.attached.gone.clone(), self.attached.closed.clone());
+        if self.attached != Attached::of(&self.nodes, &self.leases, (gone, closed)) {
             return Err("the table of nodes that go with leases is not what the nodes say".to_owned());
         }
-        if let Some(lease) = self.meta.closed.iter().find(|lease| !self.attached.orphaned.contains(lease)) {
+        if let Some(lease) = self.attached.closed.iter().find(|lease| !self.attached.orphaned.contains(lease)) {
             return Err(format!(
                 "lease {lease} ended with its session and carries nothing: expected it to be forgotten"
             ));

@@ -88,8 +88,7 @@ impl State {
                 format!("volume {top} has generation {}: expected 1 to {newest}", volume.generation)
             })?;
         }
-        let (got, expected) = (self.tick, self.shortest_tick());
-        expect(got == expected, || format!("the tick is {got:?}: expected {expected:?}"))
+        self.check_volume_index()
     }
 
     fn check_sessions(&self) -> Result<(), String> {

@@ -10,13 +10,14 @@ use std::{ops::Bound, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{RowKey, State, touched::Touched};
+use super::{RowKey, State, touched::Touched, volume::on_volume};
 use crate::{
     command::{Granted, LeaseKey, Outcome, Renewal, Written},
     id::{Incarnation, LeaseId, Revision, SessionId},
     path::Path,
     planted::Bug,
     time::{ClusterTime, Span},
+    work::Counted,
 };
 
 /// One replicated lease.
@@ -71,8 +72,12 @@ impl State {
 
     /// The key leases whose names come after `after`, in order.
     pub fn key_leases_after(&self, after: Option<LeaseId>) -> impl Iterator<Item = (LeaseId, &Lease)> {
-        let from = after.map_or(Bound::Unbounded, |id| Bound::Excluded(LeaseKey::Key(id)));
-        self.leases.range((from, Bound::Unbounded)).filter_map(|(key, lease)| match key {
+        let from = match after {
+            Some(id) => Bound::Excluded(LeaseKey::Key(id)),
+            None => Bound::Included(LeaseKey::Key(LeaseId(0))),
+        };
+        let leases = self.leases.range((from, Bound::Unbounded)).counted();
+        leases.map_while(|(key, lease)| match key {
             LeaseKey::Key(id) => Some((*id, lease)),
             LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::Delay(_) => None,
         })
@@ -81,11 +86,11 @@ impl State {
     /// The volume's settings have changed: leases on it keep the greater margin.
     pub(super) fn widen_margins(&mut self, top: &Path, margin: Duration, touched: &mut Touched) {
         let (narrows, margin) = (self.mistake.is(Bug::MarginMadeSmaller), Span::from(margin));
-        for (key, lease) in &mut self.leases {
-            let is_on_volume = matches!(key, LeaseKey::Volume(_, volume) if volume == top);
-            if is_on_volume && (lease.margin < margin || narrows) {
+        for session in self.sessions_on(top).collect::<Vec<_>>() {
+            let key = LeaseKey::Volume(session, top.clone());
+            if let Some(lease) = self.leases.get_mut(&key).filter(|lease| lease.margin < margin || narrows) {
                 lease.margin = margin;
-                touched.insert(RowKey::Lease(key.clone()));
+                touched.insert(RowKey::Lease(key));
             }
         }
     }
@@ -102,6 +107,7 @@ impl State {
         let (term, margin) = (Span::from(term), Span::from(margin));
         let lease = Lease { incarnation, term, horizon, margin, attached_at: Revision(0) };
         touched.insert(RowKey::Lease(key.clone()));
+        self.on_volumes.extend(on_volume(&key));
         self.leases.insert(key, lease.clone());
         lease
     }
@@ -231,13 +237,12 @@ impl State {
 
     /// Ends all leases on a volume that is no more.
     pub(super) fn remove_leases_on(&mut self, top: &Path, touched: &mut Touched) {
-        self.leases.retain(|key, _| {
-            let stays = !matches!(key, LeaseKey::Volume(_, volume) if volume == top);
-            if !stays {
-                touched.insert(RowKey::Lease(key.clone()));
-            }
-            stays
-        });
+        for session in self.sessions_on(top).collect::<Vec<_>>() {
+            let key = LeaseKey::Volume(session, top.clone());
+            self.leases.remove(&key);
+            self.on_volumes.remove(&(top.clone(), session));
+            touched.insert(RowKey::Lease(key));
+        }
     }
 }
 

@@ -74,7 +74,7 @@ pub(crate) use self::{
 };
 use crate::{
     command::{Command, LeaseKey, Outcome, Proposal},
-    id::{Epoch, Incarnation, Revision, SessionId, WriteLeaseId},
+    id::{Epoch, HoldId, Incarnation, Revision, SessionId, WriteLeaseId},
     path::Path,
     planted::Bug,
     time::ClusterTime,
@@ -89,11 +89,16 @@ pub struct State {
     volumes: BTreeMap<Path, Volume>,
     sessions: BTreeMap<SessionId, Session>,
     leases: BTreeMap<LeaseKey, Lease>,
-    /// Follows from the nodes and the leases.
+    /// The nodes that go with leases. Follows from the nodes and the leases, but for which leases' nodes are gone, and which sessions
+    /// were closed.
     attached: Attached,
     holds: Holds,
     history: History,
-    /// Follows from the volumes; kept because every promise asks for it.
+    /// Which sessions have a lease on each volume. Follows from the leases.
+    on_volumes: BTreeSet<(Path, SessionId)>,
+    /// How many volumes ask for each tick. Follows from the volumes.
+    ticks: BTreeMap<Duration, usize>,
+    /// The shortest of them; kept because every promise asks for it.
     tick: Duration,
     mistake: Mistake,
 }
@@ -109,13 +114,9 @@ struct Meta {
     next_incarnation: Incarnation,
     /// The last revision that the history has forgotten: it knows all changes after this one.
     history_start: Revision,
-    /// The leases whose nodes are gone, but not all taken out of memory yet.
-    gone: BTreeSet<Incarnation>,
     /// The last number that a hold or a token got.
     last_hold: u64,
     last_write_lease: WriteLeaseId,
-    /// The leases that ended with their sessions, which were closed, and whose nodes are still there.
-    closed: BTreeSet<Incarnation>,
     /// How many changes the history keeps.
     history_max: u64,
 }
@@ -134,8 +135,9 @@ pub struct Applied {
 impl Applied {
     /// The nodes whose holds have changed: what the lessor is told with the outcomes.
     pub fn held(&self) -> BTreeSet<Path> {
-        // Their rows come last.
-        let held = self.touched.iter().rev().map_while(|key| match key {
+        // Their rows lie together.
+        let first = self.touched.partition_point(|key| *key < RowKey::Hold(HoldId(0), Path::root()));
+        let held = self.touched[first..].iter().map_while(|key| match key {
             RowKey::Hold(_, path) => Some(path.clone()),
             _ => None,
         });
@@ -182,10 +184,8 @@ impl State {
                 next_session: SessionId(1),
                 next_incarnation: Incarnation(1),
                 history_start: origin,
-                gone: BTreeSet::new(),
                 last_hold: 0,
                 last_write_lease: WriteLeaseId(0),
-                closed: BTreeSet::new(),
                 history_max: Self::HISTORY_MAX as u64,
             },
             nodes: BTreeMap::from([(Path::root(), Node::new(Default::default(), origin))]),
@@ -195,10 +195,12 @@ impl State {
             attached: Attached::default(),
             holds: Holds::default(),
             history: History::default(),
+            on_volumes: BTreeSet::new(),
+            ticks: BTreeMap::new(),
             tick: Duration::ZERO,
             mistake: Mistake::default(),
         };
-        state.tick = state.shortest_tick();
+        state.index_volumes();
         state
     }
 

@@ -252,7 +252,7 @@ impl State {
         self.attached.insert(&path, &node);
         touched.insert(RowKey::Node(path.clone()));
         if let Some(gone) = self.nodes.insert(path.clone(), node) {
-            self.attached.remove(&path, &gone);
+            self.attached.remove(&path, &gone, touched);
         }
     }
 
@@ -269,7 +269,7 @@ impl State {
         node.set_value(value, revision);
         touched.insert(RowKey::Node(path.clone()));
         if node.attachment.as_deref() != attachment.as_ref() {
-            self.attached.remove(path, node);
+            self.attached.remove(path, node, touched);
             node.attachment = attachment.map(Box::new);
             self.attached.insert(path, node);
         }
@@ -291,7 +291,7 @@ impl State {
                         self.note_event(path.clone(), EventKind::Delete, Reason::Request);
                     }
                 }
-                self.attached.remove(&path, &node);
+                self.attached.remove(&path, &node, touched);
             }
             touched.insert(RowKey::Node(path));
         }

@@ -4,14 +4,14 @@
 //! rows of a kind lie together and in the order of the maps that they come from. A value is
 //! [postcard](https://postcard.jamesmunns.com).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{History, Meta, State, history::Remembered};
 use crate::{
     command::{LeaseKey, WriteRefusal, Written},
-    id::{HoldId, LeaseId, Revision, Sequence, SessionId},
+    id::{HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId},
     path::{Path, PathError},
     planted::Bug,
 };
@@ -35,6 +35,10 @@ pub enum RowKey {
     Change(Revision),
     /// A hold on a node.
     Hold(HoldId, Path),
+    /// A lease whose nodes are gone, and not all taken out of memory yet.
+    Gone(Incarnation),
+    /// A lease that ended with its session, which was closed, and whose nodes are still there.
+    Closed(Incarnation),
 }
 
 /// Rows that are not a state.
@@ -92,6 +96,8 @@ const TAG_LEASE_KEY: u8 = 7;
 const TAG_LEASE_DELAY: u8 = 8;
 const TAG_CHANGE: u8 = 9;
 const TAG_HOLD: u8 = 10;
+const TAG_GONE: u8 = 11;
+const TAG_CLOSED: u8 = 12;
 
 impl RowKey {
     /// The key as bytes, in the same order.
@@ -108,6 +114,8 @@ impl RowKey {
             Self::Lease(LeaseKey::Delay(id)) => (TAG_LEASE_DELAY, [Some(id.0), None], ""),
             Self::Change(revision) => (TAG_CHANGE, [Some(revision.0), None], ""),
             Self::Hold(id, path) => (TAG_HOLD, [Some(id.0), None], path.as_str()),
+            Self::Gone(lease) => (TAG_GONE, [Some(lease.0), None], ""),
+            Self::Closed(lease) => (TAG_CLOSED, [Some(lease.0), None], ""),
         };
         let mut bytes = Vec::with_capacity(1 + 16 + path.len());
         bytes.push(tag);
@@ -137,7 +145,9 @@ impl RowKey {
             TAG_LEASE_DELAY => Self::Lease(LeaseKey::Delay(HoldId(rest.number()?))),
             TAG_CHANGE => Self::Change(Revision(rest.number()?)),
             TAG_HOLD => Self::Hold(HoldId(rest.number()?), rest.path()?),
-            _ => return Err(rest.malformed("a tag from 0 to 10")),
+            TAG_GONE => Self::Gone(Incarnation(rest.number()?)),
+            TAG_CLOSED => Self::Closed(Incarnation(rest.number()?)),
+            _ => return Err(rest.malformed("a tag from 0 to 12")),
         };
         if rest.rest.is_empty() { Ok(key) } else { Err(rest.malformed("nothing more")) }
     }
@@ -188,6 +198,8 @@ impl State {
             RowKey::Hold(id, path) => {
                 self.holds.rows.get(id).filter(|(at, _)| at == path).map(|(_, hold)| encode(hold))
             }
+            RowKey::Gone(lease) => self.attached.gone.contains(lease).then(|| encode(&())),
+            RowKey::Closed(lease) => self.attached.closed.contains(lease).then(|| encode(&())),
         }
     }
 
@@ -207,7 +219,10 @@ impl State {
         let changes = (first..).zip(self.history.changes());
         let changes = changes.map(|(revision, change)| (RowKey::Change(Revision(revision)).encode(), encode(change)));
         let holds = self.holds().map(|(id, path, hold)| (RowKey::Hold(id, path.clone()).encode(), encode(hold)));
-        meta.chain(nodes).chain(volumes).chain(sessions).chain(answers).chain(leases).chain(changes).chain(holds)
+        let gone = self.attached.gone.iter().map(|lease| (RowKey::Gone(*lease).encode(), encode(&())));
+        let closed = self.attached.closed.iter().map(|lease| (RowKey::Closed(*lease).encode(), encode(&())));
+        let named = meta.chain(nodes).chain(volumes).chain(sessions).chain(answers).chain(leases);
+        named.chain(changes).chain(holds).chain(gone).chain(closed)
     }
 
     /// The state that these rows are, in whatever order they come.
@@ -235,6 +250,8 @@ struct RowReader {
     leases: BTreeMap<LeaseKey, super::Lease>,
     changes: BTreeMap<Revision, Remembered>,
     holds: BTreeMap<HoldId, (Path, super::Hold)>,
+    gone: BTreeSet<Incarnation>,
+    closed: BTreeSet<Incarnation>,
 }
 
 impl RowReader {
@@ -248,6 +265,8 @@ impl RowReader {
             RowKey::Lease(lease) => self.leases.insert(lease, decode(&key, value)?).is_none(),
             RowKey::Change(revision) => self.changes.insert(revision, decode(&key, value)?).is_none(),
             RowKey::Hold(id, path) => self.holds.insert(id, (path, decode(&key, value)?)).is_none(),
+            RowKey::Gone(lease) => decode(&key, value).map(|()| self.gone.insert(lease))?,
+            RowKey::Closed(lease) => decode(&key, value).map(|()| self.closed.insert(lease))?,
         };
         if is_new { Ok(()) } else { Err(RowError::Twice { key }) }
     }
@@ -269,7 +288,7 @@ impl RowReader {
             }
         }
         let mut state = State {
-            attached: super::Attached::of(&self.nodes, &self.leases, &meta.gone),
+            attached: super::Attached::of(&self.nodes, &self.leases, (self.gone, self.closed)),
             meta,
             nodes: self.nodes,
             volumes: self.volumes,
@@ -277,13 +296,15 @@ impl RowReader {
             leases: self.leases,
             holds: super::Holds::of(self.holds),
             history: History::of(self.changes.into_values()),
+            on_volumes: Default::default(),
+            ticks: Default::default(),
             tick: Default::default(),
             mistake: Default::default(),
         };
         if !state.volumes.contains_key(&crate::path::Path::root()) {
             return Err(RowError::Inconsistent { what: "the root is not a volume".to_owned() });
         }
-        state.tick = state.shortest_tick();
+        state.index_volumes();
         state.find_last_changes();
         state.check().map_err(|what| RowError::Inconsistent { what })?;
         Ok(state)
@@ -351,6 +372,9 @@ mod tests {
             RowKey::Change(Revision(u64::MAX)),
             RowKey::Hold(HoldId(1), path("/z")),
             RowKey::Hold(HoldId(2), path("/a")),
+            RowKey::Gone(Incarnation(1)),
+            RowKey::Gone(Incarnation(256)),
+            RowKey::Closed(Incarnation(1)),
         ];
         assert!(keys.is_sorted());
         let encoded = keys.each_ref().map(RowKey::encode);
@@ -365,7 +389,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(expected(&[]), "a tag");
-        assert_eq!(expected(&[11]), "a tag from 0 to 10");
+        assert_eq!(expected(&[13]), "a tag from 0 to 12");
         assert_eq!(expected(&[TAG_META, 0]), "nothing more");
         assert_eq!(expected(&[TAG_SESSION, 0, 0]), "a number of 8 bytes");
         assert_eq!(expected(&[TAG_NODE, 0xff]), "a path in UTF-8");

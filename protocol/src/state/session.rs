@@ -124,7 +124,7 @@ impl State {
         for (key, incarnation) in leases {
             self.give_back_holds(incarnation, touched);
             self.end_lease(&key, touched);
-            self.note_closed(incarnation);
+            self.note_closed(incarnation, touched);
         }
         Outcome::SessionClosed
     }

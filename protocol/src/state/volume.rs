@@ -1,14 +1,19 @@
 //! Volumes: which there are, and which one a node belongs to.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
 use super::{State, below};
 use crate::{
-    id::{Generation, Revision},
+    command::LeaseKey,
+    id::{Generation, Revision, SessionId},
     path::Path,
     volume::VolumeSettings,
+    work::Counted,
 };
 
 /// One volume. Its top is its key.
@@ -53,8 +58,67 @@ impl State {
         self.tick
     }
 
-    pub(super) fn shortest_tick(&self) -> Duration {
-        self.volumes.values().map(|volume| volume.settings.tick()).min().unwrap_or_default()
+    /// Finds the ticks that volumes ask for, and the leases on each volume, in a state that was read.
+    pub(super) fn index_volumes(&mut self) {
+        self.ticks = self.ticks_of_volumes();
+        self.tick = self.shortest_tick();
+        self.on_volumes = self.leases.keys().filter_map(on_volume).collect();
+    }
+
+    /// Notes that a volume asks for this tick, and not for that one any more.
+    pub(super) fn move_tick(&mut self, before: Option<Duration>, now: Option<Duration>) {
+        if let Some(now) = now {
+            *self.ticks.entry(now).or_default() += 1;
+        }
+        if let Some(before) = before
+            && let Some(count) = self.ticks.get_mut(&before)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.ticks.remove(&before);
+            }
+        }
+        self.tick = self.shortest_tick();
+    }
+
+    fn shortest_tick(&self) -> Duration {
+        self.ticks.first_key_value().map(|(tick, _)| *tick).unwrap_or_default()
+    }
+
+    fn ticks_of_volumes(&self) -> BTreeMap<Duration, usize> {
+        let mut ticks = BTreeMap::new();
+        for volume in self.volumes.values() {
+            *ticks.entry(volume.settings.tick()).or_default() += 1;
+        }
+        ticks
+    }
+
+    /// The sessions with a lease on the volume.
+    pub(super) fn sessions_on(&self, top: &Path) -> impl Iterator<Item = SessionId> {
+        let all = (top.clone(), SessionId(0))..=(top.clone(), SessionId(u64::MAX));
+        self.on_volumes.range(all).counted().map(|(_, session)| *session)
+    }
+
+    /// Checks what follows from the volumes and the leases on them.
+    pub(super) fn check_volume_index(&self) -> Result<(), String> {
+        if self.ticks != self.ticks_of_volumes() || self.tick != self.shortest_tick() {
+            return Err(format!(
+                "the tick is {:?}, of {:?}: expected the shortest of the volumes'",
+                self.tick, self.ticks
+            ));
+        }
+        if !self.leases.keys().filter_map(on_volume).collect::<BTreeSet<_>>().eq(&self.on_volumes) {
+            return Err("the leases on volumes are not those of the table of leases".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Which volume a lease is on, and whose it is.
+pub(super) fn on_volume(lease: &LeaseKey) -> Option<(Path, SessionId)> {
+    match lease {
+        LeaseKey::Volume(session, top) => Some((top.clone(), *session)),
+        LeaseKey::Session(_) | LeaseKey::Key(_) | LeaseKey::Delay(_) => None,
     }
 }
 

@@ -190,10 +190,8 @@ impl State {
 
     /// The leases on a volume end with it, and nobody who removes a volume means to remove nodes.
     fn expect_volume_carries_nothing(&self, top: &Path) -> Result<(), WriteRefusal> {
-        let carrying = self.leases().find_map(|(key, _)| match key {
-            LeaseKey::Volume(session, volume) if volume == top && self.carries(key) => Some(*session),
-            _ => None,
-        });
+        let carries = |session: &SessionId| self.carries(&LeaseKey::Volume(*session, top.clone()));
+        let carrying = self.sessions_on(top).find(carries);
         carrying.map_or(Ok(()), |session| Err(WriteRefusal::VolumeCarries { path: top.clone(), session }))
     }
 
@@ -288,7 +286,7 @@ impl State {
     }
 
     fn set_volume(&mut self, top: &Path, settings: Option<VolumeSettings>, revision: Revision, touched: &mut Touched) {
-        match settings {
+        let before = match settings {
             Some(settings) => {
                 let is_again = self.mistake.is(Bug::GenerationUsedAgain);
                 let mut volume = Volume::new(settings, if is_again { Revision(0) } else { revision });
@@ -297,7 +295,7 @@ impl State {
             }
             None => self.volumes.remove(top),
         };
-        self.tick = self.shortest_tick();
+        self.move_tick(before.map(|volume| volume.settings.tick()), settings.map(|settings| settings.tick()));
         touched.insert(RowKey::Volume(top.clone()));
     }
 }

@@ -114,7 +114,12 @@ impl World {
             _ => match draw.below(4) {
                 0 => self.elect(),
                 1 => self.elsewhere(draw),
-                2 => self.let_be(Input::Committed { number: NO_ROUND, outcomes: Vec::new(), held: Default::default(), orphaned: Vec::new() }),
+                2 => self.let_be(Input::Committed {
+                    number: NO_ROUND,
+                    outcomes: Vec::new(),
+                    held: Default::default(),
+                    orphaned: Vec::new(),
+                }),
                 _ => self.replica.restart(),
             },
         }

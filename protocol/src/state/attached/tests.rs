@@ -204,16 +204,20 @@ fn what_there_is_no_room_for_waits_for_the_next_entry() {
     }
     let [one, two, three] = [ONE, TWO, three].map(|id| expire(&mut fixture, &LeaseKey::Key(id)));
     remove(&mut fixture, two);
-    assert_eq!(fixture.state.meta.gone, BTreeSet::from([two]), "all its nodes went, and nothing is known of that yet");
+    assert_eq!(
+        fixture.state.attached.gone,
+        BTreeSet::from([two]),
+        "all its nodes went, and nothing is known of that yet"
+    );
     fixture.run(Command::Remove { leases: vec![one, three] });
     assert_eq!(
-        fixture.state.meta.gone,
+        fixture.state.attached.gone,
         BTreeSet::from([three]),
         "the room for one was taken by what had no nodes left"
     );
     assert!(fixture.state.nodes.contains_key(&path("/c/00000")) && !exists(&fixture, "/c/00000"));
     fixture.run(Command::Tick { renewals: vec![] });
-    assert_eq!((fixture.state.nodes.len(), fixture.state.meta.gone.len()), (4, 0), "the root and the lists");
+    assert_eq!((fixture.state.nodes.len(), fixture.state.attached.gone.len()), (4, 0), "the root and the lists");
 }
 
 #[test]
@@ -359,7 +363,7 @@ fn many_leases_that_end_with_one_entry_are_buried_with_it() {
     let leases = [ONE, TWO].map(|id| expire(&mut fixture, &LeaseKey::Key(id))).to_vec();
     assert_eq!(fixture.run(Command::Remove { leases }), Outcome::Removed { nodes: 4 });
     assert_eq!(fixture.state.nodes.len(), 1, "only the root");
-    assert_eq!(fixture.state.meta.gone, BTreeSet::new(), "nothing is carried along from entry to entry");
+    assert_eq!(fixture.state.attached.gone, BTreeSet::new(), "nothing is carried along from entry to entry");
 }
 
 #[test]
@@ -434,4 +438,44 @@ fn outcome_names_the_volume_leases_that_carry_its_nodes() {
     let alone = Write::Put { path: path("/e"), value: Value::new(), condition: Condition::Any, attach };
     assert_eq!(fixture.write(session, alone).expect("done").attached, [root]);
     assert_eq!(fixture.put(session, "/f", "").attached, []);
+}
+
+/// How many rows a put stores, and how long the row of the counters is, while so many sessions that were closed wait for consents.
+fn put_with_closed(count: u64) -> (usize, usize) {
+    let (mut fixture, session) = fixture();
+    let mut commands = Vec::new();
+    for number in 0..count {
+        let closed = fixture.open();
+        fixture.acquire(closed, "/");
+        let write = Write::Put {
+            path: path(&format!("/closed/{number}")),
+            value: Value::new(),
+            condition: Condition::Any,
+            attach: Attach::Session,
+        };
+        fixture.write(closed, write).expect("it has a lease");
+        commands.push(Command::CloseSession { session: closed });
+    }
+    let proposal = Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands };
+    fixture.apply(&proposal);
+    assert_eq!(fixture.state.attached.closed.len() as u64, count);
+    let command = fixture.put_command_of(session, "/a", "1");
+    let applied = fixture.apply_command(command);
+    let meta = fixture.state.row(&RowKey::Meta).expect("it is always there");
+    // One that is written by somebody else meanwhile, and one that is removed.
+    fixture.put(session, "/closed/0", "stays");
+    let lease = fixture.state.orphaned().next().expect("more than one");
+    assert!(fixture.state.row(&RowKey::Closed(lease)).is_some());
+    remove(&mut fixture, lease);
+    assert_eq!(fixture.state.row(&RowKey::Closed(lease)), None);
+    assert_eq!(fixture.state.attached.closed.len() as u64, count - 2);
+    assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state));
+    (applied.touched.len(), meta.len())
+}
+
+#[test]
+fn entry_stores_nothing_of_sessions_closed_before() {
+    let ((few, short), (many, long)) = (put_with_closed(3), put_with_closed(60));
+    assert_eq!(few, many, "the counters, the node, its list, the answer and the change");
+    assert!(long <= short + 8, "{short} and {long} bytes: only the numbers in it have grown");
 }
