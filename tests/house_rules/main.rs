@@ -1,11 +1,15 @@
 //! House rules that no compiler checks (as TigerBeetle's `tidy.zig` does it): what the rules crate may not know, what every
 //! file begins with, and what the documents must name.
 
+mod tests_that_run;
+
 use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
 };
+
+use tests_that_run::tests_that_run;
 
 /// The longest file without a reason.
 const LINES_MAX: usize = 500;
@@ -301,35 +305,63 @@ fn the_protocol_page_names_every_message_and_command() {
     none(complaints);
 }
 
-#[test]
-fn every_mechanism_and_rule_has_a_row_that_says_what_shows_it() {
-    let page = read("docs/verification.md");
-    let mechanisms = (1..=71).map(|number| format!("A{number}"));
-    let safety = (1..=12).map(|number| format!("S{number}")).chain(["S2w".to_owned()]);
-    let rules =
-        safety.chain((1..=7).map(|number| format!("T{number}"))).chain((1..=10).map(|number| format!("I{number}")));
-    let names = mechanisms.chain(rules);
-    none(
-        names
-            .filter(|name| !page.contains(&format!("\n| {name} |")))
-            .map(|name| format!("{name} has no row"))
-            .collect(),
-    );
+/// The rows of the verification page: number, mechanism, what shows it, verdict.
+fn rows(page: &str) -> Vec<Vec<&str>> {
+    let lines = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| -"));
+    lines.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+/// The tests that a text names: `path::name` in backticks.
+fn named_tests(text: &str) -> impl Iterator<Item = &str> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted.filter(|quoted| quoted.rsplit_once("::").is_some_and(|(file, _)| file.ends_with(".rs")))
 }
 
 #[test]
-fn what_the_verification_page_names_exists() {
+fn every_mechanism_and_rule_has_a_row_that_says_what_shows_it() {
     let page = read("docs/verification.md");
+    let rows = rows(&page);
+    let mechanisms = (1..=71).map(|number| format!("A{number}"));
+    let safety = (1..=12).map(|number| format!("S{number}")).chain(["S2w", "S7b"].map(str::to_owned));
+    let names = mechanisms.chain(safety).chain((1..=7).map(|number| format!("T{number}")));
+    let complaint = |name: String| {
+        let own: Vec<_> = rows.iter().filter(|row| row[0] == name).collect();
+        let [row] = own[..] else { return Some(format!("{name} has {} rows: expected one", own.len())) };
+        let [_, _, shown_by, verdict] = row[..] else { return Some(format!("{name}: expected four columns")) };
+        let (verdict, missing) = verdict.split_once(": ").unwrap_or((verdict, ""));
+        let names_test = named_tests(shown_by).next().is_some();
+        let is_right = match verdict {
+            "shown" | "measured" => names_test && missing.is_empty(),
+            "part" => !shown_by.is_empty() && !missing.is_empty(),
+            "no" => !missing.is_empty(),
+            _ => false,
+        };
+        (!is_right).then(|| format!("{name}: {verdict:?} does not fit what shows it and what is missing"))
+    };
+    none(names.filter_map(complaint).collect());
+}
+
+#[test]
+fn each_test_that_a_document_names_is_one_that_runs() {
+    let tests = tests_that_run(&root());
     let files = files();
     let mut complaints = Vec::new();
-    // `path::name` in backticks: the file has a test of that name.
-    for quoted in page.split('`').skip(1).step_by(2) {
-        let Some((name, test)) = quoted.rsplit_once("::").filter(|(name, _)| name.ends_with(".rs")) else { continue };
-        let found = files.iter().find(|file| file.name == name);
-        // A test is a function, or a line of a macro that makes one.
-        let has = |text: &str| text.contains(&format!("fn {test}(")) || text.contains(&format!("    {test}:"));
-        if !found.is_some_and(|file| has(&file.text)) {
-            complaints.push(format!("{quoted} does not exist"));
+    for file in files.iter().filter(|file| file.name.ends_with(".md")) {
+        let missing = named_tests(&file.text).filter(|named| !tests.contains(*named));
+        complaints.extend(missing.map(|named| format!("{}: {named} is not a test that runs", file.name)));
+    }
+    none(complaints);
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut complaints = Vec::new();
+    for file in files().iter().filter(|file| file.name.ends_with(".md")) {
+        let folder = root().join(&file.name).parent().expect("a file is in a folder").to_owned();
+        let links = file.text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let local = links.filter(|link| !link.starts_with('#') && !link.contains("://") && !link.contains(' '));
+        for link in local.filter(|link| !folder.join(link.split('#').next().unwrap_or_default()).exists()) {
+            complaints.push(format!("{}: {link} does not exist", file.name));
         }
     }
     none(complaints);

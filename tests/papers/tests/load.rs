@@ -1,4 +1,4 @@
-//! Gray and Cheriton's curve: consistency messages by the term, counted and by the formula. What differs, and why, is told in `docs/verification.md`.
+//! Gray and Cheriton's curve: consistency messages by the term, counted and by the formula. What differs, and why, is told in `tests/papers/README.md`.
 
 use std::time::Duration;
 
