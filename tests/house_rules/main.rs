@@ -40,9 +40,11 @@ const SLEEPERS: &[(&str, &str)] = &[
     ("server/tests/replica/support.rs", "looks for a condition of which nobody tells"),
     ("tests/common/mod.rs", "looks for a condition of which nobody tells"),
     ("tests/common/stall.rs", "sleeps to see how late it is woken"),
+    ("tests/processes/abandoned.rs", "kills a leader when a lease has a certain age"),
     ("tests/processes/failover.rs", "reads at a pace, for as long as reads must go on"),
     ("tests/processes/nemesis.rs", "how long each trouble lasts"),
     ("tests/processes/quorum.rs", "looks how long something goes on"),
+    ("tests/processes/registrations.rs", "leaves a leader alone for longer than a lease lasts"),
     ("tests/processes/stalls.rs", "keeps a process stopped for as long as a stall lasts"),
     ("tests/processes/workload.rs", "how fast a client works"),
 ];

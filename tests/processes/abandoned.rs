@@ -1,20 +1,25 @@
-//! Key leases through a change of the leader in every half of their term (A14): one that is kept alive is not cut short; those that nobody
-//! keeps end after their term and not much later, however often there was no leader meanwhile.
+//! Key leases through changes of the leader (A14, T4): one that is kept alive is not cut short; those that nobody keeps end
+//! after their term and not much later, however often there was no leader meanwhile.
 //!
-//! `LEASEHOLD_HALF_TERMS=40 cargo test --test processes abandoned -- --nocapture` goes on for longer.
+//! `LEASEHOLD_HALF_TERMS=40 LEASEHOLD_ABANDONED=20 cargo test --test processes abandoned -- --nocapture` goes on for longer.
 
 use std::time::Duration;
 
 use leasehold_client_cache::DriftAllowance;
-use tokio::time::interval;
+use tokio::time::{interval, sleep};
 
 use crate::{
     alone,
     changes::{Changes, How},
-    common::within,
+    common::{
+        ALLOWANCE, Missed,
+        stall::{Stalls, measured_async},
+        within,
+    },
     ends::{Ends, Granted, grant},
     figures::Figures,
-    number,
+    number, path,
+    worker::boottime_ns,
 };
 
 /// How many leaders there are, unless told otherwise.
@@ -72,4 +77,87 @@ async fn with_a_new_leader_every_half_term_a_kept_lease_lasts_and_an_abandoned_o
     let is_over = lease.over().is_cancelled() || ends.has(&kept.path);
     let longest = changes.longest();
     assert!(!is_over || longest > TTL / 2, "a kept lease was cut short; at most {longest:?} without a leader");
+}
+
+/// How often a leader is killed on an idle cluster, and on a busy one, unless told otherwise.
+const ROUNDS: u64 = 1;
+
+const ABANDONED_TTL: Duration = Duration::from_secs(5);
+
+/// When the leader is killed: in the last fifth of the term, so that a cluster clock which lost the time since the last
+/// entry of an idle log would show.
+const KILLED_AFTER: Duration = Duration::from_secs(4);
+
+/// What an abandoned lease may last beyond its term and the time in which nothing was written: two ticks of a quarter of a
+/// second at most (T6), the margin of 11 ms, and the commit of its end.
+const BEYOND_OUTAGE: Duration = Duration::from_millis(700);
+
+/// Kills the leader while a lease that nobody keeps is 4 s old. Returns for how long nothing was written, and what the lease
+/// lasted beyond its term and that.
+async fn abandon(changes: &mut Changes, ends: &Ends, at: &str) -> Result<(Duration, Duration), Missed> {
+    let all = changes.cluster.ids();
+    changes.cluster.caught_up(&all);
+    let (client, probe) = (changes.cluster.client("abandons").await, changes.cluster.client("probe").await);
+    let leader = changes.cluster.leader();
+    let stalls = Stalls::watched();
+    let granted = grant(&client, at, ABANDONED_TTL).await;
+    let age = Duration::from_nanos(boottime_ns() - granted.answered);
+    sleep(KILLED_AFTER.saturating_sub(age)).await;
+    let killed = boottime_ns();
+    changes.cluster.kill(leader);
+    within("a write", probe.put(&path("/probe"), at.to_owned())).await.expect("two of three are a majority");
+    let outage = Duration::from_nanos(boottime_ns() - killed);
+    let told = ends.of(&granted.path).await;
+    let stood_still = stalls.sum();
+    changes.cluster.spawn(leader);
+    client.close().await;
+    probe.close().await;
+    let lasted = Duration::from_nanos(told - granted.asked);
+    assert!(lasted >= ABANDONED_TTL, "{at} was cut short after {lasted:?}");
+    let beyond = Duration::from_nanos(told - granted.answered).saturating_sub(ABANDONED_TTL + outage);
+    // What the machine was seen to add, a second at most.
+    if beyond > BEYOND_OUTAGE + stood_still.min(ALLOWANCE) {
+        return Err(Missed(format!(
+            "{at} lasted {beyond:.3?} beyond its term and {outage:.3?} without writes: expected at most {BEYOND_OUTAGE:?}"
+        )));
+    }
+    Ok((outage, beyond))
+}
+
+/// An idle log says little of how late it is when its leader dies, and a busy one all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn abandoned_lease_outlives_its_term_and_the_outage_by_700_ms_at_most() {
+    let _alone = alone();
+    let mut changes = Changes::with_defaults();
+    let looking = changes.cluster.client("looking").await;
+    let ends = Ends::watched_by(&looking).await;
+    for is_busy in [false, true] {
+        let writer = changes.cluster.client("busy").await;
+        let busy = is_busy.then(|| {
+            let writer = writer.clone();
+            tokio::spawn(async move {
+                loop {
+                    // One whose outcome is unknown keeps the cluster busy, too.
+                    drop(writer.put(&path("/busy"), "written").await);
+                }
+            })
+        });
+        let (mut outages, mut beyond) = (Vec::new(), Vec::new());
+        for round in 0..number("LEASEHOLD_ABANDONED", ROUNDS) {
+            let mut tries = 0;
+            let (outage, over) = measured_async(async || {
+                tries += 1;
+                abandon(&mut changes, &ends, &format!("/n/{is_busy}-{round:03}-{tries}")).await
+            })
+            .await;
+            outages.push(outage);
+            beyond.push(over);
+        }
+        if let Some(busy) = busy {
+            busy.abort();
+        }
+        writer.close().await;
+        println!("busy: {is_busy}. Without writes: {}", outages.into_iter().collect::<Figures>());
+        println!("abandoned leases lasted beyond their term and that: {}", beyond.into_iter().collect::<Figures>());
+    }
 }

@@ -39,6 +39,13 @@ impl Changes {
         Self { cluster, outages: Vec::new() }
     }
 
+    /// Three servers with the settings that they have unless told otherwise, and a node `/n`.
+    pub(crate) fn with_defaults() -> Self {
+        let cluster = Cluster::start(3);
+        cluster.cli().done(["put", "/n", "here"]);
+        Self { cluster, outages: Vec::new() }
+    }
+
     /// The server of these that leads by its own word, in an epoch after this.
     async fn leader(&self, of: &[u64], epoch: u64) -> (u64, u64) {
         soon("a server leads", || async {

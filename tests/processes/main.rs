@@ -38,6 +38,7 @@ mod pause;
 mod quorum;
 mod reattach;
 mod rebuild;
+mod registrations;
 mod reigns;
 mod remaining;
 mod restart;
