@@ -121,7 +121,7 @@ impl VolumeSettings {
     ///
     /// [`VolumeError::SkewMargin`] if two clocks within the allowance could outrun it.
     pub fn check_drift(&self, drift: DriftAllowance) -> Result<(), VolumeError> {
-        let over = self.term + self.term / TICKS_PER_TERM;
+        let over = self.term + self.tick();
         let least = drift.over(over) * 2;
         if self.skew_margin <= least || self.skew_margin > Self::SKEW_MARGIN_MAX {
             return Err(VolumeError::SkewMargin {
@@ -177,12 +177,20 @@ impl VolumeSettings {
 
     /// How often horizons move for leases of this term.
     pub fn tick(&self) -> Duration {
-        self.term / TICKS_PER_TERM
+        (self.term / TICKS_PER_TERM).min(TICK_MAX)
     }
 }
 
-/// A tick is a tenth of the shortest term (T6): an abandoned lease is prolonged by two of them at most.
+/// A tick is a tenth of the shortest term (T6), or [`TICK_MAX`] if that is less: an abandoned lease
+/// is prolonged by two of them at most.
 pub const TICKS_PER_TERM: u32 = 10;
+
+/// The longest tick. After a failover an abandoned lease lives for two ticks beyond its term and the
+/// outage, whatever the terms of the volumes are: half a second.
+///
+/// A cluster with leases writes an entry for each tick, so a shorter one costs more commits while
+/// nothing else happens: four a second (`docs/adr/0011-a-tick-is-a-quarter-of-a-second-at-most.md`).
+pub const TICK_MAX: Duration = Duration::from_millis(250);
 
 impl From<VolumeSettings> for RawSettings {
     fn from(settings: VolumeSettings) -> Self {
@@ -212,9 +220,9 @@ mod tests {
         let drift = DriftAllowance::from_ppm(10_000).expect("within bounds");
         let hour = Duration::from_secs(3600);
         let settings = |margin| VolumeSettings::new(Duration::from_secs(10), hour, margin, Tracking::Objects, drift);
-        let error = settings(Duration::from_millis(220)).expect_err("twice 1 % of 11 s is 220 ms");
-        assert!(error.to_string().contains("220ms") && error.to_string().contains("10000 ppm"), "{error}");
-        settings(Duration::from_millis(221)).expect("more than that is enough");
+        let error = settings(Duration::from_millis(205)).expect_err("twice 1 % of 10.25 s is 205 ms");
+        assert!(error.to_string().contains("205ms") && error.to_string().contains("10000 ppm"), "{error}");
+        settings(Duration::from_millis(206)).expect("more than that is enough");
     }
 
     #[test]

@@ -290,7 +290,8 @@ mod tests {
     }
 
     impl World {
-        /// A leader whose epoch has begun, with a lease and the tick that follows from that: the next tick is a second away.
+        /// A leader whose epoch has begun, with a lease and the tick that follows from that. Its clock stands still from
+        /// then on, so that no other tick is due.
         async fn new() -> Self {
             let (core, _proofs) = Core::new();
             let (sender, log) = mpsc::unbounded_channel();
@@ -304,6 +305,7 @@ mod tests {
             let tick = world.next().await;
             assert!(matches!(tick.proposal.commands[..], [Command::Tick { .. }]), "{:?}", tick.proposal);
             world.apply(tick);
+            crate::clock::tests::stop();
             world
         }
 

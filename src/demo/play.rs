@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_client_cache::{Client, DriftAllowance, Path, PutOptions, Tracking, VolumeSettings};
+use leasehold_protocol::volume::{TICK_MAX, TICKS_PER_TERM};
 use leasehold_server::RaftConfig;
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 
@@ -139,7 +140,7 @@ impl<'a> Play<'a> {
         report.dead_client_wait_ms = millis(waited);
         report.dead_client_left_ms = millis(left);
         // A tick more, because there was a failover (S5).
-        let most = TERM + SKEW_MARGIN + TERM / leasehold_protocol::volume::TICKS_PER_TERM;
+        let most = TERM + SKEW_MARGIN + TICK_MAX.min(TERM / TICKS_PER_TERM);
         report.dead_client_bound_ms = most.as_secs_f64() * 1e3 + commit_ms;
         report.outage_bound_ms = outage_bound().as_secs_f64() * 1e3;
         Ok(report)

@@ -57,7 +57,7 @@ fn what_the_server_cannot_take_is_refused_with_the_numbers_and_changes_nothing()
     let (status, kind, message) = cli.fails(["volume", "set", "/", "--skew-margin", "1ms"]);
     assert_eq!((status, kind.as_str()), (1, "volume_settings"));
     assert!(
-        message.contains("skew margin of 1ms: expected more than 22ms") && message.contains("1000 ppm"),
+        message.contains("skew margin of 1ms: expected more than 20.5ms") && message.contains("1000 ppm"),
         "{message}"
     );
     let (status, _, message) = cli.fails(["volume", "create", "/v", "--term", "1ms"]);

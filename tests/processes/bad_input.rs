@@ -176,7 +176,7 @@ async fn what_the_command_line_cannot_mean_or_the_server_not_take_is_refused_wit
         (&["volume", "set", "/nowhere", "--term", "5s"], 1, &["/nowhere", "not a volume"]),
         (&["volume", "remove", "/"], 1, &["root"]),
         // The margin must exceed twice 0.1 % of a term and a tick (T3).
-        (&["volume", "create", "/v", "--term", "10s", "--skew-margin", "22ms"], 1, &["22ms", "1000 ppm", "11s"]),
+        (&["volume", "create", "/v", "--term", "10s", "--skew-margin", "20ms"], 1, &["20ms", "1000 ppm", "10.25s"]),
         (&["volume", "create", "/v", "--term", "100ms"], 1, &["100ms", "200ms"]),
         (&["volume", "create", "/v", "--object-term", "1s"], 1, &["1s", "10s"]),
     ];

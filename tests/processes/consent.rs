@@ -15,8 +15,9 @@ use crate::{
 const TERM: Duration = Duration::from_secs(3);
 const MARGIN: Duration = Duration::from_millis(100);
 
-/// What a lease's end may be late by: a tick until its last renewal is in the log, and one until its end is (T6).
-const TICKS: Duration = Duration::from_millis(2 * 3_000 / 10);
+/// What a lease's end may be late by: a tick until its last renewal is in the log, and one until its end is (T6). A tick is
+/// a tenth of the term, and a quarter of a second at most.
+const TICKS: Duration = Duration::from_millis(2 * 250);
 
 fn is_from(answer: &Value, source: &str, value: &str) -> bool {
     answer["source"] == source && answer["value"] == value

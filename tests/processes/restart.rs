@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use leasehold_protocol::volume::TICK_MAX;
+
 use crate::{
     alone,
     common::{Cli, Cluster},
@@ -46,8 +48,8 @@ fn a_lease_that_was_granted_before_all_servers_crashed_is_waited_for_afterwards(
     let written = asked.elapsed();
     println!("valid for {valid:?}; all servers were back after {outage:?}; written after {written:?}");
     assert!(written >= valid, "written after {written:?}, while the holder could read until {valid:?}");
-    // A term, a tick, the margin; the leases' clock stood still while there was no leader.
-    let most = LONG + LONG / 10 + MARGIN + outage + GENEROUS;
+    // A term, two ticks, the margin; the leases' clock stood still while there was no leader.
+    let most = LONG + 2 * TICK_MAX + MARGIN + outage + GENEROUS;
     assert!(written <= most, "the put took {:?}: expected at most {most:?} since the lease was seen", put.elapsed());
     holder.types("get /long/a");
     holder.process.pause(false);

@@ -264,6 +264,10 @@ mod tests {
         Renewal { lease: key.clone(), incarnation, at }
     }
 
+    fn millis(millis: u64) -> ClusterTime {
+        ClusterTime::from_micros(millis * 1_000)
+    }
+
     fn tick(fixture: &mut Fixture, renewals: Vec<Renewal>) {
         assert_eq!(fixture.run(Command::Tick { renewals }), Outcome::Ticked);
     }
@@ -286,19 +290,19 @@ mod tests {
             volume: path("/"),
             incarnation: Incarnation(2),
             generation: Generation(1),
-            horizon: seconds(111),
+            horizon: millis(110_250),
         };
         assert_eq!(fixture.acquire(session, "/any/node"), acquired);
         let key = on_volume(session, "/");
         let lease = Lease {
             incarnation: Incarnation(2),
             term: Duration::from_secs(10).into(),
-            horizon: seconds(111),
+            horizon: millis(110_250),
             margin: VolumeSettings::DEFAULT.skew_margin().into(),
             attached_at: Revision(0),
         };
         assert_eq!(fixture.state.lease(&key), Some(&lease));
-        assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), seconds(701), "it is a sign of life");
+        assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), millis(700_250), "it is a sign of life");
         let keys: Vec<_> = fixture.state.leases_of(session).map(|(key, _)| key.clone()).collect();
         assert_eq!(keys, [LeaseKey::Session(session), key]);
     }
@@ -324,9 +328,9 @@ mod tests {
         fixture.acquire(session, "/");
         let key = on_volume(session, "/");
         let renewed = renewal(&fixture, &key, seconds(4));
-        fixture.time = ClusterTime::from_micros(4_500_000);
+        fixture.time = millis(4_200);
         tick(&mut fixture, vec![renewed]);
-        assert_eq!(horizon(&fixture, &key), ClusterTime::from_micros(15_500_000), "4.5 + 10 + 1");
+        assert_eq!(horizon(&fixture, &key), millis(14_450), "4.2 + 10 + 0.25");
     }
 
     #[test]
@@ -338,7 +342,7 @@ mod tests {
         let renewed = renewal(&fixture, &key, seconds(4));
         fixture.time = seconds(9);
         tick(&mut fixture, vec![renewed]);
-        assert_eq!(horizon(&fixture, &key), seconds(16), "4 + 10 + 2 is less than 9 + 10 + 1");
+        assert_eq!(horizon(&fixture, &key), millis(14_500), "4 + 10 + 0.5 is less than 9 + 10 + 0.25");
     }
 
     #[test]
@@ -353,8 +357,8 @@ mod tests {
         let renewed = renewal(&fixture, &key, seconds(3));
         fixture.time = seconds(25);
         tick(&mut fixture, vec![renewed]);
-        assert_eq!(horizon(&fixture, &key), seconds(31));
-        assert_eq!(horizon(&fixture, &on_volume(silent, "/")), seconds(31));
+        assert_eq!(horizon(&fixture, &key), millis(30_250));
+        assert_eq!(horizon(&fixture, &on_volume(silent, "/")), millis(30_250));
     }
 
     #[test]
@@ -369,7 +373,7 @@ mod tests {
         gone.lease = on_volume(SessionId(9), "/");
         fixture.time = seconds(9);
         tick(&mut fixture, vec![old, gone]);
-        assert_eq!(horizon(&fixture, &key), seconds(11));
+        assert_eq!(horizon(&fixture, &key), millis(10_250));
     }
 
     #[test]
@@ -388,12 +392,12 @@ mod tests {
         let expected = Lease {
             incarnation: Incarnation(2),
             term: Duration::from_secs(30).into(),
-            horizon: seconds(38),
+            horizon: millis(35_250),
             margin: Duration::from_secs(1).into(),
             attached_at: Revision(0),
         };
         assert_eq!(fixture.state.lease(&key), Some(&expected));
-        assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), seconds(608), "5 + 600 + 3");
+        assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), millis(605_250), "5 + 600 + 0.25");
     }
 
     #[test]
@@ -405,10 +409,10 @@ mod tests {
         let mut expire = |incarnation, horizon| {
             fixture.run(Command::Expire { lease: lease.clone(), incarnation: Incarnation(incarnation), horizon })
         };
-        assert_eq!(expire(1, seconds(11)), Outcome::NotHeld);
-        assert_eq!(expire(2, seconds(10)), Outcome::HorizonMoved { horizon: seconds(11) });
-        assert_eq!(expire(2, seconds(11)), Outcome::Expired);
-        assert_eq!(expire(2, seconds(11)), Outcome::NotHeld);
+        assert_eq!(expire(1, millis(10_250)), Outcome::NotHeld);
+        assert_eq!(expire(2, seconds(10)), Outcome::HorizonMoved { horizon: millis(10_250) });
+        assert_eq!(expire(2, millis(10_250)), Outcome::Expired);
+        assert_eq!(expire(2, millis(10_250)), Outcome::NotHeld);
         assert!(fixture.state.session(session).is_some());
     }
 
@@ -421,7 +425,7 @@ mod tests {
         fixture.acquire(session, "/");
         fixture.acquire(other, "/");
         let own = LeaseKey::Session(session);
-        assert_eq!(expire(&mut fixture, &own), Outcome::HorizonMoved { horizon: seconds(601) });
+        assert_eq!(expire(&mut fixture, &own), Outcome::HorizonMoved { horizon: millis(600_250) });
         assert_eq!(expire(&mut fixture, &on_volume(session, "/")), Outcome::Expired);
         assert_eq!(expire(&mut fixture, &own), Outcome::Expired);
         assert_eq!(fixture.state.session(session), None);

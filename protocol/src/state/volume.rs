@@ -53,7 +53,9 @@ impl State {
         self.volumes.get_key_value(path).into_iter().chain(below(&self.volumes, path))
     }
 
-    /// How often horizons move: a tenth of the shortest volume term (T6).
+    /// How often horizons move: a tenth of the shortest volume term, and [`TICK_MAX`] at most (T6).
+    ///
+    /// [`TICK_MAX`]: crate::volume::TICK_MAX
     pub fn tick(&self) -> Duration {
         self.tick
     }
@@ -140,7 +142,10 @@ pub(super) fn volume_of<'a>(volumes: &'a BTreeMap<Path, Volume>, path: &Path) ->
 #[cfg(test)]
 mod tests {
     use super::{super::fixture::*, *};
-    use crate::command::{Write, WriteRefusal};
+    use crate::{
+        command::{Write, WriteRefusal},
+        volume::TICK_MAX,
+    };
 
     #[test]
     fn a_node_belongs_to_the_nearest_volume_at_or_above_it() {
@@ -172,10 +177,10 @@ mod tests {
         assert_eq!(fixture.state.tick(), Duration::from_millis(200));
         let longer = Write::SetVolume { path: path("/a"), settings: settings(Duration::from_secs(20)) };
         fixture.write(session, longer).expect("a volume");
-        assert_eq!(fixture.state.tick(), Duration::from_secs(1));
+        assert_eq!(fixture.state.tick(), TICK_MAX, "of 10 s and 20 s");
         fixture.write(session, create_volume("/b", 1)).expect("new");
         fixture.write(session, Write::RemoveVolume { path: path("/b") }).expect("a volume");
-        assert_eq!(fixture.state.tick(), Duration::from_secs(1));
+        assert_eq!(fixture.state.tick(), TICK_MAX);
     }
 
     #[test]

@@ -137,18 +137,19 @@ fn abandoned_lease_over_leaders_of_an_idle_log_ends() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
     let key = LeaseKey::Volume(holder, Path::root());
-    let (start, heard) = (world.now, world.state.tick() * 9 / 10);
+    let (start, tick) = (world.now, world.state.tick());
+    let heard = tick * 9 / 10;
     let mut outage = Duration::ZERO;
     while world.state.lease(&key).is_some() {
         // The leader is heard for less than a tick after its first entry, so that it logs nothing else; then there is none for a while.
         world.now = world.now.after(heard);
-        fail_over_late(&mut world, heard, TERM / 10);
-        outage += TERM / 10;
+        fail_over_late(&mut world, heard, tick);
+        outage += tick;
         world.pass(clock::STEP_EVERY);
         assert!(world.now.since(start) < 4 * TERM, "it ends");
     }
     let margin = VolumeSettings::DEFAULT.skew_margin();
-    assert!(world.now.since(start) <= outage + TERM + margin + world.state.tick() * 2);
+    assert!(world.now.since(start) <= outage + TERM + margin + tick * 2);
 }
 
 #[test]
@@ -178,7 +179,7 @@ fn leader_changes_prolong_an_abandoned_lease_by_two_ticks_at_most() {
     }
     let (lasted, margin) = (world.now.since(start), VolumeSettings::DEFAULT.skew_margin());
     // It is looked at after each step.
-    assert!(TERM <= lasted && lasted <= TERM + margin + 2 * (TERM / 10) + clock::STEP_EVERY, "{lasted:?}");
+    assert!(TERM <= lasted && lasted <= TERM + margin + 2 * world.state.tick() + clock::STEP_EVERY, "{lasted:?}");
 }
 
 #[test]

@@ -52,8 +52,12 @@ fn leader_without_a_quorum_ends_no_lease() {
     let (holder, grant) = world.holder(&data("/a"));
     world.grant_one(holder);
     world.pass(TERM / 2);
-    world.renew(holder, grant.incarnation).expect("alive");
-    assert!(matches!(world.keep_one(holder), KeptSpan::Promised(_)));
+    // The first promise reaches no further than the horizon that the log has (T6): it is asked for again.
+    for _ in 0..2 {
+        world.renew(holder, grant.incarnation).expect("alive");
+        assert!(matches!(world.keep_one(holder), KeptSpan::Promised(_)));
+        world.pass(world.state.tick());
+    }
     // Due for the next renewal, with half of the term left and a little less.
     world.pass(TERM * 6 / 10 - clock::STEP_EVERY);
     let proposals = world.stall(3 * TERM, |world| {
@@ -112,7 +116,9 @@ fn late_answer_renews_from_the_arrival_of_its_request() {
     world.commit();
     world.pass(TERM / 20);
     world.holder(&data("/x"));
-    world.pass(TERM / 20);
+    // Its horizon moves with the next tick, so that the request can renew it for a whole term (T6).
+    world.renew(client, grant.incarnation).expect("alive");
+    world.pass(world.state.tick());
     world.sequence += 1;
     let header = Header {
         session: client,

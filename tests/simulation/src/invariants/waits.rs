@@ -7,7 +7,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use leasehold_protocol::{id::RequestId, time::Instant};
+use leasehold_protocol::{
+    id::RequestId,
+    time::Instant,
+    volume::{TICK_MAX, TICKS_PER_TERM},
+};
 
 use crate::{
     oracle::WriteKey,
@@ -81,7 +85,7 @@ impl Waits {
 
 /// The longest that a write may wait.
 fn bound(profile: &Profile) -> Duration {
-    let ticks = profile.term_max() / 10 * 3;
+    let ticks = (profile.term_max() / TICKS_PER_TERM).min(TICK_MAX) * 3;
     let hops = Duration::from_micros((profile.commit_most() + profile.apply * WAIT_MOST) * 4);
     let steps = Duration::from_millis(250);
     let lease = profile.term_max() + profile.margin_max() + ticks;
