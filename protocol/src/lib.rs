@@ -25,6 +25,7 @@ pub mod message;
 pub mod object;
 pub mod path;
 pub mod planted;
+pub mod reached;
 pub mod state;
 pub mod time;
 pub mod transaction;

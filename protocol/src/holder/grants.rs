@@ -136,7 +136,7 @@ impl Holder {
         let is_leased = now < copy.validity.until && stamp.epoch == self.epoch;
         self.copies.remove(&object);
         if is_leased {
-            self.riders.give_back(Return { object, stamp });
+            self.riders.give_back(Return { object, stamp }, &self.config.bounds);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::Bounds;
 use crate::planted::Planted;
 use crate::{
     change::Watched,
@@ -23,6 +24,8 @@ pub struct Config {
     /// Where this client stands among all, from 0 to 1000: a number drawn once by whoever starts it. Renewals and repeats
     /// of many clients are spread by it, so that they do not come all at once.
     pub spread_permille: u16,
+    /// How much it keeps at a time.
+    pub bounds: Bounds,
     /// Mistakes that a test build puts back.
     pub planted: Planted,
 }
@@ -30,7 +33,8 @@ pub struct Config {
 impl Config {
     /// The default drift allowance, no spread, no mistakes.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), drift: DriftAllowance::DEFAULT, spread_permille: 0, planted: Planted::default() }
+        let (drift, bounds, planted) = (DriftAllowance::DEFAULT, Bounds::DEFAULT, Planted::default());
+        Self { name: name.into(), drift, spread_permille: 0, bounds, planted }
     }
 }
 

@@ -24,6 +24,7 @@
 //! `watching.rs`; drift supervision in `clocks.rs`; the invariants in `check.rs`.
 
 mod acquiring;
+mod bounds;
 mod caching;
 mod carried;
 mod check;
@@ -52,6 +53,7 @@ mod tests;
 
 use std::{collections::BTreeMap, time::Duration};
 
+pub use bounds::Bounds;
 pub use effect::{Connection, Effect, ReadError, WatchError, WriteError};
 pub use input::{Config, Input, ReadId, Ticket, WatchId, WriteId};
 pub use watching::WATCH_WAIT;
@@ -125,7 +127,6 @@ impl Holder {
     /// A client that has no session yet.
     pub fn new(config: Config) -> Self {
         Self {
-            config,
             link: Link::Down,
             session: None,
             standing: Standing::New,
@@ -135,12 +136,12 @@ impl Holder {
             flights: Flights::default(),
             queue: Queue::default(),
             riders: Riders::default(),
-            volumes: Volumes::default(),
+            volumes: Volumes::new(&config.bounds),
             copies: Copies::default(),
-            recalls: Recalls::default(),
+            recalls: Recalls::new(&config.bounds),
             acquisitions: BTreeMap::new(),
             reads: Reads::default(),
-            writes: Writes::default(),
+            writes: Writes::new(config.bounds),
             held: BTreeMap::new(),
             keeping: Keeping::default(),
             removals: Removals::default(),
@@ -150,6 +151,7 @@ impl Holder {
             clocks: Clocks::default(),
             late_drops: Vec::new(),
             effects: Vec::new(),
+            config,
         }
     }
 

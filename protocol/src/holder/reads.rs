@@ -20,12 +20,9 @@ use crate::{
     message::{Body, ReadAnswer, Refusal},
     object::Object,
     planted::Bug,
+    reached::{Bound, reached},
     time::Instant,
 };
-
-/// How often one fetch waits for a volume lease before it reads without: for the volume believed in, the real one, and once more
-/// for each if it went to others.
-const WAITS_MAX: u8 = 4;
 
 /// How far a fetch has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -125,7 +122,7 @@ impl Reads {
     /// The fetch will not wait for a lease again.
     pub(super) fn go_without_lease(&mut self, object: &Object) {
         if let Some(fetch) = self.fetches.get_mut(object) {
-            fetch.waits = WAITS_MAX;
+            fetch.waits = u8::MAX;
             fetch.is_repeated = true;
         }
     }
@@ -187,7 +184,10 @@ impl Holder {
         let volume = self.volumes.nearest(&object.path);
         let has_lease = self.volumes.get(&volume).is_some_and(|volume| volume.live(now).is_some());
         let Some(fetch) = self.reads.fetches.get_mut(object) else { return };
-        if !has_lease && fetch.waits < WAITS_MAX {
+        if !has_lease && fetch.waits == self.config.bounds.read_waits_max {
+            reached(Bound::ReadWaits);
+        }
+        if !has_lease && fetch.waits < self.config.bounds.read_waits_max {
             fetch.waits += 1;
             fetch.stage = Stage::Waiting;
             return self.acquire(volume, object);

@@ -10,17 +10,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{input::Ticket, volumes::at_and_above};
+use super::{Bounds, input::Ticket, volumes::at_and_above};
 use crate::{
     id::{Epoch, Stamp},
     message::Recall,
     object::{Object, ObjectSet},
     path::Path,
+    reached::{Bound, reached},
 };
-
-/// Recalls remembered at once. Beyond it they are taken together as one of everything, which refuses some grants for nothing
-/// and none wrongly.
-const REMEMBERED_MAX: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Memory {
@@ -31,16 +28,29 @@ struct Memory {
 }
 
 /// Which grants are overtaken.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Recalls {
     epoch: Epoch,
     last: u64,
     objects: BTreeMap<Object, Memory>,
     subtrees: BTreeMap<Path, Memory>,
     by_mark: VecDeque<(Ticket, ObjectSet)>,
+    /// How many sets that has at most.
+    most: usize,
 }
 
 impl Recalls {
+    pub(super) fn new(bounds: &Bounds) -> Self {
+        Self {
+            epoch: Epoch::default(),
+            last: 0,
+            objects: BTreeMap::new(),
+            subtrees: BTreeMap::new(),
+            by_mark: VecDeque::new(),
+            most: bounds.recalls_remembered_max,
+        }
+    }
+
     /// A leadership's recalls are counted from 1. Those of an older one are not counted any more.
     pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
         if epoch > self.epoch {
@@ -71,7 +81,8 @@ impl Recalls {
         if self.by_mark.back().is_none_or(|(last, other)| *last != mark || other != set) {
             self.by_mark.push_back((mark, set.clone()));
         }
-        if self.by_mark.len() > REMEMBERED_MAX {
+        if self.by_mark.len() > self.most {
+            reached(Bound::RecallsRemembered);
             self.merge(mark);
         }
     }
@@ -142,7 +153,7 @@ mod tests {
         let object = Object::data(Path::parse("/a/b").expect("valid"));
         let one = ObjectSet::One(object.clone());
         let tree = ObjectSet::Subtree(Path::parse("/a").expect("valid"));
-        let mut recalls = Recalls::default();
+        let mut recalls = Recalls::new(&Bounds::DEFAULT);
         recalls.remember(&one, stamp(5), Ticket(3));
         recalls.remember(&tree, stamp(4), Ticket(4));
         recalls.remember(&one, stamp(2), Ticket(5));
@@ -152,14 +163,14 @@ mod tests {
         assert!(recalls.overtook(&object, stamp(5)) && !recalls.overtook(&object, stamp(6)));
         recalls.forget(Some(Ticket(5)));
         assert!(!recalls.overtook(&object, stamp(1)));
-        assert_eq!(recalls, Recalls::default());
+        assert_eq!(recalls, Recalls::new(&Bounds::DEFAULT));
     }
 
     #[test]
     fn a_second_recall_of_a_subtree_prolongs_the_memory_of_the_first() {
         let object = Object::data(Path::parse("/a/b").expect("valid"));
         let tree = ObjectSet::Subtree(Path::parse("/a").expect("valid"));
-        let mut recalls = Recalls::default();
+        let mut recalls = Recalls::new(&Bounds::DEFAULT);
         recalls.remember(&tree, stamp(5), Ticket(3));
         recalls.remember(&tree, stamp(2), Ticket(5));
         recalls.forget(Some(Ticket(4)));
@@ -170,8 +181,8 @@ mod tests {
 
     #[test]
     fn too_many_recalls_become_one_of_everything() {
-        let mut recalls = Recalls::default();
-        for i in 0..=REMEMBERED_MAX {
+        let mut recalls = Recalls::new(&Bounds::DEFAULT);
+        for i in 0..=Bounds::DEFAULT.recalls_remembered_max {
             let path = Path::parse(&format!("/{i}")).expect("valid");
             recalls.remember(&ObjectSet::One(Object::data(path)), stamp(9), Ticket(2));
         }
@@ -187,7 +198,7 @@ mod tests {
             let stamp = Stamp { epoch: Epoch(epoch), sequence: 10 * number };
             Recall { session: crate::id::SessionId(1), stamp, number, sets: Vec::new() }
         };
-        let mut recalls = Recalls::default();
+        let mut recalls = Recalls::new(&Bounds::DEFAULT);
         let mut gaps = |epoch, numbers: &[u64]| {
             numbers.iter().map(|number| recalls.has_gap(&recall(epoch, *number))).collect::<Vec<_>>()
         };

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{
-    Effect, Holder, Ticket,
+    Bounds, Effect, Holder, Ticket,
     flights::{Flight, Purpose},
     session::Link,
     volumes::Ride,
@@ -16,12 +16,9 @@ use crate::{
     id::{Epoch, Stamp},
     message::{Answer, Body, CONSENTS_MAX, Header, RETURNS_MAX, Refusal, Request, Response, Return},
     planted::Bug,
+    reached::{Bound, reached},
     time::Instant,
 };
-
-/// Copies given back that wait for a request to carry them. The oldest are forgotten beyond it: the server then asks for what
-/// is not there, and is told so.
-const RETURNS_WAITING_MAX: usize = 4096;
 
 /// What waits to ride along with requests, until one that carried it has been answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -37,9 +34,10 @@ impl Riders {
     }
 
     /// A copy was dropped that nobody had recalled.
-    pub(super) fn give_back(&mut self, copy: Return) {
+    pub(super) fn give_back(&mut self, copy: Return, bounds: &Bounds) {
         self.returns.push_back(copy);
-        if self.returns.len() > RETURNS_WAITING_MAX {
+        if self.returns.len() > bounds.returns_waiting_max {
+            reached(Bound::ReturnsWaiting);
             self.returns.pop_front();
         }
     }
@@ -247,7 +245,8 @@ mod tests {
     fn of_too_much_that_is_given_back_the_oldest_is_forgotten() {
         let mut riders = Riders::default();
         let copy = |sequence| Return { object: Object::data(Path::root()), stamp: Stamp { epoch: Epoch(1), sequence } };
-        (0..=RETURNS_WAITING_MAX as u64).for_each(|sequence| riders.give_back(copy(sequence)));
-        assert_eq!((riders.returns.len(), riders.returns.front()), (RETURNS_WAITING_MAX, Some(&copy(1))));
+        let (bounds, most) = (Bounds::DEFAULT, Bounds::DEFAULT.returns_waiting_max);
+        (0..=most as u64).for_each(|sequence| riders.give_back(copy(sequence), &bounds));
+        assert_eq!((riders.returns.len(), riders.returns.front()), (most, Some(&copy(1))));
     }
 }

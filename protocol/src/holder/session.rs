@@ -288,9 +288,9 @@ impl Holder {
         self.seen = Stamp::default();
         self.queue = Default::default();
         self.riders = Default::default();
-        self.volumes = Volumes::default();
+        self.volumes = Volumes::new(&self.config.bounds);
         self.copies = Default::default();
-        self.recalls = Recalls::default();
+        self.recalls = Recalls::new(&self.config.bounds);
         self.acquisitions.clear();
         self.held.clear();
         self.write_leases.owe_nothing();

@@ -9,11 +9,12 @@ use std::{
     time::Duration,
 };
 
-use super::{carried::CarriedNode, validity::VolumeValidity};
+use super::{Bounds, carried::CarriedNode, validity::VolumeValidity};
 use crate::{
     id::{Generation, HoldId, Incarnation, Revision, Stamp},
     message::{LastValid, Promise, RENEWALS_MAX, Renew},
     path::Path,
+    reached::{Bound, reached},
     time::Instant,
 };
 
@@ -157,9 +158,6 @@ impl Volume {
     }
 }
 
-/// Volumes known at once. Beyond it one that is not in use makes room: each step looks at all of them.
-const VOLUMES_MAX: usize = 4096;
-
 /// Why renewals go into a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Ride<'a> {
@@ -178,16 +176,16 @@ pub(super) enum Ride<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Volumes {
     map: BTreeMap<Path, Volume>,
-}
-
-impl Default for Volumes {
-    /// The root always is a volume.
-    fn default() -> Self {
-        Self { map: BTreeMap::from([(Path::root(), Volume::default())]) }
-    }
+    /// How many there are at most.
+    most: usize,
 }
 
 impl Volumes {
+    /// The root always is a volume.
+    pub(super) fn new(bounds: &Bounds) -> Self {
+        Self { map: BTreeMap::from([(Path::root(), Volume::default())]), most: bounds.volumes_max }
+    }
+
     /// The nearest known volume at or above a path.
     pub(super) fn nearest(&self, path: &Path) -> Path {
         let found = at_and_above(path.as_str()).find_map(|top| self.map.get_key_value(top));
@@ -211,9 +209,10 @@ impl Volumes {
 
     /// A volume without a lease that holds, if there are too many.
     pub(super) fn to_be_forgotten(&self) -> Option<Path> {
-        if self.map.len() < VOLUMES_MAX {
+        if self.map.len() < self.most {
             return None;
         }
+        reached(Bound::Volumes);
         let is_idle =
             |volume: &Volume| !volume.is_bound() && volume.lease.as_ref().is_none_or(|lease| lease.has_lapsed);
         self.map.iter().find(|(top, volume)| !top.is_root() && is_idle(volume)).map(|(top, _)| top.clone())
@@ -365,7 +364,7 @@ mod tests {
     #[test]
     fn the_nearest_volume_is_the_longest_known_top() {
         let path = |text: &str| Path::parse(text).expect("valid");
-        let mut volumes = Volumes::default();
+        let mut volumes = Volumes::new(&Bounds::DEFAULT);
         volumes.learn(&path("/a"));
         volumes.learn(&path("/a/b/c"));
         assert_eq!(volumes.nearest(&path("/a/b/c/d")), path("/a/b/c"));
@@ -388,10 +387,10 @@ mod tests {
             pace: Pace { term: Duration::ZERO, due: Instant::ZERO, is_wanted: false },
             has_lapsed,
         };
-        let mut volumes = Volumes::default();
+        let mut volumes = Volumes::new(&Bounds::DEFAULT);
         volumes.learn(&path("/0")).lease = Some(lease(false));
         volumes.learn(&path("/1")).lease = Some(lease(true));
-        for number in 3..VOLUMES_MAX {
+        for number in 3..Bounds::DEFAULT.volumes_max {
             assert_eq!(volumes.to_be_forgotten(), None);
             volumes.learn(&path(&format!("/a{number}")));
         }
@@ -403,7 +402,7 @@ mod tests {
     #[test]
     fn renewals_beyond_one_request_go_with_the_next() {
         let (term, now) = (Duration::from_secs(10), Instant::ZERO.after(Duration::from_secs(100)));
-        let mut volumes = Volumes::default();
+        let mut volumes = Volumes::new(&Bounds::DEFAULT);
         let count = 2 * RENEWALS_MAX + 1;
         for number in 0..count {
             let volume = volumes.learn(&Path::parse(&format!("/{number}")).expect("a path"));

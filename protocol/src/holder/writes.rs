@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Effect, Holder, Ticket, WriteError, WriteId, flights::Purpose, grants::Arrival, volumes::Ride};
+use super::{Bounds, Effect, Holder, Ticket, WriteError, WriteId, flights::Purpose, grants::Arrival, volumes::Ride};
 use crate::{
     command::{Attach, Condition, Write, WriteRefusal, Written},
     id::{Epoch, Revision, Sequence, Stamp},
@@ -21,17 +21,10 @@ use crate::{
     object::{Content, Data, Object, ObjectSet},
     path::Path,
     planted::Bug,
-    state::State,
+    reached::{Bound, reached},
     time::Instant,
     transaction::Operation,
 };
-
-/// The numbers between the lowest write that is unanswered and the highest that is sent, at most: as many as there are
-/// outcomes that servers remember for a session. Writes beyond it wait until the lowest is answered.
-const WRITES_OUT_MAX: u64 = State::ANSWERS_MAX;
-
-/// So many of them are for what is flushed: writes that wait for a flush must not leave it without a number.
-const FLUSHES_OUT_MAX: u64 = 32;
 
 /// A write that has not been answered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -51,13 +44,14 @@ struct Pending {
 }
 
 /// All writes that have not been answered.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Writes {
     pending: BTreeMap<WriteId, Pending>,
     numbered: BTreeMap<Sequence, WriteId>,
     last: Sequence,
     /// Those that wait for numbers to become free.
     backlog: VecDeque<WriteId>,
+    bounds: Bounds,
 }
 
 /// What a leader says of a write that took effect.
@@ -71,6 +65,11 @@ pub(super) struct Done {
 }
 
 impl Writes {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        let (pending, numbered, last, backlog) = Default::default();
+        Self { pending, numbered, last, backlog, bounds }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
@@ -108,7 +107,7 @@ impl Writes {
 
     /// How many more numbers may be given.
     fn room(&self) -> u64 {
-        (self.unanswered_from().0 + WRITES_OUT_MAX).saturating_sub(self.next_sequence().0)
+        (self.unanswered_from().0 + self.bounds.writes_out_max).saturating_sub(self.next_sequence().0)
     }
 
     /// Gives a write its number, if it has none. False if it has to wait for one.
@@ -116,7 +115,7 @@ impl Writes {
         let (room, next) = (self.room(), self.next_sequence());
         let Some(pending) = self.pending.get_mut(&write) else { return false };
         let is_flush = matches!(pending.change, Write::Flush { .. });
-        let has_room = room > if is_flush { 0 } else { FLUSHES_OUT_MAX };
+        let has_room = room > if is_flush { 0 } else { self.bounds.flushes_out_max };
         if pending.sequence.is_some() {
             return true;
         }
@@ -125,6 +124,7 @@ impl Writes {
             self.last = next;
             self.numbered.insert(next, write);
         } else {
+            reached(Bound::WritesOut);
             match is_flush {
                 true => self.backlog.push_front(write),
                 false => self.backlog.push_back(write),
@@ -160,7 +160,7 @@ impl Writes {
         let is_flush = |write: &WriteId| {
             self.pending.get(write).is_some_and(|pending| matches!(pending.change, Write::Flush { .. }))
         };
-        let kept = if self.backlog.front().is_some_and(is_flush) { 0 } else { FLUSHES_OUT_MAX };
+        let kept = if self.backlog.front().is_some_and(is_flush) { 0 } else { self.bounds.flushes_out_max };
         let room = usize::try_from(self.room().saturating_sub(kept)).unwrap_or(usize::MAX);
         self.backlog.drain(..room.min(self.backlog.len())).collect()
     }
@@ -181,7 +181,7 @@ impl Writes {
 
     /// Ends all, in order; whether each was ever sent. Numbers begin anew, for another session.
     pub(super) fn end_all(&mut self) -> Vec<(WriteId, bool)> {
-        let all = std::mem::take(self).pending;
+        let all = std::mem::replace(self, Self::new(self.bounds)).pending;
         all.into_iter().map(|(write, pending)| (write, pending.sequence.is_some())).collect()
     }
 }
@@ -423,7 +423,8 @@ impl Holder {
 
     /// Whether each write is where something will move it on, and none is numbered beyond the window.
     pub(super) fn check_writes(&self) -> Result<(), String> {
-        let Writes { pending, numbered, last, backlog } = &self.writes;
+        let Writes { pending, numbered, last, backlog, bounds } = &self.writes;
+        let most = bounds.writes_out_max;
         for (write, one) in pending {
             let purpose = Purpose::Write(*write);
             let flies = one.ticket.is_some_and(|ticket| self.flights.purpose(ticket) == Some(&purpose));
@@ -433,8 +434,8 @@ impl Holder {
                 return Err(format!("{write:?} is to be both on its way and waiting, or neither: {one:?}"));
             }
         }
-        if last.0 >= self.writes.unanswered_from().0 + WRITES_OUT_MAX {
-            return Err(format!("{} writes are numbered: expected at most {WRITES_OUT_MAX}", numbered.len()));
+        if last.0 >= self.writes.unanswered_from().0 + most {
+            return Err(format!("{} writes are numbered: expected at most {most}", numbered.len()));
         }
         match numbered.iter().find(|(sequence, write)| self.writes.sequence(**write) != Some(**sequence)) {
             Some((sequence, write)) => Err(format!("number {sequence} is not that of {write:?}")),

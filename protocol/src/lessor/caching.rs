@@ -19,6 +19,7 @@ use crate::{
     object::{Kind, Object, ObjectSet},
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
     state::State,
     time::Instant,
 };
@@ -191,6 +192,7 @@ impl Lessor {
         if self.parked.count < most {
             return self.parked.insert(path, read.clone(), turn.now);
         }
+        reached(Bound::Parked);
         let (what, got) = ("reads that wait for write leases".to_owned(), self.parked.count);
         self.reply_bare(&read.asker, Err(Refusal::Busy { what, got, most }), turn);
     }

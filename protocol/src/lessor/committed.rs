@@ -9,6 +9,7 @@ use crate::{
     object::{Object, ObjectSet},
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
     state::{Lease, State},
     time::Instant,
     volume::Tracking,
@@ -195,7 +196,11 @@ impl Lessor {
         let mut bytes = 0;
         let mut tell = |set: ObjectSet| {
             bytes += set.path().as_str().len() + 1;
-            (bytes <= self.config.bounds.revival_bytes_max).then_some(set)
+            let fits = bytes <= self.config.bounds.revival_bytes_max;
+            if !fits {
+                reached(Bound::RevivalBytes);
+            }
+            fits.then_some(set)
         };
         // Each once and in order, with what is being done about them behind.
         let mut changed: Vec<ObjectSet> =

@@ -11,6 +11,7 @@ use crate::{
     id::{Incarnation, SessionId},
     path::Path,
     planted::{Bug, Planted},
+    reached::{self, reached},
     state::{Lease, State},
     time::ClusterTime,
 };
@@ -204,6 +205,7 @@ impl Ends {
         if let Some(seen) = removed.seen().filter(|_| carries) {
             self.departed.0.push_back((key.clone(), seen));
             if self.departed.0.len() > self.departed_max {
+                reached(reached::Bound::Departed);
                 self.departed.0.pop_front();
             }
         }
@@ -282,6 +284,9 @@ impl Ends {
             }
         }
         self.is_behind = !self.renewed.is_empty();
+        if self.is_behind {
+            reached(reached::Bound::TickBytes);
+        }
         self.ticking.extend(renewals.iter().filter(|renewal| matches!(renewal.lease, LeaseKey::Key(_))).cloned());
         renewals
     }

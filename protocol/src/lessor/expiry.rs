@@ -6,6 +6,7 @@ use crate::{
     command::{Command, LeaseKey},
     id::{Incarnation, SessionId},
     planted::Bug,
+    reached::{Bound, reached},
     state::{Lease, State},
     time::{ClusterTime, DriftAllowance},
 };
@@ -52,6 +53,11 @@ impl Lessor {
                 self.end_waits(session, |_| true);
             }
             self.propose_end(lease, incarnation, horizon);
+        }
+        if looks == 0 {
+            reached(Bound::ExpiryLooks);
+        } else if self.outbox.ends() >= self.config.bounds.expiries_waiting_max {
+            reached(Bound::ExpiriesWaiting);
         }
     }
 

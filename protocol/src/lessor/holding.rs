@@ -136,6 +136,6 @@ impl Lessor {
             is_lost: matches!(hold.lease, LeaseKey::Delay(_)),
             remaining: self.remaining_of(&hold.lease, state),
         };
-        state.holds_on(path).map(info).take(self.config.bounds.rows_max).collect()
+        self.few(state.holds_on(path).map(info))
     }
 }

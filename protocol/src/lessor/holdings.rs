@@ -21,6 +21,7 @@ use crate::{
     object::{Kind, Object, ObjectSet},
     path::Path,
     planted::{Bug, Planted},
+    reached::{self, reached},
     state::State,
     time::ClusterTime,
     work::{Counted, visit},
@@ -556,6 +557,7 @@ impl Holdings {
         let mut over = Vec::new();
         for (seen, (key, entry)) in self.leases.range((start, Bound::Unbounded)).enumerate() {
             if seen == most {
+                reached(reached::Bound::Sweep);
                 break;
             }
             visit(1);

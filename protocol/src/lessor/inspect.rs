@@ -8,6 +8,7 @@ use crate::{
     message::{HolderInfo, Inspect, ReadWaitInfo, Refusal, VolumeInfo, WaitInfo},
     object::{Object, ObjectSet},
     path::Path,
+    reached::{Bound, reached},
     state::{Lease, State},
     time::ClusterTime,
 };
@@ -41,7 +42,7 @@ impl Lessor {
                 remaining: self.remaining(session, &volume, over, turn.state),
             })
         });
-        rows.take(self.config.bounds.rows_max).collect()
+        self.few(rows)
     }
 
     /// What writes of `path` wait for.
@@ -69,7 +70,7 @@ impl Lessor {
             let commit = pending.waits.is_empty().then(|| row(None, Duration::ZERO));
             waits.chain(commit)
         });
-        rows.take(self.config.bounds.rows_max).collect()
+        self.few(rows)
     }
 
     /// The reads of `path`, and the lists that begin there, that wait for holders of write leases.
@@ -86,7 +87,7 @@ impl Lessor {
                 at_most: self.remaining_of(&hold.lease, turn.state),
             })
         });
-        rows.take(self.config.bounds.rows_max).collect()
+        self.few(rows)
     }
 
     pub(super) fn volume_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<VolumeInfo> {
@@ -96,11 +97,17 @@ impl Lessor {
             generation: volume.generation,
             leases: self.holdings.count_in(path),
         };
-        turn.state
-            .volumes_below(path)
-            .map(|(path, volume)| info(path, volume))
-            .take(self.config.bounds.rows_max)
-            .collect()
+        self.few(turn.state.volumes_below(path).map(|(path, volume)| info(path, volume)))
+    }
+
+    /// As many rows as one answer has room for.
+    pub(super) fn few<T>(&self, rows: impl Iterator<Item = T>) -> Vec<T> {
+        let most = self.config.bounds.rows_max;
+        let rows: Vec<T> = rows.take(most).collect();
+        if rows.len() == most {
+            reached(Bound::Rows);
+        }
+        rows
     }
 
     /// At most how much longer a write waits for this holder: until its volume leases have ended, with their margins, or

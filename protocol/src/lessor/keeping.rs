@@ -7,6 +7,7 @@ use crate::{
     id::{Incarnation, LeaseId},
     message::{Answer, KeepLease, Kept, KeptSpan, KeysAfter, LeaseInfo},
     planted::Bug,
+    reached::{Bound, reached},
     state::Lease,
 };
 
@@ -70,7 +71,11 @@ impl Lessor {
         let mut bytes = 0;
         let mut fits = |path: &&crate::path::Path| {
             bytes += path.as_str().len();
-            bytes <= self.config.bounds.keys_bytes_max
+            let fits = bytes <= self.config.bounds.keys_bytes_max;
+            if !fits {
+                reached(Bound::KeysBytes);
+            }
+            fits
         };
         info.keys = match keys_after {
             None => Vec::new(),
@@ -85,11 +90,7 @@ impl Lessor {
 
     /// Some key leases, in order.
     pub(super) fn lease_infos(&self, after: Option<LeaseId>, turn: &StepContext<'_>) -> Vec<LeaseInfo> {
-        turn.state
-            .key_leases_after(after)
-            .map(|(id, lease)| self.info(id, lease))
-            .take(self.config.bounds.rows_max)
-            .collect()
+        self.few(turn.state.key_leases_after(after).map(|(id, lease)| self.info(id, lease)))
     }
 
     fn info(&self, id: LeaseId, lease: &Lease) -> LeaseInfo {

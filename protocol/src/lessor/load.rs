@@ -12,6 +12,7 @@ use crate::{
     id::SessionId,
     message::Refusal,
     path::Path,
+    reached::{Bound, reached},
     state::State,
 };
 
@@ -28,7 +29,11 @@ impl Lessor {
         let is_beyond = load > (most as u64).saturating_mul(LOAD_PER_RENEWAL_A_SECOND);
         let got = usize::try_from(load.div_ceil(LOAD_PER_RENEWAL_A_SECOND)).unwrap_or(usize::MAX);
         let what = "renewals of leases in a second".to_owned();
-        (is_beyond && more > 0).then_some(Refusal::Busy { what, got, most })
+        let is_refused = is_beyond && more > 0;
+        if is_refused {
+            reached(Bound::RenewalsPerSecond);
+        }
+        is_refused.then_some(Refusal::Busy { what, got, most })
     }
 
     /// What a new session takes.

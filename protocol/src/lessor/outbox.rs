@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 
-use crate::command::Command;
+use crate::{
+    command::Command,
+    reached::{Bound, reached},
+};
 
 use super::{Bounds, Reason};
 
@@ -33,7 +36,11 @@ impl Outbox {
 
     /// Whether what waits gains nothing by waiting for more.
     pub(super) fn is_full(&self, bounds: &Bounds) -> bool {
-        self.waiting.len() >= bounds.proposal_commands_full || self.bytes >= bounds.proposal_bytes_max
+        let is_full = self.waiting.len() >= bounds.proposal_commands_full;
+        if is_full {
+            reached(Bound::ProposalFull);
+        }
+        is_full || self.bytes >= bounds.proposal_bytes_max
     }
 
     /// How many ends of leases wait.
@@ -55,6 +62,10 @@ impl Outbox {
             is_first || bytes <= bounds.proposal_bytes_max
         };
         let count = self.lengths.iter().take(bounds.proposal_commands_max).take_while(fits).count();
+        if count < self.waiting.len() {
+            let is_many = count == bounds.proposal_commands_max;
+            reached(if is_many { Bound::ProposalCommands } else { Bound::ProposalBytes });
+        }
         let (commands, reasons): (Vec<Command>, Vec<Reason>) = self.waiting.drain(..count).unzip();
         self.bytes -= self.lengths.drain(..count).sum::<usize>();
         self.ends -= reasons.iter().filter(|reason| matches!(reason, Reason::Expire(..))).count();

@@ -13,6 +13,7 @@ use crate::{
     object::{Object, ObjectSet},
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
     state::{FEW_NODES, State},
     work::visit,
 };
@@ -41,6 +42,7 @@ impl Lessor {
             let entered = self.writes.enter(pending);
             self.gather(entered, turn);
         }
+        reached(Bound::RemovalRounds);
     }
 
     /// Takes orphans that nobody removes yet, as many as share a round.
@@ -61,6 +63,9 @@ impl Lessor {
                 together.insert(lease);
             }
             self.orphans.pop_first();
+        }
+        if together.len() == most {
+            reached(Bound::RemovalLeases);
         }
         together
     }
@@ -151,6 +156,7 @@ fn lists_of_all(leases: &BTreeSet<Incarnation>, sets_max: usize, state: &State) 
 pub(super) fn lists_of(lease: Incarnation, sets_max: usize, state: &State) -> Vec<ObjectSet> {
     let lists = state.lists_carried(lease);
     if lists.len() > sets_max {
+        reached(Bound::RemovalSets);
         return vec![ObjectSet::Subtree(Path::common(lists.keys()))];
     }
     lists.into_keys().map(|list| ObjectSet::One(Object::children(list))).collect()

@@ -13,6 +13,7 @@ use crate::{
     object::{Content, Data, ObjectSet},
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
     state::State,
 };
 
@@ -243,6 +244,7 @@ impl Lessor {
         }
         let (got, most) = (self.proving.len() + self.next_round.len(), self.config.bounds.reads_max);
         if got >= most {
+            reached(Bound::Reads);
             let refusal = Refusal::Busy { what: "reads".to_owned(), got, most };
             return self.reply_bare(&read.asker, Err(refusal), turn);
         }
@@ -307,6 +309,7 @@ impl Lessor {
         let content = if is_unchanged { None } else { Some(turn.state.content(object)) };
         let expected = self.config.bounds.content_bytes_max;
         if let Some(got) = content.as_ref().map(Content::weight).filter(|got| *got > expected) {
+            reached(Bound::ContentBytes);
             let error = LimitError::Content { got, expected };
             return self.reply(asker, Err(error.into()), turn);
         }
@@ -344,8 +347,12 @@ fn list(path: &Path, after: Option<&Path>, nodes_max: u32, bounds: &Bounds, stat
     // Those that are gone and not buried yet take time too.
     for (looked_at, (path, node)) in state.places_in(path, after).enumerate() {
         bytes += node.map_or(0, |node| path.as_str().len() + node.value.len() + NODE_BYTES);
-        let is_full = page.nodes.len() == most || (bytes > bounds.list_bytes_max && !page.nodes.is_empty());
+        let is_long = page.nodes.len() == most;
+        let is_full = is_long || (bytes > bounds.list_bytes_max && !page.nodes.is_empty());
         if is_full || looked_at == bounds.places_max {
+            if !is_long {
+                reached(if is_full { Bound::ListBytes } else { Bound::Places });
+            }
             page.through = through.cloned();
             break;
         }

@@ -30,6 +30,7 @@ use crate::{
     message::{Answer, CHANGES_BYTES_MAX, Refusal, Response, WATCH_WAIT_MAX},
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
     state::{Look, LookBounds, State},
     time::Instant,
 };
@@ -175,9 +176,13 @@ impl Lessor {
         let all = self.watching.waiting.len();
         let Bounds { session_watches_max, watches_max, .. } = self.config.bounds;
         if own >= session_watches_max {
+            reached(Bound::SessionWatches);
             return Some(busy("watches of the session", own, session_watches_max));
         }
-        (all >= watches_max).then(|| busy("watches", all, watches_max))
+        (all >= watches_max).then(|| {
+            reached(Bound::Watches);
+            busy("watches", all, watches_max)
+        })
     }
 
     /// Answers a watch if there is something to tell, or if looking for it has taken enough. Otherwise it is returned, to wait.
@@ -213,6 +218,9 @@ impl Lessor {
             && let Some(id) = self.watching.woken.first_key_value().map(|(id, _)| *id)
         {
             told += self.tell_woken(id, turn);
+        }
+        if self.watching.is_behind() {
+            reached(Bound::WatchTold);
         }
         let over = self.watching.over.iter().take_while(|(over, _)| *over <= turn.now).map(|(_, id)| *id);
         let over: Vec<RequestId> = over.filter(|id| !self.watching.woken.contains_key(id)).collect();

@@ -9,6 +9,7 @@ use crate::{
     object::{Object, ObjectSet, compact},
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
     state::{Answered, State},
     time::ClusterTime,
     transaction::{Operation, Transaction, place_of},
@@ -125,6 +126,7 @@ impl Lessor {
         (asked.dropped, asked.seen) = (dropped, seen);
         asked.askers.push(asker);
         if asked.askers.len() > askers_max {
+            reached(Bound::WriteAskers);
             let oldest = asked.askers.remove(0);
             self.reply_bare(&oldest, Err(Refusal::Retry), turn);
         }
@@ -151,10 +153,12 @@ impl Lessor {
         let bounds = &self.config.bounds;
         let got = self.writes.len();
         if got >= bounds.writes_max && !is_flush {
+            reached(Bound::Writes);
             return Some(Refusal::Busy { what: "writes".to_owned(), got, most: bounds.writes_max });
         }
         let got = self.writes.bytes();
         if got >= bounds.writes_bytes_max && !is_flush {
+            reached(Bound::WritesBytes);
             return Some(Refusal::Busy { what: "bytes of writes".to_owned(), got, most: bounds.writes_bytes_max });
         }
         let limits = &self.config.limits;

@@ -1,7 +1,12 @@
 //! How much one request may carry. A request beyond a bound is refused, and nothing of it takes effect (S10b, S12).
 
 use super::{AWAIT_HOLDS_MAX, Body, HELD_PIECE_OBJECTS_MAX, Header, KEEP_LEASES_MAX, Request};
-use crate::{id::SessionId, limits::LimitError, transaction::Transaction};
+use crate::{
+    id::SessionId,
+    limits::LimitError,
+    reached::{Bound, reached},
+    transaction::Transaction,
+};
 
 /// The most renewals of volume leases in one request: each costs a promise in the answer. A session with more leases
 /// renews the others with its next request.
@@ -34,12 +39,18 @@ impl Request {
     pub fn check_lengths(&self) -> Result<(), LimitError> {
         let Header { renew, consents, returns, .. } = &self.header;
         let list = match &self.body {
-            Body::Write { dropped, .. } => ("sets of dropped objects", dropped.len(), DROPPED_SETS_MAX),
-            Body::Held(piece) => ("objects in a piece of a list", piece.objects.len(), HELD_PIECE_OBJECTS_MAX),
+            Body::Write { dropped, .. } => {
+                ("sets of dropped objects", Bound::DroppedSets, dropped.len(), DROPPED_SETS_MAX)
+            }
+            Body::Held(piece) => {
+                ("objects in a piece of a list", Bound::HeldObjects, piece.objects.len(), HELD_PIECE_OBJECTS_MAX)
+            }
             Body::KeepLeases { leases } if leases.len() > KEEP_LEASES_MAX => {
+                reached(Bound::KeepLeases);
                 return Err(LimitError::Leases { got: leases.len(), expected: KEEP_LEASES_MAX });
             }
             Body::AwaitHolds { holds } if holds.len() > AWAIT_HOLDS_MAX => {
+                reached(Bound::AwaitHolds);
                 return Err(LimitError::Holds { got: holds.len(), expected: AWAIT_HOLDS_MAX });
             }
             Body::Open { .. }
@@ -53,16 +64,19 @@ impl Request {
             | Body::Inspect(_)
             | Body::AwaitHolds { .. }
             | Body::Watch { .. }
-            | Body::List { .. } => ("lists", 0, 0),
+            | Body::List { .. } => ("lists", Bound::Returns, 0, 0),
         };
         let lists = [
-            ("renewals", renew.len(), RENEWALS_MAX),
-            ("consents", consents.len(), CONSENTS_MAX),
-            ("returns", returns.len(), RETURNS_MAX),
+            ("renewals", Bound::Renewals, renew.len(), RENEWALS_MAX),
+            ("consents", Bound::Consents, consents.len(), CONSENTS_MAX),
+            ("returns", Bound::Returns, returns.len(), RETURNS_MAX),
             list,
         ];
-        match lists.into_iter().find(|(_, got, expected)| got > expected) {
-            Some((what, got, expected)) => Err(LimitError::Request { what: what.to_owned(), got, expected }),
+        match lists.into_iter().find(|(_, _, got, expected)| got > expected) {
+            Some((what, bound, got, expected)) => {
+                reached(bound);
+                Err(LimitError::Request { what: what.to_owned(), got, expected })
+            }
             None => Ok(()),
         }
     }

@@ -20,6 +20,7 @@ use crate::{
     object::{Data, ObjectSet},
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
 };
 
 /// One change.
@@ -179,6 +180,7 @@ impl State {
         for (revision, change) in remembered {
             looked_at += 1 + change.events.as_ref().map_or(0, Vec::len);
             if found.through > after && looked_at > bounds.events {
+                reached(Bound::WatchLooks);
                 break;
             }
             if change.concerns(watched) {
