@@ -34,14 +34,20 @@ impl Pair {
         Self { noted: vec![(2, client.now)], client, permille }
     }
 
+    /// Answers, and renews the lease on the root.
     fn answer(&mut self, ticket: Ticket, question: &ClockQuestion) -> Vec<Effect> {
+        let answer = self.count(question);
+        self.client.answer_renewing(ticket, Answer::Alive(answer))
+    }
+
+    /// What the leader counted.
+    fn count(&mut self, question: &ClockQuestion) -> ClockAnswer {
         let now = self.client.now;
         let asked = self.noted.iter().filter(|(mark, _)| question.against.contains(mark));
         let since =
             asked.map(|(mark, at)| Since { mark: *mark, span: now.since(*at) * self.permille / 1_000 }).collect();
         self.noted.push((question.mark, now));
-        let answer = ClockAnswer { since, allowance: DriftAllowance::from_ppm(1_000).expect("within bounds") };
-        self.client.answer_renewing(ticket, Answer::Alive(answer))
+        ClockAnswer { since, allowance: DriftAllowance::from_ppm(1_000).expect("within bounds") }
     }
 
     /// Goes on until then, reading `/a` all the time. What the application was told, and when.
@@ -163,4 +169,26 @@ fn new_leader_is_told_at_once_and_counts_from_its_own_exchanges() {
     let (_, question) = asked(&effects).expect("the leader is told");
     assert_eq!(question.against, [register.0, 0, 0, 0]);
     assert!(question.beyond.is_some());
+}
+
+#[test]
+fn comparisons_renew_nothing_that_nobody_uses() {
+    let mut pair = Pair::new(1_000);
+    let mut compared = Vec::new();
+    // Half of the session's term, when its own lease is renewed.
+    let idle_until = at(129);
+    while let Some(deadline) = pair.client.holder.next_deadline().filter(|deadline| *deadline < idle_until) {
+        pair.client.now = deadline;
+        let effects = pair.client.timeout(&[]);
+        if let Some((_, renewals)) = keep_alive(&effects) {
+            assert_eq!(renewals, [], "at {deadline}");
+            let (ticket, question) = asked(&effects).expect("a keep-alive compares clocks");
+            let answer = pair.count(&question);
+            pair.client.answer(ticket, Answer::Alive(answer));
+            compared.push(deadline);
+        }
+    }
+    assert!(!pair.client.may_serve("/a"), "its lease has lapsed");
+    let expected = [500, 2_500, 9_500].map(|millis| at(100).after(Duration::from_millis(millis)));
+    assert_eq!(compared, expected, "soon, and then in seven tenths of a term, while it has a lease");
 }
