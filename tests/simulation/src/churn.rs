@@ -3,16 +3,24 @@
 
 use leasehold_protocol::{
     command::{Attach, Command, Condition, Outcome, Write},
+    hold::HoldStatus,
     holder::{Input, Ticket},
-    id::{LeaseId, Token},
-    message::{Body, Header, Inspect, KeysAfter, Request},
+    id::{CoveringNumber, HoldId, Incarnation, LeaseId, Stamp, Token},
+    lessor::Bounds,
+    message::{
+        AWAIT_HOLDS_MAX, AwaitHold, Body, CONSENTS_MAX, DROPPED_SETS_MAX, HELD_PIECE_OBJECTS_MAX, Header, HeldPiece,
+        Inspect, KEEP_LEASES_MAX, KeepLease, KeysAfter, RENEWALS_MAX, RETURNS_MAX, Renew, Request, Return,
+    },
+    object::{Object, ObjectSet},
     path::Path,
+    state::Lease,
     transaction::{Compare, Operation as Part, Target, Transaction},
     volume::{Tracking, VolumeSettings},
 };
 
 use crate::{
     event::{Event, Up},
+    locks::NODES,
     profile::MS,
     raft::SERVERS,
     swarm::{Operation, Swarm},
@@ -109,6 +117,17 @@ impl World {
             Operation::List => self.begin_list(place),
             Operation::Inspect => self.inspect_something(place, &swarm),
             Operation::OpenSession => self.ask_unheard(place, Body::Open { name: "nobody".to_owned() }),
+            Operation::ReadHeld => {
+                for path in NODES {
+                    self.read(place, Object::data(Path::parse(path).expect("a path")));
+                }
+            }
+            Operation::AskTooMuch => self.ask_too_much(place),
+            Operation::EvictAll => {
+                while !self.clients[place].cache.copies.is_empty() {
+                    self.evict(place);
+                }
+            }
         }
     }
 
@@ -203,7 +222,6 @@ impl World {
         let is_open = |write: &Write| matches!(write, Write::Put { path: other, .. } if *other == path);
         // One after the other, so that it is known which of them stands.
         if !self.clients[place].writes.values().any(|open| is_open(&open.change)) {
-            self.clients[place].lives.begins(&path);
             self.put(place, path, Attach::Session);
         }
     }
@@ -211,7 +229,10 @@ impl World {
     fn inspect_something(&mut self, place: usize, swarm: &Swarm) {
         let path = self.rng.pick(&swarm.leaves).clone();
         let top = if self.rng.chance(500) { Path::root() } else { path.clone() };
-        let id = self.some_lease();
+        let truth = &self.oracle.truth;
+        let carries = |lease: &Lease| truth.carried_count(lease.incarnation) > 0;
+        let carrying = truth.key_leases_after(None).find(|(_, lease)| carries(lease)).map(|(id, _)| id);
+        let id = carrying.unwrap_or_else(|| self.some_lease());
         let inspect = match self.rng.below(8) {
             0 => Inspect::Holders { path },
             1 => Inspect::Waits { path },
@@ -225,13 +246,47 @@ impl World {
         self.ask_unheard(place, Body::Inspect(inspect));
     }
 
+    /// Only contents of a few bytes are told.
+    pub(crate) fn has_short_contents(&self) -> bool {
+        self.swarm().is_some_and(|swarm| swarm.bounds.content_bytes_max < Bounds::DEFAULT.content_bytes_max)
+    }
+
+    /// A request that carries one more of something than it may.
+    fn ask_too_much(&mut self, place: usize) {
+        let (root, header) = (Path::root(), Header::default());
+        let (renew, stamp) = (Renew { volume: root.clone(), incarnation: Incarnation(0) }, Stamp::default());
+        let given_back = Return { object: Object::data(root.clone()), stamp };
+        let held = |objects| {
+            let (volume, incarnation, covering) = (root.clone(), Incarnation(0), CoveringNumber::default());
+            Body::Held(HeldPiece { volume, incarnation, covering, piece: 0, pieces: 1, objects })
+        };
+        let keep = KeepLease { id: LeaseId(0), incarnation: None };
+        let hold = AwaitHold { path: root.clone(), hold: HoldId(0), known: HoldStatus::Over };
+        let dropped = vec![ObjectSet::Subtree(root.clone()); DROPPED_SETS_MAX + 1];
+        let write = Write::RevokeLease { id: LeaseId(u64::MAX) };
+        let (header, body) = match self.rng.below(7) {
+            0 => (Header { renew: vec![renew; RENEWALS_MAX + 1], ..header }, Body::Close),
+            1 => (Header { consents: vec![stamp; CONSENTS_MAX + 1], ..header }, Body::Close),
+            2 => (Header { returns: vec![given_back; RETURNS_MAX + 1], ..header }, Body::Close),
+            3 => (header, Body::Write { write, dropped, seen: stamp }),
+            4 => (header, held(vec![Object::data(root.clone()); HELD_PIECE_OBJECTS_MAX + 1])),
+            5 => (header, Body::KeepLeases { leases: vec![keep; KEEP_LEASES_MAX + 1] }),
+            _ => (header, Body::AwaitHolds { holds: vec![hold; AWAIT_HOLDS_MAX + 1] }),
+        };
+        self.send_unheard(place, Request { header, body });
+    }
+
     /// Asks something whose answer nobody waits for.
     fn ask_unheard(&mut self, place: usize, body: Body) {
+        self.send_unheard(place, Request { header: Header::default(), body });
+    }
+
+    fn send_unheard(&mut self, place: usize, request: Request) {
         let client = &mut self.clients[place];
         client.numbers += 1;
         let (ticket, connection) = (Ticket(UNHEARD_TICKETS + client.numbers), client.connection);
         if let Some(connection) = connection {
-            self.send_up(connection, Up::Request(ticket, Box::new(Request { header: Header::default(), body })));
+            self.send_up(connection, Up::Request(ticket, Box::new(request)));
         }
     }
 

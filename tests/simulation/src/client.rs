@@ -10,7 +10,8 @@ use leasehold_protocol::{
     hold::HoldStatus,
     holder::{Config, Connection as Told, Effect, Holder, Input, ReadError, ReadId, Ticket, WriteId},
     id::{HoldId, Incarnation, LeaseId},
-    message::{Acquired, Answer, Body, Request, Response, Revival},
+    limits::LimitError,
+    message::{Acquired, Answer, Body, Refusal, Request, Response, Revival},
     object::{Content, Object},
     path::Path,
     time::Instant,
@@ -125,6 +126,7 @@ impl World {
         let config = Config {
             drift: self.profile.drift,
             spread_permille: u16::try_from(self.rng.below(1001)).expect("small"),
+            bounds: self.swarm().map(|swarm| swarm.client_bounds).unwrap_or_default(),
             planted: self.planted,
             ..Config::new(format!("client {place}"))
         };
@@ -229,6 +231,7 @@ impl World {
         while let Some(input) = inputs.pop_front() {
             self.trace.say(self.now, || format!("client {place} <- {input:?}"));
             let client = &mut self.clients[place];
+            client.lives.step();
             let clock = client.machine.clock.read(self.now);
             let effects = client.holder.step(input, clock);
             self.freeze(Host::Client(place));
@@ -390,7 +393,10 @@ impl World {
         for read in reads {
             self.clients[place].reads.remove(read);
         }
-        if *error != ReadError::Closed {
+        let is_long = matches!(error, ReadError::Refused(Refusal::Limit(LimitError::Content { .. })));
+        if is_long && self.has_short_contents() {
+            self.tally.add("reads of contents that are too long");
+        } else if *error != ReadError::Closed {
             self.demand(Err(format!("client {place}: a read failed: {error}")));
         }
     }

@@ -1,6 +1,6 @@
 //! The end of a run: everything is asked for, and judged.
 
-use crate::{event::Event, invariants, judges::Judge, profile::SECOND, world::World};
+use crate::{event::Event, invariants, judges::Judge, profile::SECOND, swarm::Swarm, world::World};
 
 impl World {
     /// Nothing may be waiting any more. Every client reads everything.
@@ -8,7 +8,8 @@ impl World {
         self.oracle.ask_for_all();
         self.asked_at = self.oracle.truth.revision();
         for client in 0..self.clients.len() {
-            self.demand(invariants::healing::check_nothing_waits(&self.clients[client], self.healed_in));
+            let are_few = self.swarm().is_some_and(Swarm::has_few_leases);
+            self.demand(invariants::healing::check_nothing_waits(&self.clients[client], self.healed_in, are_few));
             self.clients[client].last_read.clear();
             self.ask_watches(client);
             for object in self.profile.objects.clone() {
@@ -19,7 +20,8 @@ impl World {
 
     pub(crate) fn judge(&mut self) {
         for client in 0..self.clients.len() {
-            let held = invariants::healing::check_all_current(&self.clients[client], &self.oracle);
+            let held =
+                invariants::healing::check_all_current(&self.clients[client], &self.oracle, self.has_short_contents());
             self.demand(held);
         }
         self.demand(invariants::owners::check_leases(&self.clients, &self.oracle.truth));

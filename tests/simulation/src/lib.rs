@@ -42,7 +42,7 @@ mod world;
 
 pub use judges::Judge;
 pub use profile::Fault;
-pub use reached::REACHED;
+pub use reached::{BY_TESTS_OF_RULES, Bound};
 pub use search::{Findings, repeat_command, search, search_as, search_on, shrink, tail, tally_of};
 pub use tally::Tally;
 pub use world::{Plan, Report, run};

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The nodes that are held: one in each volume that there can be.
-const NODES: [&str; 3] = ["/b", "/a/x", "/v/y"];
+pub(crate) const NODES: [&str; 3] = ["/b", "/a/x", "/v/y"];
 
 /// More than this no client has at once.
 const HOLDS_MAX: usize = 4;

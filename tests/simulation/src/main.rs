@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Instant};
 use clap::Parser;
 use leasehold_protocol::planted::Bug;
 use leasehold_simulation::{
-    Fault, Findings, Judge, Plan, REACHED, Report, repeat_command, run, search_as, search_on, shrink, tail, tally_of,
+    Bound, Fault, Findings, Judge, Plan, Report, repeat_command, run, search_as, search_on, shrink, tail, tally_of,
 };
 
 /// Lines of a trace that are shown for a seed that a search found.
@@ -158,7 +158,8 @@ fn count(options: &Options) -> bool {
     for (name, count) in &tally.0 {
         println!("{:>12.1} {name}", *count as f64 * 1000.0 / options.seeds.max(1) as f64);
     }
-    for name in REACHED.iter().filter(|name| !tally.0.contains_key(*name)) {
+    let bounds = if cfg!(feature = "count-bounds") { &Bound::ALL[..] } else { &[] };
+    for name in bounds.iter().map(|bound| bound.name()).filter(|name| !tally.0.contains_key(name)) {
         println!("{:>12} {name}", "never");
     }
     false

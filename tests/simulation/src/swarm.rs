@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
-use leasehold_protocol::{id::LeaseId, lessor::Bounds, object::Object, path::Path};
+use leasehold_protocol::{holder, id::LeaseId, lessor::Bounds, object::Object, path::Path};
 
 use crate::{
+    locks::NODES,
     profile::{MS, Profile, SECOND},
     rng::Rng,
 };
@@ -42,10 +43,16 @@ pub(crate) enum Operation {
     Inspect,
     /// Opens a session that nobody will use.
     OpenSession,
+    /// Reads all nodes that are held.
+    ReadHeld,
+    /// Sends a request with more of something than one carries.
+    AskTooMuch,
+    /// Drops all copies for lack of room.
+    EvictAll,
 }
 
 impl Operation {
-    pub(crate) const ALL: [Operation; 17] = [
+    pub(crate) const ALL: [Operation; 20] = [
         Operation::GrantNamed,
         Operation::GrantAutomatic,
         Operation::Revoke,
@@ -63,6 +70,9 @@ impl Operation {
         Operation::List,
         Operation::Inspect,
         Operation::OpenSession,
+        Operation::ReadHeld,
+        Operation::AskTooMuch,
+        Operation::EvictAll,
     ];
 }
 
@@ -94,6 +104,7 @@ pub(crate) struct Swarm {
     /// How often a leader is cut off from the other servers, and from no client; 0 for never.
     pub(crate) alone_every: u64,
     pub(crate) bounds: Bounds,
+    pub(crate) client_bounds: holder::Bounds,
     /// The most bytes that the shell proposes at once: about four times what the lessor means to, as at a server.
     pub(crate) proposal_max_bytes: usize,
 }
@@ -132,8 +143,14 @@ impl Swarm {
             first_late: *rng.pick(&[0, 0, 50 * MS, 2500 * MS]),
             alone_every: *rng.pick(&[0, 0, 2 * SECOND]),
             bounds,
+            client_bounds: client_bounds(rng),
             proposal_max_bytes: 4 * bounds.proposal_bytes_max + COMMAND_MAX_BYTES,
         }
+    }
+
+    /// Whether a leader grants few leases.
+    pub(crate) fn has_few_leases(&self) -> bool {
+        self.bounds.renewals_per_second_max < Bounds::DEFAULT.renewals_per_second_max
     }
 
     /// A term for a key lease.
@@ -154,8 +171,10 @@ fn bounds(rng: &mut Rng) -> Bounds {
         }
     };
     low(&mut bounds.writes_max, &[4, 12]);
-    low(&mut bounds.writes_bytes_max, &[200, 2000]);
+    // About two writes, and ten: each takes 1 KiB and more.
+    low(&mut bounds.writes_bytes_max, &[2 << 10, 12 << 10]);
     low(&mut bounds.write_askers_max, &[1, 2]);
+    low(&mut bounds.content_bytes_max, &[12, 64]);
     low(&mut bounds.reads_max, &[2, 6]);
     low(&mut bounds.parked_max, &[1]);
     low(&mut bounds.tick_bytes_max, &[1, 64, 320]);
@@ -170,11 +189,16 @@ fn bounds(rng: &mut Rng) -> Bounds {
     low(&mut bounds.removal_leases_per_round, &[1, 2]);
     low(&mut bounds.removal_rounds_max, &[1, 2]);
     low(&mut bounds.removal_sets_max, &[1, 3]);
-    low(&mut bounds.revival_bytes_max, &[1, 20]);
     low(&mut bounds.rows_max, &[1, 3]);
     low(&mut bounds.places_max, &[3, 16]);
-    low(&mut bounds.keys_bytes_max, &[1, 10]);
     low(&mut bounds.departed_max, &[1, 4]);
+    // Few ask for what these are about.
+    if rng.chance(700) {
+        bounds.revival_bytes_max = *rng.pick(&[1, 1, 20]);
+    }
+    if rng.chance(600) {
+        bounds.keys_bytes_max = *rng.pick(&[1, 10]);
+    }
     // In the proportion that they have at a server: so that what weighs nothing cannot be more than the shell takes.
     if rng.chance(400) {
         let commands = *rng.pick(&[2, 8, 24]);
@@ -185,20 +209,44 @@ fn bounds(rng: &mut Rng) -> Bounds {
     bounds
 }
 
+/// Bounds of clients of which some are low.
+fn client_bounds(rng: &mut Rng) -> holder::Bounds {
+    let mut bounds = holder::Bounds::DEFAULT;
+    let mut low = |bound: &mut usize, values: &[usize]| {
+        if rng.chance(250) {
+            *bound = *rng.pick(values);
+        }
+    };
+    low(&mut bounds.recalls_remembered_max, &[1, 4]);
+    low(&mut bounds.volumes_max, &[1, 2]);
+    low(&mut bounds.returns_waiting_max, &[1, 3]);
+    if rng.chance(250) {
+        (bounds.writes_out_max, bounds.flushes_out_max) = *rng.pick(&[(4, 2), (12, 2)]);
+    }
+    if rng.chance(250) {
+        bounds.read_waits_max = 1;
+    }
+    bounds
+}
+
 impl Profile {
     /// Makes the world a wide one, or leaves it as it is.
     pub(crate) fn widen(&mut self, rng: &mut Rng) {
         if self.is_long || !rng.chance(500) {
             return;
         }
-        let swarm = Swarm::random(rng);
+        let mut swarm = Swarm::random(rng);
         self.clients = usize::try_from(rng.between(1, 8)).expect("small");
+        if rng.chance(300) {
+            // Room for the sessions and the leases on volumes of all, and for some more.
+            swarm.bounds.renewals_per_second_max = self.clients * 4 + 3;
+        }
         self.mute = self.mute.filter(|client| *client < self.clients);
         self.busy_until = rng.between(3, 8) * SECOND;
         self.act_every = *rng.pick(&[4 * MS, 15 * MS, 40 * MS, 120 * MS]);
         self.leases_or_none(rng);
         // More happens with one entry: it has to fit.
-        self.history = self.history.max(2000);
+        self.history = self.history.max(800);
         if self.inner.is_empty() && swarm.weights[Operation::Volume as usize] > 0 {
             self.inner = (0..2).map(|_| crate::profile::settings(self.drift, rng)).collect();
         }
@@ -206,6 +254,10 @@ impl Profile {
         let lists = swarm.leaves.iter().take(2).filter_map(Path::parent).map(Object::children);
         let new: Vec<Object> = lists.filter(|list| !self.objects.contains(list)).collect();
         self.objects.extend(new);
+        if swarm.weights[Operation::ReadHeld as usize] > 0 {
+            self.objects.extend(NODES.map(|path| Object::data(Path::parse(path).expect("a path"))));
+            self.holds = self.holds.max(250);
+        }
         self.objects.sort();
         self.objects.dedup();
         self.swarm = Some(swarm);

@@ -15,8 +15,12 @@ use crate::{
     client::Client,
     event::Up,
     invariants::watches::{Tree, happen},
+    profile::SECOND,
     world::World,
 };
+
+/// A watcher is told something at least this often: a while after [`WATCH_WAIT`](leasehold_protocol::holder::WATCH_WAIT).
+const TOLD_WITHIN: u64 = 6 * SECOND;
 
 /// More than this are never open at once at one client.
 const WATCHES_MAX: usize = 4;
@@ -37,6 +41,8 @@ pub(crate) struct OpenWatch {
     asked_when_told: Option<Revision>,
     /// It waits to be told more.
     waits: bool,
+    /// When it was told last.
+    told_at: u64,
     mirror: Option<Mirror>,
 }
 
@@ -134,7 +140,7 @@ impl World {
 
     fn watch(&mut self, place: usize, watched: Watched, after: Option<Revision>, mirror: Option<Mirror>) {
         let bytes_max = *self.rng.pick(&[1, 200, CHANGES_BYTES_MAX]);
-        let acknowledged = self.oracle.acknowledged;
+        let (acknowledged, looks_are_few) = (self.oracle.acknowledged, self.looks_are_few());
         let client = &mut self.clients[place];
         client.numbers += 1;
         let watch = WatchId(client.numbers);
@@ -142,14 +148,20 @@ impl World {
             watched: watched.clone(),
             told: after,
             acknowledged,
-            is_small: bytes_max < CHANGES_BYTES_MAX,
+            is_small: bytes_max < CHANGES_BYTES_MAX || looks_are_few,
             asked_when_told: None,
             waits: true,
+            told_at: self.now,
             mirror,
         };
         client.watches.open.insert(watch, open);
         self.tally.add("watches begun");
         self.step_holder(place, Input::Watch { watch, watched, after, bytes_max });
+    }
+
+    /// Whether a leader looks at a few changes for one answer, whatever the watcher takes.
+    fn looks_are_few(&self) -> bool {
+        self.swarm().is_some_and(|swarm| swarm.bounds.watch_looks_max < Bounds::DEFAULT.watch_looks_max)
     }
 
     fn watch_more(&mut self, place: usize, watch: WatchId) {
@@ -186,7 +198,7 @@ impl World {
             }
             None => Ok(()),
         };
-        open.told = Some(changes.through);
+        (open.told, open.told_at) = (Some(changes.through), self.now);
         let mirrored = open.mirror.as_mut().map_or(Ok(()), |mirror| {
             mirror.follow(changes);
             let is_whole = changes.through >= mirror.last();
@@ -279,7 +291,10 @@ impl World {
 
     /// Everybody has been told everything that happened before a while ago, or gets there little by little. Nobody watches any more.
     pub(crate) fn judge_watches(&mut self, place: usize, asked: Revision) {
-        let moves_on = |watch: &OpenWatch| watch.is_small && watch.told > watch.asked_when_told;
+        // What there is to be told it hears in pieces, and that nothing happened only at the end of its time (wide seed 1378).
+        let lately = self.now.saturating_sub(TOLD_WITHIN);
+        let moves_on =
+            |watch: &OpenWatch| watch.is_small && (watch.told > watch.asked_when_told || watch.told_at > lately);
         let late = |watch: &OpenWatch| watch.told.is_none_or(|told| told < asked) && !moves_on(watch);
         let Client { is_open, watches, .. } = &self.clients[place];
         // Where a leader takes few, some are refused, whichever asks first: those of connections that are gone count for a while.

@@ -6,6 +6,7 @@ use leasehold_protocol::{
     command::{Command, Outcome, Proposal, Write},
     drift::Excess,
     id::{LeaseId, Revision},
+    lessor::Bounds,
     planted::{Bug, Planted},
     state::State,
 };
@@ -20,8 +21,10 @@ use crate::{
     oracle::Oracle,
     profile::{Fault, MS, Profile, SECOND},
     raft::{Payload, SERVERS, peers::Links},
+    reached,
     rng::Rng,
     server::Server,
+    swarm::Swarm,
     tally::{self, Tally},
     trace::Trace,
 };
@@ -45,6 +48,9 @@ impl Machine {
         Self { clock, wall: 0, is_paused: false, freezes_for: None, sends_from: 0, backlog: VecDeque::new() }
     }
 }
+
+/// About how many bytes of memory a write takes that waits at a leader.
+const WRITE_BYTES: usize = 1500;
 
 /// Seeds of another stream: what is drawn from it leaves all else as it was.
 const WIDE: u64 = 0x77_69_64_65;
@@ -144,6 +150,7 @@ pub struct Report {
 
 /// Runs a world to its end, or to the first violation.
 pub fn run(plan: &Plan) -> Report {
+    reached::begin();
     let mut world = World::new(plan);
     while world.violation.is_none() && !world.is_over && plan.steps.is_none_or(|most| world.steps < most) {
         let Some(((at, _), event)) = world.queue.pop_first() else { break };
@@ -152,6 +159,7 @@ pub fn run(plan: &Plan) -> Report {
         world.trace.mark(&[at, event.code()]);
         world.arrive(event);
     }
+    reached::note(&mut world.tally);
     let now = world.now;
     let violation = world.violation.take();
     if let Some(violation) = &violation {
@@ -488,16 +496,28 @@ impl World {
             self.all_watch_on(client);
             // From now on nothing goes by itself but what nobody keeps alive, and that soon.
             let kept = self.clients[client].keeps.clone();
-            let lets_go = self.profile.swarm.is_none();
+            // Where few leases are granted, those that nobody needs are in the way of sessions.
+            let lets_go = self.swarm().is_none_or(Swarm::has_few_leases);
             for id in kept.into_iter().filter(|_| lets_go) {
                 self.let_go(client, id);
             }
         }
         let terms = u64::try_from(self.profile.term_max().as_micros()).expect("short") * 5;
-        let calm = terms + frozen + self.replay();
+        let calm = terms + frozen + self.replay() + self.drain();
         self.after(6 * SECOND + calm, Event::Ask);
         // A client that has been silent takes a while to notice that its connection is dead.
         self.after(12 * SECOND + calm, Event::Judge);
+    }
+
+    /// How long the writes that clients have open take, where a leader takes few at a time: the others are refused as busy, and asked
+    /// for again within seconds.
+    fn drain(&self) -> u64 {
+        let Some(Bounds { writes_max, writes_bytes_max, .. }) = self.swarm().map(|swarm| swarm.bounds) else {
+            return 0;
+        };
+        let taken = writes_max.min(writes_bytes_max / WRITE_BYTES).max(1) as u64;
+        let open: u64 = self.clients.iter().map(|client| client.writes.len() as u64).sum();
+        if open <= taken { 0 } else { 4 * SECOND + open.div_ceil(taken) * 600 * MS }
     }
 
     /// How long the server that is furthest behind takes to apply what has been committed: in a long world it may have the work of

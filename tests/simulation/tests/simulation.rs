@@ -3,25 +3,42 @@
 use std::collections::BTreeSet;
 
 use leasehold_protocol::planted::Bug;
-use leasehold_simulation::{Fault, Plan, REACHED, repeat_command, run, search, shrink, tail, tally_of};
+use leasehold_simulation::{
+    BY_TESTS_OF_RULES, Bound, Fault, Findings, Plan, repeat_command, run, search, search_as, shrink, tail, tally_of,
+};
 
 /// Seeds in a normal run.
 const SEEDS: u64 = 2_000;
 
+/// Seeds of wide worlds in a normal run: about a minute of one processor.
+const WIDE_SEEDS: u64 = 300;
+
 #[test]
 fn no_seed_breaks_an_invariant() {
     let findings = search(0..SEEDS, None);
-    if let Some((seed, report)) = findings.broken {
-        let plan = Plan::of(seed, None);
+    expect_nothing_broke(&findings, &Plan::default());
+    assert_eq!(findings.worlds, SEEDS);
+}
+
+#[test]
+fn no_seed_of_wide_worlds_breaks_an_invariant() {
+    let plan = Plan { is_wide: true, ..Plan::default() };
+    let findings = search_as(0..WIDE_SEEDS, &plan);
+    expect_nothing_broke(&findings, &plan);
+    assert_eq!(findings.worlds, WIDE_SEEDS);
+}
+
+fn expect_nothing_broke(findings: &Findings, plan: &Plan) {
+    if let Some((seed, report)) = &findings.broken {
+        let plan = Plan { seed: *seed, ..plan.clone() };
         panic!(
             "{}\n\nseed {seed}: {}\nrepeat: {}\nwith fewer faults: {}",
             tail(&report.trace, 60),
-            report.violation.unwrap_or_default(),
+            report.violation.as_deref().unwrap_or_default(),
             repeat_command(&plan),
             repeat_command(&shrink(&plan))
         );
     }
-    assert_eq!(findings.worlds, SEEDS);
 }
 
 /// A simulator in which little happens finds little.
@@ -95,7 +112,7 @@ fn everything_happens_often_enough() {
     assert!(skipped * 4 < faults, "{skipped} faults were not possible, {faults} were");
 }
 
-/// Worlds that are wide draw what they are for, and reach the bounds that they set low. A world counts up to where something breaks.
+/// Worlds that are wide draw what they are for, and reach each named bound. A world counts up to where something breaks.
 #[test]
 fn wide_worlds_draw_enough_and_reach_each_low_bound() {
     let tally = tally_of(0..150, &Plan { is_wide: true, ..Plan::default() });
@@ -112,7 +129,9 @@ fn wide_worlds_draw_enough_and_reach_each_low_bound() {
         ("leaders left alone", 10),
         ("revocations not covered", 40),
     ];
-    for (name, least) in drawn.into_iter().chain(REACHED.map(|name| (name, 1))) {
+    let bounds = Bound::ALL.into_iter().filter(|bound| !BY_TESTS_OF_RULES.iter().any(|(other, _)| other == bound));
+    let bounds = bounds.map(|bound| (bound.name(), 1));
+    for (name, least) in drawn.into_iter().chain(bounds) {
         let got = tally.0.get(name).copied().unwrap_or_default();
         assert!(got >= least, "{got} {name}: expected at least {least}");
     }

@@ -21,7 +21,7 @@ pub(crate) struct Lives {
     there: BTreeMap<Path, Revision>,
     /// Put by this change, and told to be lost.
     lost: BTreeMap<Path, Revision>,
-    /// Told to be lost while the put waits for its answer, which has yet to come.
+    /// Told to be lost in this very step, with the answer to the put, which is told after that.
     early: BTreeSet<Path>,
 }
 
@@ -36,9 +36,9 @@ impl Lives {
         }
     }
 
-    /// The client puts the node: what it was told before is not about this.
-    pub(crate) fn begins(&mut self, path: &Path) {
-        self.early.remove(path);
+    /// Another step begins: what was told before is not about a put that is answered now, but about one before it (wide seed 509).
+    pub(crate) fn step(&mut self) {
+        self.early.clear();
     }
 
     /// The client was told that its session is.
