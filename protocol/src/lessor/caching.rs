@@ -22,6 +22,7 @@ use crate::{
     reached::{Bound, reached},
     state::State,
     time::Instant,
+    work::Counted,
 };
 
 use super::{Effect, Lessor, StepContext, WaitingRead, Wanted, writing::Claim};
@@ -30,13 +31,15 @@ use super::{Effect, Lessor, StepContext, WaitingRead, Wanted, writing::Claim};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Parked {
     reads: BTreeMap<Path, BTreeMap<(SessionId, RequestId), ParkedRead>>,
+    /// The same by who asks.
+    by_session: BTreeSet<(SessionId, RequestId, Path)>,
     /// How many they are.
     pub(super) count: usize,
     /// The write leases whose holders have been asked for the node's data on behalf of a reader. Reads of a node wait for the end of
     /// this one: who has the node to itself after that is asked anew.
     asked: BTreeMap<Path, WriteLeaseId>,
-    /// Consents that came before what they are for had ended: they count when it has.
-    early: BTreeSet<(SessionId, Stamp)>,
+    /// Consents that came before what they are for had ended: they count when it has. By a node that is kept still.
+    early: BTreeSet<(Path, SessionId, Stamp)>,
 }
 
 /// A read that waits.
@@ -60,6 +63,7 @@ impl Parked {
 
     pub(super) fn insert(&mut self, path: &Path, read: WaitingRead, since: Instant) {
         let key = (read.asker.session, read.asker.id);
+        self.by_session.insert((key.0, key.1, path.clone()));
         self.reads.entry(path.clone()).or_default().insert(key, ParkedRead { read, since });
         self.count += 1;
     }
@@ -70,6 +74,7 @@ impl Parked {
         let is_same = |parked: &ParkedRead| matches!(parked.read.wanted, Wanted::Object { .. });
         let key = reads.range(Self::all_of(session)).find(|(_, parked)| is_same(parked)).map(|(key, _)| *key)?;
         self.count -= 1;
+        self.by_session.remove(&(key.0, key.1, path.clone()));
         let earlier = reads.remove(&key).map(|parked| parked.read);
         if reads.is_empty() {
             self.reads.remove(path);
@@ -79,7 +84,7 @@ impl Parked {
 
     /// The nodes that keep reads of this one waiting, or lists that begin there, and since when each of those waits.
     pub(super) fn about(&self, path: &Path) -> impl Iterator<Item = (&Path, Vec<Instant>)> {
-        self.reads.iter().filter_map(move |(kept, reads)| {
+        self.reads.iter().counted().filter_map(move |(kept, reads)| {
             let about = reads.values().filter(|parked| kept == path || parked.lists(path));
             let since: Vec<Instant> = about.map(|parked| parked.since).collect();
             (!since.is_empty()).then_some((kept, since))
@@ -91,17 +96,26 @@ impl Parked {
         self.asked.remove(path);
         let reads = self.reads.remove(path).unwrap_or_default();
         self.count -= reads.len();
+        for (session, id) in reads.keys() {
+            self.by_session.remove(&(*session, *id, path.clone()));
+        }
         reads.into_values().map(|parked| parked.read)
     }
 
     /// Takes out what the session waited for.
     fn remove_of(&mut self, session: SessionId) -> Vec<WaitingRead> {
         let mut gone = Vec::new();
-        self.reads.retain(|_, reads| {
-            let own: Vec<_> = reads.range(Self::all_of(session)).map(|(key, _)| *key).collect();
-            gone.extend(own.iter().filter_map(|key| reads.remove(key)).map(|parked| parked.read));
-            !reads.is_empty()
-        });
+        let all = (session, RequestId(0), Path::root())..(session.next(), RequestId(0), Path::root());
+        let own: Vec<_> = self.by_session.range(all).counted().cloned().collect();
+        for key in own {
+            self.by_session.remove(&key);
+            let (session, id, path) = key;
+            let Some(reads) = self.reads.get_mut(&path) else { continue };
+            gone.extend(reads.remove(&(session, id)).map(|parked| parked.read));
+            if reads.is_empty() {
+                self.reads.remove(&path);
+            }
+        }
         self.count -= gone.len();
         gone
     }
@@ -109,6 +123,12 @@ impl Parked {
     /// All that wait.
     pub(super) fn into_reads(self) -> impl Iterator<Item = WaitingRead> {
         self.reads.into_values().flat_map(BTreeMap::into_values).map(|parked| parked.read)
+    }
+
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 5] {
+        [self.reads.len(), self.by_session.len(), self.count, self.asked.len(), self.early.len()]
     }
 
     /// What waits, waits for somebody who was asked.
@@ -120,6 +140,12 @@ impl Parked {
         let count: usize = self.reads.values().map(BTreeMap::len).sum();
         if count != self.count || count > most {
             return Err(format!("{count} reads wait for write leases: counted {} of at most {most}", self.count));
+        }
+        let keys = |(path, reads): (&Path, &BTreeMap<(SessionId, RequestId), ParkedRead>)| {
+            reads.keys().map(|(session, id)| (*session, *id, path.clone())).collect::<Vec<_>>()
+        };
+        if self.reads.iter().flat_map(keys).collect::<BTreeSet<_>>() != self.by_session {
+            return Err("the reads that wait for write leases are not those that are found by session".to_owned());
         }
         match self.reads.iter().find(|(path, reads)| reads.is_empty() || !self.asked.contains_key(*path)) {
             Some((path, _)) => Err(format!("reads wait for a write lease on {path} that nobody has asked for")),
@@ -201,11 +227,14 @@ impl Lessor {
     /// the same entry. Its holder has not been told yet, so what is in the state is still the node's value: it is answered without
     /// a lease, and takes effect before anything that the holder does.
     pub(super) fn unpark(&mut self, paths: &BTreeSet<Path>, turn: &mut StepContext<'_>) {
-        let counts = |early: &&(SessionId, Stamp)| !self.still_keeps(early.0, early.1, turn.state);
-        let early: Vec<(SessionId, Stamp)> = self.parked.early.iter().filter(counts).copied().collect();
-        for (session, stamp) in early {
-            self.parked.early.remove(&(session, stamp));
-            self.consent(Consent { session, stamp }, turn);
+        for path in paths {
+            let of_node = (path.clone(), SessionId(0), Stamp::default())..;
+            let early = self.parked.early.range(of_node).take_while(|(kept, ..)| kept == path).counted();
+            for (path, session, stamp) in early.cloned().collect::<Vec<_>>() {
+                self.parked.early.remove(&(path, session, stamp));
+                // If there is something else that it keeps, that is noted.
+                self.consent(Consent { session, stamp }, turn);
+            }
         }
         if self.parked.asked.is_empty() {
             return;
@@ -221,16 +250,13 @@ impl Lessor {
         }
     }
 
-    /// Takes note of a consent that does not count yet.
-    pub(super) fn note_early(&mut self, consent: Consent) {
-        self.parked.early.insert((consent.session, consent.stamp));
+    /// Takes note of a consent that does not count yet, because the session keeps this node still.
+    pub(super) fn note_early(&mut self, kept: Path, Consent { session, stamp }: Consent) {
+        self.parked.early.insert((kept, session, stamp));
     }
 
     /// Nobody waits any more for what the session wanted to read.
     pub(super) fn forget_parked(&mut self, session: SessionId, refusal: &Refusal, turn: &mut StepContext<'_>) {
-        if let Refusal::SessionGone { .. } = refusal {
-            self.parked.early.retain(|(other, _)| *other != session);
-        }
         for read in self.parked.remove_of(session) {
             self.reply_bare(&read.asker, Err(refusal.clone()), turn);
         }
@@ -253,16 +279,15 @@ impl Lessor {
         }
     }
 
-    /// Whether the session still keeps something to itself that this recall asks for, under a write lease that there was then: if so its consent is no answer yet. A client that keeps
-    /// its half never says so; of another the promises end (S5).
-    pub(super) fn still_keeps(&self, session: SessionId, stamp: Stamp, state: &State) -> bool {
-        let Some((sets, through)) = self.channels.get(&session).and_then(|channel| channel.recalled(stamp)) else {
-            return false;
-        };
-        let is_asked_for = |path: &Path| {
+    /// A node whose data the session still keeps to itself though this recall asks for it, under a write lease that there was then: if there
+    /// is one, its consent is no answer yet. A client that keeps its half never says so; of another the promises end (S5).
+    pub(super) fn still_keeps(&self, session: SessionId, stamp: Stamp, state: &State) -> Option<Path> {
+        let (sets, through) = self.channels.get(&session).and_then(|channel| channel.recalled(stamp))?;
+        let is_asked_for = |path: &&Path| {
             let hold = state.cached_by(path).map(|(_, hold)| hold).filter(|hold| hold.session == session);
-            hold.is_some_and(|hold| hold.caches <= Some(through))
+            let object = Object::data((*path).clone());
+            hold.is_some_and(|hold| hold.caches <= Some(through)) && sets.iter().any(|set| set.contains(&object))
         };
-        sets.iter().any(|set| state.cached_in(set).any(is_asked_for))
+        state.cached_of(session).find(is_asked_for).cloned()
     }
 }

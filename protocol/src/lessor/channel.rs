@@ -185,6 +185,12 @@ impl Channel {
         self.unanswered.values().next().map(|unanswered| unanswered.since)
     }
 
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 3] {
+        [self.unanswered.len(), self.by_set.len(), self.by_sent.len()]
+    }
+
     /// The tables are about the same recalls.
     pub(super) fn check(&self) -> Result<(), String> {
         let sets =

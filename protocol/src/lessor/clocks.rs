@@ -24,6 +24,12 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 2] {
+        [self.marks.len(), self.beyond.len()]
+    }
+
     /// The session is over.
     pub(super) fn forget(&mut self, session: SessionId) {
         self.marks.remove(&session);

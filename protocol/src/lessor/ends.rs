@@ -14,6 +14,7 @@ use crate::{
     reached::{self, reached},
     state::{Lease, State},
     time::ClusterTime,
+    work::Counted,
 };
 
 /// One lease as its leader sees it. There may be millions.
@@ -226,14 +227,18 @@ impl Ends {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&LeaseKey, &End)> {
-        self.ends.iter()
+        self.ends.iter().counted()
     }
 
     /// The leases of one session.
     pub(super) fn of(&self, session: SessionId) -> impl Iterator<Item = &LeaseKey> {
         let volumes = LeaseKey::Volume(session, Path::root())..;
-        let volumes =
-            self.ends.range(volumes).map(|(key, _)| key).take_while(move |key| key.session() == Some(session));
+        let volumes = self
+            .ends
+            .range(volumes)
+            .counted()
+            .map(|(key, _)| key)
+            .take_while(move |key| key.session() == Some(session));
         self.ends.get_key_value(&LeaseKey::Session(session)).map(|(key, _)| key).into_iter().chain(volumes)
     }
 
@@ -349,6 +354,18 @@ impl Ends {
             }
         }
         found
+    }
+
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> Vec<(&'static str, usize)> {
+        vec![
+            ("ends", self.ends.len()),
+            ("queue of ends", self.queue.len()),
+            ("renewals to tell of", self.renewed.len()),
+            ("renewals told of", self.ticking.len()),
+            ("load", usize::try_from(self.load).unwrap_or(usize::MAX)),
+        ]
     }
 
     /// Each lease stands in the queues once, and nothing else does; what all take is the sum.

@@ -13,6 +13,7 @@ use crate::{
     message::{Answer, AwaitHold, HoldInfo, Refusal},
     path::Path,
     state::State,
+    work::Counted,
 };
 
 use super::{Asker, Lessor, StepContext};
@@ -44,6 +45,12 @@ impl Awaiting {
         self.requests.values().map(|(asker, _)| asker)
     }
 
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 2] {
+        [self.requests.len(), self.by_path.len()]
+    }
+
     /// Each is found by the nodes that it names, and by no others.
     pub(super) fn check(&self) -> Result<(), String> {
         let named = self
@@ -57,7 +64,10 @@ impl Awaiting {
     }
 
     fn on(&self, path: &Path) -> impl Iterator<Item = SessionId> {
-        self.by_path.range((path.clone(), SessionId(0))..=(path.clone(), SessionId(u64::MAX))).map(|(_, id)| *id)
+        self.by_path
+            .range((path.clone(), SessionId(0))..=(path.clone(), SessionId(u64::MAX)))
+            .counted()
+            .map(|(_, id)| *id)
     }
 
     /// The holds of a session's request that stand otherwise than it says.

@@ -51,6 +51,11 @@ pub(super) enum Mode {
 }
 
 impl Track {
+    #[cfg(test)]
+    fn pieces(&self) -> usize {
+        if let Mode::Listed { pieces, .. } = &self.mode { pieces.len() } else { 0 }
+    }
+
     pub(super) fn is_covering(&self) -> bool {
         self.mode != Mode::Exact
     }
@@ -161,7 +166,7 @@ impl Holdings {
     }
 
     pub(super) fn tracks(&self) -> impl Iterator<Item = (&Path, SessionId, &Track)> {
-        self.tracks.iter().map(|((volume, session), track)| (volume, *session, track))
+        self.tracks.iter().counted().map(|((volume, session), track)| (volume, *session, track))
     }
 
     /// How many sessions have a lease on this volume.
@@ -601,6 +606,23 @@ impl Holdings {
         };
         let path = state.kept_path(&object.path).cloned().or_else(twin);
         Object { path: path.unwrap_or_else(|| object.path.clone()), kind: object.kind }
+    }
+
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> Vec<(&'static str, usize)> {
+        vec![
+            ("tracks", self.tracks.len()),
+            ("tracks by volume", self.counts.len()),
+            ("coverings", self.coverings.len()),
+            ("tracks that count", self.counting.len()),
+            ("pieces of lists", self.tracks.values().map(|track| track.pieces()).sum()),
+            ("object leases", self.leases.len()),
+            ("object leases by session", self.by_session.values().map(BTreeSet::len).sum()),
+            ("holders below nodes", self.below.values().map(BTreeMap::len).sum()),
+            ("nodes with holders below", self.below.len()),
+            ("what is to be forgotten", self.dropping.len()),
+        ]
     }
 
     /// The tables agree with each other.

@@ -47,15 +47,9 @@ impl Lessor {
 
     /// What writes of `path` wait for.
     pub(super) fn wait_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<WaitInfo> {
-        let objects = [Object::data(path.clone()), Object::children(path.clone())];
-        let about = |pending: &Pending| {
-            pending.asked().and_then(|asked| asked.write.path()) == Some(path)
-                || pending.covers.iter().any(|set| objects.iter().any(|object| set.contains(object)))
-        };
-        let writes = self.writes.iter().filter(|(_, pending)| about(pending));
-        let rows = writes.flat_map(|(_, pending)| {
+        let rows = self.writes.about(path).flat_map(|pending| {
             let row = move |holder: Option<SessionId>, at_most: Duration| WaitInfo {
-                path: pending.asked().and_then(|asked| asked.write.path()).unwrap_or(path).clone(),
+                path: pending.path().unwrap_or(path).clone(),
                 writer: pending.asked().map_or(SessionId(0), |asked| asked.session),
                 writer_name: writer_name(pending, turn.state),
                 holder,

@@ -30,6 +30,12 @@ impl Outbox {
         self.waiting.push_back((command, reason));
     }
 
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 4] {
+        [self.waiting.len(), self.lengths.len(), self.bytes, self.ends]
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

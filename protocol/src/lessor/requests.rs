@@ -177,8 +177,8 @@ impl Lessor {
     /// The session has dropped what this recall named (S2). A consent to any other stamp has no effect.
     pub(super) fn consent(&mut self, consent: Consent, turn: &mut StepContext<'_>) {
         let Consent { session, stamp } = consent;
-        if self.still_keeps(session, stamp, turn.state) {
-            return self.note_early(consent);
+        if let Some(kept) = self.still_keeps(session, stamp, turn.state) {
+            return self.note_early(kept, consent);
         }
         let Some(recall) = self.channels.get_mut(&session).and_then(|channel| channel.consent(stamp)) else { return };
         for set in &recall.sets {

@@ -28,11 +28,13 @@ use crate::{
     change::{Changes, Event, Watched},
     id::{RequestId, Revision, SessionId},
     message::{Answer, CHANGES_BYTES_MAX, Refusal, Response, WATCH_WAIT_MAX},
+    object::ObjectSet,
     path::Path,
     planted::Bug,
     reached::{Bound, reached},
     state::{Look, LookBounds, State},
     time::Instant,
+    work::visit,
 };
 
 use super::{Asker, Bounds, Effect, Lessor, StepContext, WaitingRead, Wanted};
@@ -112,6 +114,22 @@ impl Watching {
         found
     }
 
+    /// Those who watch something of what was changed, if that is all that is known of it.
+    fn concerned_by(&self, sets: &[ObjectSet]) -> BTreeSet<RequestId> {
+        let mut found = BTreeSet::new();
+        for set in sets {
+            let path = set.path();
+            let own = [self.nodes.get(path), self.subtrees.get(path)].into_iter().flatten();
+            found.extend(own.flatten());
+            found.extend(path.ancestors().filter_map(|above| self.subtrees.get(&above)).flatten());
+            if let ObjectSet::Subtree(top) = set {
+                let below = || top.bound_below()..top.bound_after();
+                found.extend(self.nodes.range(below()).chain(self.subtrees.range(below())).flat_map(|(_, ids)| ids));
+            }
+        }
+        found
+    }
+
     /// Whether somebody has yet to be told something.
     pub(super) fn is_behind(&self) -> bool {
         !self.woken.is_empty()
@@ -119,6 +137,13 @@ impl Watching {
 
     pub(super) fn into_askers(self) -> impl Iterator<Item = Asker> {
         self.waiting.into_values().map(|watch| watch.asker)
+    }
+
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 6] {
+        let ids = [self.nodes.len(), self.subtrees.len(), self.sessions.len()];
+        [self.waiting.len(), ids[0], ids[1], ids[2], self.over.len(), self.woken.len()]
     }
 
     /// The tables are about the same watches, and none is behind.
@@ -262,8 +287,9 @@ impl Lessor {
                 }
                 Some(events) => self.watching.concerned(events),
                 // It is too much to be told: whoever it concerns starts over.
-                None => self.watching.waiting.keys().copied().collect(),
+                None => self.watching.concerned_by(state.sets_changed_by(revision)),
             };
+            visit(ids.len());
             for id in ids {
                 self.watching.woken.entry(id).or_insert(last);
             }

@@ -96,6 +96,8 @@ pub(super) struct Writes {
     bytes: usize,
     pending: BTreeMap<Turn, Pending>,
     by_request: BTreeMap<(SessionId, Sequence), Turn>,
+    /// The writes that name a node.
+    by_path: BTreeSet<(Path, Turn)>,
     queues: Queues,
     /// Finds the waits of all writes.
     waits: Waits,
@@ -184,6 +186,11 @@ impl Pending {
         PENDING_BYTES + asked
     }
 
+    /// The node that it names.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.asked().and_then(|asked| asked.write.path())
+    }
+
     fn request(&self) -> Option<(SessionId, Sequence)> {
         self.asked().map(|asked| (asked.session, asked.sequence))
     }
@@ -220,7 +227,14 @@ impl Writes {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (Turn, &Pending)> {
-        self.pending.iter().map(|(turn, pending)| (*turn, pending))
+        self.pending.iter().counted().map(|(turn, pending)| (*turn, pending))
+    }
+
+    /// The writes that name the node, or cover one of its objects, in their order.
+    pub(super) fn about(&self, path: &Path) -> impl Iterator<Item = &Pending> {
+        let named = self.by_path.range((path.clone(), 0)..=(path.clone(), Turn::MAX)).map(|(_, turn)| *turn);
+        let turns: BTreeSet<Turn> = named.chain(self.queues.about(path)).counted().collect();
+        turns.into_iter().filter_map(|turn| self.pending.get(&turn))
     }
 
     /// Lets a write in, behind all others.
@@ -231,6 +245,7 @@ impl Writes {
         self.bytes += pending.bytes;
         self.removals += usize::from(pending.asked().is_none());
         self.by_request.extend(pending.request().map(|request| (request, turn)));
+        self.by_path.extend(pending.path().map(|path| (path.clone(), turn)));
         self.carried.extend(pending.carried().iter().map(|lease| (*lease, turn)));
         self.pending.insert(turn, pending);
         self.enter_queues(turn);
@@ -291,6 +306,9 @@ impl Writes {
         }
         if let Some(request) = pending.request() {
             self.by_request.remove(&request);
+        }
+        if let Some(path) = pending.path() {
+            self.by_path.remove(&(path.clone(), turn));
         }
         take_out(&mut self.carried, pending.carried(), turn);
         take_out(&mut self.uncovered, pending.carried(), turn);
@@ -471,6 +489,7 @@ impl Writes {
         vec![
             ("writes", self.pending.len()),
             ("writes by request", self.by_request.len()),
+            ("writes by path", self.by_path.len()),
             ("queues of objects", objects),
             ("queues of subtrees", subtrees),
             ("lists emptied", emptied),
@@ -495,6 +514,9 @@ impl Writes {
                 if other >= turn || !waits_behind || self.pending.get(other).is_none_or(|other| other.is_proposed) {
                     return Err(format!("write {turn} waits behind {other}, which will not release it"));
                 }
+            }
+            if pending.path().is_some_and(|path| !self.by_path.contains(&(path.clone(), *turn))) {
+                return Err(format!("write {turn} is not found by its path"));
             }
             if pending.request().is_some_and(|request| self.by_request.get(&request) != Some(turn)) {
                 return Err(format!("write {turn} is not found by its request"));

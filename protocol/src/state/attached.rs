@@ -151,6 +151,12 @@ impl Attached {
         was_orphan.then_some(if is_closed { Reason::Revoked } else { Reason::Expired })
     }
 
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 4] {
+        [self.nodes.len(), self.orphaned.len(), self.gone.len(), self.closed.len()]
+    }
+
     fn of_lease(&self, incarnation: Incarnation) -> impl Iterator<Item = &Path> + use<'_> {
         self.from(incarnation, Path::root())
     }
@@ -181,7 +187,7 @@ impl State {
     /// Those of the nodes that lie at `path` or after it.
     pub fn carried_from(&self, incarnation: Incarnation, path: Path) -> impl Iterator<Item = &Path> + use<'_> {
         let is_gone = self.attached.gone.contains(&incarnation);
-        self.attached.from(incarnation, path).filter(move |_| !is_gone)
+        self.attached.from(incarnation, path).counted().filter(move |_| !is_gone)
     }
 
     /// How many nodes go with the lease of this incarnation, or went with it and are still in memory.

@@ -18,6 +18,7 @@ use crate::{
     path::Path,
     planted::Bug,
     transaction::Target,
+    work::Counted,
 };
 
 impl State {
@@ -45,7 +46,13 @@ impl State {
             ObjectSet::One(_) => None,
             ObjectSet::Subtree(top) => Some(super::below(&self.holds.caching, top)),
         };
-        own.into_iter().chain(below.into_iter().flatten()).map(|(path, _)| path)
+        own.into_iter().chain(below.into_iter().flatten()).counted().map(|(path, _)| path)
+    }
+
+    /// The nodes whose data the session keeps to itself.
+    pub fn cached_of(&self, session: SessionId) -> impl Iterator<Item = &Path> {
+        let all = (session, Path::root())..(session.next(), Path::root());
+        self.holds.caching_of.range(all).counted().map(|(_, path)| path)
     }
 
     /// The nodes that a write has to do with whose data somebody keeps to itself: that it changes, given these objects, or compares.

@@ -21,6 +21,7 @@ use crate::{
     path::Path,
     planted::Bug,
     reached::{Bound, reached},
+    work::Counted,
 };
 
 /// One change.
@@ -159,13 +160,18 @@ impl State {
         let changes = self.history.changes.range(known.min(self.history.changes.len())..);
         // There is a change for each revision that is counted to, and no more are.
         let revisions = revision.0.saturating_add(1)..;
-        Some(changes.zip(revisions).map(|(change, revision)| (Revision(revision), change)))
+        Some(changes.zip(revisions).counted().map(|(change, revision)| (Revision(revision), change)))
     }
 
     /// The events of each change after one, in order; none of a change that cannot be told. None if the history does not reach back that far.
     pub fn events_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, Option<&[Event]>)>> {
         let changes = self.remembered_after(revision)?;
         Some(changes.map(|(revision, change)| (revision, change.events.as_deref())))
+    }
+
+    /// What this change changed; nothing if that is not known any more.
+    pub(crate) fn sets_changed_by(&self, revision: Revision) -> &[ObjectSet] {
+        self.change(revision).map_or(&[], |change| &change.sets)
     }
 
     /// What happened after a revision to what is watched. Stops where it has cost enough; but one change at least is looked at, if

@@ -23,6 +23,7 @@ use crate::{
     id::{HoldId, Incarnation, SessionId, Token, WriteLeaseId},
     path::Path,
     planted::Bug,
+    work::Counted,
 };
 
 /// The most holds on one node, of those that are held and those that wait.
@@ -60,6 +61,8 @@ pub(super) struct Holds {
     by_token: BTreeMap<Token, HoldId>,
     /// Those whose holders keep the data to themselves: one on a node at most.
     pub(super) caching: BTreeMap<Path, HoldId>,
+    /// The same by the session.
+    pub(super) caching_of: BTreeSet<(SessionId, Path)>,
 }
 
 impl Holds {
@@ -77,6 +80,7 @@ impl Holds {
         self.by_token.extend(hold.token.map(|token| (token, id)));
         if hold.caches.is_some() {
             self.caching.insert(path.clone(), id);
+            self.caching_of.insert((hold.session, path.clone()));
         }
         self.rows.insert(id, (path, hold));
     }
@@ -95,6 +99,7 @@ impl Holds {
         }
         if hold.caches.is_some() {
             self.caching.remove(&path);
+            self.caching_of.remove(&(hold.session, path.clone()));
         }
         Some((path, hold))
     }
@@ -103,20 +108,35 @@ impl Holds {
     pub(super) fn set_caching(&mut self, id: HoldId, caches: Option<WriteLeaseId>) -> Option<Path> {
         let (path, hold) = self.rows.get_mut(&id).filter(|(_, hold)| hold.caches.is_some() != caches.is_some())?;
         hold.caches = caches;
+        let of = (hold.session, path.clone());
         match caches {
-            Some(_) => self.caching.insert(path.clone(), id),
-            None => self.caching.remove(path),
-        };
+            Some(_) => {
+                self.caching.insert(path.clone(), id);
+                self.caching_of.insert(of);
+            }
+            None => {
+                self.caching.remove(path);
+                self.caching_of.remove(&of);
+            }
+        }
         Some(path.clone())
     }
 
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 5] {
+        let by_path = self.by_path.values().map(BTreeSet::len).sum();
+        [self.rows.len(), by_path, self.by_lease.len(), self.by_token.len(), self.caching.len() + self.caching_of.len()]
+    }
+
     fn of_lease(&self, incarnation: Incarnation) -> impl Iterator<Item = HoldId> + use<'_> {
-        self.by_lease.range((incarnation, HoldId(0))..(incarnation.next(), HoldId(0))).map(|(_, id)| *id)
+        let all = (incarnation, HoldId(0))..(incarnation.next(), HoldId(0));
+        self.by_lease.range(all).counted().map(|(_, id)| *id)
     }
 
     fn on<'a>(&'a self, path: &Path) -> impl Iterator<Item = (HoldId, &'a Hold)> + use<'a> {
         let ids = self.by_path.get(path).into_iter().flatten();
-        ids.filter_map(|id| self.rows.get(id).map(|(_, hold)| (*id, hold)))
+        ids.counted().filter_map(|id| self.rows.get(id).map(|(_, hold)| (*id, hold)))
     }
 }
 

@@ -27,6 +27,35 @@ impl State {
         self.check_history()
     }
 
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
+        let [holds, by_path, by_lease, by_token, caching] = self.holds.sizes();
+        let [attached, orphaned, gone, closed] = self.attached.sizes();
+        let [sets, by_volume] = self.history.sizes();
+        vec![
+            ("nodes", self.nodes.len()),
+            ("volumes", self.volumes.len()),
+            ("sessions", self.sessions.len()),
+            ("answers", self.sessions.values().map(|session| session.answers.len()).sum()),
+            ("leases", self.leases.len()),
+            ("leases on volumes", self.on_volumes.len()),
+            ("ticks", self.ticks.len()),
+            ("holds", holds),
+            ("holds by path", by_path),
+            ("holds by lease", by_lease),
+            ("holds by token", by_token),
+            ("write leases", caching),
+            ("leases with nodes", attached),
+            ("orphans", orphaned),
+            ("leases that are gone", gone),
+            ("leases of closed sessions", closed),
+            ("changes", self.history.changes().len()),
+            ("sets that changed", sets),
+            ("sets by volume", by_volume),
+        ]
+    }
+
     fn check_meta(&self) -> Result<(), String> {
         let meta = &self.meta;
         let (epoch, index) = (meta.epoch, meta.applied_index);

@@ -55,7 +55,7 @@ impl State {
 
     /// All leases: those of sessions in order, then those on volumes by session and top.
     pub fn leases(&self) -> impl Iterator<Item = (&LeaseKey, &Lease)> {
-        self.leases.iter()
+        self.leases.iter().counted()
     }
 
     /// All leases of one session: its own, then those on volumes.
@@ -67,6 +67,7 @@ impl State {
         let first = LeaseKey::Volume(session, Path::root());
         self.leases
             .range((Bound::Included(first), Bound::Unbounded))
+            .counted()
             .take_while(move |(key, _)| key.session() == Some(session))
     }
 

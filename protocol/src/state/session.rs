@@ -14,6 +14,7 @@ use crate::{
     id::{Incarnation, Revision, Sequence, SessionId},
     object::ObjectSet,
     planted::Bug,
+    work::Counted,
 };
 
 /// A client's identity, and what it was answered.
@@ -81,7 +82,7 @@ impl State {
 
     /// All sessions, in order of their identities.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &Session)> {
-        self.sessions.iter().map(|(id, session)| (*id, session))
+        self.sessions.iter().counted().map(|(id, session)| (*id, session))
     }
 
     /// What is known of a request, whatever else its session is still waiting for; none if there is no such session.

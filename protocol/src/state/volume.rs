@@ -50,7 +50,7 @@ impl State {
 
     /// The volumes whose top is `path` or lies below it, in the order of paths.
     pub fn volumes_below<'a>(&'a self, path: &Path) -> impl Iterator<Item = (&'a Path, &'a Volume)> + use<'a> {
-        self.volumes.get_key_value(path).into_iter().chain(below(&self.volumes, path))
+        self.volumes.get_key_value(path).into_iter().chain(below(&self.volumes, path)).counted()
     }
 
     /// How often horizons move: a tenth of the shortest volume term, and [`TICK_MAX`] at most (T6).

@@ -118,6 +118,13 @@ impl Queues {
         objects.chain(above.chain(below).chain(emptied).cloned().map(ObjectSet::Subtree)).counted()
     }
 
+    /// The writes of the node's objects.
+    pub(super) fn about(&self, path: &Path) -> impl Iterator<Item = Turn> {
+        let own = [Object::data(path.clone()), Object::children(path.clone())];
+        let own = own.into_iter().filter_map(|object| self.objects.get(&object));
+        own.chain(self.tops_above(path).map(|(_, queue)| queue)).flat_map(|queue| queue.all.iter().copied())
+    }
+
     /// The last writes ahead that share an object with these sets: the others ahead wait behind them, or are proposed.
     pub(super) fn ahead(&self, covers: &[ObjectSet], turn: Turn, pending: &BTreeMap<Turn, Pending>) -> BTreeSet<Turn> {
         let mut ahead = BTreeSet::new();
