@@ -12,10 +12,10 @@ use crate::{
 const ENTRY_BYTES_MAX: usize = 8 << 20;
 
 /// Numbers that look like chance (Knuth's linear congruences), from a seed.
-struct Draw(u64);
+pub(super) struct Draw(pub(super) u64);
 
 impl Draw {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
@@ -40,7 +40,7 @@ impl World {
     }
 
     /// Takes an input without looking at the invariants: thousands are to come.
-    fn input(&mut self, input: Input) -> Vec<Effect> {
+    pub(super) fn input(&mut self, input: Input) -> Vec<Effect> {
         self.lessor.step(input, &self.state, self.now)
     }
 

@@ -1,0 +1,315 @@
+//! The work of a step beside very many of everything: as much as beside few (S10b). Each input of the lessor and each command of the state
+//! is about a quiet volume; beside it lies a crowd of sessions, leases, holds, waits, recalls, orphans, watches, reads and changes.
+
+use super::*;
+use crate::{
+    change::Watched,
+    command::Attach,
+    hold::{HoldMode, HoldStatus},
+    id::LeaseId,
+    message::{AwaitHold, KeepLease},
+    transaction::{Compare, Transaction},
+    work::take_visited,
+};
+
+/// What each step beside this many of everything looked at.
+type Visited = Vec<(String, u64)>;
+
+struct Crowd {
+    world: World,
+    visited: Visited,
+}
+
+fn write_body(write: Write) -> Body {
+    Body::Write { write, dropped: Vec::new(), seen: Stamp::default() }
+}
+
+impl Crowd {
+    fn new(count: u64) -> Self {
+        let mut crowd = Self { world: World::new(), visited: Vec::new() };
+        let owner = crowd.world.session();
+        for top in ["/crowd", "/waits", "/orphans", "/quiet"] {
+            crowd.world.write(owner, Write::CreateVolume { path: path(top), settings: VolumeSettings::DEFAULT });
+            crowd.world.commit();
+        }
+        crowd.fill_state(owner, count);
+        crowd.world.registrations.clear();
+        crowd.world.lessor = Lessor::new(
+            Config { bounds: Self::bounds(), ..config(crowd.world.lessor.config.attempt + 1) },
+            &crowd.world.state,
+            Duration::ZERO,
+            crowd.world.now,
+        );
+        crowd.world.lessor.config.limits.session_objects_max = usize::MAX;
+        crowd.commit();
+        crowd.fill_lessor(owner, count);
+        crowd.world.lessor.check(&crowd.world.state).expect("the invariants hold");
+        crowd.world.state.check().expect("those of the state too");
+        take_visited();
+        crowd
+    }
+
+    /// No bound but those that say how much one step does.
+    fn bounds() -> Bounds {
+        let many = usize::MAX >> 1;
+        Bounds {
+            writes_max: many,
+            writes_bytes_max: many,
+            reads_max: many,
+            parked_max: many,
+            watches_max: many,
+            session_watches_max: many,
+            renewals_per_second_max: 1 << 30,
+            sweep_max: 16,
+            expiry_looks_per_step: 16,
+            removal_leases_per_round: 16,
+            ..Bounds::DEFAULT
+        }
+    }
+
+    fn apply(&mut self, commands: Vec<Command>) -> Vec<crate::command::Outcome> {
+        self.world.index += 1;
+        let (epoch, time) = (self.world.state.epoch(), self.world.state.cluster_time());
+        self.world.state.apply(self.world.index, &Proposal { epoch, number: 1 << 40, time, commands }).outcomes
+    }
+
+    fn command(&mut self, session: SessionId, write: Write) -> Command {
+        self.world.sequence += 1;
+        let sequence = Sequence(self.world.sequence);
+        let (covers, carried) = (vec![ObjectSet::Subtree(Path::root())], Revision(u64::MAX));
+        let meant = self.world.state.meant(session, &write);
+        Command::Write { session, sequence, unanswered_from: sequence, write, covers, meant, carried }
+    }
+
+    fn fill_state(&mut self, owner: SessionId, count: u64) {
+        let open = (0..count).map(|_| Command::OpenSession { name: "one of many".to_owned() }).collect();
+        self.apply(open);
+        let sessions: Vec<SessionId> = self.world.state.sessions().map(|(id, _)| id).collect();
+        self.apply(sessions.iter().map(|id| Command::AcquireVolume { session: *id, path: path("/crowd") }).collect());
+        self.apply(vec![
+            Command::AcquireVolume { session: owner, path: path("/waits") },
+            Command::AcquireVolume { session: owner, path: path("/orphans") },
+        ]);
+        let grant = |id: u64| Write::GrantLease { id: Some(LeaseId(id)), ttl: TERM };
+        let granted = (1..=2 * count).map(|id| self.command(owner, grant(id))).collect();
+        self.apply(granted);
+        let attached = |id: u64| Write::Put {
+            path: path(&format!("/orphans/{}/{id}", id % 100)),
+            value: Bytes::new(),
+            condition: Condition::Any,
+            attach: Attach::Lease(LeaseId(id)),
+        };
+        let puts = (1..=count).map(|id| self.command(owner, attached(id))).collect();
+        self.apply(puts);
+        let expired = (1..=count).map(|id| {
+            let lease = LeaseKey::Key(LeaseId(id));
+            let found = self.world.state.lease(&lease).expect("it was granted");
+            Command::Expire { incarnation: found.incarnation, horizon: found.horizon, lease }
+        });
+        let expired = expired.collect();
+        self.apply(expired);
+        assert_eq!(self.world.state.orphaned().count() as u64, count);
+        let lock = |number: u64| Write::Lock {
+            path: path(&format!("/crowd/{number}")),
+            mode: HoldMode::Exclusive,
+            wait: false,
+            delay: Duration::ZERO,
+        };
+        let puts = (0..count).map(|number| self.command(owner, put(&format!("/crowd/{number}"), b""))).collect();
+        self.apply(puts);
+        let locks = (0..count).map(|number| self.command(owner, lock(number))).collect();
+        self.apply(locks);
+    }
+
+    fn fill_lessor(&mut self, owner: SessionId, count: u64) {
+        let reader = self.opened();
+        self.register(owner);
+        self.ask(reader, Body::Acquire { path: path("/crowd"), valid_at: None });
+        self.commit();
+        for number in 0..count {
+            // Waits and recalls: the owner may hold all of it, and does not consent.
+            self.ask(reader, write_body(put(&format!("/waits/{number}"), b"")));
+            let watched = Watched::Subtree(path(&format!("/crowd/{number}")));
+            let after = Some(self.world.state.revision());
+            self.ask(reader, Body::Watch { watched, after, wait: TERM, bytes_max: 100 });
+            self.ask(reader, Body::Read { object: data(&format!("/crowd/{number}")), known: None });
+        }
+        self.input(Input::Proven { round: self.world.lessor.round });
+        self.input(Input::Proven { round: self.world.lessor.round });
+        assert_eq!(
+            self.world.lessor.writes.iter().filter(|(_, pending)| pending.asked().is_some()).count() as u64,
+            count
+        );
+    }
+
+    fn input(&mut self, input: Input) -> Vec<Effect> {
+        self.world.input(input)
+    }
+
+    fn commit(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        while let Some(proposal) = self.world.lessor.take_proposal(self.world.now) {
+            self.world.index += 1;
+            let applied = self.world.state.apply(self.world.index, &proposal);
+            effects.extend(self.input(Input::committed(proposal.number, applied)));
+        }
+        effects
+    }
+
+    fn ask(&mut self, session: SessionId, body: Body) -> Vec<Effect> {
+        self.world.sequence += 1;
+        let header = Header {
+            session,
+            epoch: self.world.state.epoch(),
+            registration: self.world.registration(session),
+            sequence: Sequence(self.world.sequence),
+            unanswered_from: Sequence(self.world.sequence),
+            ..Header::default()
+        };
+        let header = if session == SessionId(0) { Header::default() } else { header };
+        self.world.requests += 1;
+        let id = RequestId(self.world.requests);
+        self.input(Input::Request { id, request: Request { header, body } })
+    }
+
+    fn register(&mut self, session: SessionId) {
+        *self.world.registrations.entry(session).or_default() += 1;
+        self.ask(session, Body::Register);
+    }
+
+    fn opened(&mut self) -> SessionId {
+        self.ask(SessionId(0), Body::Open { name: "quiet".to_owned() });
+        let effects = self.commit();
+        let opened = replies(&effects).into_iter().find_map(|response| match response.result {
+            Ok(Answer::Opened { session, .. }) => Some(session),
+            _ => None,
+        });
+        let session = opened.expect("a session");
+        self.register(session);
+        session
+    }
+
+    /// Notes what has been looked at since the last time.
+    fn note(&mut self, what: &str) {
+        self.visited.push((what.to_owned(), take_visited()));
+    }
+
+    /// A request up to its answer: with its proposal, its proof, and the consents of others.
+    fn probe(&mut self, what: &str, session: SessionId, body: Body) {
+        let mut effects = self.ask(session, body);
+        let mut rounds = 0;
+        while !effects.is_empty() || self.world.lessor.has_proposal() {
+            rounds += 1;
+            assert!(rounds < 100, "{what} does not come to an end: {effects:?}");
+            for effect in std::mem::take(&mut effects) {
+                match effect {
+                    Effect::Prove { round } => effects.extend(self.input(Input::Proven { round })),
+                    Effect::Recall(Recall { session, stamp, .. }) => {
+                        effects.extend(self.input(Input::Consent(Consent { session, stamp })));
+                    }
+                    Effect::Reply { response, .. } => assert!(response.result.is_ok(), "{what}: {response:?}"),
+                    Effect::ClockChanged { .. } => {}
+                }
+            }
+            effects.extend(self.commit());
+        }
+        self.note(what);
+    }
+
+    fn write(&mut self, what: &str, session: SessionId, write: Write) {
+        self.probe(what, session, write_body(write));
+    }
+
+    /// A hold of the session on the node.
+    fn hold(&self, at: &str) -> (crate::id::HoldId, crate::id::Token) {
+        let mut holds = self.world.state.holds_on(&path(at));
+        holds.next().and_then(|(id, hold)| Some((id, hold.token?))).expect("it is held")
+    }
+
+    /// Everything that can be asked for.
+    fn probe_all(mut self) -> Visited {
+        let (one, two) = (self.opened(), self.opened());
+        self.note("open and register");
+        let top = || path("/quiet");
+        for session in [one, two] {
+            self.probe("acquire", session, Body::Acquire { path: top(), valid_at: None });
+        }
+        let key = LeaseKey::Volume(one, top());
+        let incarnation = self.world.state.lease(&key).expect("a lease").incarnation;
+        let generation = self.world.state.volume(&top()).expect("a volume").generation;
+        let revision = self.world.state.revision();
+        self.write("put that makes a node", one, put("/quiet/a", b"1"));
+        for session in [one, two] {
+            self.probe("read", session, Body::Read { object: data("/quiet/a"), known: None });
+            self.probe("await read", session, Body::AwaitRead { object: data("/quiet/b"), known: None });
+        }
+        self.ask(two, Body::Read { object: data("/quiet/a"), known: None });
+        let round = self.world.lessor.round;
+        self.input(Input::NotProven { round });
+        self.note("not proven");
+        self.write("put that is recalled", one, put("/quiet/a", b"2"));
+        let transaction = Transaction::new().then(crate::transaction::Operation::put(path("/quiet/b"), "x"));
+        let compares = vec![Compare::absent(path("/quiet/b"))];
+        self.write("transaction", two, Write::Transaction(Transaction { compares, ..transaction }));
+        self.probe("list", one, Body::List { path: top(), after: None, nodes_max: 10 });
+        self.write("grant", one, Write::GrantLease { id: Some(LeaseId(u64::MAX)), ttl: TERM });
+        let attach = Attach::Lease(LeaseId(u64::MAX));
+        let (value, condition) = (Bytes::new(), Condition::Any);
+        self.write("attach", two, Write::Put { path: path("/quiet/c"), value, condition, attach });
+        let leases = vec![KeepLease { id: LeaseId(u64::MAX), incarnation: None }];
+        self.probe("keep alive a key lease", one, Body::KeepLeases { leases });
+        self.write("revoke", two, Write::RevokeLease { id: LeaseId(u64::MAX) });
+        let lock = |mode| Write::Lock { path: path("/quiet/a"), mode, wait: true, delay: Duration::ZERO };
+        self.write("lock", one, lock(HoldMode::Exclusive));
+        let (hold, token) = self.hold("/quiet/a");
+        let holds = vec![AwaitHold { path: path("/quiet/a"), hold, known: HoldStatus::Waiting }];
+        self.probe("await holds", one, Body::AwaitHolds { holds });
+        self.write("cache", one, Write::Cache { path: path("/quiet/a"), hold });
+        let value = Some(Bytes::from_static(b"3"));
+        self.write("flush", one, Write::Flush { path: path("/quiet/a"), hold, token, value, ends: true });
+        self.write("convert", one, Write::Convert { path: path("/quiet/a"), hold, mode: HoldMode::Shared, wait: true });
+        self.write("unlock", one, Write::Unlock { path: path("/quiet/a"), hold });
+        self.write("delete", two, Write::Delete { path: path("/quiet/b"), recursive: true, condition: Condition::Any });
+        let settings = VolumeSettings::DEFAULT;
+        self.write("make a volume", one, Write::CreateVolume { path: path("/quiet/v"), settings });
+        self.write("change a volume", one, Write::SetVolume { path: path("/quiet/v"), settings });
+        self.write("remove a volume", one, Write::RemoveVolume { path: path("/quiet/v") });
+        for (what, inspect) in [
+            ("holders", Inspect::Holders { path: path("/quiet/a") }),
+            ("waits", Inspect::Waits { path: path("/quiet/a") }),
+            ("volumes", Inspect::Volumes { path: top() }),
+            ("holds", Inspect::Holds { path: path("/quiet/a") }),
+            ("lease", Inspect::Lease { id: LeaseId(1), keys_after: None }),
+        ] {
+            self.probe(&format!("inspect {what}"), SessionId(0), Body::Inspect(inspect));
+        }
+        // Once more, with what changed since.
+        let valid_at = Some(LastValid { incarnation, generation, revision });
+        self.probe("return", one, Body::Acquire { path: top(), valid_at });
+        let watched = Watched::Subtree(top());
+        let after = Some(self.world.state.revision());
+        self.ask(two, Body::Watch { watched, after, wait: TERM, bytes_max: 100 });
+        self.note("watch");
+        self.write("put that is watched", one, put("/quiet/a", b"4"));
+        self.probe("keep alive", one, Body::KeepAlive(Default::default()));
+        for number in 0..3 {
+            self.world.now = self.world.now.after(clock::STEP_EVERY);
+            self.input(Input::Timeout);
+            self.commit();
+            self.note(&format!("timeout {number}"));
+        }
+        self.register(two);
+        self.note("register");
+        self.probe("close", one, Body::Close);
+        self.visited
+    }
+}
+
+#[test]
+fn step_beside_a_crowd_looks_at_no_more_than_beside_few() {
+    let (few, many) = (Crowd::new(1_000).probe_all(), Crowd::new(100_000).probe_all());
+    assert_eq!(few.len(), many.len());
+    let beyond = few.iter().zip(&many).filter(|((_, few), (_, many))| *many > few + few / 2 + 32);
+    let beyond: Vec<String> = beyond.map(|((what, few), (_, many))| format!("{what}: {few}, then {many}")).collect();
+    assert!(beyond.is_empty(), "beside a hundred times as many, of {}:\n{}", few.len(), beyond.join("\n"));
+}

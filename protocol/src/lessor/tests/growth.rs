@@ -1,0 +1,382 @@
+//! Nothing grows beyond what lives: after very many operations the tables of the lessor and the state have no more than sessions, leases,
+//! nodes and waits of the moment account for.
+
+use super::{sizes::Draw, *};
+use crate::{
+    command::Attach,
+    hold::HoldMode,
+    id::{HoldId, LeaseId, Token},
+    message::{AwaitHold, KeepLease},
+    object::Kind,
+    transaction::{Compare, Operation, Transaction},
+};
+
+const OPERATIONS: u64 = 1_000_000;
+
+/// How many sessions live at one time.
+const SESSIONS: usize = 24;
+
+impl Lessor {
+    /// How many entries there are, of each table.
+    fn sizes(&self) -> Vec<(&'static str, usize)> {
+        let mut sizes = [self.ends.sizes(), self.holdings.sizes(), self.writes.sizes()].concat();
+        let recalls = self.channels.values().map(Channel::sizes);
+        let [unanswered, by_set, by_sent] =
+            recalls.fold([0; 3], |sum: [usize; 3], one| std::array::from_fn(|place| sum[place] + one[place]));
+        let [awaiting, awaiting_by_path] = self.awaiting.sizes();
+        let [parked_on, parked_by, parked, asked, early] = self.parked.sizes();
+        let [watches, by_node, by_subtree, by_session, by_time, woken] = self.watching.sizes();
+        let [outbox, lengths, bytes, ends] = self.outbox.sizes();
+        let [marks, beyond] = self.clocks.sizes();
+        sizes.extend([
+            ("channels", self.channels.len()),
+            ("recalls", unanswered),
+            ("recalls by set", by_set),
+            ("recalls by time", by_sent),
+            ("who waits for holds", awaiting),
+            ("who waits for holds, by path", awaiting_by_path),
+            ("orphans to be removed", self.orphans.len()),
+            ("reads", self.proving.len() + self.next_round.len()),
+            ("reads that wait for write leases", parked),
+            ("nodes that reads wait for", parked_on),
+            ("reads that wait, by session", parked_by),
+            ("write leases asked for", asked),
+            ("early consents", early),
+            ("commands", outbox),
+            ("lengths of commands", lengths),
+            ("bytes of commands", bytes),
+            ("ends to propose", ends),
+            ("proposals", self.in_flight.len()),
+            ("load to come", usize::try_from(self.load_to_come).unwrap_or(usize::MAX)),
+            ("watches", watches),
+            ("watched nodes", by_node),
+            ("watched subtrees", by_subtree),
+            ("watching sessions", by_session),
+            ("watches by time", by_time),
+            ("watches woken", woken),
+            ("clocks", marks + beyond),
+        ]);
+        sizes
+    }
+}
+
+/// Clients that do anything, and are told nothing but what the test looks up.
+struct Churn {
+    world: World,
+    draw: Draw,
+    sessions: Vec<SessionId>,
+    recalls: Vec<Recall>,
+}
+
+impl Churn {
+    fn new() -> Self {
+        let mut world = World::new();
+        // Small, so that the bounds of what is remembered are reached.
+        world.lessor.config.bounds.departed_max = 16;
+        world.lessor.config.limits.session_objects_max = 24;
+        Self { world, draw: Draw(1), sessions: Vec::new(), recalls: Vec::new() }
+    }
+
+    fn input(&mut self, input: Input) {
+        let effects = self.world.input(input);
+        self.carry_out(effects);
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Recall(recall) => self.recalls.push(recall),
+                Effect::Prove { round } => {
+                    let is_proven = self.draw.below(16) > 0;
+                    self.input(if is_proven { Input::Proven { round } } else { Input::NotProven { round } });
+                }
+                Effect::Reply { .. } | Effect::ClockChanged { .. } => {}
+            }
+        }
+    }
+
+    fn commit(&mut self) {
+        while let Some(proposal) = self.world.lessor.take_proposal(self.world.now) {
+            self.world.index += 1;
+            let applied = self.world.state.apply(self.world.index, &proposal);
+            self.input(Input::committed(proposal.number, applied));
+        }
+        let state = &self.world.state;
+        self.sessions.retain(|session| state.session(*session).is_some());
+    }
+
+    fn ask(&mut self, session: SessionId, body: Body) {
+        let world = &mut self.world;
+        world.sequence += 1;
+        if body == Body::Register {
+            *world.registrations.entry(session).or_default() += 1;
+        }
+        let renewed = world.state.leases_of(session).filter_map(|(key, lease)| {
+            key.volume().map(|volume| Renew { volume: volume.clone(), incarnation: lease.incarnation })
+        });
+        let renewed: Vec<Renew> = renewed.collect();
+        let renew = if self.draw.below(4) == 0 { renewed } else { Vec::new() };
+        let is_sessionless = session == SessionId(0);
+        let header = Header {
+            session,
+            epoch: world.state.epoch(),
+            registration: world.registration(session),
+            // A retry of the last request, now and then.
+            sequence: Sequence(world.sequence - u64::from(self.draw.below(16) == 0)),
+            unanswered_from: Sequence(world.sequence.saturating_sub(40)),
+            renew,
+            ..Header::default()
+        };
+        let header = if is_sessionless { Header::default() } else { header };
+        world.requests += 1;
+        self.input(Input::Request { id: RequestId(self.world.requests), request: Request { header, body } });
+    }
+
+    fn path(&mut self) -> Path {
+        let top = ["/a", "/v", "/v/w", "/b/c/d"][self.draw.below(4) as usize];
+        path(&match self.draw.below(20) {
+            0 => top.to_owned(),
+            number => format!("{top}/{number}"),
+        })
+    }
+
+    fn object(&mut self) -> Object {
+        let kind = if self.draw.below(3) == 0 { Kind::Children } else { Kind::Data };
+        Object { path: self.path(), kind }
+    }
+
+    fn lease(&mut self) -> LeaseId {
+        LeaseId(1 + self.draw.below(8))
+    }
+
+    fn attach(&mut self) -> Attach {
+        match self.draw.below(5) {
+            0 => Attach::Session,
+            1 => Attach::Lease(self.lease()),
+            2 => Attach::Keep,
+            _ => Attach::Nothing,
+        }
+    }
+
+    /// A hold of the session, if it has one.
+    fn hold(&mut self, session: SessionId) -> Option<(Path, HoldId, Option<Token>)> {
+        let own = self.world.state.holds().filter(|(_, _, hold)| hold.lease.session() == Some(session));
+        let own: Vec<_> = own.map(|(id, path, hold)| (path.clone(), id, hold.token)).collect();
+        let place = self.draw.below(own.len().max(1) as u64) as usize;
+        own.get(place).cloned()
+    }
+
+    fn write(&mut self, session: SessionId) -> Write {
+        let value = Bytes::from_static(b"value");
+        let path = self.path();
+        let mode = if self.draw.below(2) == 0 { HoldMode::Shared } else { HoldMode::Exclusive };
+        let hold = self.hold(session);
+        let settings = VolumeSettings::DEFAULT;
+        match (self.draw.below(26), hold) {
+            (0..=6, _) => Write::Put { path, value, condition: Condition::Any, attach: self.attach() },
+            (7..=9, _) => Write::Delete { path, recursive: self.draw.below(2) == 0, condition: Condition::Any },
+            (10, _) if self.draw.below(8) == 0 => Write::CreateVolume { path: super::path("/v"), settings },
+            (11, _) if self.draw.below(8) == 0 => Write::CreateVolume { path: super::path("/v/w"), settings },
+            (12, _) if self.draw.below(8) == 0 => {
+                let volume = ["/v", "/v/w"][self.draw.below(2) as usize];
+                Write::RemoveVolume { path: super::path(volume) }
+            }
+            (13, _) if self.draw.below(64) == 0 => Write::SetVolume { path: super::path("/v"), settings },
+            (14 | 15, _) => {
+                let (id, ttl) = (self.lease(), Duration::from_secs(1 + self.draw.below(86_400)));
+                Write::GrantLease { id: Some(id).filter(|_| self.draw.below(2) == 0), ttl }
+            }
+            (16, _) => {
+                let all: Vec<LeaseId> = self.world.state.key_leases_after(None).map(|(id, _)| id).collect();
+                let place = self.draw.below(all.len().max(1) as u64) as usize;
+                Write::RevokeLease { id: all.get(place).copied().unwrap_or(LeaseId(1)) }
+            }
+            (17..=19, None) => {
+                Write::Lock { path, mode, wait: self.draw.below(3) > 0, delay: MILLI * self.draw.below(3) as u32 }
+            }
+            (17, Some((path, hold, _))) => Write::Convert { path, hold, mode, wait: true },
+            (18 | 19, Some((path, hold, _))) => Write::Cache { path, hold },
+            (20, Some((path, hold, Some(token)))) => {
+                let ends = self.draw.below(2) == 0;
+                Write::Flush { path, hold, token, value: Some(value), ends }
+            }
+            (21 | 22, Some((path, hold, _))) => Write::Unlock { path, hold },
+            _ => {
+                let compares = vec![Compare::absent(self.path())];
+                let then = vec![
+                    Operation::Put { path: path.clone(), value, attach: self.attach() },
+                    Operation::Delete { path: self.path(), recursive: true },
+                ];
+                Write::Transaction(Transaction { compares, then, otherwise: vec![Operation::put(path, "else")] })
+            }
+        }
+    }
+
+    fn consent(&mut self) {
+        let place = self.draw.below(self.recalls.len().max(1) as u64) as usize;
+        if place < self.recalls.len() {
+            let Recall { session, stamp, .. } = self.recalls.swap_remove(place);
+            self.input(Input::Consent(Consent { session, stamp }));
+        }
+    }
+
+    /// Does something.
+    fn operate(&mut self) {
+        let place = self.draw.below(SESSIONS as u64) as usize;
+        let Some(session) = self.sessions.get(place).copied() else { return self.open() };
+        match self.draw.below(40) {
+            0..=9 => {
+                let write = self.write(session);
+                let dropped = vec![ObjectSet::One(self.object())];
+                let seen = Stamp { epoch: self.world.state.epoch(), sequence: self.draw.below(1 << 20) };
+                self.ask(session, Body::Write { write, dropped, seen });
+            }
+            10..=15 => {
+                let object = self.object();
+                self.ask(session, Body::Read { object, known: None });
+            }
+            16 => {
+                let object = Object::data(self.path());
+                self.ask(session, Body::AwaitRead { object, known: None });
+            }
+            17 => {
+                let path = self.path();
+                self.ask(session, Body::List { path, after: None, nodes_max: 10 });
+            }
+            18 | 19 => {
+                let path = self.path();
+                self.ask(session, Body::Acquire { path, valid_at: None });
+            }
+            20 => self.ask(session, Body::Register),
+            // One in four vanishes without a word.
+            21 if self.draw.below(8) == 0 => match self.draw.below(4) {
+                0 => self.sessions.retain(|other| *other != session),
+                _ => self.ask(session, Body::Close),
+            },
+            22 | 23 => {
+                let known = crate::hold::HoldStatus::Waiting;
+                let holds = self.hold(session).map(|(path, hold, _)| AwaitHold { path, hold, known });
+                self.ask(session, Body::AwaitHolds { holds: holds.into_iter().collect() });
+            }
+            24 | 25 => {
+                let watched = crate::change::Watched::Subtree(self.path());
+                let after = Some(self.world.state.revision());
+                let wait = Duration::from_secs(self.draw.below(30));
+                self.ask(session, Body::Watch { watched, after, wait, bytes_max: 1000 });
+            }
+            26 | 27 => {
+                let leases = (0..3).map(|_| KeepLease { id: self.lease(), incarnation: None }).collect();
+                self.ask(session, Body::KeepLeases { leases });
+            }
+            28 => self.ask(session, Body::KeepAlive(Default::default())),
+            29..=33 => self.consent(),
+            34 => {
+                for _ in 0..self.draw.below(20) {
+                    self.world.now = self.world.now.after(clock::STEP_EVERY);
+                    self.input(Input::Timeout);
+                }
+            }
+            35 => {
+                let path = self.path();
+                self.ask(SessionId(0), Body::Inspect(Inspect::Waits { path }));
+            }
+            _ => self.commit(),
+        }
+        if self.recalls.len() > 1000 {
+            // Those of sessions that are gone or answer nothing.
+            self.recalls.truncate(500);
+        }
+    }
+
+    fn open(&mut self) {
+        self.ask(SessionId(0), Body::Open { name: "churn".to_owned() });
+        let before = self.world.state.sessions().last().map(|(id, _)| id);
+        self.commit();
+        let last = self.world.state.sessions().last().map(|(id, _)| id);
+        if let Some(session) = last.filter(|_| last != before) {
+            self.sessions.push(session);
+            self.ask(session, Body::Register);
+            self.ask(session, Body::Acquire { path: Path::root(), valid_at: None });
+        }
+    }
+
+    fn sizes(&self) -> Vec<(&'static str, usize)> {
+        [self.world.lessor.sizes(), self.world.state.sizes()].concat()
+    }
+
+    /// Everybody goes, and time passes until the last lease is over.
+    fn drain(&mut self) {
+        for _ in 0..40 {
+            let sessions: Vec<SessionId> = self.world.state.sessions().map(|(id, _)| id).collect();
+            for session in sessions {
+                self.ask(session, Body::Register);
+                self.ask(session, Body::Close);
+            }
+            self.commit();
+            for recall in std::mem::take(&mut self.recalls) {
+                self.input(Input::Consent(Consent { session: recall.session, stamp: recall.stamp }));
+            }
+        }
+        let session = self.world.session();
+        // A request may go astray as a retry of another.
+        for _ in 0..20 {
+            let leases: Vec<LeaseId> = self.world.state.key_leases_after(None).map(|(id, _)| id).collect();
+            for id in leases {
+                let (dropped, seen) = (Vec::new(), Stamp::default());
+                self.ask(session, Body::Write { write: Write::RevokeLease { id }, dropped, seen });
+            }
+            self.commit();
+        }
+        for _ in 0..1000 {
+            self.commit();
+            self.world.now = self.world.now.after(clock::STEP_EVERY);
+            self.input(Input::Timeout);
+        }
+        self.ask(session, Body::Close);
+        self.commit();
+        self.input(Input::Timeout);
+        self.commit();
+    }
+}
+
+#[test]
+fn tables_have_nothing_but_what_lives() {
+    let mut churn = Churn::new();
+    // What a lessor has that nobody has ever used: the first tick is told of when it is due.
+    let fresh: BTreeMap<&str, usize> = churn.sizes().into_iter().collect();
+    let mut early = BTreeMap::new();
+    for operation in 0..OPERATIONS {
+        churn.operate();
+        if operation >= OPERATIONS / 10 && operation < OPERATIONS / 5 && operation % 1000 == 0 {
+            for (table, size) in churn.sizes() {
+                early.entry(table).and_modify(|most: &mut usize| *most = size.max(*most)).or_insert(size);
+            }
+        }
+    }
+    churn.world.lessor.check(&churn.world.state).expect("the invariants hold");
+    churn.world.state.check().expect("those of the state too");
+    let remembered = ["changes", "sets that changed", "sets by volume", "nodes", "answers"];
+    for (table, size) in churn.sizes().into_iter().filter(|(table, _)| !remembered.contains(table)) {
+        let most = early[table];
+        assert!(
+            size <= 3 * most + 64,
+            "{table}: {size} after {OPERATIONS} operations, {most} at most in the second tenth"
+        );
+    }
+    assert!(churn.world.state.sessions().count() <= 1000, "few have vanished and not expired");
+    churn.drain();
+    churn.world.lessor.check(&churn.world.state).expect("the invariants hold");
+    let left: Vec<(&str, usize, usize)> = churn
+        .sizes()
+        .into_iter()
+        .filter(|(table, _)| {
+            !["changes", "sets that changed", "sets by volume", "nodes", "volumes", "tracks by volume"].contains(table)
+        })
+        .map(|(table, size)| (table, size, fresh[table]))
+        .filter(|(_, size, fresh)| size > fresh)
+        .collect();
+    assert_eq!(left, [], "table, entries, entries of a new one");
+    let sizes: BTreeMap<&str, usize> = churn.sizes().into_iter().collect();
+    assert!(sizes["nodes"] <= 100 && sizes["volumes"] <= 3, "{sizes:?}");
+    assert!(sizes["changes"] <= State::HISTORY_MAX && sizes["sets that changed"] <= 1000, "{sizes:?}");
+}
