@@ -102,12 +102,17 @@ pub(crate) struct Leader {
 impl Leader {
     /// A replica with this state has just been elected. Nothing has been proposed yet.
     pub(crate) fn elected(state: State, commit: Duration) -> Self {
+        Self::elected_with(state, commit, Bounds::DEFAULT)
+    }
+
+    /// The same of one that takes on more or less at a time.
+    pub(crate) fn elected_with(state: State, commit: Duration, bounds: Bounds) -> Self {
         let config = Config {
             replica: 1,
             attempt: state.applied_index(),
             drift: DriftAllowance::DEFAULT,
             limits: Limits::default(),
-            bounds: Bounds::DEFAULT,
+            bounds,
             planted: Planted::default(),
         };
         let nanos = 1_000_000_000;

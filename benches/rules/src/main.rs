@@ -1,4 +1,5 @@
-//! What the rules themselves cost with very many key leases: renewals, a new leader, ends that are spread over time, nodes attached and detached; and with very many sessions.
+//! What the rules themselves cost with very many key leases: renewals, a new leader, ends that are spread over time, nodes attached and detached; and with very many sessions,
+//! recalls, copies, waits, changes and closed sessions.
 //!
 //! The lessor and the state are those that are shipped; there is no network and no disk, and a commit takes as long as it is told to. Time is virtual: it stands
 //! still while nothing is to be done, and each step takes as long as it really took (`leader.rs`). So what is late here is late because of what the rules compute.
@@ -8,6 +9,7 @@ mod crowding;
 mod ending;
 mod leader;
 mod leading;
+mod piling;
 mod renewing;
 mod spans;
 
@@ -39,13 +41,16 @@ struct Options {
     /// Sessions with a lease on one volume.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     sessions: u64,
+    /// Recalls, copies, waits, changes and closed sessions beside which single steps are measured.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1_000..=1_000_000))]
+    piled: u64,
 }
 
 /// The shortest term: long enough for a new leader to be there before the first end.
 const TERM_MIN: Duration = Duration::from_secs(10);
 
 fn main() {
-    let Options { leases: count, spread, commit, carried, sessions } = Options::parse();
+    let Options { leases: count, spread, commit, carried, sessions, piled } = Options::parse();
     let leases = Leases { count, first: TERM_MIN, spread: Duration::from_secs(spread) };
     let commit = Duration::from_millis(commit);
     println!("{count} key leases, a commit takes {commit:?}\n");
@@ -56,6 +61,7 @@ fn main() {
     print(ending::measure(state, leases, commit));
     print(attaching::measure(carried, commit));
     print(crowding::measure(sessions, commit));
+    print(piling::measure(piled, commit));
 }
 
 fn print(figures: Figures) {

@@ -1,0 +1,284 @@
+//! Very many of what waits, or was: recalls that nobody answers, copies in one subtree, writes behind silent sessions, changes, closed sessions. What
+//! a single step costs beside them.
+
+use std::time::{Duration, Instant as Wall};
+
+use leasehold_protocol::{
+    command::{Attach, Condition, Write},
+    id::{LeaseId, SessionId, Stamp},
+    lessor::{Bounds, Effect, Input},
+    message::{Acquired, Answer, Body, Consent, KEEP_LEASES_MAX, KeepLease, LastValid, Recall},
+    object::Object,
+    path::Path,
+    state::State,
+    time::DriftAllowance,
+    volume::{Tracking, VolumeSettings},
+};
+
+use crate::{
+    Figures,
+    leader::{Leader, Leases, state_with},
+    spans::{Spans, shown},
+};
+
+/// Objects that each of many sessions holds.
+const OBJECTS_EACH: u64 = 500;
+
+/// Sessions that may hold everything and answer nothing.
+const SILENT: u64 = 100;
+
+/// Steps of a kind that are measured.
+const STEPS: u64 = 200;
+
+/// Of all kinds, beside so many.
+pub(crate) fn measure(count: u64, commit: Duration) -> Figures {
+    let mut figures = consents(count, commit);
+    figures.extend(subtree(count, commit));
+    figures.extend(timeouts(count, commit));
+    figures.extend(changes(count, commit));
+    figures.extend(endings(count, commit));
+    figures.extend(closed(count, commit));
+    figures.extend(kept(3 * count, commit));
+    figures
+}
+
+/// Nobody has to renew a lease while this is measured.
+fn settings() -> VolumeSettings {
+    let (term, margin) = (Duration::from_secs(3600), Duration::from_secs(8));
+    VolumeSettings::new(term, term, margin, Tracking::Objects, DriftAllowance::DEFAULT).expect("valid settings")
+}
+
+fn path(text: &str) -> Path {
+    Path::parse(text).expect("a valid path")
+}
+
+/// A leader that takes on as much as it is asked for.
+fn leading(state: State, commit: Duration) -> Leader {
+    let many = usize::MAX >> 1;
+    let bounds =
+        Bounds { writes_max: many, writes_bytes_max: many, renewals_per_second_max: 1 << 30, ..Bounds::DEFAULT };
+    let mut leader = Leader::elected_with(state, commit, bounds);
+    leader.begin();
+    leader
+}
+
+fn joined(leader: &mut Leader) -> SessionId {
+    let session = leader.open();
+    acquire(leader, None);
+    session
+}
+
+fn acquire(leader: &mut Leader, valid_at: Option<LastValid>) -> (Acquired, Duration) {
+    let (acquired, took) = leader.time(Body::Acquire { path: Path::root(), valid_at });
+    let Ok(Answer::Acquired(acquired)) = acquired else { panic!("a lease is granted: {acquired:?}") };
+    (acquired, took)
+}
+
+fn put(at: &str) -> Write {
+    Write::Put { path: path(at), value: "there".into(), condition: Condition::Any, attach: Attach::Nothing }
+}
+
+fn body(write: Write) -> Body {
+    Body::Write { write, dropped: Vec::new(), seen: Stamp::default() }
+}
+
+/// A write that waits: whom it recalls, and how long its arrival took.
+fn begin(leader: &mut Leader, write: Write) -> (Vec<Recall>, Duration) {
+    let request = leader.request(body(write));
+    let turn = leader.step(request);
+    let recall = |effect| if let Effect::Recall(recall) = effect { Some(recall) } else { None };
+    (turn.effects.into_iter().filter_map(recall).collect(), turn.step)
+}
+
+fn consent(leader: &mut Leader, Recall { session, stamp, .. }: &Recall) -> Duration {
+    leader.step(Input::Consent(Consent { session: *session, stamp: *stamp })).step
+}
+
+fn register(leader: &mut Leader, session: SessionId) {
+    leader.act_for(session);
+    leader.ask(Body::Register).expect("it is registered");
+}
+
+/// Until nothing more is to be proposed.
+fn settle(leader: &mut Leader) {
+    while leader.lessor.has_proposal() {
+        leader.go_on();
+    }
+}
+
+/// Writes are recalled from one session that may hold everything; then it consents to one after the other.
+fn consents(count: u64, commit: Duration) -> Figures {
+    let mut leader = leading(State::new(settings()), commit);
+    let holder = joined(&mut leader);
+    let mut leader = leading(leader.state, commit);
+    register(&mut leader, holder);
+    leader.open();
+    let (mut arrivals, mut recalls, mut consents) = (Spans::default(), Vec::new(), Spans::default());
+    for number in 0..count {
+        let (recalled, took) = begin(&mut leader, put(&format!("/{number}")));
+        arrivals.add(took);
+        recalls.extend(recalled);
+    }
+    recalls.iter().for_each(|recall| consents.add(consent(&mut leader, recall)));
+    vec![
+        (format!("c1: a write beside up to {count} unanswered recalls: p50 · p99 · max"), arrivals.told()),
+        (format!("c1: a consent to one of {} recalls: p50 · p99 · max", consents.len()), consents.told()),
+    ]
+}
+
+fn read_all(leader: &mut Leader, objects: u64) {
+    for number in 0..objects {
+        let request =
+            leader.request(Body::Read { object: Object::data(path(&format!("/held/{number}"))), known: None });
+        let turn = leader.step(request);
+        for effect in turn.effects {
+            if let Effect::Prove { round } = effect {
+                leader.step(Input::Proven { round });
+            }
+        }
+    }
+}
+
+/// A volume is changed whose objects many sessions hold.
+fn subtree(count: u64, commit: Duration) -> Figures {
+    let mut leader = leading(State::new(settings()), commit);
+    for _ in 0..count / OBJECTS_EACH {
+        joined(&mut leader);
+        read_all(&mut leader, OBJECTS_EACH);
+    }
+    leader.open();
+    let (recalls, gathering) = begin(&mut leader, Write::SetVolume { path: Path::root(), settings: settings() });
+    let mut consents = Spans::default();
+    recalls.iter().for_each(|recall| consents.add(consent(&mut leader, recall)));
+    vec![
+        (format!("c2: {count} copies of {} sessions are recalled as one subtree", recalls.len()), shown(gathering)),
+        ("c2: a consent to that: p50 · p99 · max".to_owned(), consents.told()),
+    ]
+}
+
+/// The clock is looked at while writes wait for sessions that say nothing.
+fn timeouts(count: u64, commit: Duration) -> Figures {
+    let mut leader = leading(State::new(settings()), commit);
+    for _ in 0..SILENT {
+        joined(&mut leader);
+    }
+    let mut leader = leading(leader.state, commit);
+    leader.open();
+    let mut arrivals = Spans::default();
+    for number in 0..count / SILENT {
+        arrivals.add(begin(&mut leader, put(&format!("/{number}"))).1);
+    }
+    let mut timeouts = Spans::default();
+    (0..STEPS).for_each(|_| timeouts.add(leader.step(Input::Timeout).step));
+    vec![
+        (format!("c3: a write that {SILENT} silent sessions are asked for: p50 · p99 · max"), arrivals.told()),
+        (format!("c3: a timeout beside {count} waits: p50 · p99 · max"), timeouts.told()),
+    ]
+}
+
+/// A session returns that missed very many changes, of another volume and of its own.
+fn changes(count: u64, commit: Duration) -> Figures {
+    let mut leader = leading(State::new(settings()), commit);
+    let writer = leader.open();
+    leader.write(Write::CreateVolume { path: path("/other"), settings: settings() });
+    let session = joined(&mut leader);
+    let missed = count.min(State::HISTORY_MAX as u64) / 10 * 9;
+    let mut figures = Figures::new();
+    for (place, what) in [("/other", "of another volume"), ("", "of 1,000 nodes of its own")] {
+        leader.act_for(session);
+        let (acquired, _) = acquire(&mut leader, None);
+        leader.act_for(writer);
+        for number in 0..missed {
+            leader.write(put(&format!("{place}/{}", number % 1000)));
+        }
+        let (incarnation, generation) = (acquired.promise.incarnation, acquired.promise.generation);
+        let valid_at = LastValid { incarnation, generation, revision: acquired.promise.revision };
+        leader.act_for(session);
+        let (_, took) = acquire(&mut leader, Some(valid_at));
+        figures.push((format!("c4: a session returns that missed {missed} changes {what}"), shown(took)));
+    }
+    figures
+}
+
+/// Somebody holds very many objects: an empty volume is made elsewhere, and the session ends.
+fn endings(count: u64, commit: Duration) -> Figures {
+    let mut leader = leading(State::new(settings()), commit);
+    let writer = leader.open();
+    let holder = joined(&mut leader);
+    read_all(&mut leader, 2 * count);
+    leader.act_for(writer);
+    let made = leader.write(Write::CreateVolume { path: path("/new"), settings: settings() });
+    leader.act_for(holder);
+    let (closed, ended) = leader.time(Body::Close);
+    assert!(matches!(closed, Ok(Answer::Closed)), "{closed:?}");
+    let mut after = Spans::default();
+    (0..STEPS).for_each(|_| after.add(leader.step(Input::Timeout).step));
+    vec![
+        (format!("c4: an empty volume is made beside {} object leases", 2 * count), shown(made)),
+        (format!("c4: a session with {} objects ends", 2 * count), shown(ended)),
+        ("c4: a step after that: p50 · p99 · max".to_owned(), after.told()),
+    ]
+}
+
+/// Entries beside very many closed sessions whose nodes wait for somebody's consent.
+fn closed(count: u64, commit: Duration) -> Figures {
+    let mut leader = leading(State::new(settings()), commit);
+    let holder = joined(&mut leader);
+    let sessions: Vec<SessionId> = (0..count).map(|_| joined(&mut leader)).collect();
+    for session in &sessions {
+        leader.act_for(*session);
+        let (path, value) = (path(&format!("/list/{}", session.0)), "here".into());
+        leader.write(Write::Put { path, value, condition: Condition::Any, attach: Attach::Session });
+    }
+    leader.act_for(holder);
+    let begin = Wall::now();
+    let request = leader.request(Body::Read { object: Object::children(path("/list")), known: None });
+    for effect in leader.step(request).effects {
+        if let Effect::Prove { round } = effect {
+            leader.step(Input::Proven { round });
+        }
+    }
+    let read = begin.elapsed();
+    for session in sessions {
+        leader.act_for(session);
+        let request = leader.request(Body::Close);
+        leader.step(request);
+    }
+    settle(&mut leader);
+    leader.open();
+    let mut entries = Spans::default();
+    for number in 0..STEPS {
+        entries.add(leader.write(put(&format!("/elsewhere/{}", number % 16))));
+    }
+    let orphans = leader.state.orphaned().count();
+    let meta = leader.state.row(&leasehold_protocol::state::RowKey::Meta).map_or(0, |row| row.len());
+    vec![
+        (format!("the list of {count} nodes is read"), shown(read)),
+        (format!("c5: a write beside {orphans} orphans of closed sessions: p50 · p99 · max"), entries.told()),
+        ("c5: the row that each entry stores".to_owned(), format!("{meta} bytes")),
+    ]
+}
+
+/// Key leases of 10 s, each kept every 3 s for 30 s.
+fn kept(count: u64, commit: Duration) -> Figures {
+    let leases = Leases { count, first: Duration::from_secs(10), spread: Duration::ZERO };
+    let mut leader = leading(state_with(leases), commit);
+    register(&mut leader, SessionId(1));
+    let all: Vec<KeepLease> = (0..count).map(|id| KeepLease { id: LeaseId(id), incarnation: None }).collect();
+    let part = all.len().div_ceil(30);
+    let start = leader.nanos();
+    for tenth in 0..300 {
+        let until = start + tenth * 100_000_000;
+        while leader.next() < until {
+            leader.go_on();
+        }
+        leader.wait_until(until);
+        let part = all.chunks(part).nth(tenth as usize % 30).unwrap_or_default();
+        for chunk in part.chunks(KEEP_LEASES_MAX) {
+            let request = leader.request(Body::KeepLeases { leases: chunk.to_vec() });
+            leader.step(request);
+        }
+    }
+    let left = leader.state.key_leases_after(None).count();
+    vec![(format!("h6: of {count} key leases of 10 s, kept every 3 s, are left after 30 s"), left.to_string())]
+}
