@@ -62,6 +62,7 @@ pub(crate) struct World {
     /// Faults that are left out of this run, and judges.
     pub(crate) without: BTreeSet<Fault>,
     unjudged: BTreeSet<Judge>,
+    stops_never: bool,
     pub(crate) rng: Rng,
     pub(crate) planted: Planted,
     pub(crate) is_planted: bool,
@@ -112,6 +113,8 @@ pub struct Plan {
     pub without: BTreeSet<Fault>,
     /// Judges that are not asked: to see what others find in rules that are known to break these.
     pub unjudged: BTreeSet<Judge>,
+    /// No judge is asked, so that the run goes on to its end: what clients were told is judged by others.
+    pub stops_never: bool,
     /// The run ends after so many events, whatever is still to come.
     pub steps: Option<u64>,
     /// Half of the worlds are wide ones: their applications do more of everything, and leaders take on less.
@@ -142,6 +145,8 @@ pub struct Report {
     pub entries: u64,
     /// Operations that the clients were told the end of, or never will be.
     pub operations: usize,
+    /// What clients were told, of the nodes that are judged by it alone.
+    pub told: Told,
     /// Virtual time that passed, in microseconds.
     pub micros: u64,
     /// How often what happened.
@@ -172,6 +177,7 @@ pub fn run(plan: &Plan) -> Report {
         steps: world.steps,
         entries: world.oracle.log.len() as u64,
         operations: world.told.len(),
+        told: world.told,
         micros: now,
         tally: world.tally,
     }
@@ -216,6 +222,7 @@ impl World {
             profile,
             without: plan.without.clone(),
             unjudged: plan.unjudged.clone(),
+            stops_never: plan.stops_never,
             rng,
             planted,
             is_planted: plan.bug.is_some(),
@@ -282,7 +289,7 @@ impl World {
 
     /// An invariant may not hold.
     pub(crate) fn demand(&mut self, held: Result<(), String>) {
-        if let Err(what) = held {
+        if let (Err(what), false) = (held, self.stops_never) {
             self.violation.get_or_insert(what);
         }
     }

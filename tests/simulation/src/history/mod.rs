@@ -223,6 +223,11 @@ impl<K: Clone + Ord + Debug, V: Clone + Ord + Debug> History<K, V> {
         self.keys.is_empty()
     }
 
+    /// The operations of each key, for another checker.
+    pub fn keys(&self) -> impl Iterator<Item = (&K, &[Write<V>], &[Read<V>])> {
+        self.keys.iter().map(|(key, register)| (key, &register.writes[..], &register.reads[..]))
+    }
+
     /// Whether there is an order of everything that fits what everybody was told.
     pub fn check(&self) -> Result<(), Violation<K, V>> {
         let mut placed = Vec::new();

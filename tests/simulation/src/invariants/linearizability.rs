@@ -18,7 +18,7 @@ use crate::history::{History, Outcome, Span};
 pub(crate) const KEYS: [&str; 3] = ["/b", "/a/x", "/v/y"];
 
 /// What everybody was told.
-pub(crate) type Told = History<&'static str, Vec<u8>>;
+pub type Told = History<&'static str, Vec<u8>>;
 
 /// A write has ended for its client, or nobody waits for it any more.
 pub(crate) fn wrote(told: &mut Told, write: &Write, span: Span, result: Option<&Result<Written, WriteError>>) {

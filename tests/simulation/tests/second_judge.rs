@@ -1,0 +1,194 @@
+//! A second judge of linearizability, written by others, looks at histories of the simulator: `todc-utils`, the search of Wing
+//! and Gong with Lowe's memory (docs/adr/0011). It shares no code with `leasehold_simulation::history`. Both must agree: on
+//! histories of sound rules, and on those of rules with a mistake put back.
+//!
+//! Each key is a register of its own: an object is linearizable if each of its keys is (Herlihy and Wing 1990, locality). Lists of
+//! children and comparisons of transactions are judged by the oracle alone.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+};
+
+use leasehold_protocol::planted::Bug;
+use leasehold_simulation::{
+    Plan,
+    history::{History, Outcome, Read, Span, Violation, Write},
+    run,
+};
+use todc_utils::{Action, History as Actions, Specification, WGLChecker};
+
+type Value = Vec<u8>;
+type Told = History<&'static str, Value>;
+
+/// What is done to a register, or found in it.
+#[derive(Debug, Clone)]
+enum Operation {
+    /// The value, none for a removal, its revision, and the one before it on this key. Without the latter the search would take
+    /// writes too early, and learn much later that others have no place any more.
+    Write { value: Option<Value>, revision: u64, before: u64 },
+    /// The value and the revision of its write, none if there is no value.
+    Read(Option<(Value, u64)>),
+}
+
+/// A register whose writes come in the order of their revisions.
+struct Register;
+
+impl Specification for Register {
+    /// The value, and the revision of the last write.
+    type State = (Option<Value>, u64);
+    type Operation = Operation;
+
+    fn init() -> Self::State {
+        (None, 0)
+    }
+
+    fn apply(operation: &Operation, state: &Self::State) -> (bool, Self::State) {
+        let (value, last) = state;
+        match operation {
+            Operation::Write { value, revision, before } => (before == last, (value.clone(), *revision)),
+            Operation::Read(Some((found, revision))) => {
+                (value.as_ref() == Some(found) && revision == last, state.clone())
+            }
+            Operation::Read(None) => (value.is_none(), state.clone()),
+        }
+    }
+}
+
+/// The operations on one key.
+#[derive(Debug, Clone, Default)]
+struct OfKey {
+    writes: Vec<Write<Value>>,
+    reads: Vec<Read<Value>>,
+}
+
+impl OfKey {
+    fn all(told: &Told) -> Vec<OfKey> {
+        let own =
+            |(_, writes, reads): (_, &[_], &[_])| OfKey { writes: writes.to_vec(), reads: reads.to_vec() }.decidable();
+        told.keys().map(own).collect()
+    }
+
+    /// What our own judge finds wrong.
+    fn violation(&self) -> Option<Violation<&'static str, Value>> {
+        let mut told = Told::default();
+        for Write { value, span, outcome, .. } in self.writes.clone() {
+            told.write("/key", value, span, outcome);
+        }
+        for Read { found, span } in self.reads.clone() {
+            told.read("/key", found, span);
+        }
+        told.check().err()
+    }
+
+    /// What the other judge says. A write of unknown outcome whose value was seen has the revision that it was seen with, and ends
+    /// when all is over. If its value was not seen, nothing is missing without it.
+    fn is_linearizable(&self) -> bool {
+        let seen: BTreeMap<&Value, u64> =
+            self.reads.iter().filter_map(|read| read.found.as_ref()).map(|(value, at)| (value, *at)).collect();
+        let mut placed = Vec::new();
+        for write in &self.writes {
+            let seen = write.value.as_ref().and_then(|value| seen.get(value).copied());
+            match (write.outcome, seen) {
+                (Outcome::Done { revision }, _) => placed.push((revision, write.span, write)),
+                (Outcome::Unknown, Some(revision)) => placed.push((revision, (write.span.0, u64::MAX), write)),
+                (Outcome::Refused, _) | (Outcome::Unknown, None) => {}
+            }
+        }
+        let revisions: BTreeSet<u64> = placed.iter().map(|(revision, ..)| *revision).collect();
+        let before = |revision| revisions.range(..revision).next_back().copied().unwrap_or(0);
+        let write = |(revision, span, write): (u64, Span, &Write<Value>)| {
+            (span, Operation::Write { value: write.value.clone(), revision, before: before(revision) })
+        };
+        let mut operations: Vec<_> = placed.into_iter().map(write).collect();
+        let reads = self.reads.iter().map(|read| (read.span, Operation::Read(read.found.clone())));
+        operations.extend(reads);
+        if operations.is_empty() {
+            return true;
+        }
+        // What begins in the step in which another ends overlaps it.
+        let mut moments: Vec<_> = (0..operations.len())
+            .flat_map(|place| [(operations[place].0.0, false, place), (operations[place].0.1, true, place)])
+            .collect();
+        moments.sort_unstable();
+        let action = |(_, is_end, place): (u64, bool, usize)| {
+            let operation = operations[place].1.clone();
+            (place, if is_end { Action::Response(operation) } else { Action::Call(operation) })
+        };
+        WGLChecker::<Register>::is_linearizable(Actions::from_actions(moments.into_iter().map(action).collect()))
+    }
+
+    /// What both judges can decide. While the outcome of a removal is unknown, our judge excuses more reads of nothing than that
+    /// removal can explain, and the other one's search explodes. Such a key is judged without both: reads that found a value
+    /// do not depend on them.
+    fn decidable(mut self) -> OfKey {
+        let is_open = |write: &Write<Value>| write.value.is_none() && write.outcome == Outcome::Unknown;
+        if self.writes.iter().any(is_open) {
+            self.writes.retain(|write| !is_open(write));
+            self.reads.retain(|read| read.found.is_some());
+        }
+        self
+    }
+}
+
+/// Does something for each of these seeds, on all processors.
+fn each<T: Send>(seeds: u64, work: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let next = AtomicU64::new(0);
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let own = || std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds));
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(|| own().map(&work).collect::<Vec<_>>())).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+/// The histories of a world in which nothing is wrong.
+fn sound(seed: u64) -> Vec<OfKey> {
+    let report = run(&Plan::of(seed, None));
+    assert_eq!(report.violation, None, "seed {seed}");
+    OfKey::all(&report.told)
+}
+
+#[test]
+fn both_judges_accept_what_clients_of_sound_rules_were_told() {
+    let counts = each(60, |seed| {
+        let keys = sound(seed);
+        for key in &keys {
+            assert_eq!(key.violation(), None, "seed {seed}");
+            assert!(key.is_linearizable(), "seed {seed}: {key:?}");
+        }
+        keys.iter().map(|key| key.writes.len() + key.reads.len()).sum::<usize>()
+    });
+    let operations: usize = counts.iter().sum();
+    println!("{operations} operations");
+    assert!(operations > 10_000, "{operations} operations");
+}
+
+/// Mistakes that make reads stale. Of each, a history that our judge refuses for that.
+#[test]
+fn both_judges_refuse_what_clients_of_broken_rules_were_told() {
+    let mistakes = [
+        Bug::ServeAfterExpiry,
+        Bug::ConsentBeforeDrop,
+        Bug::CacheOvertakenGrant,
+        Bug::GrantDuringWrite,
+        Bug::ForgetOldHolders,
+        Bug::CreateSparesAbsence,
+        Bug::DeleteSparesDescendants,
+        Bug::WriteBeyondConsents,
+    ];
+    each(mistakes.len() as u64, |place| {
+        let bug = mistakes[place as usize];
+        let stale = |seed| {
+            let of_key = |key: OfKey| match key.violation() {
+                Some(Violation::Stale { .. } | Violation::Lost { .. }) => Some((seed, key)),
+                _ => None,
+            };
+            OfKey::all(&run(&Plan { stops_never: true, ..Plan::of(seed, Some(bug)) }).told).into_iter().find_map(of_key)
+        };
+        let (seed, key) = (0..200).find_map(stale).unwrap_or_else(|| panic!("{bug:?}: no history is refused"));
+        println!("{bug:?}: seed {seed}, {} operations", key.writes.len() + key.reads.len());
+        assert!(!key.is_linearizable(), "{bug:?}, seed {seed}: {key:?}");
+    });
+}
