@@ -191,8 +191,13 @@ impl Content {
         match self {
             Self::Data(data) => data.as_ref().map_or(0, |data| data.value.len()),
             Self::Children(None) => 0,
-            Self::Children(Some(children)) => children.names.iter().map(|name| name.len() + 24).sum(),
+            Self::Children(Some(children)) => children.names.iter().map(|name| Self::name_weight(name)).sum(),
         }
+    }
+
+    /// What a name weighs in a list of children.
+    pub(crate) fn name_weight(name: &str) -> usize {
+        name.len() + 24
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    core::{ConnectionId, Core, Recalls, bare},
+    core::{ConnectionId, Core, RECALLS_WAITING_MAX, Recalls, bare},
     raft::{Replica, ReplicaInfo},
 };
 
@@ -35,6 +35,9 @@ const CONNECTIONS_MAX: usize = 1 << 14;
 /// How long a recall is waited for on its connection before it is given up there; it is sent again with the
 /// session's next request, and the write that recalls goes on at the end of the volume lease in any case.
 const RECALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The recalls of one connection that are sent or being sent, and not answered: each has a task. More wait in the queue before.
+const RECALLS_OUT_MAX: usize = 1 << 12;
 
 /// How long to wait when the process has no file descriptor left for another connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -91,7 +94,7 @@ impl Connections {
 
     async fn serve_client(self, id: ConnectionId, stream: TcpStream) {
         let (requests, callbacks, driver) = server_connection(stream);
-        let (recalls, to_recall) = mpsc::unbounded_channel();
+        let (recalls, to_recall) = mpsc::channel(RECALLS_WAITING_MAX);
         let mut ended = self.core.ended();
         let service = ClientService { id, core: Arc::clone(&self.core), replica: self.replica.clone(), recalls };
         let calls = BaseChannel::with_defaults(requests).execute(service.serve()).for_each(spawn_if_slow);
@@ -116,8 +119,10 @@ async fn spawn_if_slow(call: impl Future<Output = ()> + Send + 'static) {
 }
 
 /// Sends recalls down the connection, and brings the consents back.
-async fn carry_recalls(core: Arc<Core>, callbacks: CallbackClient, mut recalls: mpsc::UnboundedReceiver<Recall>) {
+async fn carry_recalls(core: Arc<Core>, callbacks: CallbackClient, mut recalls: mpsc::Receiver<Recall>) {
+    let room = Arc::new(Semaphore::new(RECALLS_OUT_MAX));
     while let Some(recall) = recalls.recv().await {
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         let (core, callbacks) = (Arc::clone(&core), callbacks.clone());
         // Spawned if it has to wait, and it always has; by then it is on its way, so that recalls keep their order.
         spawn_if_slow(async move {
@@ -127,6 +132,7 @@ async fn carry_recalls(core: Arc<Core>, callbacks: CallbackClient, mut recalls: 
             if let Ok(consent) = callbacks.recall(context, recall).await {
                 core.consent(consent);
             }
+            drop(permit);
         })
         .await;
     }

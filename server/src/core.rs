@@ -37,9 +37,12 @@ use crate::{clock, raft::Machine};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// Where the recalls for one connection go. Not bounded here: a session has at most one recall for each write that waits, and those are
-/// bounded ([`lessor::Bounds::writes_max`]).
-pub type Recalls = mpsc::UnboundedSender<Recall>;
+/// Where the recalls for one connection go.
+pub type Recalls = mpsc::Sender<Recall>;
+
+/// The recalls that wait to be sent on one connection. One more is dropped, and nothing is lost by that: the lessor sends each
+/// unanswered recall again, and a write that waits for one goes on when the session's lease has ended.
+pub const RECALLS_WAITING_MAX: usize = 1 << 13;
 
 /// Names one lessor of this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -338,7 +341,16 @@ impl std::fmt::Debug for Core {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_protocol::{limits::Limits, planted::Planted, time::DriftAllowance};
+    use leasehold_protocol::{
+        command::Write,
+        id::{Sequence, Stamp},
+        limits::Limits,
+        message::Answer as Answered,
+        object::Object,
+        path::Path,
+        planted::Planted,
+        time::DriftAllowance,
+    };
 
     use super::*;
 
@@ -386,7 +398,7 @@ mod tests {
         core.lead(config(1), Duration::ZERO);
         let (generation, beginning) = beginning(&core);
         core.apply(1, &beginning);
-        let (recalls, _recalled) = mpsc::unbounded_channel();
+        let (recalls, _recalled) = mpsc::channel(1);
         let open = || Request { header: Header::default(), body: Body::Open { name: "test".to_owned() } };
         let mut waits = core.request(open(), ConnectionId(1), &recalls);
         assert!(waits.try_recv().is_err(), "it waits for the log");
@@ -394,5 +406,62 @@ mod tests {
         assert_eq!(waits.try_recv().ok().map(|response| response.result), Some(Err(Refusal::Retry)));
         let refused = core.request(open(), ConnectionId(1), &recalls).try_recv().expect("at once");
         assert_eq!(refused.result, Err(Refusal::NotLeader { leader: None }));
+    }
+
+    /// Everything that is to be proposed is committed; the proofs that are asked for are had.
+    fn settle(core: &Core, proofs: &mut mpsc::UnboundedReceiver<u64>) {
+        loop {
+            let proposal = core.take_proposal_if(Lessor::has_proposal);
+            let round = proofs.try_recv();
+            if let Some((_, proposal)) = &proposal {
+                core.apply(core.applied().1 + 1, proposal);
+            }
+            if let Ok(round) = round {
+                core.proof(round, true);
+            }
+            if proposal.is_none() && round.is_err() {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn connection_that_takes_no_recalls_has_few_of_them_waiting() {
+        let (core, mut proofs) = Core::new();
+        core.lead(config(1), Duration::ZERO);
+        settle(&core, &mut proofs);
+        let (few, mut first) = mpsc::channel(2);
+        let mut ask = |header: Header, body: Body, connection: u64, recalls: &Recalls| {
+            let mut answer = core.request(Request { header, body }, ConnectionId(connection), recalls);
+            settle(&core, &mut proofs);
+            answer.try_recv().ok().map(|response| response.result)
+        };
+        let mut open = |connection: u64, recalls: &Recalls| {
+            let opened = ask(Header::default(), Body::Open { name: "test".to_owned() }, connection, recalls);
+            let Some(Ok(Answered::Opened { session, .. })) = opened else { panic!("{opened:?}") };
+            let header = Header { session, epoch: core.applied().0, registration: 1, ..Header::default() };
+            ask(header.clone(), Body::Register, connection, recalls);
+            header
+        };
+        let (reader, writer) = (open(1, &few), open(2, &few));
+        let path = |number: u64| Path::parse(&format!("/{number}")).expect("a path");
+        ask(reader.clone(), Body::Acquire { path: path(0), valid_at: None }, 1, &few);
+        for number in 0..5 {
+            let object = Object::data(path(number));
+            let read = ask(reader.clone(), Body::Read { object, known: None }, 1, &few);
+            assert!(matches!(&read, Some(Ok(Answered::Read(answer))) if answer.grant.is_some()), "{read:?}");
+            let write = Write::put(path(number), Default::default());
+            let body = Body::Write { write, dropped: Vec::new(), seen: Stamp::default() };
+            let header = Header { sequence: Sequence(number + 1), unanswered_from: Sequence(1), ..writer.clone() };
+            assert_eq!(ask(header, body, 2, &few), None, "it waits for consent");
+        }
+        let stamps = |recalls: &mut mpsc::Receiver<Recall>| {
+            std::iter::from_fn(|| recalls.try_recv().ok()).map(|recall| recall.stamp).collect::<Vec<_>>()
+        };
+        assert_eq!(stamps(&mut first).len(), 2);
+        // On another connection there are all five.
+        let (enough, mut second) = mpsc::channel(8);
+        ask(Header { registration: 2, ..reader }, Body::Register, 3, &enough);
+        assert_eq!(stamps(&mut second).len(), 5);
     }
 }

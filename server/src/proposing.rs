@@ -323,7 +323,7 @@ mod tests {
 
         /// So many commands are to be proposed.
         fn ask(&self, commands: usize) {
-            let (recalls, _) = mpsc::unbounded_channel();
+            let (recalls, _) = mpsc::channel(1);
             for _ in 0..commands {
                 let request = Request { header: Header::default(), body: Body::Open { name: "test".to_owned() } };
                 drop(self.core.request(request, ConnectionId(1), &recalls));

@@ -181,7 +181,7 @@ mod tests {
         let ended = leader.core.ended();
 
         let asking = async {
-            let (recalls, _recalled) = tokio::sync::mpsc::unbounded_channel();
+            let (recalls, _recalled) = tokio::sync::mpsc::channel(1);
             loop {
                 let open = Request { header: Header::default(), body: Body::Open { name: "test".to_owned() } };
                 let answer = leader.core.request(open, ConnectionId(1), &recalls).await;

@@ -25,8 +25,13 @@ pub struct Bounds {
     pub content_bytes_max: usize,
     /// The most reads that may wait for a proof of leadership; one more is refused as busy.
     pub reads_max: usize,
+    /// The most reads of one quorum round that one step answers, and about the most bytes of content that it answers them with is
+    /// [`content_bytes_max`](Self::content_bytes_max): others are served between two steps.
+    pub reads_per_step: usize,
     /// The most reads that may wait for holders to flush; one more is refused as busy, and no other read is.
     pub parked_max: usize,
+    /// The most unanswered recalls that are sent again with one request of their session; the others follow with its next ones.
+    pub recalls_again_max: usize,
     /// About the most bytes of renewals in one tick: an entry stays quick to apply. With more, the next tick follows as soon as
     /// this one is applied.
     pub tick_bytes_max: usize,
@@ -86,7 +91,9 @@ impl Bounds {
         write_askers_max: 8,
         content_bytes_max: 8 << 20,
         reads_max: 1 << 16,
+        reads_per_step: 1024,
         parked_max: 1 << 16,
+        recalls_again_max: 1024,
         tick_bytes_max: 256 << 10,
         renewals_per_second_max: 1 << 15,
         list_bytes_max: 1 << 20,

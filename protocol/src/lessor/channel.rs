@@ -162,12 +162,13 @@ impl Channel {
         self.registration == Some(registration)
     }
 
-    /// Recalls that were sent at least `after` ago and are unanswered, to be sent again in their order.
-    pub(super) fn again(&mut self, now: Instant, after: Duration) -> Vec<Recall> {
+    /// Recalls that were sent at least `after` ago and are unanswered, to be sent again in their order: so many at most, those
+    /// that were sent longest ago.
+    pub(super) fn again(&mut self, now: Instant, after: Duration, most: usize) -> Vec<Recall> {
         if self.registration.is_none() {
             return Vec::new();
         }
-        let late = self.by_sent.iter().take_while(|(sent, _)| now.since(*sent) >= after).counted();
+        let late = self.by_sent.iter().take_while(|(sent, _)| now.since(*sent) >= after).take(most).counted();
         let mut late: Vec<Stamp> = late.map(|(_, stamp)| *stamp).collect();
         late.sort_unstable();
         let again = |stamp: &Stamp| {
@@ -266,10 +267,10 @@ mod tests {
         channel.recall(session, epoch, (vec![set("/a")], NONE), at(0));
         channel.recall(session, epoch, (vec![set("/b")], NONE), at(300));
         let numbers = |recalls: Vec<Recall>| recalls.iter().map(|recall| recall.number).collect::<Vec<_>>();
-        assert_eq!(numbers(channel.again(at(499), RECALL_AGAIN)), [0u64; 0]);
-        assert_eq!(numbers(channel.again(at(500), RECALL_AGAIN)), [1]);
-        assert_eq!(numbers(channel.again(at(900), RECALL_AGAIN)), [2]);
-        assert_eq!(numbers(channel.again(at(1_100), Duration::ZERO)), [1, 2]);
+        assert_eq!(numbers(channel.again(at(499), RECALL_AGAIN, 9)), [0u64; 0]);
+        assert_eq!(numbers(channel.again(at(500), RECALL_AGAIN, 9)), [1]);
+        assert_eq!(numbers(channel.again(at(900), RECALL_AGAIN, 9)), [2]);
+        assert_eq!(numbers(channel.again(at(1_100), Duration::ZERO, 9)), [1, 2]);
         assert_eq!(channel.check(), Ok(()));
     }
 
@@ -280,7 +281,7 @@ mod tests {
         let (_, recall) = channel.recall(SessionId(1), Epoch(5), (vec![set("/a")], NONE), now);
         assert_eq!(recall, None, "there is nowhere to send it yet");
         assert!(channel.register(1));
-        assert_eq!(channel.again(now, Duration::ZERO).len(), 1);
+        assert_eq!(channel.again(now, Duration::ZERO, 9).len(), 1);
         assert!(!channel.register(1), "a repetition, or a straggler");
     }
 }

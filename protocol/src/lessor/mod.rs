@@ -46,7 +46,7 @@ mod writes;
 mod writing;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -251,6 +251,8 @@ pub struct Lessor {
     round: u64,
     proving: Vec<WaitingRead>,
     next_round: Vec<WaitingRead>,
+    /// Reads whose round is over, to be answered in this step and the next.
+    proven: VecDeque<WaitingRead>,
     /// Reads that wait for a holder to flush.
     parked: Parked,
     /// Commands that the next proposals take.
@@ -272,6 +274,8 @@ struct StepContext<'a> {
     state: &'a State,
     now: Instant,
     effects: Vec<Effect>,
+    /// About how many bytes the contents have that it has answered reads with.
+    read_bytes: usize,
 }
 
 impl Lessor {
@@ -301,6 +305,7 @@ impl Lessor {
             round: if config.planted.has(Bug::ProofReusedAfterStepDown) { 0 } else { config.attempt },
             proving: Vec::new(),
             next_round: Vec::new(),
+            proven: VecDeque::new(),
             parked: Parked::default(),
             outbox: Outbox::default(),
             proposals: 0,
@@ -326,7 +331,8 @@ impl Lessor {
     pub fn step(&mut self, input: Input, state: &State, now: Instant) -> Vec<Effect> {
         self.tick = state.tick();
         self.advance_clock(now);
-        let mut turn = StepContext { state, now, effects: Vec::new() };
+        let mut turn = StepContext { state, now, effects: Vec::new(), read_bytes: 0 };
+        let is_proof = matches!(input, Input::Proven { .. });
         match input {
             Input::Request { id, request } => self.request(id, request, &mut turn),
             Input::Consent(consent) => self.consent(consent, &mut turn),
@@ -337,6 +343,9 @@ impl Lessor {
                 self.committed(number, (outcomes, &held), &mut turn);
             }
             Input::Timeout => self.end_waits_over(),
+        }
+        if !is_proof {
+            self.answer_proven(&mut turn);
         }
         self.look_at_the_clock(&mut turn);
         self.look_after_watches(&mut turn);
@@ -353,7 +362,7 @@ impl Lessor {
     pub fn next_deadline(&self, now: Instant) -> Instant {
         let ending = self.clock.ending();
         let until = self.ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
-        let is_behind = self.watching.is_behind() || self.holdings.is_tidying();
+        let is_behind = self.watching.is_behind() || self.holdings.is_tidying() || !self.proven.is_empty();
         let until = if is_behind { Duration::ZERO } else { until };
         now.after(until.clamp(Duration::from_millis(1), clock::STEP_EVERY))
     }
@@ -406,10 +415,10 @@ impl Lessor {
     /// Ends the lessor: its replica leads no more. Waiting writes that were not proposed are to be sent again; of the
     /// others it is not known whether they will take effect (S9).
     pub fn step_down(mut self, state: &State, now: Instant) -> Vec<Effect> {
-        let mut turn = StepContext { state, now, effects: Vec::new() };
+        let mut turn = StepContext { state, now, effects: Vec::new(), read_bytes: 0 };
         let parked = std::mem::take(&mut self.parked).into_reads();
         let proving = std::mem::take(&mut self.proving).into_iter().chain(std::mem::take(&mut self.next_round));
-        for read in proving.chain(parked) {
+        for read in std::mem::take(&mut self.proven).into_iter().chain(proving).chain(parked) {
             self.reply_bare(&read.asker, Err(Refusal::Retry), &mut turn);
         }
         let writes = std::mem::take(&mut self.writes);

@@ -6,7 +6,6 @@ use crate::{
     change::Changes,
     command::Command,
     id::{CoveringNumber, Epoch, RequestId, Sequence, SessionId, Stamp},
-    limits::LimitError,
     message::{
         Answer, Body, Consent, Header, HeldPiece, Inspect, LIST_NODES_MAX, Listed, ReadAnswer, Refusal, Request,
     },
@@ -160,7 +159,8 @@ impl Lessor {
             *coverings
         });
         self.reply(asker, Ok(Answer::Registered { coverings }), turn);
-        turn.effects.extend(self.channel(session).again(turn.now, Duration::ZERO).into_iter().map(Effect::Recall));
+        turn.effects
+            .extend(self.channel(session).again(turn.now, Duration::ZERO, usize::MAX).into_iter().map(Effect::Recall));
     }
 
     /// Whether the request belongs to the session's latest registration with this epoch.
@@ -170,8 +170,8 @@ impl Lessor {
     }
 
     fn recall_again(&mut self, session: SessionId, turn: &mut StepContext<'_>) {
-        let channel = self.channels.entry(session).or_default();
-        turn.effects.extend(channel.again(turn.now, RECALL_AGAIN).into_iter().map(Effect::Recall));
+        let (channel, most) = (self.channels.entry(session).or_default(), self.config.bounds.recalls_again_max);
+        turn.effects.extend(channel.again(turn.now, RECALL_AGAIN, most).into_iter().map(Effect::Recall));
     }
 
     /// The session has dropped what this recall named (S2). A consent to any other stamp has no effect.
@@ -242,7 +242,8 @@ impl Lessor {
         if let Some(Err(error)) = path.map(|path| self.config.limits.check_path(path)) {
             return self.reply(&read.asker, Err(error.into()), turn);
         }
-        let (got, most) = (self.proving.len() + self.next_round.len(), self.config.bounds.reads_max);
+        let got = self.proven.len() + self.proving.len() + self.next_round.len();
+        let most = self.config.bounds.reads_max;
         if got >= most {
             reached(Bound::Reads);
             let refusal = Refusal::Busy { what: "reads".to_owned(), got, most };
@@ -268,10 +269,22 @@ impl Lessor {
 
     pub(super) fn proven(&mut self, round: u64, turn: &mut StepContext<'_>) {
         if round == self.round {
-            for read in std::mem::take(&mut self.proving) {
-                self.answer_read(&read, turn);
-            }
+            self.proven.extend(std::mem::take(&mut self.proving));
+            self.answer_proven(turn);
             self.begin_round(turn);
+        }
+    }
+
+    /// Answers reads whose proof is there, as many as one step may. The others follow at once: what was proven is that this replica led
+    /// after they came, and they are answered from what is applied by then.
+    pub(super) fn answer_proven(&mut self, turn: &mut StepContext<'_>) {
+        let Bounds { reads_per_step, content_bytes_max, .. } = self.config.bounds;
+        for _ in 0..reads_per_step.max(1) {
+            let Some(read) = self.proven.pop_front() else { return };
+            self.answer_read(&read, turn);
+            if turn.read_bytes >= content_bytes_max {
+                return;
+            }
         }
     }
 
@@ -298,6 +311,7 @@ impl Lessor {
             Wanted::Object { object, known, .. } => (object, known),
             Wanted::List { path, after, nodes_max } => {
                 let page = list(path, after.as_ref(), *nodes_max, &self.config.bounds, turn.state);
+                turn.read_bytes += page.nodes.iter().map(|(_, data)| NODE_BYTES + data.value.len()).sum::<usize>();
                 return self.answer_list(read, (page, freed), turn);
             }
             Wanted::Now => {
@@ -306,13 +320,18 @@ impl Lessor {
             }
         };
         let is_unchanged = known.is_some() && *known == turn.state.modify_revision(object);
-        let content = if is_unchanged { None } else { Some(turn.state.content(object)) };
-        let expected = self.config.bounds.content_bytes_max;
-        if let Some(got) = content.as_ref().map(Content::weight).filter(|got| *got > expected) {
-            reached(Bound::ContentBytes);
-            let error = LimitError::Content { got, expected };
-            return self.reply(asker, Err(error.into()), turn);
-        }
+        let content = match is_unchanged {
+            true => Ok(None),
+            false => turn.state.content_within(object, self.config.bounds.content_bytes_max).map(Some),
+        };
+        let content = match content {
+            Ok(content) => content,
+            Err(error) => {
+                reached(Bound::ContentBytes);
+                return self.reply(asker, Err(error.into()), turn);
+            }
+        };
+        turn.read_bytes += content.as_ref().map_or(0, Content::weight);
         let grant = self.grant(asker.session, object, turn);
         let volume = turn.state.volume_of(&object.path).0.clone();
         let answer = ReadAnswer { content, grant, volume, applied: turn.state.revision() };

@@ -12,9 +12,11 @@ use super::{Attachment, RowKey, State, after_all_below, below, touched::Touched}
 use crate::{
     change::{EventKind, Reason},
     id::Revision,
+    limits::LimitError,
     object::{Children, Content, Data, Kind, Object, Stat, Value},
     path::Path,
     planted::Bug,
+    work::visit,
 };
 
 /// One node of the tree.
@@ -117,6 +119,10 @@ impl Node {
     }
 }
 
+fn children_of(node: &Node, names: Vec<String>) -> Children {
+    Children { names, version: node.children_version(), modify_revision: node.children_revision() }
+}
+
 impl State {
     /// The path that the state itself keeps of a node: whoever remembers it needs no memory for its text.
     pub(crate) fn kept_path(&self, path: &Path) -> Option<&Path> {
@@ -135,24 +141,24 @@ impl State {
 
     /// The content of a node's children object. Costs by the number of children, not of what lies below them.
     pub fn children(&self, path: &Path) -> Option<Children> {
-        self.node(path).map(|node| Children {
-            names: self.child_names(path, node),
-            version: node.children_version(),
-            modify_revision: node.children_revision(),
-        })
+        let node = self.node(path)?;
+        self.child_names(path, node, &mut |_| true).map(|names| children_of(node, names))
     }
 
-    fn child_names(&self, path: &Path, node: &Node) -> Vec<String> {
+    /// The names of a node's children; none as soon as one does not fit.
+    fn child_names(&self, path: &Path, node: &Node, fits: &mut dyn FnMut(&str) -> bool) -> Option<Vec<String>> {
         let mut names = Vec::new();
         if node.child_count() == 0 {
-            return names;
+            return Some(names);
         }
         let lower = path.below();
         let upper = after_all_below(&lower);
         let mut rest = below(&self.nodes, path);
         while let Some((at, node)) = rest.next() {
+            visit(1);
             let name = &at.as_str()[lower.len()..];
             match name.find('/') {
+                None if self.is_there(node) && !fits(name) => return None,
                 None if self.is_there(node) => names.push(name.to_owned()),
                 None => {}
                 // A run of nodes below a child that has been seen already.
@@ -163,7 +169,7 @@ impl State {
                 }
             }
         }
-        names
+        Some(names)
     }
 
     /// The content of an object. An object of a node that does not exist has content too: that fact.
@@ -171,6 +177,40 @@ impl State {
         match object.kind {
             Kind::Data => Content::Data(self.data(&object.path)),
             Kind::Children => Content::Children(self.children(&object.path)),
+        }
+    }
+
+    /// The content of an object, if it weighs so many bytes at most.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitError::Content`]. Costs no more than a content that is not too long: a list that is too long by the number of its
+    /// names alone is not looked at.
+    pub fn content_within(&self, object: &Object, most: usize) -> Result<Content, LimitError> {
+        let too_long = |got| Err(LimitError::Content { got, expected: most });
+        let node = self.node(&object.path);
+        let at_least = match (object.kind, node) {
+            (_, None) => 0,
+            (Kind::Data, Some(node)) => node.value.len(),
+            (Kind::Children, Some(node)) => {
+                usize::try_from(node.child_count()).unwrap_or(usize::MAX).saturating_mul(Content::name_weight("x"))
+            }
+        };
+        if at_least > most {
+            return too_long(at_least);
+        }
+        let mut weight = 0;
+        let mut fits = |name: &str| {
+            weight += Content::name_weight(name);
+            weight <= most
+        };
+        match (object.kind, node) {
+            (Kind::Data, _) => Ok(Content::Data(self.data(&object.path))),
+            (Kind::Children, None) => Ok(Content::Children(None)),
+            (Kind::Children, Some(node)) => match self.child_names(&object.path, node, &mut fits) {
+                Some(names) => Ok(Content::Children(Some(children_of(node, names)))),
+                None => too_long(weight),
+            },
         }
     }
 

@@ -43,8 +43,8 @@ impl Registrations {
     /// Sends a recall down the connection of its session, if that is still there.
     pub(super) fn recall(&self, recall: Recall) {
         if let Some(Registered { recalls, .. }) = self.sessions.get(&recall.session) {
-            // A connection that has ended; the lessor sends it again on the next.
-            let _ = recalls.send(recall);
+            // A connection that has ended, or whose client takes no recalls; the lessor sends it again.
+            let _ = recalls.try_send(recall);
         }
     }
 
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn end_of_a_connection_takes_its_own_sessions_only() {
-        let (recalls, _recalled) = mpsc::unbounded_channel();
+        let (recalls, _recalled) = mpsc::channel(1);
         let mut registrations = Registrations::default();
         for session in 1..=100 {
             registrations.register(SessionId(session), 1, ConnectionId(session % 10), &recalls);

@@ -66,7 +66,7 @@ fn small_parts() -> Transaction {
 async fn small_transactions_in_one_stall_keep_the_leadership() {
     let dir = tempfile::tempdir().expect("a directory");
     let server = alone(dir.path()).await;
-    let (recalls, _recalled) = mpsc::unbounded_channel();
+    let (recalls, _recalled) = mpsc::channel(1);
     let sessions = [session(&server, &recalls).await, session(&server, &recalls).await];
     let (epoch, ended) = (server.core.applied().0, server.core.ended());
     // Nobody else gets this one thread meanwhile: nothing of it is proposed before all of it is there.

@@ -160,3 +160,25 @@ fn a_writer_is_exempt_whatever_it_was_granted_since_on_other_objects() {
     let asked: Vec<_> = recalls(&effects).into_iter().flat_map(|recall| recall.sets).collect();
     assert!(!asked.contains(&ObjectSet::One(data("/a"))), "{asked:?}");
 }
+
+#[test]
+fn recalls_beyond_a_bound_are_sent_again_later() {
+    let mut world = World::new();
+    world.lessor.config.bounds.recalls_again_max = 2;
+    let objects: Vec<Object> = (0..5).map(|number| data(&format!("/{number}"))).collect();
+    let (holder, _) = world.holder(&objects[0]);
+    let writer = world.session();
+    for object in &objects {
+        world.read(holder, object.clone());
+        assert_eq!(recalls(&world.write(writer, Write::put(object.path.clone(), Bytes::new()))).len(), 1);
+    }
+    world.now = world.now.after(RECALL_AGAIN);
+    let mut again = Vec::new();
+    for sent in [2, 2, 1, 0] {
+        let recalled = recalls(&world.request(holder, Body::KeepAlive(Default::default())));
+        assert_eq!(recalled.len(), sent);
+        again.extend(recalled.into_iter().map(|recall| recall.number));
+    }
+    assert_eq!(again, [1, 2, 3, 4, 5]);
+    assert_eq!(recalls(&world.request(holder, Body::Register)).len(), 5, "a new connection has had none");
+}

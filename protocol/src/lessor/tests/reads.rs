@@ -1,6 +1,10 @@
 //! Reads, and the leases that come with them (S3, S6).
 
 use super::*;
+use crate::{
+    limits::LimitError,
+    transaction::{Operation, Transaction},
+};
 
 #[test]
 fn nothing_is_answered_before_the_first_entry_of_the_epoch() {
@@ -115,4 +119,79 @@ fn what_is_too_long_for_one_answer_is_refused_with_the_numbers() {
     assert!(read(1000).is_ok());
     let refusal = read(1001).expect_err("too long");
     assert_eq!(refusal.to_string(), "the answer has 1001 bytes: expected at most 1000");
+}
+
+#[test]
+fn reads_of_one_round_are_answered_in_parts() {
+    let mut world = World::new();
+    world.lessor.config.bounds.reads_per_step = 2;
+    let session = world.session();
+    world.request(session, Body::Read { object: data("/0"), known: None });
+    for number in 1..=5 {
+        let object = data(&format!("/{number}"));
+        assert_eq!(world.request(session, Body::Read { object, known: None }), []);
+    }
+    let round = world.lessor.round;
+    assert_eq!(replies(&world.step(Input::Proven { round })).len(), 1);
+    let read = |effects: &[Effect]| replies(effects).iter().filter(|reply| reply.result.is_ok()).count();
+    let effects = world.step(Input::Proven { round: round + 1 });
+    assert_eq!((read(&effects), world.lessor.next_deadline(world.now)), (2, world.now.after(MILLI)));
+    assert_eq!(read(&world.step(Input::Timeout)), 2, "whatever comes next");
+    assert_eq!(read(&world.step(Input::Timeout)), 1);
+    assert!(world.lessor.next_deadline(world.now) > world.now.after(MILLI));
+}
+
+#[test]
+fn large_contents_are_answered_one_in_a_step() {
+    let mut world = World::new();
+    let session = world.session();
+    world.write(session, put("/a", b"0123456789"));
+    world.commit();
+    world.lessor.config.bounds.content_bytes_max = 10;
+    world.request(session, Body::Read { object: data("/other"), known: None });
+    for _ in 0..3 {
+        world.request(session, Body::Read { object: data("/a"), known: None });
+    }
+    let round = world.lessor.round;
+    world.step(Input::Proven { round });
+    assert_eq!(replies(&world.step(Input::Proven { round: round + 1 })).len(), 1);
+    assert_eq!([(); 3].map(|()| replies(&world.step(Input::Timeout)).len()), [1, 1, 0]);
+}
+
+#[test]
+fn list_that_is_too_long_is_refused_unread() {
+    let mut world = World::new();
+    let session = world.session();
+    let children = 4000;
+    let puts = |from: usize| {
+        let puts = (from..from + 100).map(|number| Operation::put(path(&format!("/d/{number:04}")), ""));
+        Write::Transaction(Transaction { then: puts.collect(), ..Transaction::new() })
+    };
+    for from in (0..children).step_by(100) {
+        world.write(session, puts(from));
+        world.commit();
+    }
+    let weight = children * (4 + 24);
+    let read = |world: &mut World, most: usize| {
+        world.lessor.config.bounds.content_bytes_max = most;
+        let object = Object::children(path("/d"));
+        world.request(session, Body::Read { object, known: None });
+        crate::work::take_visited();
+        let result = result(&world.step(Input::Proven { round: world.lessor.round }));
+        (result, crate::work::take_visited())
+    };
+    let refused = |got, expected| Err(LimitError::Content { got, expected }.into());
+    // By its count alone.
+    let (result, visited) = read(&mut world, children * 25 - 1);
+    assert_eq!(result, refused(children * 25, children * 25 - 1));
+    assert!(visited < 10, "{visited}");
+    // By the names, up to where they do not fit.
+    let (result, visited) = read(&mut world, children * 25);
+    assert!(matches!(result, Err(Refusal::Limit(LimitError::Content { .. }))), "{result:?}");
+    assert!(visited <= children as u64 * 25 / 28 + 10, "{visited}");
+    let (result, _) = read(&mut world, weight);
+    let Ok(Answer::Read(ReadAnswer { content: Some(Content::Children(Some(list))), .. })) = result else {
+        panic!("it fits: {result:?}")
+    };
+    assert_eq!(list.names.len(), children);
 }
