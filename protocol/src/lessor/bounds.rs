@@ -15,6 +15,16 @@ pub struct Bounds {
     /// 512, and four proposals in flight, a million leases end a quarter later, and the slowest of others' writes meanwhile take a
     /// quarter less.)
     pub proposal_commands_full: usize,
+    /// The most requests to open or close a session, or for a volume lease, that may wait to be proposed; one more is refused as busy.
+    pub requests_waiting_max: usize,
+    /// The most sessions; one more is refused as busy. Each takes memory for as long as it is remembered, connected or not.
+    pub sessions_max: usize,
+    /// The most object leases in memory, of all sessions: a gigabyte or so. Beyond it an object that its reader has no lease on is
+    /// read without one, and a session whose list of what it holds goes beyond it stays covering.
+    pub object_leases_max: usize,
+    /// The most results of operations that are remembered with the outcomes of transactions, or are to be: a quarter of a gigabyte.
+    /// One more transaction is refused as busy, unless it is the first of its session that is not answered: each session goes on.
+    pub results_max: usize,
     /// The most writes that may wait at one time; one more is refused as busy. Flushes are not refused: others wait for them.
     pub writes_max: usize,
     /// About the most bytes of memory that waiting writes may take; with more, one more is refused as busy.
@@ -86,6 +96,10 @@ impl Bounds {
         proposal_commands_max: 4096,
         proposal_bytes_max: 2 << 20,
         proposal_commands_full: 2048,
+        requests_waiting_max: 1 << 16,
+        sessions_max: 1 << 18,
+        object_leases_max: 1 << 23,
+        results_max: 1 << 22,
         writes_max: 1 << 16,
         writes_bytes_max: 256 << 20,
         write_askers_max: 8,

@@ -22,7 +22,7 @@ use super::{
     clock::run_on_max,
     ends::Ends,
     holdings::Mode,
-    load::load_of_write,
+    load::results_of_write,
     writes::{Asked, Pending, Turn, Work},
 };
 
@@ -48,6 +48,7 @@ impl Lessor {
                 Reason::Remove(waiting) => self.removed(waiting, turn.state),
                 Reason::Open(asker) => {
                     self.load_to_come -= Self::load_of_session();
+                    self.sessions_to_come -= 1;
                     self.opened(&asker, &outcome, turn);
                 }
                 Reason::Close(asker) => self.closed(&asker, turn),
@@ -309,7 +310,8 @@ impl Lessor {
     fn leave_asked(&mut self, waiting: Turn) -> Option<(Asked, Vec<Turn>)> {
         match self.writes.leave(waiting)? {
             (Pending { work: Work::Client(asked), .. }, ready) => {
-                self.load_to_come -= load_of_write(&asked.write);
+                self.load_to_come -= asked.load;
+                self.results_to_come -= results_of_write(&asked.write);
                 Some((asked, ready))
             }
             _ => None,

@@ -14,7 +14,7 @@ use super::{
     Lessor, Renewed, StepContext,
     channel::Channel,
     ends::Renewing,
-    holdings::{ObjectLease, Source},
+    holdings::{Mode, ObjectLease, Source},
 };
 
 impl Lessor {
@@ -99,6 +99,10 @@ impl Lessor {
         let is_kept = object.kind == Kind::Data && turn.state.cached_by(&object.path).is_some();
         let is_written = is_written || is_kept;
         if end.is_ending || end.incarnation != track.incarnation || is_written {
+            return None;
+        }
+        let is_full = self.holdings.len() >= self.config.bounds.object_leases_max;
+        if is_full && track.mode != Mode::Covering && self.holdings.lease(object, session).is_none() {
             return None;
         }
         let incarnation = track.incarnation;

@@ -174,6 +174,11 @@ impl Holdings {
         self.counts.get(volume).copied().unwrap_or_default()
     }
 
+    /// How many object leases are in memory, those to be forgotten included.
+    pub(super) fn len(&self) -> usize {
+        self.leases.len()
+    }
+
     pub(super) fn lease(&self, object: &Object, session: SessionId) -> Option<&ObjectLease> {
         let entry = self.leases.get(&(object.clone(), session))?;
         self.counts(&object.path, session, entry).then_some(&entry.lease)

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::{
     command::{LeaseKey, Write},
     id::SessionId,
-    message::Refusal,
+    message::{Body, Refusal},
     path::Path,
     reached::{Bound, reached},
     state::State,
@@ -47,12 +47,49 @@ impl Lessor {
         let has_one = self.ends.get(&LeaseKey::Volume(session, top.clone())).is_some();
         if has_one { 0 } else { load_of_term(volume.settings.term()) }
     }
+
+    /// What a write adds to the load, if it takes effect: a key lease what it needs, a volume's shorter term what all leases on the
+    /// volume need more.
+    pub(super) fn load_of_write(&self, write: &Write, state: &State) -> u64 {
+        match write {
+            Write::GrantLease { ttl, .. } => load_of_term((*ttl).max(Duration::from_micros(1))),
+            Write::SetVolume { path, settings } => {
+                let now = state.volume(path).map(|volume| load_of_term(volume.settings.term()));
+                let more = now.map_or(0, |now| load_of_term(settings.term()).saturating_sub(now));
+                more.saturating_mul(self.holdings.count_in(path))
+            }
+            _ => 0,
+        }
+    }
+
+    /// Why a request that is to be proposed as it is finds no room.
+    pub(super) fn no_room_for(&self, body: &Body, state: &State) -> Option<Refusal> {
+        let bounds = &self.config.bounds;
+        let busy = |what: &str, got, most| (got >= most).then(|| Refusal::Busy { what: what.to_owned(), got, most });
+        let waiting = || busy("requests to propose", self.outbox.requests(), bounds.requests_waiting_max);
+        match body {
+            Body::Open { .. } => {
+                let sessions = state.session_count() + self.sessions_to_come;
+                busy("sessions", sessions, bounds.sessions_max).or_else(waiting)
+            }
+            Body::Close | Body::Acquire { .. } => waiting(),
+            _ => None,
+        }
+    }
+
+    /// The refusal of a transaction whose results would be too many to remember, beside those that are.
+    pub(super) fn beyond_results(&self, write: &Write, state: &State) -> Option<Refusal> {
+        let (own, most) = (results_of_write(write), self.config.bounds.results_max);
+        let got = state.results_remembered() + self.results_to_come + own;
+        let what = "results of transactions to remember".to_owned();
+        (own > 0 && got > most).then_some(Refusal::Busy { what, got, most })
+    }
 }
 
-/// What a write adds to the load, if it takes effect.
-pub(super) fn load_of_write(write: &Write) -> u64 {
+/// How many results are to be remembered of a write, at the most.
+pub(super) fn results_of_write(write: &Write) -> usize {
     match write {
-        Write::GrantLease { ttl, .. } => load_of_term((*ttl).max(Duration::from_micros(1))),
+        Write::Transaction(transaction) => transaction.then.len().max(transaction.otherwise.len()),
         _ => 0,
     }
 }

@@ -263,6 +263,9 @@ pub struct Lessor {
     last_tick: Option<ClusterTime>,
     /// What renewing the leases will take that requests under way may bring, of which `ends` knows nothing yet.
     load_to_come: u64,
+    /// The sessions, and the results to be remembered, that requests under way may bring.
+    sessions_to_come: usize,
+    results_to_come: usize,
     /// A tick is on its way.
     is_ticking: bool,
     watching: Watching,
@@ -312,6 +315,8 @@ impl Lessor {
             in_flight: BTreeMap::new(),
             last_tick: None,
             load_to_come: 0,
+            sessions_to_come: 0,
+            results_to_come: 0,
             is_ticking: false,
             watching: Watching::default(),
             clocks: Clocks::default(),

@@ -19,6 +19,16 @@ pub(super) struct Outbox {
     bytes: usize,
     /// How many of them are ends of leases.
     ends: usize,
+    /// How many of them open or close sessions, or acquire volume leases.
+    requests: usize,
+}
+
+fn is_end(reason: &Reason) -> bool {
+    matches!(reason, Reason::Expire(..))
+}
+
+fn is_request(reason: &Reason) -> bool {
+    matches!(reason, Reason::Open(_) | Reason::Close(_) | Reason::Acquire(..))
 }
 
 impl Outbox {
@@ -26,7 +36,8 @@ impl Outbox {
         let bytes = command.encoded_bytes();
         self.bytes += bytes;
         self.lengths.push_back(bytes);
-        self.ends += usize::from(matches!(reason, Reason::Expire(..)));
+        self.ends += usize::from(is_end(&reason));
+        self.requests += usize::from(is_request(&reason));
         self.waiting.push_back((command, reason));
     }
 
@@ -54,6 +65,11 @@ impl Outbox {
         self.ends
     }
 
+    /// How many requests to open or close sessions, or for volume leases, wait.
+    pub(super) fn requests(&self) -> usize {
+        self.requests
+    }
+
     pub(super) fn reasons(&self) -> impl Iterator<Item = &Reason> {
         self.waiting.iter().map(|(_, reason)| reason)
     }
@@ -74,7 +90,8 @@ impl Outbox {
         }
         let (commands, reasons): (Vec<Command>, Vec<Reason>) = self.waiting.drain(..count).unzip();
         self.bytes -= self.lengths.drain(..count).sum::<usize>();
-        self.ends -= reasons.iter().filter(|reason| matches!(reason, Reason::Expire(..))).count();
+        self.ends -= reasons.iter().filter(|reason| is_end(reason)).count();
+        self.requests -= reasons.iter().filter(|reason| is_request(reason)).count();
         (commands, reasons)
     }
 

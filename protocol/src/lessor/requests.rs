@@ -90,6 +90,9 @@ impl Lessor {
 
     fn ask(&mut self, asker: Asker, numbers: (Sequence, Sequence), body: Body, turn: &mut StepContext<'_>) {
         let session = asker.session;
+        if let Some(refusal) = self.no_room_for(&body, turn.state) {
+            return self.reply_bare(&asker, Err(refusal), turn);
+        }
         match body {
             Body::Register => self.registered(&asker, turn),
             Body::Open { name } => self.open(asker, name, turn),
@@ -139,6 +142,7 @@ impl Lessor {
             return self.reply_bare(&asker, Err(refusal), turn);
         }
         self.load_to_come += load;
+        self.sessions_to_come += 1;
         self.propose(Command::OpenSession { name }, Reason::Open(asker));
     }
 
@@ -219,6 +223,10 @@ impl Lessor {
         // Which grant each copy came with is not told: the last there was is as late as it can have been (S2, S2w).
         let sequence = self.channels.get(&session).map_or(0, Channel::last_grant);
         let most = self.config.limits.session_objects_max;
+        // The piece is not in: the session stays covering.
+        if self.holdings.len() + objects.len() > self.config.bounds.object_leases_max {
+            return;
+        }
         for object in objects.iter().filter(|object| turn.state.volume_of(&object.path).0 == volume) {
             self.holdings.add(
                 volume,

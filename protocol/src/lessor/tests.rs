@@ -6,6 +6,7 @@ mod consents;
 mod costs;
 mod crowd;
 mod failovers;
+mod full;
 mod growth;
 mod headers;
 mod holding;

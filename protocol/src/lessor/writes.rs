@@ -75,6 +75,8 @@ pub(super) struct Asked {
     /// The copies that the writer dropped when it last sent the write, and the highest stamp that it had seen (S2w).
     pub(super) dropped: Vec<ObjectSet>,
     pub(super) seen: Stamp,
+    /// What it adds to the load, as reckoned when it arrived.
+    pub(super) load: u64,
 }
 
 /// What a write waits for from one session: a consent, or any of the ends that make it needless.

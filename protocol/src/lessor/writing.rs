@@ -18,7 +18,7 @@ use crate::{
 
 use super::{
     Asker, Effect, Lessor, Reason, StepContext,
-    load::load_of_write,
+    load::results_of_write,
     removal::lists_of,
     writes::{Asked, Pending, Turn, Wait, Work},
 };
@@ -78,8 +78,10 @@ impl Lessor {
         let meant = turn.state.meant(session, &write);
         let covers = self.covers(session, &write, &meant, turn.state);
         let askers = vec![asker];
-        let asked = Asked { session, sequence, unanswered_from, write, meant, askers, dropped, seen };
-        self.load_to_come += load_of_write(&asked.write);
+        let load = self.load_of_write(&write, turn.state);
+        let asked = Asked { session, sequence, unanswered_from, write, meant, askers, dropped, seen, load };
+        self.load_to_come += load;
+        self.results_to_come += results_of_write(&asked.write);
         let entered = self.writes.enter(Pending::new(Work::Client(asked), covers, turn.now));
         self.gather(entered, turn);
     }
@@ -161,6 +163,11 @@ impl Lessor {
             reached(Bound::WritesBytes);
             return Some(Refusal::Busy { what: "bytes of writes".to_owned(), got, most: bounds.writes_bytes_max });
         }
+        if sequence > unanswered_from
+            && let Some(refusal) = self.beyond_results(write, turn.state)
+        {
+            return Some(refusal);
+        }
         let limits = &self.config.limits;
         if let Err(error) = write.path().map_or(Ok(()), |path| limits.check_path(path)) {
             return Some(error.into());
@@ -187,10 +194,11 @@ impl Lessor {
             }
             Write::GrantLease { ttl, .. } => {
                 let beyond = limits.check_ttl(*ttl).err().map(Refusal::from);
-                beyond.or_else(|| self.beyond_load(load_of_write(write)))
+                beyond.or_else(|| self.beyond_load(self.load_of_write(write, turn.state)))
             }
             Write::CreateVolume { settings, .. } | Write::SetVolume { settings, .. } => {
-                settings.check_drift(self.config.drift).err().map(|error: VolumeError| error.into())
+                let beyond = settings.check_drift(self.config.drift).err().map(|error: VolumeError| error.into());
+                beyond.or_else(|| self.beyond_load(self.load_of_write(write, turn.state)))
             }
             Write::Lock { path, delay, .. } => {
                 let ending = self.attaches_to_ending(session, path, Attach::Session, turn.state).map(Refusal::from);

@@ -121,12 +121,14 @@ impl State {
     }
 
     fn check_sessions(&self) -> Result<(), String> {
+        let mut results = 0;
         for (id, session) in &self.sessions {
             let next = self.meta.next_session;
             expect(*id < next, || format!("session {id} exists: expected identities below {next}"))?;
             expect(self.leases.contains_key(&LeaseKey::Session(*id)), || format!("session {id} has no lease"))?;
             let lowest = session.unanswered_from;
             let highest = lowest.window_end();
+            results += session.results();
             for (sequence, answer) in &session.answers {
                 expect((lowest..=highest).contains(sequence), || {
                     format!("session {id} has an answer to request {sequence}: expected {lowest} to {highest}")
@@ -137,7 +139,8 @@ impl State {
                 })?;
             }
         }
-        Ok(())
+        let got = self.results;
+        expect(got == results, || format!("{got} results are counted as remembered: expected {results}"))
     }
 
     fn check_leases(&self) -> Result<(), String> {

@@ -88,6 +88,8 @@ pub struct State {
     nodes: BTreeMap<Path, Node>,
     volumes: BTreeMap<Path, Volume>,
     sessions: BTreeMap<SessionId, Session>,
+    /// How many results of operations are remembered with outcomes. Follows from the sessions.
+    results: usize,
     leases: BTreeMap<LeaseKey, Lease>,
     /// The nodes that go with leases. Follows from the nodes and the leases, but for which leases' nodes are gone, and which sessions
     /// were closed.
@@ -167,8 +169,7 @@ impl State {
     pub const CHANGE_BYTES_MAX: usize = 8 << 20;
 
     /// The most nodes that one command removes: a subtree with more is deleted in parts, a lease that has as many gets no
-    /// more. Their removal takes some 100 ms on one core, and nothing else is done meanwhile; an election comes after 300 ms
-    /// of silence.
+    /// more. Nothing else is done while they are removed.
     pub const REMOVED_NODES_MAX: usize = 1 << 16;
 
     /// The state before any entry: the node `/`, which is a volume with these settings, and nothing else. Every replica
@@ -191,6 +192,7 @@ impl State {
             nodes: BTreeMap::from([(Path::root(), Node::new(Default::default(), origin))]),
             volumes: BTreeMap::from([(Path::root(), Volume::new(root, origin))]),
             sessions: BTreeMap::new(),
+            results: 0,
             leases: BTreeMap::new(),
             attached: Attached::default(),
             holds: Holds::default(),
@@ -273,6 +275,7 @@ impl State {
         }
         if self.mistake.is(Bug::OutcomesForgottenByNextLeader) {
             self.sessions.values_mut().for_each(|session| session.answers.clear());
+            self.results = 0;
         }
     }
 

@@ -292,6 +292,7 @@ impl RowReader {
             meta,
             nodes: self.nodes,
             volumes: self.volumes,
+            results: self.sessions.values().map(super::Session::results).sum(),
             sessions: self.sessions,
             leases: self.leases,
             holds: super::Holds::of(self.holds),

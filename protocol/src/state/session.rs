@@ -56,10 +56,21 @@ pub(super) struct Request {
     pub(super) unanswered_from: Sequence,
 }
 
+/// How many results of operations an outcome has.
+fn results_of(outcome: &Result<Written, WriteRefusal>) -> usize {
+    let transacted = outcome.as_ref().ok().and_then(|written| written.transaction.as_ref());
+    transacted.map_or(0, |transacted| transacted.results.len())
+}
+
 impl Session {
     /// Where the window begins once the request has been seen. A request never gives itself up.
     fn window_start(&self, sequence: Sequence, unanswered_from: Sequence) -> Sequence {
         self.unanswered_from.max(unanswered_from.min(sequence))
+    }
+
+    /// How many results of operations its outcomes have.
+    pub(super) fn results(&self) -> usize {
+        self.answers.values().map(results_of).sum()
     }
 
     fn answered(&self, sequence: Sequence, unanswered_from: Sequence) -> Answered<'_> {
@@ -83,6 +94,16 @@ impl State {
     /// All sessions, in order of their identities.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &Session)> {
         self.sessions.iter().counted().map(|(id, session)| (*id, session))
+    }
+
+    /// How many sessions there are.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How many results of operations are remembered, with the outcomes of all sessions.
+    pub fn results_remembered(&self) -> usize {
+        self.results
     }
 
     /// What is known of a request, whatever else its session is still waiting for; none if there is no such session.
@@ -118,6 +139,7 @@ impl State {
         let Some(session) = self.sessions.remove(&id) else {
             return Outcome::SessionGone;
         };
+        self.results -= session.results();
         touched.insert(RowKey::Session(id));
         touched.extend(session.answers.into_keys().map(|sequence| RowKey::Answer(id, sequence)));
         let leases = self.leases_of(id).map(|(key, lease)| (key.clone(), lease.incarnation));
@@ -194,9 +216,10 @@ impl State {
         while let Some(oldest) = session.answers.first_key_value().map(|(oldest, _)| *oldest)
             && oldest < start
         {
-            session.answers.remove(&oldest);
+            self.results -= session.answers.remove(&oldest).as_ref().map_or(0, results_of);
             touched.insert(RowKey::Answer(id, oldest));
         }
+        self.results += results_of(&result);
         session.answers.insert(sequence, result);
         touched.insert(RowKey::Answer(id, sequence));
     }

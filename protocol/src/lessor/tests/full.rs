@@ -1,0 +1,156 @@
+//! Tables that are full: one more is refused as busy with the limit, or read without a lease; all that is there goes on.
+
+use super::*;
+use crate::{
+    message::HeldPiece,
+    transaction::{Operation, Transaction},
+    volume::Tracking,
+};
+
+fn busy(effects: &[Effect]) -> Option<(String, usize, usize)> {
+    match result(effects) {
+        Err(Refusal::Busy { what, got, most }) => Some((what, got, most)),
+        _ => None,
+    }
+}
+
+fn is_busy(what: &str, got: usize, most: usize) -> Option<(String, usize, usize)> {
+    Some((what.to_owned(), got, most))
+}
+
+fn open() -> Body {
+    Body::Open { name: "one more".to_owned() }
+}
+
+#[test]
+fn requests_beyond_the_proposal_queue_are_busy() {
+    let mut world = World::new();
+    let session = world.session();
+    world.lessor.config.bounds.requests_waiting_max = 2;
+    let acquire = || Body::Acquire { path: Path::root(), valid_at: None };
+    assert_eq!(world.request(SessionId(0), open()), []);
+    assert_eq!(world.request(session, acquire()), []);
+    let full = is_busy("requests to propose", 2, 2);
+    for (session, body) in [(SessionId(0), open()), (session, acquire()), (session, Body::Close)] {
+        assert_eq!(busy(&world.request(session, body)), full);
+    }
+    // Writes have a bound of their own.
+    assert_eq!(world.write(session, put("/a", b"1")), []);
+    world.commit();
+    assert_eq!(world.request(session, Body::Close), []);
+    world.commit();
+    assert!(world.state.session(session).is_none());
+}
+
+#[test]
+fn sessions_beyond_the_bound_are_busy() {
+    let mut world = World::new();
+    let session = world.session();
+    world.lessor.config.bounds.sessions_max = 2;
+    assert_eq!(world.request(SessionId(0), open()), []);
+    let full = is_busy("sessions", 2, 2);
+    assert_eq!(busy(&world.request(SessionId(0), open())), full, "those under way count");
+    world.commit();
+    assert_eq!(busy(&world.request(SessionId(0), open())), full, "those that are open count");
+    world.request(session, Body::Close);
+    world.commit();
+    assert_eq!(world.request(SessionId(0), open()), []);
+}
+
+#[test]
+fn objects_beyond_the_bound_are_read_without_a_lease() {
+    let mut world = World::new();
+    let (holder, _) = world.holder(&data("/a"));
+    let other = world.session();
+    world.acquire(other, None);
+    world.lessor.config.bounds.object_leases_max = 2;
+    assert!(world.read(holder, data("/b")).grant.is_some());
+    for (session, at) in [(holder, "/c"), (other, "/a")] {
+        let read = world.read(session, data(at));
+        assert_eq!((read.content, read.grant), (Some(Content::Data(None)), None));
+    }
+    assert!(world.read(holder, data("/a")).grant.is_some(), "it has a lease there");
+    world.request(holder, Body::Close);
+    world.commit();
+    world.pass(TERM);
+    assert!(world.read(other, data("/a")).grant.is_some(), "each that goes makes room");
+}
+
+#[test]
+fn list_beyond_the_bound_leaves_its_session_covering() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    world.fail_over();
+    world.lessor.config.bounds.object_leases_max = 2;
+    let answer = answer(&world.request(holder, Body::Register));
+    let Answer::Registered { coverings } = answer else { panic!("registered: {answer:?}") };
+    let piece = |objects: u32| HeldPiece {
+        volume: Path::root(),
+        incarnation: grant.incarnation,
+        covering: coverings[0].number,
+        piece: 0,
+        pieces: 1,
+        objects: (0..objects).map(|number| data(&format!("/{number}"))).collect(),
+    };
+    let is_covering =
+        |world: &World| world.lessor.holdings.track(&Path::root(), holder).map(|track| track.is_covering());
+    world.request(holder, Body::Held(piece(3)));
+    assert_eq!((is_covering(&world), world.lessor.holdings.len()), (Some(true), 0));
+    world.request(holder, Body::Held(piece(2)));
+    assert_eq!((is_covering(&world), world.lessor.holdings.len()), (Some(false), 2));
+}
+
+#[test]
+fn transactions_beyond_the_remembered_results_are_busy() {
+    let mut world = World::new();
+    let sessions = [world.session(), world.session()];
+    world.lessor.config.bounds.results_max = 4;
+    let send = |world: &mut World, session: SessionId, sequence: u64, unanswered_from: u64| {
+        let then = (0..2).map(|place| Operation::put(path(&format!("/{session}/{sequence}/{place}")), "")).collect();
+        let write = Write::Transaction(Transaction { then, ..Transaction::new() });
+        let header = Header {
+            session,
+            epoch: world.state.epoch(),
+            registration: world.registration(session),
+            sequence: Sequence(sequence),
+            unanswered_from: Sequence(unanswered_from),
+            ..Header::default()
+        };
+        let body = Body::Write { write, dropped: Vec::new(), seen: Stamp::default() };
+        world.send(Request { header, body })
+    };
+    assert_eq!(send(&mut world, sessions[0], 1, 1), []);
+    assert_eq!(send(&mut world, sessions[0], 2, 1), []);
+    let full = is_busy("results of transactions to remember", 6, 4);
+    assert_eq!(busy(&send(&mut world, sessions[0], 3, 1)), full, "those under way count");
+    world.commit();
+    assert_eq!(busy(&send(&mut world, sessions[0], 3, 1)), full, "those that are remembered count");
+    assert_eq!(send(&mut world, sessions[1], 1, 1), [], "the first of a session is done in any case");
+    world.commit();
+    assert_eq!(send(&mut world, sessions[0], 3, 3), [], "what came before it is forgotten with it");
+    world.commit();
+    assert_eq!((world.state.results_remembered(), world.lessor.results_to_come), (4, 0));
+    world.request(sessions[0], Body::Close);
+    world.commit();
+    assert_eq!(world.state.results_remembered(), 2);
+}
+
+#[test]
+fn shorter_term_beyond_what_can_be_renewed_is_busy() {
+    let mut world = World::new();
+    let holders: Vec<_> = (0..9).map(|_| world.holder(&data("/a"))).collect();
+    world.lessor.config.bounds.renewals_per_second_max = 1;
+    let set = |millis: u64| {
+        let (hour, margin) = (Duration::from_secs(3600), Duration::from_secs(1));
+        let term = Duration::from_millis(millis);
+        let settings = VolumeSettings::new(term, hour, margin, Tracking::Objects, DriftAllowance::DEFAULT);
+        Write::SetVolume { path: Path::root(), settings: settings.expect("valid settings") }
+    };
+    let session = holders[0].0;
+    let refused = world.write(session, set(5000));
+    assert_eq!(busy(&refused), is_busy("renewals of leases in a second", 2, 1), "nine leases of 5 s");
+    assert!(!replies(&world.write(session, set(9800))).iter().any(|reply| reply.result.is_err()));
+    assert!(busy(&world.write(session, set(9300))).is_some(), "what waits counts");
+    // A longer one takes nothing.
+    assert!(!replies(&world.write(session, set(20_000))).iter().any(|reply| reply.result.is_err()));
+}
