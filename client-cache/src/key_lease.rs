@@ -212,7 +212,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if the name is taken or the term is out of bounds (200 ms to 366 days).
+    /// [`WriteError`]; refused if the name is taken or the term is out of bounds (200 ms to 366 days), and as
+    /// [busy](leasehold_protocol::message::Refusal::Busy), with the limit, if the servers could not keep one more lease.
     pub async fn grant_lease(&self, ttl: Duration, options: LeaseOptions) -> Result<LeaseId, WriteError> {
         let written = self.write(Write::GrantLease { id: options.id, ttl }, options.timeout).await?;
         written.lease.map(|granted| granted.id).ok_or(WriteError::OutcomeUnknown)

@@ -188,6 +188,11 @@ impl Holder {
                 self.queue.settle(&flight.purpose);
                 self.refused_for_good(flight.purpose, refusal);
             }
+            // Trying again helps only if others give their leases up: that is for the application to decide, and to be told at once.
+            Refusal::Busy { .. } if epoch == self.epoch && self.is_about_load(&flight.purpose) => {
+                self.queue.settle(&flight.purpose);
+                self.refused_for_good(flight.purpose, refusal);
+            }
             Refusal::Retry | Refusal::Unknown | Refusal::Busy { .. } | Refusal::SessionGone { .. } => {
                 self.wants_again(flight.purpose, now);
             }
@@ -200,6 +205,11 @@ impl Holder {
                 self.refused_for_good(flight.purpose, refusal);
             }
         }
+    }
+
+    /// Whether it asks for what leases take: one more key lease, or a volume's other term.
+    fn is_about_load(&self, purpose: &Purpose) -> bool {
+        matches!(purpose, Purpose::Write(write) if self.writes.is_about_load(*write))
     }
 
     /// The request is to be sent again after a while (S9: the same one).

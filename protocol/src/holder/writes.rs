@@ -100,6 +100,12 @@ impl Writes {
         matches!(change, Some(Write::Cache { .. } | Write::Flush { .. }))
     }
 
+    /// Whether it may be refused because of what leases take.
+    pub(super) fn is_about_load(&self, write: WriteId) -> bool {
+        let change = self.pending.get(&write).map(|pending| &pending.change);
+        matches!(change, Some(Write::GrantLease { .. } | Write::SetVolume { .. }))
+    }
+
     /// The number of a write that was sent.
     pub(super) fn sequence(&self, write: WriteId) -> Option<Sequence> {
         self.pending.get(&write)?.sequence

@@ -167,3 +167,28 @@ fn outside_of_the_window_only_a_write_that_was_sent_once_is_known_not_to_have_ha
     let ticket = client.only(&effects).0;
     assert_eq!(client.refuse(ticket, refusal()), [done(2, Err(WriteError::OutcomeUnknown))]);
 }
+
+#[test]
+fn key_lease_that_could_not_be_kept_is_told_at_once() {
+    let busy = |what: &str| Refusal::Busy { what: what.to_owned(), got: 32_769, most: 32_768 };
+    let told = |effects: &[Effect]| {
+        let mut done = effects.iter().filter_map(|effect| match effect {
+            Effect::WriteDone { result, .. } => Some(result.clone()),
+            _ => None,
+        });
+        done.next()
+    };
+    let settings = crate::volume::VolumeSettings::DEFAULT;
+    for change in [Write::GrantLease { id: None, ttl: TERM }, Write::SetVolume { path: Path::root(), settings }] {
+        let mut client = Client::registered();
+        let effects = client.write(1, change);
+        let ticket = client.only(&effects).0;
+        let effects = client.refuse(ticket, busy("renewals of leases in a second"));
+        let error = WriteError::Refused(busy("renewals of leases in a second"));
+        assert_eq!(told(&effects), Some(Err(error)));
+    }
+    let mut client = Client::registered();
+    let effects = client.write(1, put("/a"));
+    let ticket = client.only(&effects).0;
+    assert_eq!(told(&client.refuse(ticket, busy("writes"))), None, "it is tried again");
+}
