@@ -6,7 +6,9 @@
 //!
 //! [`Command::Expire`]: crate::command::Command::Expire
 
-use std::{collections::BTreeMap, ops::Bound, time::Duration};
+mod names;
+
+use std::{ops::Bound, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +19,7 @@ use crate::{
     path::Path,
     planted::Bug,
     time::{ClusterTime, Span},
-    work::{Counted, visit},
+    work::Counted,
 };
 
 /// One replicated lease.
@@ -118,31 +120,6 @@ impl State {
         let id = id.unwrap_or_else(|| self.free_lease_id());
         let incarnation = self.grant_lease(LeaseKey::Key(id), ttl, touched).incarnation;
         Written { revision: self.meta.revision, lease: Some(Granted { id, incarnation }), ..Written::default() }
-    }
-
-    /// A name that no key lease has: the next incarnation's number, which no other lease will have. Somebody may have asked for
-    /// it, and for those that follow: past a few taken ones it is drawn from all numbers. Whoever wants to be in the way has to
-    /// take, for each further look, a name that is good for this one number.
-    fn free_lease_id(&mut self) -> LeaseId {
-        let is_taken = |leases: &BTreeMap<LeaseKey, Lease>, id: u64| {
-            visit(1);
-            leases.contains_key(&LeaseKey::Key(LeaseId(id)))
-        };
-        for _ in 0..TAKEN_NAMES_PASSED {
-            let next = self.meta.next_incarnation;
-            if !is_taken(&self.leases, next.0) {
-                return LeaseId(next.0);
-            }
-            self.meta.next_incarnation = next.next();
-        }
-        let mut number = self.meta.next_incarnation.0;
-        loop {
-            number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let id = scattered(number);
-            if id != 0 && !is_taken(&self.leases, id) {
-                return LeaseId(id);
-            }
-        }
     }
 
     fn horizon_from_now(&self, term: Duration) -> ClusterTime {
@@ -266,16 +243,6 @@ impl State {
     }
 }
 
-/// Taken names that an automatic lease id steps over one by one.
-const TAKEN_NAMES_PASSED: usize = 16;
-
-/// Another number, anywhere, and another one for each: that of SplitMix64 (Steele, Lea and Flood 2014).
-fn scattered(number: u64) -> u64 {
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use super::{super::fixture::*, *};
@@ -309,26 +276,6 @@ mod tests {
     fn expire(fixture: &mut Fixture, key: &LeaseKey) -> Outcome {
         let Lease { incarnation, horizon, .. } = *fixture.state.lease(key).expect("a lease");
         fixture.run(Command::Expire { lease: key.clone(), incarnation, horizon })
-    }
-
-    #[test]
-    fn automatic_id_passes_very_many_taken_names_quickly() {
-        let mut fixture = Fixture::new();
-        let session = fixture.open();
-        let grant = |id| Write::GrantLease { id, ttl: Duration::from_secs(60) };
-        let taken = 900;
-        // By then the next incarnation is the first of the names that were chosen.
-        let first = fixture.state.meta.next_incarnation.0 + taken;
-        for number in first..first + taken {
-            fixture.write(session, grant(Some(LeaseId(number)))).expect("new");
-        }
-        for _ in 0..10 {
-            crate::work::take_visited();
-            let granted = fixture.write(session, grant(None)).expect("there is a free name").lease.expect("a lease");
-            let visited = crate::work::take_visited();
-            assert!(visited < 100, "{visited} names were looked at");
-            assert!(!(first..first + taken).contains(&granted.id.0) && granted.incarnation.0 >= first);
-        }
     }
 
     #[test]
