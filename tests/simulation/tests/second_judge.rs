@@ -1,5 +1,5 @@
 //! A second judge of linearizability, written by others, looks at histories of the simulator: `todc-utils`, the search of Wing
-//! and Gong with Lowe's memory (docs/adr/0011). It shares no code with `leasehold_simulation::history`. Both must agree: on
+//! and Gong with Lowe's memory (docs/adr/0012). It shares no code with `leasehold_simulation::history`. Both must agree: on
 //! histories of sound rules, and on those of rules with a mistake put back.
 //!
 //! Each key is a register of its own: an object is linearizable if each of its keys is (Herlihy and Wing 1990, locality). Lists of
