@@ -3,7 +3,7 @@
 //! In a shipped build [`Planted`] has no size and [`Planted::has`] is constantly false: the code carries no trace of it. In unit
 //! tests, and with the feature `planted-bugs`, one mistake at a time is made at the place of the rule that it breaks.
 //!
-//! Each mistake is put back and found whenever the tests run: those of [`BY_RULE`] by a test of the rule, the others by the
+//! Each mistake is put back and found whenever the tests run: those of `BY_RULE` by a test of the rule, the others by the
 //! simulator (`tests/simulation/tests/planted.rs`).
 //!
 //! Sources: *traces* are what a model of the design ran into when a rule was left out; *elsewhere* is what users of other systems

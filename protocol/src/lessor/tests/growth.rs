@@ -347,7 +347,7 @@ fn tables_have_nothing_but_what_lives() {
     let mut early = BTreeMap::new();
     for operation in 0..OPERATIONS {
         churn.operate();
-        if operation >= OPERATIONS / 10 && operation < OPERATIONS / 5 && operation % 1000 == 0 {
+        if (OPERATIONS / 10..OPERATIONS / 5).contains(&operation) && operation % 1000 == 0 {
             for (table, size) in churn.sizes() {
                 early.entry(table).and_modify(|most: &mut usize| *most = size.max(*most)).or_insert(size);
             }
