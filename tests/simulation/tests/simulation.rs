@@ -115,9 +115,9 @@ fn everything_happens_often_enough() {
 /// Worlds that are wide draw what they are for, and reach each named bound. A world counts up to where something breaks.
 #[test]
 fn wide_worlds_draw_enough_and_reach_each_low_bound() {
-    let tally = tally_of(0..150, &Plan { is_wide: true, ..Plan::default() });
+    let tally = tally_of(0..WIDE_SEEDS, &Plan { is_wide: true, ..Plan::default() });
     println!("{tally:#?}");
-    // About a quarter of what was drawn when this was written.
+    // About a quarter of what half as many worlds drew when this was written.
     let drawn = [
         ("drawn: changes of the root volume", 120),
         ("drawn: grants of a name of choice", 350),
