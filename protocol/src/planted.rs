@@ -190,6 +190,10 @@ bugs! {
     AttachedUnasked,
     /// A write that waited is done to the lease or volume that has taken the name of the one it meant (S7b). Here.
     ReplacementTakenForMeant,
+    /// The repeated answer to a grant renews and names the lease that has the name by now (S7b). Here.
+    GrantAnsweredWithReplacement,
+    /// A revocation that was found uncovered holds up no puts that attach nodes: it may wait for ever (S7b). Here.
+    AttachmentsPassRevocation,
     /// Copies of nodes are leased while the removal of them gathers consents (S3). Read.
     GrantDuringRemoval,
     /// A put is answered with a lease though the same entry has removed its node (S3). Here.

@@ -395,7 +395,11 @@ impl Lessor {
             }
             _ => None,
         };
-        let granted = written.lease.map(|Granted { id, incarnation }| KeepLease { id, incarnation: Some(incarnation) });
+        let is_any = self.planted(Bug::GrantAnsweredWithReplacement);
+        let granted = written.lease.map(|Granted { id, incarnation }| {
+            let incarnation = (!is_any).then_some(incarnation);
+            KeepLease { id, incarnation }
+        });
         let kept = granted.map(|lease| self.keep(lease, turn));
         let cached = match write {
             Write::Cache { path, hold } if turn.state.cached_by(path).is_some_and(|(id, _)| id == *hold) => {

@@ -302,7 +302,7 @@ impl Lessor {
             coverings: CoveringNumber::default(),
             channels: BTreeMap::new(),
             awaiting: Awaiting::default(),
-            writes: Writes::default(),
+            writes: Writes::new(config.planted),
             orphans: BTreeSet::new(),
             // Another lessor of this process may still have a proof under way: its round must not be taken for one of ours.
             round: if config.planted.has(Bug::ProofReusedAfterStepDown) { 0 } else { config.attempt },

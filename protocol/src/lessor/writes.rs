@@ -11,6 +11,7 @@ use crate::{
     id::{Incarnation, Revision, Sequence, SessionId, Stamp},
     object::{Object, ObjectSet},
     path::Path,
+    planted::{Bug, Planted},
     time::{ClusterTime, Instant},
     work::Counted,
 };
@@ -117,6 +118,7 @@ pub(super) struct Writes {
     held_up: BTreeMap<Turn, BTreeSet<Turn>>,
     /// How many writes are removals.
     removals: usize,
+    planted: Planted,
 }
 
 impl Pending {
@@ -199,6 +201,10 @@ impl Pending {
 }
 
 impl Writes {
+    pub(super) fn new(planted: Planted) -> Self {
+        Self { planted, ..Self::default() }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.pending.len()
     }
@@ -436,6 +442,9 @@ impl Writes {
 
     /// The write attaches nodes to a lease that the other revokes.
     fn hold_up(&mut self, turn: Turn, other: Turn) {
+        if self.planted.has(Bug::AttachmentsPassRevocation) {
+            return;
+        }
         if let Some(pending) = self.pending.get_mut(&turn) {
             pending.revoking.insert(other);
             self.held_up.entry(other).or_default().insert(turn);

@@ -1,4 +1,4 @@
-//! How a world begins: its nodes are there, its clients are connected, and have read what they are to hold. All in one order:
+//! How a world begins: its nodes are there, its clients are connected, have written what is to be there, and read what they are to hold. All in one order:
 //! what can go wrong on the way there is for other worlds.
 
 use std::time::Duration;
@@ -59,6 +59,16 @@ pub(crate) fn begin(world: &World, bug: Option<Bug>) -> Result<Situation, String
     run.at.clients.iter_mut().for_each(|client| client.change().seeks = true);
     run.settle(|_| false)?;
     for (place, member) in world.members.iter().enumerate() {
+        for change in &member.first {
+            run.write(place, None, change.clone());
+            run.settle(|_| false)?;
+            if !run.at.clients[place].writes.is_empty() {
+                return Err(format!("client {place} has not written {change:?} in the beginning"));
+            }
+        }
+    }
+    run.be_silent(world.age)?;
+    for (place, member) in world.members.iter().enumerate() {
         for object in &member.warm {
             run.read(place, None, object.clone());
             run.settle(|_| false)?;
@@ -68,6 +78,7 @@ pub(crate) fn begin(world: &World, bug: Option<Bug>) -> Result<Situation, String
         }
     }
     run.be_silent(world.silence)?;
+    run.at.now += world.moments[0] * 1000;
     run.at.left = world.faults;
     run.at.seal();
     Ok(run.at)

@@ -18,6 +18,7 @@ use leasehold_protocol::{
 };
 
 use crate::{
+    keeping::Keeping,
     oracle::WriteKey,
     run::Run,
     situation::{Link, LinkId},
@@ -91,6 +92,7 @@ pub(crate) struct Client {
     pub(crate) writes: BTreeMap<WriteId, OpenWrite>,
     numbers: u64,
     told: Option<Told>,
+    pub(crate) keeping: Keeping,
 }
 
 impl Cache {
@@ -117,6 +119,7 @@ impl Client {
             writes: BTreeMap::new(),
             numbers: 0,
             told: None,
+            keeping: Keeping::default(),
         }
     }
 
@@ -144,12 +147,13 @@ impl Run<'_> {
         self.at.clients[place].change().threads[thread] = Thread::Idle(next + 1);
         match op {
             Op::Read(object) => self.read(place, Some((thread, next + 1)), object),
-            Op::Write(change) => self.write(place, (thread, next + 1), change),
+            Op::Write(change) => self.write(place, Some((thread, next + 1)), change),
             Op::Evict(object) => {
                 if let Some(copy) = self.at.clients[place].change().cache.copies.remove(&object) {
                     self.step_holder(place, Input::Evicted { object, stamp: copy.validity.stamp });
                 }
             }
+            Op::Keep(id) => self.keep(place, id),
             Op::Close => self.step_holder(place, Input::Close),
             Op::Vanish => self.vanish(place),
         }
@@ -162,18 +166,21 @@ impl Run<'_> {
         }
         let client = self.at.clients[place].change();
         (client.is_open, client.link, client.seeks) = (false, None, false);
-        client.cache = Cache::default();
+        (client.cache, client.keeping) = (Cache::default(), Keeping::default());
         client.reads.clear();
         client.writes.clear();
         client.threads.iter_mut().for_each(|thread| *thread = Thread::Idle(usize::MAX));
     }
 
-    fn write(&mut self, place: usize, (thread, next): (usize, usize), change: Write) {
+    /// The application writes: in a thread, or before anything else happens.
+    pub(crate) fn write(&mut self, place: usize, thread: Option<(usize, usize)>, change: Write) {
         let client = self.at.clients[place].change();
         client.numbers += 1;
         let write = WriteId(client.numbers);
         client.writes.insert(write, OpenWrite { change: change.clone(), key: None });
-        client.threads[thread] = Thread::Writes(next, write);
+        if let Some((thread, next)) = thread {
+            client.threads[thread] = Thread::Writes(next, write);
+        }
         self.step_holder(place, Input::Write { write, change });
     }
 
@@ -249,6 +256,7 @@ impl Run<'_> {
         if self.at.clients[place].holder.next_deadline().is_some_and(|deadline| deadline <= clock) {
             self.demand(Err(format!("client {place} asks again to be called at {clock}")));
         }
+        self.ends_were_told(place, clock);
     }
 
     /// The client hears that its connection is broken.
@@ -338,9 +346,11 @@ impl Run<'_> {
                     self.demand(Err(format!("client {place} is told {told:?} twice")));
                 }
             }
-            // No world has nodes that go with leases.
-            Effect::LeaseKept { .. } | Effect::LeaseOver { .. } | Effect::CarriedGone { .. } => {
-                self.demand(Err(format!("client {place} has leases of nodes, which nobody asked for")));
+            Effect::LeaseKept { id, incarnation, until, .. } => self.lease_kept(place, id, (incarnation, until)),
+            Effect::LeaseOver { id } => self.lease_over(place, id),
+            // No world has nodes that go with sessions.
+            Effect::CarriedGone { .. } => {
+                self.demand(Err(format!("client {place} has nodes of its own, which nobody asked for")));
             }
             // Nobody locks in any world.
             Effect::HoldChanged { .. }

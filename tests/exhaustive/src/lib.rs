@@ -21,6 +21,7 @@ mod client;
 mod ending;
 mod explore;
 mod judge;
+mod keeping;
 mod oracle;
 mod part;
 mod planting;

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_protocol::{
-    command::{Command, LeaseKey, Outcome, Proposal, Written},
+    command::{Command, Granted, LeaseKey, Outcome, Proposal, Write, Written},
     holder::WriteError,
-    id::{Revision, Sequence, SessionId},
+    id::{Incarnation, LeaseId, Revision, Sequence, SessionId},
     object::{Content, Object},
     state::State,
 };
@@ -28,13 +28,29 @@ pub(crate) struct Oracle {
     after: BTreeMap<Revision, BTreeMap<Object, usize>>,
     effects: BTreeMap<WriteKey, Revision>,
     never: BTreeSet<WriteKey>,
+    /// The key leases that were granted, and by which writes.
+    granted: BTreeMap<WriteKey, Granted>,
+    /// How often each revocation was found uncovered.
+    uncovered: BTreeMap<WriteKey, u32>,
 }
+
+/// How often a revocation may be found uncovered under one leader: by the attachments that were on their way before it, and by those
+/// that came while it was on its way itself. Later ones wait for it (S7b).
+const UNCOVERED_MAX: u32 = 2;
 
 impl Oracle {
     pub(crate) fn new(truth: &State, objects: &[Object]) -> Self {
         let versions = objects.iter().map(|object| (object.clone(), vec![truth.content(object)])).collect();
         let told = objects.iter().map(|object| (object.clone(), 0)).collect();
-        Self { versions, told, after: BTreeMap::new(), effects: BTreeMap::new(), never: BTreeSet::new() }
+        Self {
+            versions,
+            told,
+            after: BTreeMap::new(),
+            effects: BTreeMap::new(),
+            never: BTreeSet::new(),
+            granted: BTreeMap::new(),
+            uncovered: BTreeMap::new(),
+        }
     }
 
     /// An entry was committed: `before` became `truth`. Says what is wrong with that.
@@ -53,13 +69,45 @@ impl Oracle {
             }
         }
         for (command, outcome) in proposal.commands.iter().zip(outcomes) {
-            if let (Command::Write { session, sequence, .. }, Outcome::Written(Ok(written))) = (command, outcome)
-                && written.revision > before.revision()
-            {
-                self.took_effect((*session, *sequence), written.revision)?;
+            let Command::Write { session, sequence, write, .. } = command else { continue };
+            let key = (*session, *sequence);
+            match (write, outcome) {
+                (Write::GrantLease { .. }, Outcome::Written(Ok(written))) => self.was_granted(key, written)?,
+                (Write::RevokeLease { .. }, Outcome::NotCovered) => self.was_uncovered(key)?,
+                (_, Outcome::Written(Ok(written))) if written.revision > before.revision() => {
+                    self.took_effect(key, written.revision)?;
+                }
+                // It changed no node, or is answered once more.
+                (_, Outcome::Written(Ok(written))) => {
+                    self.effects.entry(key).or_insert(written.revision);
+                }
+                _ => {}
             }
         }
         Ok(())
+    }
+
+    /// A grant takes effect once, and changes no node.
+    fn was_granted(&mut self, key: WriteKey, written: &Written) -> Result<(), String> {
+        let Some(granted) = written.lease else { return Err(format!("grant {key:?} has granted nothing")) };
+        match self.granted.insert(key, granted).filter(|first| *first != granted) {
+            Some(first) => Err(format!("grant {key:?} has granted {first:?} and then {granted:?}")),
+            None => Ok(()),
+        }
+    }
+
+    fn was_uncovered(&mut self, key: WriteKey) -> Result<(), String> {
+        let count = self.uncovered.entry(key).or_default();
+        *count += 1;
+        match *count {
+            count if count > UNCOVERED_MAX => Err(format!("revocation {key:?} was found uncovered {count} times")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a write of this session has granted the lease.
+    pub(crate) fn has_granted(&self, session: Option<SessionId>, lease: Granted) -> bool {
+        self.granted.iter().any(|((by, _), granted)| Some(*by) == session && *granted == lease)
     }
 
     fn took_effect(&mut self, key: WriteKey, revision: Revision) -> Result<(), String> {
@@ -99,7 +147,9 @@ impl Oracle {
         result: &Result<Written, WriteError>,
     ) -> Result<(), String> {
         let effect = key.and_then(|key| self.effects.get(&key)).copied();
+        let granted = key.and_then(|key| self.granted.get(&key)).copied();
         let fits = match result {
+            Ok(written) if written.lease.is_some() => granted == written.lease,
             Ok(written) => effect == Some(written.revision),
             Err(WriteError::Refused(_)) => effect.is_none(),
             Err(WriteError::NotSent) => key.is_none(),
@@ -140,7 +190,18 @@ fn horizons_move_forward(before: &State, after: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// The leases that ended with an entry.
+/// The key leases that expired with an entry.
+pub(crate) fn expired<'a>(
+    proposal: &'a Proposal,
+    outcomes: &'a [Outcome],
+) -> impl Iterator<Item = (LeaseId, Incarnation)> {
+    proposal.commands.iter().zip(outcomes).filter_map(|(command, outcome)| match (command, outcome) {
+        (Command::Expire { lease: LeaseKey::Key(id), incarnation, .. }, Outcome::Expired) => Some((*id, *incarnation)),
+        _ => None,
+    })
+}
+
+/// The volume leases that ended with an entry.
 pub(crate) fn ended<'a>(
     proposal: &'a Proposal,
     outcomes: &'a [Outcome],

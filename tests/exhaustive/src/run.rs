@@ -156,6 +156,7 @@ impl<'a> Run<'a> {
         for (session, volume) in ended(proposal, outcomes) {
             self.nobody_counts_on(*session, volume);
         }
+        self.nobody_counts_on_expired(proposal, outcomes);
         for client in 0..self.at.clients.len() {
             self.copies_are_true(client);
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use leasehold_protocol::{
     command::{Attach, Condition, Write},
+    id::LeaseId,
     object::Object,
     path::Path,
     time::{DriftAllowance, Instant},
@@ -35,6 +36,8 @@ pub enum Op {
     Write(Write),
     /// Its cache drops a copy for lack of room.
     Evict(Object),
+    /// It wants a key lease kept alive from now on.
+    Keep(LeaseId),
     /// It closes its session.
     Close,
     /// Its process ends, without a word.
@@ -46,6 +49,8 @@ pub enum Op {
 pub struct Member {
     /// By how many parts per million its clock is fast; negative if it is slow.
     pub(crate) fast: i64,
+    /// It writes these first of all.
+    pub(crate) first: Vec<Write>,
     /// It reads these before anything else happens.
     pub(crate) warm: Vec<Object>,
     /// Each thread does one thing after the other; threads do theirs at any time.
@@ -84,9 +89,11 @@ pub struct World {
     pub(crate) members: Vec<Member>,
     /// By how many parts per million each server's clock is fast.
     pub(crate) servers: Vec<i64>,
-    /// The moments at which time stands, in milliseconds since the beginning; the first is 0.
+    /// The moments at which time stands, in milliseconds since the beginning; the first is mostly 0.
     pub(crate) moments: Vec<u64>,
     pub(crate) faults: Faults,
+    /// So much time passes between the first writes and the reads that follow them.
+    pub(crate) age: Duration,
     /// Nobody is heard of for so long before the exploration begins, but the leader keeps its time.
     pub(crate) silence: Duration,
     /// A hit is two steps: the copy is looked up; then the clock is read, and the copy used.
@@ -112,6 +119,7 @@ impl World {
             servers: vec![10_000],
             moments: vec![0],
             faults: Faults::default(),
+            age: Duration::ZERO,
             silence: Duration::ZERO,
             splits_hits: false,
             commits_ticks: true,
@@ -155,6 +163,13 @@ impl World {
         self
     }
 
+    /// Time has jumped to this moment, in milliseconds, and nobody has noticed yet.
+    #[must_use]
+    pub fn first_moment(mut self, moment: u64) -> Self {
+        self.moments[0] = moment;
+        self
+    }
+
     /// So much may go wrong.
     #[must_use]
     pub fn faults(mut self, faults: Faults) -> Self {
@@ -173,6 +188,13 @@ impl World {
     #[must_use]
     pub fn covering(mut self) -> Self {
         self.settings = settings(TERM * 10, Tracking::Covering);
+        self
+    }
+
+    /// What clients write first is so old when they begin to read.
+    #[must_use]
+    pub fn age(mut self, age: Duration) -> Self {
+        self.age = age;
         self
     }
 
@@ -217,7 +239,7 @@ impl World {
 
     /// When its first moment is, in microseconds of true time.
     pub(crate) fn start(&self) -> u64 {
-        u64::try_from(self.silence.as_micros()).unwrap_or_default()
+        u64::try_from((self.age + self.silence).as_micros()).unwrap_or_default()
     }
 
     /// What a server's clock shows at a true time, in microseconds.
@@ -240,7 +262,7 @@ impl World {
                     Op::Read(object) | Op::Evict(object) => objects.push(object.clone()),
                     Op::Write(Write::Transaction(all)) => objects.extend(all.paths().cloned().map(Object::data)),
                     Op::Write(write) => objects.extend(write.path().cloned().map(Object::data)),
-                    Op::Close | Op::Vanish => {}
+                    Op::Keep(_) | Op::Close | Op::Vanish => {}
                 }
             }
         }
@@ -254,6 +276,13 @@ impl Member {
     /// A client whose clock is slow by all that is allowed: the worst that can be for the end of its leases.
     pub fn slow() -> Self {
         Self { fast: -10_000, ..Self::default() }
+    }
+
+    /// It has written these before anything else happens, and before anything is read.
+    #[must_use]
+    pub fn first(mut self, writes: &[Write]) -> Self {
+        self.first = writes.to_vec();
+        self
     }
 
     /// It has read these before anything else happens.
@@ -350,4 +379,23 @@ pub fn make_volume(at: &str) -> Op {
 /// Removes a volume.
 pub fn remove_volume(at: &str) -> Op {
     Op::Write(Write::RemoveVolume { path: path(at) })
+}
+
+/// The key lease of all worlds that have one.
+pub const LEASE: LeaseId = LeaseId(9);
+
+/// Grants [`LEASE`] for so many milliseconds.
+pub fn grant(ttl: u64) -> Write {
+    Write::GrantLease { id: Some(LEASE), ttl: Duration::from_millis(ttl) }
+}
+
+/// Revokes [`LEASE`].
+pub fn revoke() -> Write {
+    Write::RevokeLease { id: LEASE }
+}
+
+/// Writes a value, and attaches its node to [`LEASE`].
+pub fn attach(at: &str, value: &'static str) -> Write {
+    let (value, condition) = (value.as_bytes().into(), Condition::Any);
+    Write::Put { path: path(at), value, condition, attach: Attach::Lease(LEASE) }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::world::{
-    Faults, Member, Op, TERM, World, children, create, data, delete, delete_all, either, list, make_volume, put, read,
-    remove_volume,
+    Faults, LEASE, Member, Op, TERM, World, attach, children, create, data, delete, delete_all, either, grant, list,
+    make_volume, put, read, remove_volume, revoke,
 };
 
 /// All worlds.
@@ -13,6 +13,7 @@ pub fn all() -> Vec<World> {
     worlds.extend(elections());
     worlds.extend(lapses());
     worlds.extend(trees());
+    worlds.extend(leases());
     worlds.extend(connections());
     worlds
 }
@@ -184,6 +185,48 @@ fn trees() -> Vec<World> {
             .member(Member::slow().does(&[delete_all("/d")]))
             .member(Member::slow().holds(&[data("/d/x"), children("/d")]).does(&[read("/d/x"), list("/d")]))
             .member(Member::slow().holds(&[data("/d")]).does(&[read("/d")])),
+    ]
+}
+
+/// Key leases under a fixed name: granted, kept alive, revoked, expired, and granted again.
+fn leases() -> Vec<World> {
+    const LONG: u64 = TERM * 100;
+    let write = Op::Write;
+    vec![
+        // The first lease is over by the server's clock 204 ms after its grant; the recall of its node waits for 205 ms.
+        World::new(
+            "lease-reused",
+            "a revocation waits for a holder while its lease expires and another client grants it anew",
+        )
+        .least(25000)
+        .node("/d", "0")
+        .age(Duration::from_millis(195))
+        .member(Member::slow().first(&[grant(TERM), attach("/a", "0")]).does(&[write(revoke())]))
+        .member(Member::slow().does(&[write(grant(LONG))]))
+        .member(Member::slow().holds(&[data("/a")]).does(&[write(attach("/d/b", "1")), read("/d/b")]))
+        .first_moment(10),
+        World::new("lease-kept", "a client keeps a lease alive around its end, another revokes it and grants it anew")
+            .least(14000)
+            .member(Member::slow().first(&[grant(TERM)]).does(&[Op::Keep(LEASE)]))
+            .member(Member::slow().does(&[write(revoke()), write(grant(TERM))]))
+            .moments(&[100, 204]),
+        World::new("grant-repeated", "the answer to a grant is lost, and another client grants the lease meanwhile")
+            .least(1300)
+            .member(Member::slow().does(&[write(grant(LONG))]))
+            .member(Member::slow().does(&[write(revoke()), write(grant(LONG + 1))]))
+            .faults(Faults { breaks: 1, ..NONE }),
+        World::new("attach-revoke", "a lease is revoked while one node after the other is attached that others hold")
+            .least(4000)
+            .node("/a", "0")
+            .node("/b", "0")
+            .node("/c", "0")
+            .member(Member::slow().first(&[grant(LONG)]).does(&[
+                write(attach("/a", "1")),
+                write(attach("/b", "2")),
+                write(attach("/c", "3")),
+            ]))
+            .member(Member::slow().does(&[write(revoke())]))
+            .member(Member::slow().holds(&[data("/b")]).does(&[read("/b")])),
     ]
 }
 

@@ -48,6 +48,10 @@ const FOUND: &[(Bug, &str, usize)] = &[
     (Bug::VolumeMadeWithoutRecall, "volume-made", 6),
     (Bug::VolumeRemovedWithoutRecall, "volume-removed", 6),
     (Bug::TransactionRecallsFirst, "transaction", 3),
+    (Bug::ReplacementTakenForMeant, "lease-reused", 14),
+    (Bug::EndingLeaseRenewed, "lease-kept", 8),
+    (Bug::GrantAnsweredWithReplacement, "grant-repeated", 17),
+    (Bug::AttachmentsPassRevocation, "attach-revoke", 18),
 ];
 
 /// More than it takes to find any of them.

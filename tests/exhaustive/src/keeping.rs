@@ -1,0 +1,71 @@
+//! The key leases that an application counts on. No lease expires while its client counts on it (T3, T5), and a client is told of no
+//! lease that it has neither granted nor asked to be kept alive (S7b).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_protocol::{
+    command::{Granted, Outcome, Proposal},
+    holder::Input,
+    id::{Incarnation, LeaseId},
+    time::Instant,
+};
+
+use crate::{oracle::expired, run::Run};
+
+/// What one application was told of key leases.
+#[derive(Debug, Clone, Default, Hash)]
+pub(crate) struct Keeping {
+    /// Those that it wants kept alive.
+    wanted: BTreeSet<LeaseId>,
+    /// Until when it counts on each, on its own clock.
+    certain: BTreeMap<LeaseId, (Incarnation, Instant)>,
+}
+
+impl Run<'_> {
+    /// The application wants a key lease kept alive from now on.
+    pub(crate) fn keep(&mut self, place: usize, id: LeaseId) {
+        self.at.clients[place].change().keeping.wanted.insert(id);
+        self.step_holder(place, Input::Keep(id));
+    }
+
+    pub(crate) fn lease_kept(&mut self, place: usize, id: LeaseId, certain: (Incarnation, Instant)) {
+        let client = self.at.clients[place].change();
+        client.keeping.certain.insert(id, certain);
+        let (is_wanted, session) = (client.keeping.wanted.contains(&id), client.holder.session());
+        let granted = Granted { id, incarnation: certain.0 };
+        if !is_wanted && !self.at.oracle.has_granted(session, granted) {
+            self.demand(Err(format!("client {place} is told that it has {granted:?}, which it did not grant")));
+        }
+    }
+
+    pub(crate) fn lease_over(&mut self, place: usize, id: LeaseId) {
+        let keeping = &mut self.at.clients[place].change().keeping;
+        keeping.certain.remove(&id);
+        if !keeping.wanted.remove(&id) {
+            self.demand(Err(format!("client {place} is told that lease {id} is over, which it does not keep alive")));
+        }
+    }
+
+    /// The client was called: of each lease that is over by its clock it has been told.
+    pub(crate) fn ends_were_told(&mut self, place: usize, clock: Instant) {
+        let keeping = &self.at.clients[place].keeping;
+        let is_over = |id: &&LeaseId| keeping.certain.get(id).is_some_and(|(_, until)| *until <= clock);
+        if let Some(id) = keeping.wanted.iter().find(is_over).copied() {
+            self.demand(Err(format!("client {place} was not told that lease {id} is over")));
+        }
+    }
+
+    /// Key leases have expired: no client counts on them, by its own clock.
+    pub(crate) fn nobody_counts_on_expired(&mut self, proposal: &Proposal, outcomes: &[Outcome]) {
+        for (id, incarnation) in expired(proposal, outcomes) {
+            for place in 0..self.at.clients.len() {
+                let clock = self.world.client_clock(place, self.at.now);
+                let until = self.at.clients[place].keeping.certain.get(&id).filter(|(of, _)| *of == incarnation);
+                if let Some((_, until)) = until.filter(|(_, until)| clock < *until) {
+                    let left = until.since(clock);
+                    self.demand(Err(format!("lease {id} has expired: client {place} counts on it for {left:?}")));
+                }
+            }
+        }
+    }
+}
