@@ -237,4 +237,48 @@ mod tests {
         let error = VolumeSettings::new(second, second / 2, second, Tracking::Objects, drift).expect_err("too short");
         assert!(matches!(error, VolumeError::ObjectTerm { .. }));
     }
+
+    /// Gray and Cheriton's ε (T2, T3): a client that counts from its request, on a clock as slow as
+    /// is allowed, is over before the leader counts it over, on a clock as fast as is allowed.
+    #[test]
+    fn client_is_over_before_the_server_counts_it_over() {
+        const MILLION: u128 = 1_000_000;
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut between = |least: u64, most: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            least + random % (most - least + 1)
+        };
+        let micros = |span: Duration| span.as_micros();
+        let (term_min, term_max) = (200_000, 24 * 3600 * 1_000_000);
+        let (mut accepted, mut tight) = (0, 0);
+        for _ in 0..200_000 {
+            let ppm = between(0, u64::from(DriftAllowance::MAX_PPM));
+            let drift = DriftAllowance::from_ppm(u32::try_from(ppm).expect("small")).expect("within bounds");
+            let term = Duration::from_micros(match between(0, 2) {
+                0 => between(term_min, 1_000_000),
+                1 => between(term_min, 60_000_000),
+                _ => between(term_min, term_max),
+            });
+            let object_term = term + Duration::from_micros(between(0, 1_000_000_000));
+            let margin = drift.over(term * 11 / 10) * 2 + Duration::from_micros(between(0, 2));
+            let Ok(settings) = VolumeSettings::new(term, object_term, margin, Tracking::Objects, drift) else {
+                continue;
+            };
+            accepted += 1;
+            // A clock that says `span` when as much true time has passed, in millionths of a microsecond.
+            let slow = |span: Duration| micros(span) * MILLION * MILLION / (MILLION - u128::from(ppm));
+            let fast = |span: Duration| micros(span) * MILLION * MILLION / (MILLION + u128::from(ppm));
+            // The request takes no time: that is the worst for the client, which counts from its sending.
+            let promised = term + settings.tick();
+            let spare = fast(promised + margin).checked_sub(slow(drift.shorten(promised)));
+            assert!(spare.is_some(), "{settings:?} at {ppm} ppm");
+            let objects = fast(settings.object_wait(drift)).checked_sub(slow(drift.shorten(object_term)));
+            assert!(objects.is_some(), "objects: {settings:?} at {ppm} ppm");
+            // With a third of the margin it would not hold, where clocks drift at all.
+            tight += u32::from(fast(promised + margin / 3) < slow(drift.shorten(promised)));
+        }
+        assert!(accepted > 100_000 && tight * 10 > accepted * 9, "{accepted} accepted, {tight} tight");
+    }
 }

@@ -14,6 +14,24 @@ fn a_term_counts_from_the_sending_and_is_counted_short() {
     assert_eq!(effects[0], volume_valid("/", 1, until));
 }
 
+/// Gray and Cheriton's t_c: the server's term, less the way there and back and what the clocks may drift apart.
+#[test]
+fn what_remains_of_a_term_is_less_by_the_round_trip() {
+    for ppm in [0, 1, 1_000, 10_000, 99_999, 100_000] {
+        for round_trip in (0..=12_000).step_by(375).map(Duration::from_millis) {
+            let drift = DriftAllowance::from_ppm(ppm).expect("within bounds");
+            let mut client = Client::with(|config| config.drift = drift).connect();
+            let effects = client.read(1, "/a");
+            let acquire = client.only(&effects).0;
+            let asked = client.now;
+            client.now = asked.after(round_trip);
+            client.answer(acquire, acquired("/", 1, 1));
+            let expected = (TERM - TERM * ppm / 1_000_000).saturating_sub(round_trip);
+            assert_eq!(client.holder.certain_for(&Path::root(), client.now), expected, "{ppm} ppm, {round_trip:?}");
+        }
+    }
+}
+
 #[test]
 fn the_volume_deadline_never_moves_back() {
     let mut client = Client::cached();

@@ -47,6 +47,24 @@ fn a_silent_holder_delays_a_write_by_its_volume_term_and_the_margin() {
     assert_eq!(world.state.leases_of(holder).count(), 1, "only the session itself is left");
 }
 
+/// The answer to a renewal is lost: the holder counts on less than it was promised, the leader on all of it.
+#[test]
+fn promise_that_nobody_received_is_waited_for() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    world.pass(TERM / 2);
+    world.renew(holder, grant.incarnation).expect("its lease holds");
+    world.pass(world.state.tick() * 2);
+    let lost = world.renew(holder, grant.incarnation).expect("its horizon has moved");
+    assert!(lost.span > TERM * 9 / 10, "{:?}", lost.span);
+    let writer = world.session();
+    world.write(writer, put("/a", b"1"));
+    let effects = world.pass(lost.span + VolumeSettings::DEFAULT.skew_margin() - clock::STEP_EVERY);
+    assert_eq!(replies(&effects), [], "what the holder received was over long ago");
+    let effects = world.pass(4 * clock::STEP_EVERY);
+    assert!(matches!(answer(&effects), Answer::Written { .. }));
+}
+
 #[test]
 fn renewing_does_not_help_a_holder_that_owes_a_consent() {
     let mut world = World::new();

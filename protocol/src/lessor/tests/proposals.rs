@@ -7,6 +7,13 @@ impl World {
         self.request(SessionId(0), Body::Open { name: "test".to_owned() });
     }
 
+    /// What an earlier leader proposed comes out of the log after all.
+    fn apply_late(&mut self, proposal: &Proposal) {
+        self.index += 1;
+        assert!(!self.lessor.is_mine(proposal));
+        self.state.apply(self.index, proposal);
+    }
+
     fn proposal(&mut self) -> Proposal {
         self.lessor.take_proposal(self.now).expect("something to propose")
     }
@@ -83,4 +90,24 @@ fn of_two_proposals_the_second_can_be_in_the_log_without_the_first() {
     assert!(world.lessor.is_mine(&first));
     let told = replies(&world.lessor.step_down(&world.state, world.now));
     assert_eq!(told.into_iter().map(|response| response.result).collect::<Vec<_>>(), [Err(Refusal::Unknown)]);
+}
+
+#[test]
+fn grant_is_acknowledged_only_when_it_is_committed() {
+    let mut world = World::new();
+    let session = world.session();
+    let grant = Write::GrantLease { id: Some(crate::id::LeaseId(1)), ttl: TERM };
+    assert_eq!(world.write(session, grant), []);
+    let proposal = world.proposal();
+    // The leader is cut off: nothing is committed, and no round of heartbeats proves that it leads.
+    for _ in 0..1_000 {
+        world.now = world.now.after(clock::STEP_EVERY);
+        assert_eq!(replies(&world.step(Input::Timeout)), []);
+    }
+    let mut as_it_was = world.state.clone();
+    let applied = as_it_was.apply(world.index + 1, &proposal);
+    assert!(applied.outcomes.iter().any(|outcome| matches!(outcome, crate::command::Outcome::Written(Ok(_)))));
+    world.fail_over();
+    world.apply_late(&proposal);
+    assert_eq!(world.state.lease(&LeaseKey::Key(crate::id::LeaseId(1))), None, "of a leadership that is over");
 }

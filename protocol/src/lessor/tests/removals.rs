@@ -72,6 +72,36 @@ fn a_key_lease_ends_after_its_term_and_margin_and_its_nodes_with_it() {
     assert_eq!(world.keep(session), None, "gone, never a new one");
 }
 
+/// The leader has seen that the lease is over, and the quorum is lost before that is committed.
+#[test]
+fn nodes_stay_until_the_end_of_their_lease_commits() {
+    let mut world = World::new();
+    world.lease(&["/a"]);
+    while !world.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. })) {
+        world.commit();
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    let lost = world.lessor.take_proposal(world.now).expect("the end");
+    assert!(lost.commands.iter().any(|command| matches!(command, Command::Expire { .. })));
+    for _ in 0..200 {
+        world.now = world.now.after(clock::STEP_EVERY);
+        assert_eq!(world.step(Input::Timeout), []);
+    }
+    assert!(world.has_lease() && world.has("/a"), "its end is not committed");
+    let before = world.state.clone();
+    world.fail_over();
+    let [mut early, mut late] = [before, world.state.clone()];
+    assert!(world.has_lease() && world.has("/a"), "the next leader has proposed nothing of it");
+    // The lost entry comes after all, on a replica that has not heard of the next leader and on one that has.
+    early.apply(early.applied_index() + 1, &lost);
+    late.apply(late.applied_index() + 1, &lost);
+    assert!(early.lease(&LeaseKey::Key(ONE)).is_none() && late.lease(&LeaseKey::Key(ONE)).is_some());
+    world.outlive_the_lease();
+    world.pass(world.state.tick() * 2);
+    assert!(!world.has_lease() && !world.has("/a"));
+}
+
 #[test]
 fn a_lease_that_is_kept_once_in_a_while_lasts_for_its_term_each_time() {
     let mut world = World::new();

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::{
+    command::Attach,
+    id::LeaseId,
     transaction::{Operation, Transaction},
     volume::{Tracking, VolumeSettings},
 };
@@ -292,4 +294,87 @@ fn small_parts_of_waiting_transactions_count_as_memory() {
     // What a machine of 64 bits needs for a path, its text, and the places of three sets of objects in maps.
     let least = 128 * (16 + 32 + 3 * 150);
     assert!(sent * least <= MOST, "{sent} transactions of at least {least} bytes");
+}
+
+/// Eight sessions create the same name, and the leader is replaced in between, with or without what it proposed.
+#[test]
+fn name_is_created_by_one_of_eight_across_failovers() {
+    let mut world = World::new();
+    let sessions: Vec<SessionId> = (0..8).map(|_| world.session()).collect();
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = |bound: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % bound
+    };
+    let (mut retried, mut created) = (0, [0; 8]);
+    for round in 1..=1_000 {
+        world.sequence += 1;
+        let sequence = Sequence(world.sequence);
+        let write = match round % 2 {
+            0 => Write::GrantLease { id: Some(LeaseId(round)), ttl: TERM },
+            _ => Write::Put {
+                path: path(&format!("/{round}")),
+                value: Bytes::new(),
+                condition: Condition::Absent,
+                attach: Attach::Nothing,
+            },
+        };
+        let mut open: Vec<usize> = (0..sessions.len()).collect();
+        let mut asked = BTreeMap::new();
+        let mut answered = Vec::new();
+        while !open.is_empty() {
+            for _ in 0..=below(8) {
+                let place = open[below(open.len() as u64) as usize];
+                let header = Header {
+                    session: sessions[place],
+                    epoch: world.state.epoch(),
+                    registration: world.registration(sessions[place]),
+                    sequence,
+                    unanswered_from: sequence,
+                    ..Header::default()
+                };
+                let body = Body::Write { write: write.clone(), dropped: Vec::new(), seen: Stamp::default() };
+                asked.insert(world.requests + 1, place);
+                let effects = world.send(Request { header, body });
+                answered.extend(effects);
+            }
+            match below(3) {
+                0 => {
+                    // The leader is replaced. What it proposed is committed before that, or never.
+                    if below(2) == 0
+                        && let Some(proposal) = world.lessor.take_proposal(world.now)
+                    {
+                        world.apply(&proposal);
+                    }
+                    retried += 1;
+                    world.fail_over();
+                    sessions.iter().for_each(|session| drop(world.request(*session, Body::Register)));
+                }
+                _ => answered.extend(world.commit()),
+            }
+            for effect in &answered {
+                if let Effect::Reply { id, .. } = effect {
+                    open.retain(|place| asked.get(&id.0) != Some(place));
+                }
+            }
+        }
+        let mut results: BTreeMap<usize, BTreeSet<bool>> = BTreeMap::new();
+        for effect in answered {
+            let Effect::Reply { id, response } = effect else { continue };
+            let is_created = match response.result {
+                Ok(Answer::Written { .. }) => true,
+                Err(Refusal::Write(WriteRefusal::Exists { .. } | WriteRefusal::LeaseExists { .. })) => false,
+                other => panic!("round {round}: {other:?}"),
+            };
+            results.entry(asked[&id.0]).or_default().insert(is_created);
+        }
+        assert!(results.values().all(|told| told.len() == 1), "each try is told the same: {results:?}");
+        let winners: Vec<_> =
+            results.iter().filter(|(_, told)| told.contains(&true)).map(|(place, _)| *place).collect();
+        let [winner] = winners.as_slice() else { panic!("round {round}: one of {results:?}") };
+        created[*winner] += 1;
+    }
+    assert!(retried > 500 && created.iter().all(|count| *count > 50), "{retried} failovers, {created:?}");
 }
