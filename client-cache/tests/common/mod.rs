@@ -261,13 +261,19 @@ impl Rules {
             planted: Planted::default(),
         };
         self.lessor = Some(Lessor::new(config, &self.state, Duration::ZERO, now()));
-        self.commit(&mut Vec::new());
+        let mut inputs = Vec::new();
+        self.commit(&mut inputs);
+        // What is proposed as soon as the epoch has begun is committed too. Nobody is connected, to be recalled from.
+        drop(self.step_all(inputs));
     }
 
     /// Takes a step, and all that follow from it. Returns the recalls to be sent.
     fn step(&mut self, input: Input) -> Vec<(CallbackClient, Recall)> {
+        self.step_all(vec![input])
+    }
+
+    fn step_all(&mut self, mut inputs: Vec<Input>) -> Vec<(CallbackClient, Recall)> {
         let mut recalls = Vec::new();
-        let mut inputs = vec![input];
         while let Some(input) = inputs.pop() {
             let Some(lessor) = &mut self.lessor else { break };
             let effects = lessor.step(input, &self.state, now());
