@@ -1,7 +1,8 @@
 //! Connections between clients and servers: delays with a long tail, messages that overtake each other, connections that
 //! break, with what was on them lost or late, and connections that are cut, in one direction or both, without anybody being told.
 //!
-//! What TCP excludes is not here: on one connection nothing comes twice, and nothing is lost in the middle of what does arrive. What
+//! What TCP excludes is not here: nothing is lost in the middle of what does arrive, and on one connection nothing comes twice but in
+//! some wide worlds, where requests, answers, recalls and consents do (TCP excludes that; the rules do not need it). Elsewhere what
 //! comes twice is what a client says again on its next connection, and what it said on the one before can still arrive after it.
 //! Within a connection order is mostly kept, but the server works on several requests at a time, so that some overtake others.
 
@@ -61,8 +62,10 @@ impl World {
         if self.connections[connection].is_cut_up {
             return self.tally.add("messages lost on a cut connection");
         }
-        if let Some(at) = self.arrival(connection, stream, from) {
-            self.at(at, Event::Up { connection, message });
+        for _ in 0..self.copies() {
+            if let Some(at) = self.arrival(connection, stream, from) {
+                self.at(at, Event::Up { connection, message: message.clone() });
+            }
         }
     }
 
@@ -76,9 +79,21 @@ impl World {
         if self.connections[connection].is_cut_down || is_deaf {
             return self.tally.add("messages lost on a cut connection");
         }
-        if let Some(at) = self.arrival(connection, stream, from) {
-            self.at(at, Event::Down { connection, message });
+        for _ in 0..self.copies() {
+            if let Some(at) = self.arrival(connection, stream, from) {
+                self.at(at, Event::Down { connection, message: message.clone() });
+            }
         }
+    }
+
+    /// How often a message that is sent now comes: twice, now and then, in some wide worlds.
+    fn copies(&mut self) -> usize {
+        let twice = self.swarm().map_or(0, |swarm| swarm.twice);
+        if twice == 0 || self.is_healing || !self.rng.chance(twice) {
+            return 1;
+        }
+        self.tally.add("messages that came twice");
+        2
     }
 
     /// When something that is sent now arrives; none if it never does.

@@ -105,6 +105,8 @@ pub(crate) struct Swarm {
     pub(crate) alone_every: u64,
     pub(crate) bounds: Bounds,
     pub(crate) client_bounds: holder::Bounds,
+    /// How many of a thousand messages between clients and servers come twice.
+    pub(crate) twice: u64,
     /// The most bytes that the shell proposes at once: about four times what the lessor means to, as at a server.
     pub(crate) proposal_max_bytes: usize,
 }
@@ -144,6 +146,7 @@ impl Swarm {
             alone_every: *rng.pick(&[0, 0, 2 * SECOND]),
             bounds,
             client_bounds: client_bounds(rng),
+            twice: 0,
             proposal_max_bytes: 4 * bounds.proposal_bytes_max + COMMAND_MAX_BYTES,
         }
     }
@@ -260,6 +263,7 @@ impl Profile {
         }
         self.objects.sort();
         self.objects.dedup();
+        swarm.twice = *rng.pick(&[0, 0, 20, 200]);
         self.swarm = Some(swarm);
     }
 

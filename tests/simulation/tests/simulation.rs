@@ -127,6 +127,7 @@ fn wide_worlds_draw_enough_and_reach_each_low_bound() {
         ("drawn: transactions that attach", 250),
         ("drawn: volumes made below others", 45),
         ("leaders left alone", 10),
+        ("messages that came twice", 3500),
         ("revocations not covered", 40),
     ];
     let bounds = Bound::ALL.into_iter().filter(|bound| !BY_TESTS_OF_RULES.iter().any(|(other, _)| other == bound));
