@@ -1,6 +1,7 @@
 //! Random runs, each repeated by its seed: the state against what a simpler reading of the rules says.
 
 mod holds;
+mod replay;
 mod transactions;
 mod writes;
 
@@ -157,27 +158,6 @@ fn the_touched_rows_are_all_that_an_entry_changes_and_the_rows_are_the_state() {
             "a restored replica goes on like the others: {place}"
         );
     });
-}
-
-/// LogCabin's cluster time, and all else, come of the log alone: a replica that begins with nothing ends with the same bytes.
-#[test]
-fn log_replayed_on_a_fresh_replica_gives_the_same_rows() {
-    for seed in 1..=SEEDS {
-        let mut random = Random::new(seed);
-        let (mut first, mut log) = (Fixture::new(), Vec::new());
-        for _ in 0..STEPS {
-            log.push(random_proposal(&mut random, &first.state));
-            first.apply(log.last().expect("just added"));
-        }
-        let mut fresh = Fixture::new();
-        let applied: Vec<Applied> = log.iter().map(|proposal| fresh.apply(proposal)).collect();
-        assert_eq!(applied.len(), STEPS);
-        assert!(fresh.rows == first.rows && fresh.state == first.state, "seed {seed}");
-        assert!(
-            first.state.cluster_time() > ClusterTime::ZERO && first.rows.len() > 1,
-            "seed {seed}: it did something"
-        );
-    }
 }
 
 #[test]
