@@ -2,14 +2,16 @@
 
 use crate::{
     command::LeaseKey,
+    id::SessionId,
     object::{Object, ObjectSet},
     state::State,
 };
 
 use super::{
-    Lessor,
+    Lessor, Reason,
     channel::Channel,
-    writes::{Pending, Turn},
+    load::results_of_write,
+    writes::{Pending, Turn, Wait},
 };
 
 impl Lessor {
@@ -29,10 +31,43 @@ impl Lessor {
         self.awaiting.check()?;
         self.parked.check(self.config.bounds.parked_max, state)?;
         self.holdings.check()?;
+        self.reads_wait_for_a_round()?;
+        self.what_is_to_come_is_under_way()?;
         self.promises_stay_within_horizons(state)?;
         self.every_volume_lease_is_tracked(state)?;
         self.every_orphan_is_removed(state)?;
         self.writes_wait_for_every_known_holder(state)
+    }
+
+    /// Reads that wait for the next round wait behind one that is under way (S6).
+    fn reads_wait_for_a_round(&self) -> Result<(), String> {
+        let waiting = self.next_round.len();
+        if self.proving.is_empty() && waiting > 0 {
+            return Err(format!("{waiting} reads wait for the next round, and none is under way"));
+        }
+        Ok(())
+    }
+
+    /// What requests under way may bring is counted, and nothing else (S10b).
+    fn what_is_to_come_is_under_way(&self) -> Result<(), String> {
+        let (mut load, mut sessions, mut results) = (0, 0, 0);
+        let proposed = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
+        for reason in self.outbox.reasons().chain(proposed) {
+            match reason {
+                Reason::Open(_) => (load, sessions) = (load + Self::load_of_session(), sessions + 1),
+                Reason::Acquire(_, _, own) => load += own,
+                _ => {}
+            }
+        }
+        for asked in self.writes.iter().filter_map(|(_, pending)| pending.asked()) {
+            (load, results) = (load + asked.load, results + results_of_write(&asked.write));
+        }
+        let (found, expected) =
+            ((self.load_to_come, self.sessions_to_come, self.results_to_come), (load, sessions, results));
+        if found != expected {
+            return Err(format!("load, sessions and results to come are counted as {found:?}: expected {expected:?}"));
+        }
+        Ok(())
     }
 
     /// No promised end goes beyond the replicated horizon (T6; DHCP failover's maximum client lead time).
@@ -78,8 +113,8 @@ impl Lessor {
         }
     }
 
-    /// A write that is not proposed waits for each session that was granted an object it covers (S2), and none that
-    /// waits for nothing is left waiting.
+    /// A write that is not proposed waits for each session that was granted an object it covers, until its last lease on
+    /// one is over (S2), and for no session whose volume leases are gone. None that waits for nothing is left waiting.
     fn writes_wait_for_every_known_holder(&self, state: &State) -> Result<(), String> {
         for (turn, pending) in self.writes.iter() {
             if pending.is_ready() {
@@ -87,6 +122,10 @@ impl Lessor {
             }
             if pending.is_proposed {
                 continue;
+            }
+            let waits_in_vain = |(session, wait): &(&SessionId, &Wait)| !self.has_any_lease(**session, wait);
+            if let Some((session, _)) = pending.waits.iter().find(waits_in_vain) {
+                return Err(format!("write {turn} waits for {session}, whose leases are gone"));
             }
             for set in &pending.covers {
                 self.waits_for_holders(turn, pending, set)?;
@@ -102,11 +141,26 @@ impl Lessor {
         Ok(())
     }
 
+    /// Whether a volume lease is left under which the session may hold what a write waits for.
+    fn has_any_lease(&self, session: SessionId, wait: &Wait) -> bool {
+        wait.leases.iter().any(|(volume, incarnation)| {
+            let end = self.ends.get(&LeaseKey::Volume(session, volume.clone()));
+            end.is_some_and(|end| end.incarnation == *incarnation)
+        })
+    }
+
     fn waits_for_holders(&self, turn: Turn, pending: &Pending, set: &ObjectSet) -> Result<(), String> {
         let now = self.clock.ending();
         for ((object, session), lease) in self.holdings.leases_in(set) {
-            if !lease.source.is_listed() && lease.over > now && !pending.waits.contains_key(session) {
+            if lease.source.is_listed() || lease.over <= now {
+                continue;
+            }
+            let Some(wait) = pending.waits.get(session) else {
                 return Err(format!("write {turn} does not wait for {session}, which holds {object}"));
+            };
+            if let Some(over) = wait.over.filter(|over| *over < lease.over) {
+                let until = lease.over;
+                return Err(format!("write {turn} waits for {session} until {over}: it holds {object} until {until}"));
             }
         }
         Ok(())

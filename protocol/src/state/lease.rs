@@ -248,6 +248,7 @@ mod tests {
     use super::{super::fixture::*, *};
     use crate::{
         command::{Command, Write},
+        hold::HoldMode,
         id::Generation,
         volume::VolumeSettings,
     };
@@ -356,6 +357,27 @@ mod tests {
         tick(&mut fixture, vec![renewed]);
         assert_eq!(horizon(&fixture, &key), millis(30_250));
         assert_eq!(horizon(&fixture, &on_volume(silent, "/")), millis(30_250));
+    }
+
+    #[test]
+    fn lease_given_again_under_a_shorter_term_keeps_its_horizon() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.write(session, create_volume("/v", 30)).expect("new");
+        fixture.acquire(session, "/v");
+        let key = on_volume(session, "/v");
+        let lock = Write::Lock { path: path("/v/x"), mode: HoldMode::Shared, wait: false, delay: Duration::ZERO };
+        fixture.write(session, lock).expect("free");
+        let (incarnation, before) = (fixture.state.lease(&key).expect("a lease").incarnation, horizon(&fixture, &key));
+        let shorter = Write::SetVolume { path: path("/v"), settings: settings(Duration::from_secs(2)) };
+        fixture.write(session, shorter).expect("a volume");
+        fixture.acquire(session, "/v");
+        assert_eq!(
+            fixture.state.lease(&key).map(|lease| lease.incarnation),
+            Some(incarnation),
+            "a hold lives under it"
+        );
+        assert_eq!(horizon(&fixture, &key), before, "it was promised up to there");
     }
 
     #[test]

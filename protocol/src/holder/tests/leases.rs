@@ -430,3 +430,27 @@ fn an_idle_lease_lapses_without_alarm_though_there_is_no_leader() {
     client.now = client.holder.next_deadline().expect("its end is noted");
     assert_eq!((client.now, client.timeout(&[])), (at(110), vec![]));
 }
+
+#[test]
+fn lapse_of_an_earlier_lease_leaves_the_present_one() {
+    let mut client = Client::cached();
+    let effects = client.read(5, "/b");
+    let read = client.only(&effects).0;
+    let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(0) }];
+    let result = Ok(answer(Some(value(10)), None));
+    client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
+    assert!(client.may_serve("/a"), "its answer was long in coming, and a new lease has come since");
+}
+
+#[test]
+fn new_lease_of_another_epoch_is_asked_for_again() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/a");
+    let acquire = client.only(&effects).0;
+    let (epoch, result) = (Epoch(EPOCH.0 - 1), Ok(acquired("/", 1, 1)));
+    client.respond(acquire, Response { epoch, promises: vec![], lapses: vec![], result });
+    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::ZERO);
+    client.now = client.holder.next_deadline().expect("it is asked for again");
+    let effects = client.timeout(&[]);
+    assert!(matches!(client.only(&effects).1.body, Body::Acquire { .. }));
+}

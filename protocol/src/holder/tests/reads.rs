@@ -163,6 +163,21 @@ fn not_modified_without_a_lease_serves_the_content_and_keeps_it_lapsed() {
 }
 
 #[test]
+fn read_that_joined_does_not_use_a_not_modified_without_a_lease() {
+    let mut client = Client::cached();
+    client.now = at(150);
+    let effects = client.read(5, "/a");
+    let acquire = client.only(&effects).0;
+    let effects = client.answer(acquire, acquired("/", 2, 3));
+    let read = client.only(&effects).0;
+    assert_eq!(client.read(6, "/a"), []);
+    let effects = client.answer(read, answer(None, None));
+    assert_eq!(effects[0], served_cached(&[5], "/a", 2, None));
+    let again = client.only(&effects).1.body;
+    assert_eq!(again, Body::Read { object: data("/a"), known: Some(Revision(10)) }, "asked for since it began");
+}
+
+#[test]
 fn not_modified_is_no_answer_once_the_copy_is_gone() {
     for gone in [Input::Evicted { object: data("/a"), stamp: stamp(2) }, Input::Recalled(recall(5, 1, vec![one("/a")]))]
     {

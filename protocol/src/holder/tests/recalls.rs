@@ -234,3 +234,15 @@ fn the_planted_mistakes_are_the_ones_that_they_say() {
     client.renew(read, promise("/", 1));
     assert_eq!(client.holder.certain_for(&Path::root(), client.now), TERM);
 }
+
+#[test]
+fn consent_is_carried_again_after_a_refusal_to_try_again() {
+    let mut client = Client::cached();
+    client.recall(recall(3, 1, vec![one("/a")]));
+    let effects = client.read(5, "/b");
+    let (read, request) = client.only(&effects);
+    assert_eq!(request.header.consents, [stamp(3)]);
+    client.refuse(read, Refusal::Retry);
+    let effects = client.read(6, "/c");
+    assert_eq!(client.only(&effects).1.header.consents, [stamp(3)], "a leader that has not begun looks at nothing");
+}

@@ -349,3 +349,18 @@ fn an_answer_on_a_connection_that_is_being_left_makes_nobody_connected() {
     assert_eq!(told(&client.timeout(&["/"])), [Connection::Jeopardy]);
     assert_eq!(told(&client.answer(late, answer(Some(value(10)), Some(grant(3))))), []);
 }
+
+#[test]
+fn stamps_of_a_session_that_is_gone_were_not_seen_by_the_next() {
+    let mut client = Client::cached();
+    let effects = client.read(5, "/b");
+    let read = client.only(&effects).0;
+    let effects = client.refuse(read, Refusal::SessionGone { session: SESSION });
+    let open = client.only(&effects).0;
+    let effects = client.answer(open, Answer::Opened { session: SessionId(8), term: SESSION_TERM });
+    let register = client.only(&effects).0;
+    client.answer(register, Answer::Registered { coverings: vec![] });
+    let effects = client.write(1, put("/a"));
+    let Body::Write { seen, .. } = client.only(&effects).1.body else { panic!("a write") };
+    assert_eq!(seen, stamp(0), "the same leader counts from the beginning for each session");
+}

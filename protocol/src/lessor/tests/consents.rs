@@ -122,6 +122,40 @@ fn a_write_that_its_consents_no_longer_cover_gathers_the_others_too() {
 }
 
 #[test]
+fn write_waits_until_the_last_of_several_object_leases_is_over() {
+    let (data, list) = (data("/a"), Object::children(Path::root()));
+    for (early, late) in [(&data, &list), (&list, &data)] {
+        let mut world = World::new();
+        let writer = world.session();
+        world.write(writer, put("/a", b"1"));
+        world.commit();
+        let (holder, _) = world.holder(early);
+        world.pass(TERM / 2);
+        world.read(holder, late.clone());
+        let over = |object: &Object| world.lessor.holdings.lease(object, holder).expect("leased").over;
+        let last = over(late);
+        assert!(last > over(early));
+        let delete = Write::Delete { path: path("/a"), recursive: false, condition: Condition::Any };
+        world.write(writer, delete);
+        let (_, pending) = world.lessor.writes.iter().next().expect("it waits");
+        assert_eq!(pending.waits[&holder].over, Some(last), "{early} was leased first");
+    }
+}
+
+#[test]
+fn write_goes_on_when_its_holder_has_asked_for_a_new_lease() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let writer = world.session();
+    world.write(writer, put("/a", b"1"));
+    assert_eq!(world.commit(), []);
+    world.request(holder, Body::Acquire { path: Path::root(), valid_at: None });
+    let effects = world.commit();
+    assert!(replies(&effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. }))), "{effects:?}");
+    assert!(world.renew(holder, grant.incarnation).is_err(), "the old one was given up by asking");
+}
+
+#[test]
 fn a_refused_write_recalls_nobody() {
     let mut world = World::new();
     let (_, _) = world.holder(&data("/a"));

@@ -136,3 +136,19 @@ fn list_of_a_registered_session_renews_its_lease() {
     assert_eq!(response.promises.len(), 1);
     assert!(world.end(session) > end);
 }
+
+#[test]
+fn renewal_is_bounded_by_no_recall_that_is_consented_to_beside_it() {
+    let mut world = World::new();
+    let (session, grant) = world.holder(&data("/a"));
+    let writer = world.session();
+    let recall = recalls(&world.write(writer, put("/a", b"1"))).remove(0);
+    world.pass(TERM / 2);
+    world.renew(session, grant.incarnation).expect("its horizon moves with the next tick");
+    world.pass(2 * world.state.tick());
+    let renew = vec![Renew { volume: Path::root(), incarnation: grant.incarnation }];
+    let header = Header { consents: vec![recall.stamp], renew, ..world.header(session) };
+    let effects = world.send(Request { header, body: Body::KeepAlive(Default::default()) });
+    let promised = replies(&effects).remove(0).promises.remove(0).span;
+    assert!(promised > TERM * 8 / 10, "{promised:?}");
+}

@@ -152,6 +152,24 @@ fn a_lost_hold_keeps_its_node_for_its_delay_also_under_the_next_leader() {
 }
 
 #[test]
+fn several_lost_holds_of_one_node_keep_it_for_their_delays() {
+    let mut world = World::new();
+    let first = world.session();
+    world.acquire(first, None);
+    world.lock(first, Shared, TERM);
+    world.lock(first, Shared, TERM * 2);
+    let are_lost = |world: &mut World| world.infos().iter().filter(|info| info.is_lost).count();
+    while are_lost(&mut world) == 0 {
+        world.pass(TERM / 10);
+    }
+    assert_eq!(are_lost(&mut world), 2, "with one lease");
+    world.pass(TERM * 3 / 2);
+    assert_eq!(are_lost(&mut world), 1);
+    world.pass(TERM);
+    assert_eq!(are_lost(&mut world), 0);
+}
+
+#[test]
 fn a_lock_under_a_lease_whose_end_is_proposed_is_refused() {
     let mut world = World::new();
     let session = world.session();

@@ -96,3 +96,14 @@ fn leases_beyond_what_can_be_renewed_are_refused_as_busy() {
     world.commit();
     assert_eq!(world.lessor.load_to_come, 0);
 }
+
+#[test]
+fn lease_asked_for_by_a_session_that_closes_adds_no_load() {
+    let mut world = World::new();
+    let session = world.session();
+    world.request(session, Body::Close);
+    world.request(session, Body::Acquire { path: Path::root(), valid_at: None });
+    assert!(world.lessor.load_to_come > 0);
+    world.commit();
+    assert_eq!(world.lessor.load_to_come, 0, "the session is gone");
+}

@@ -47,6 +47,18 @@ impl World {
 }
 
 #[test]
+fn key_lease_is_promised_within_its_horizon_after_a_pause() {
+    let mut world = World::new();
+    let session = world.session();
+    world.grant_one(session);
+    // The leader is paused: the ending clock stands still, the promising one does not.
+    world.now = world.now.after(TERM / 2);
+    let KeptSpan::Promised(span) = world.keep_one(session) else { panic!("nobody lost anything to the pause") };
+    assert!(span <= TERM / 2 + TERM / 5, "{span:?}");
+    assert!(world.lessor.clock.ending() < ClusterTime::ZERO.after(TERM / 4));
+}
+
+#[test]
 fn leader_without_a_quorum_ends_no_lease() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));

@@ -55,6 +55,19 @@ fn no_lease_is_granted_while_a_write_is_under_way() {
 }
 
 #[test]
+fn reads_of_the_next_round_are_asked_about_when_a_round_fails() {
+    let mut world = World::new();
+    let session = world.session();
+    let read = |world: &mut World| world.request(session, Body::Read { object: data("/a"), known: None });
+    assert!(matches!(read(&mut world)[..], [Effect::Prove { .. }]));
+    assert_eq!(read(&mut world), [], "it waits for the next round");
+    let failed = world.lessor.round;
+    let effects = world.step(Input::NotProven { round: failed });
+    assert_eq!(result(&effects), Err(Refusal::Retry));
+    assert!(effects.contains(&Effect::Prove { round: world.lessor.round }) && world.lessor.round != failed);
+}
+
+#[test]
 fn bad_input_changes_nothing_and_says_what_was_expected() {
     let mut world = World::new();
     let writer = world.session();

@@ -399,3 +399,17 @@ fn leases_that_come_up_at_once_are_looked_at_over_several_steps() {
     world.pass(TTL);
     assert_eq!(world.state.key_leases_after(None).count(), 0);
 }
+
+#[test]
+fn holder_of_many_nodes_of_a_lease_is_asked_for_all_of_them() {
+    let mut world = World::new();
+    world.lessor.config.bounds.removal_sets_max = 1;
+    let nodes: Vec<String> = (0..20).map(|number| format!("/{number}")).collect();
+    let session = world.lease(&nodes.iter().map(String::as_str).collect::<Vec<_>>());
+    let (holder, _) = world.holder(&data("/0"));
+    world.read(holder, data("/1"));
+    let recall = recalls(&world.write(session, Write::RevokeLease { id: ONE })).remove(0);
+    for node in ["/0", "/1"] {
+        assert!(recall.sets.iter().any(|set| set.contains(&data(node))), "{node}: {:?}", recall.sets);
+    }
+}

@@ -148,9 +148,9 @@ fn revocation_is_uncovered_by_no_attachment_that_waits() {
         world.index += 1;
         let applied = world.state.apply(world.index, &proposal);
         uncovered += applied.outcomes.iter().filter(|outcome| **outcome == Outcome::NotCovered).count();
+        assert!(uncovered <= 1, "once for what it followed into the log, got {uncovered}");
         world.step(Input::committed(proposal.number, applied));
     }
-    assert!(uncovered <= 1, "once for what it followed into the log, got {uncovered}");
     assert!(world.state.lease(&LeaseKey::Key(ONE)).is_none() && !world.there("/a") && !world.there("/b"));
 }
 

@@ -1,6 +1,9 @@
 //! What is remembered, forgotten and told of changes.
 
-use super::{super::fixture::*, *};
+use super::{
+    super::{FEW_NODES, fixture::*},
+    *,
+};
 use crate::{
     command::{Attach, Command, Condition, LeaseKey, Meant, Proposal, Write},
     id::{LeaseId, Sequence, SessionId},
@@ -42,6 +45,24 @@ fn what_changed_since_is_told_once_and_for_the_subtree_only() {
     assert_eq!(since(1, "/b"), Some(vec![data("/b"), children("/b")]));
     assert_eq!(since(5, "/"), Some(vec![]));
     assert_eq!(since(6, "/"), None, "still to come");
+}
+
+#[test]
+fn what_changed_as_part_of_a_subtree_is_told_in_the_volumes_inside() {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    fixture.write(session, create_volume("/v", 5)).expect("new");
+    let ttl = std::time::Duration::from_secs(5);
+    fixture.write(session, Write::GrantLease { id: Some(LeaseId(1)), ttl }).expect("new");
+    for place in 0..=FEW_NODES {
+        let list = if place % 2 == 0 { "/v" } else { "/w" };
+        fixture.write(session, attached(&format!("{list}/{place}"), Attach::Lease(LeaseId(1)))).expect("granted");
+    }
+    let before = fixture.state.revision();
+    fixture.write(session, Write::RevokeLease { id: LeaseId(1) }).expect("granted");
+    let volume = path("/v");
+    let changed = fixture.state.changed_of(&volume, before).expect("known");
+    assert_eq!(changed.collect::<Vec<_>>(), [&subtree("/")], "of so many nodes it is told where they all lay");
 }
 
 #[test]
@@ -245,6 +266,11 @@ fn whoever_watches_what_is_too_much_to_be_told_starts_over() {
     assert_eq!((found.changes.len(), found.through), (1, Revision(1)), "what came before it is told first");
     assert_eq!(look(1, everything_below()), Look::Forgotten(Revision(2)));
     assert_eq!(look(1, Watched::Node(path("/a/x"))), Look::Forgotten(Revision(2)));
+    let subtree = Remembered { sets: vec![subtree("/a")], events: None };
+    for (at, concerns) in [("/a/x/y", true), ("/a", true), ("/b", false)] {
+        let watched = [Watched::Node(path(at)), Watched::Subtree(path(at))];
+        assert_eq!(watched.map(|watched| subtree.concerns(&watched)), [concerns; 2], "{at}");
+    }
     let Look::Found(found) = look(0, Watched::Node(path("/b"))) else { panic!("it is about others") };
     assert_eq!((found.changes.len(), found.through), (2, Revision(3)));
     assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state.clone()));

@@ -191,6 +191,19 @@ fn a_shared_hold_becomes_exclusive_when_the_others_have_left_and_gets_another_to
 }
 
 #[test]
+fn shared_hold_is_wanted_while_another_waits_to_be_exclusive() {
+    let mut crowd = Crowd::new(2);
+    let (one, _) = crowd.lock(0, HoldMode::Shared);
+    let (two, _) = crowd.lock(1, HoldMode::Shared);
+    crowd.ask(1, convert("/a", two, HoldMode::Exclusive, true)).expect("it may wait");
+    let is_wanted = |hold| match crowd.fixture.state.hold_status(&path("/a"), hold) {
+        HoldStatus::Held { is_wanted, .. } => is_wanted,
+        other => panic!("held: {other:?}"),
+    };
+    assert_eq!((is_wanted(one), is_wanted(two)), (true, false));
+}
+
+#[test]
 fn an_exclusive_hold_that_becomes_shared_lets_others_in_and_keeps_its_token() {
     let mut crowd = Crowd::new(2);
     let (one, token) = crowd.lock(0, Exclusive);
