@@ -59,7 +59,7 @@ pub const BY_RULE: &[(Bug, &str)] = &[
     ),
     (Bug::ReplacementTakenForMeant, "state::meant::tests::write_whose_lease_or_volume_was_replaced_changes_nothing"),
     (Bug::GrantAnsweredWithReplacement, "lessor::tests::replaced::repeated_grant_is_about_the_lease_that_it_granted"),
-    (Bug::AttachmentsPassRevocation, "lessor::tests::replaced::revocation_is_uncovered_by_no_attachment_that_waits"),
+    (Bug::AttachmentsPassRevocation, "lessor::tests::replaced::revocation_is_uncovered_twice_by_a_stream_at_most"),
     (
         Bug::NodesLostWithNewLease,
         "state::attached::tests::a_lease_that_carries_nodes_is_not_replaced_but_gets_more_time",

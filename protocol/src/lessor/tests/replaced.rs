@@ -130,6 +130,34 @@ fn revocation_passes_a_stream_of_attachments() {
     }
 }
 
+/// Each put attaches another node, and the nodes are there: the list that they are in keeps nothing in order.
+#[test]
+fn revocation_is_uncovered_twice_by_a_stream_at_most() {
+    let mut world = World::new();
+    let (first, second) = (world.session(), world.session());
+    world.done(first, grant(LONG));
+    let node = |number: usize| format!("/n{number}");
+    for number in 0..12 {
+        world.done(second, Write::put(path(&node(number)), Bytes::new()));
+    }
+    world.write(second, attached(&node(0), Attach::Lease(ONE)));
+    let mut on_its_way = world.lessor.take_proposal(world.now);
+    world.write(first, REVOKE);
+    let mut uncovered = 0;
+    for number in 1..12 {
+        world.write(second, attached(&node(number), Attach::Lease(ONE)));
+        let next = world.lessor.take_proposal(world.now);
+        let Some(proposal) = on_its_way.take() else { break };
+        world.index += 1;
+        let applied = world.state.apply(world.index, &proposal);
+        uncovered += applied.outcomes.iter().filter(|outcome| **outcome == Outcome::NotCovered).count();
+        world.step(Input::committed(proposal.number, applied));
+        on_its_way = next.or_else(|| world.lessor.take_proposal(world.now));
+    }
+    let is_there = world.state.lease(&LeaseKey::Key(ONE)).is_some();
+    assert_eq!((uncovered, is_there), (2, false), "by what was before it, and by what came while it was on its way");
+}
+
 /// The revocation is behind an attachment that waits for a consent, and before one that comes later.
 #[test]
 fn revocation_is_uncovered_by_no_attachment_that_waits() {
