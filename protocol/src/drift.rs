@@ -17,7 +17,10 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::time::{DriftAllowance, Instant};
+use crate::{
+    reached::{Bound, reached},
+    time::{DriftAllowance, Instant},
+};
 
 /// Differences up to this long are never held against a clock: readings on different processors, and their rounding.
 pub const GRAIN: Duration = Duration::from_millis(1);
@@ -204,12 +207,17 @@ impl References {
 
     /// Keeps an exchange. If there are too many, the one goes that lies closest to its elder, compared with its age.
     pub fn keep(&mut self, mark: u64, sent: Instant, answered: Instant) {
+        let kept = self.kept.len();
         self.kept.retain(|reference| answered.since(reference.sent) <= REFERENCE_AGE_MAX);
+        if self.kept.len() < kept {
+            reached(Bound::ReferenceAge);
+        }
         if self.kept.last().is_some_and(|last| last.mark >= mark) {
             return;
         }
         self.kept.push(Reference { mark, sent, answered });
         if self.kept.len() > REFERENCES_MAX {
+            reached(Bound::References);
             let age = |reference: &Reference| answered.since(reference.sent).as_micros().max(1);
             // The oldest sees the smallest drift, and the newest is the only one that its successors can grow old from.
             let interior = 1..self.kept.len() - 1;

@@ -26,6 +26,8 @@ pub mod object;
 pub mod path;
 pub mod planted;
 pub mod reached;
+#[cfg(test)]
+mod rerun;
 pub mod state;
 pub mod time;
 pub mod transaction;

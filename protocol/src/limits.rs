@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     command::Write,
     path::{COMPONENT_MAX_BYTES, PATH_MAX_BYTES, Path, PathError},
+    reached::{Bound, reached},
     transaction::Transaction,
     volume::VolumeSettings,
 };
@@ -172,13 +173,14 @@ impl Limits {
     /// [`LimitError::Configuration`] names the limit that is beyond what can be.
     pub fn check(&self) -> Result<(), LimitError> {
         let bounds = [
-            ("value_max_bytes", self.value_max_bytes, Self::VALUE_MAX_BYTES),
-            ("component_max_bytes", self.component_max_bytes, COMPONENT_MAX_BYTES),
-            ("path_max_bytes", self.path_max_bytes, PATH_MAX_BYTES),
-            ("depth_max", self.depth_max, Self::DEPTH_MAX),
+            ("value_max_bytes", Bound::ValueMax, self.value_max_bytes, Self::VALUE_MAX_BYTES),
+            ("component_max_bytes", Bound::ComponentMax, self.component_max_bytes, COMPONENT_MAX_BYTES),
+            ("path_max_bytes", Bound::PathMax, self.path_max_bytes, PATH_MAX_BYTES),
+            ("depth_max", Bound::DepthMax, self.depth_max, Self::DEPTH_MAX),
         ];
-        for (limit, got, expected) in bounds {
+        for (limit, bound, got, expected) in bounds {
             if got > expected {
+                reached(bound);
                 return Err(LimitError::Configuration { limit: limit.to_owned(), got, expected });
             }
         }
@@ -192,7 +194,10 @@ impl Limits {
     /// [`LimitError::Write`] with the numbers.
     pub fn check_write(&self, write: &Write) -> Result<(), LimitError> {
         match write.encoded_bytes() {
-            got if got > Write::BYTES_MAX => Err(LimitError::Write { got, expected: Write::BYTES_MAX }),
+            got if got > Write::BYTES_MAX => {
+                reached(Bound::WriteBytes);
+                Err(LimitError::Write { got, expected: Write::BYTES_MAX })
+            }
             _ => Ok(()),
         }
     }
@@ -204,7 +209,10 @@ impl Limits {
     /// [`LimitError::Value`] with the numbers.
     pub fn check_value(&self, value: &[u8]) -> Result<(), LimitError> {
         match value.len() {
-            got if got > self.value_max_bytes => Err(LimitError::Value { got, expected: self.value_max_bytes }),
+            got if got > self.value_max_bytes => {
+                reached(Bound::ValueBytes);
+                Err(LimitError::Value { got, expected: self.value_max_bytes })
+            }
             _ => Ok(()),
         }
     }
@@ -217,16 +225,21 @@ impl Limits {
     pub fn check_path(&self, path: &Path) -> Result<(), LimitError> {
         let text = path.as_str();
         if text.len() > self.path_max_bytes {
+            reached(Bound::PathBytes);
             return Err(PathError::TooLong { got: text.len(), expected: self.path_max_bytes }.into());
         }
         match text.split('/').map(str::len).max() {
             Some(got) if got > self.component_max_bytes => {
+                reached(Bound::ComponentBytes);
                 return Err(PathError::ComponentTooLong { got, expected: self.component_max_bytes }.into());
             }
             _ => {}
         }
         match path.depth() {
-            got if got > self.depth_max => Err(LimitError::Depth { got, expected: self.depth_max }),
+            got if got > self.depth_max => {
+                reached(Bound::Depth);
+                Err(LimitError::Depth { got, expected: self.depth_max })
+            }
             _ => Ok(()),
         }
     }
@@ -245,6 +258,9 @@ impl Limits {
         if (Self::TTL_MIN..=Self::TTL_MAX).contains(&ttl) {
             return Ok(());
         }
+        if ttl > Self::TTL_MAX {
+            reached(Bound::TtlMax);
+        }
         Err(LimitError::Ttl { got: ttl, least: Self::TTL_MIN, most: Self::TTL_MAX })
     }
 
@@ -260,6 +276,7 @@ impl Limits {
         if delay <= Self::DELAY_MAX {
             return Ok(());
         }
+        reached(Bound::DelayMax);
         Err(LimitError::Delay { path: path.clone(), got: delay, most: Self::DELAY_MAX })
     }
 
@@ -270,13 +287,15 @@ impl Limits {
     /// [`LimitError::Transaction`] with the numbers, or [`LimitError::Path`] of the first path that is too long.
     pub fn check_transaction(&self, transaction: &Transaction) -> Result<(), LimitError> {
         let Transaction { compares, then, otherwise } = transaction;
+        let operations = then.len().max(otherwise.len());
         let bounds = [
-            ("comparisons", compares.len(), Transaction::COMPARES_MAX),
-            ("operations in one branch", then.len().max(otherwise.len()), Transaction::OPERATIONS_MAX),
-            ("bytes of values", transaction.value_bytes(), self.value_max_bytes),
-            ("bytes of paths", transaction.path_bytes(), Transaction::PATHS_MAX_BYTES),
+            ("comparisons", Bound::Compares, compares.len(), Transaction::COMPARES_MAX),
+            ("operations in one branch", Bound::Operations, operations, Transaction::OPERATIONS_MAX),
+            ("bytes of values", Bound::ValueBytes, transaction.value_bytes(), self.value_max_bytes),
+            ("bytes of paths", Bound::TransactionPaths, transaction.path_bytes(), Transaction::PATHS_MAX_BYTES),
         ];
-        if let Some((what, got, expected)) = bounds.into_iter().find(|(_, got, expected)| got > expected) {
+        if let Some((what, bound, got, expected)) = bounds.into_iter().find(|(_, _, got, expected)| got > expected) {
+            reached(bound);
             return Err(LimitError::Transaction { what: what.to_owned(), got, expected });
         }
         transaction.paths().try_for_each(|path| self.check_path(path))
@@ -289,11 +308,14 @@ impl Limits {
     /// [`LimitError::Transaction`] with the numbers.
     pub fn check_made(&self, (nodes, path_bytes): (usize, usize)) -> Result<(), LimitError> {
         let bounds = [
-            ("nodes to make, with those above them", nodes, Transaction::NODES_MADE_MAX),
-            ("bytes of paths of nodes to make", path_bytes, Transaction::MADE_PATHS_MAX_BYTES),
+            ("nodes to make, with those above them", Bound::NodesMade, nodes, Transaction::NODES_MADE_MAX),
+            ("bytes of paths of nodes to make", Bound::MadePaths, path_bytes, Transaction::MADE_PATHS_MAX_BYTES),
         ];
-        match bounds.into_iter().find(|(_, got, expected)| got > expected) {
-            Some((what, got, expected)) => Err(LimitError::Transaction { what: what.to_owned(), got, expected }),
+        match bounds.into_iter().find(|(_, _, got, expected)| got > expected) {
+            Some((what, bound, got, expected)) => {
+                reached(bound);
+                Err(LimitError::Transaction { what: what.to_owned(), got, expected })
+            }
             None => Ok(()),
         }
     }
@@ -306,6 +328,7 @@ impl Limits {
     pub fn check_session_name(&self, name: &str) -> Result<(), LimitError> {
         match name.len() {
             got if got > self.session_name_max_bytes => {
+                reached(Bound::SessionNameBytes);
                 Err(LimitError::SessionName { got, expected: self.session_name_max_bytes })
             }
             _ => Ok(()),
@@ -377,5 +400,24 @@ mod tests {
         let (got, expected) = (Limits::DEPTH_MAX + 1, Limits::DEPTH_MAX);
         let error = LimitError::Configuration { limit: "depth_max".to_owned(), got, expected };
         assert_eq!(configured.check(), Err(error));
+    }
+
+    #[test]
+    fn lengths_and_terms_beyond_their_limits_are_refused() {
+        let limits = Limits { path_max_bytes: 4, session_name_max_bytes: 2, ..Limits::default() };
+        assert_eq!(limits.check_path(&path("/abc")), Ok(()));
+        let too_long = PathError::TooLong { got: 5, expected: 4 };
+        assert_eq!(limits.check_path(&path("/abcd")), Err(too_long.into()));
+        assert_eq!(limits.check_session_name("ab"), Ok(()));
+        assert_eq!(limits.check_session_name("abc"), Err(LimitError::SessionName { got: 3, expected: 2 }));
+        let (got, expected) = (Limits::VALUE_MAX_BYTES + 1, Limits::VALUE_MAX_BYTES);
+        let configured = Limits { value_max_bytes: got, ..limits };
+        let error = LimitError::Configuration { limit: "value_max_bytes".to_owned(), got, expected };
+        assert_eq!(configured.check(), Err(error));
+        let second = Duration::from_secs(1);
+        assert_eq!(limits.check_ttl(Limits::TTL_MAX), Ok(()));
+        assert!(matches!(limits.check_ttl(Limits::TTL_MAX + second), Err(LimitError::Ttl { .. })));
+        assert_eq!(limits.check_delay(&path("/a"), Limits::DELAY_MAX), Ok(()));
+        assert!(matches!(limits.check_delay(&path("/a"), Limits::DELAY_MAX + second), Err(LimitError::Delay { .. })));
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     id::{LeaseId, Revision, SessionId},
     path::Path,
+    reached::{Bound, reached},
 };
 
 /// Which of a node's two cacheable objects.
@@ -111,6 +112,7 @@ pub fn compact(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
     if sets.len() <= SETS_MAX {
         return sets;
     }
+    reached(Bound::Sets);
     let is_data = |set: &&ObjectSet| !matches!(set, ObjectSet::One(Object { kind: Kind::Children, .. }));
     let Some(top) = sets.iter().filter(is_data).map(ObjectSet::path).min_by_key(|path| path.depth()).cloned() else {
         return sets;

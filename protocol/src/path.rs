@@ -18,6 +18,8 @@ use arcstr::ArcStr;
 use foldhash::fast::FixedState;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::reached::{Bound, reached};
+
 /// The longest component of a path, in bytes.
 pub const COMPONENT_MAX_BYTES: usize = 255;
 
@@ -91,6 +93,7 @@ impl Path {
     /// [`PathError`] says what was wrong and what was expected.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         if text.len() > PATH_MAX_BYTES {
+            reached(Bound::PathMax);
             return Err(PathError::TooLong { got: text.len(), expected: PATH_MAX_BYTES });
         }
         let Some(rest) = text.strip_prefix('/') else {
@@ -224,6 +227,7 @@ fn check_component(path: &str, component: &str, at: usize) -> Result<(), PathErr
         return Err(PathError::ForbiddenComponent { path: path.to_owned(), component: component.to_owned() });
     }
     if component.len() > COMPONENT_MAX_BYTES {
+        reached(Bound::ComponentMax);
         return Err(PathError::ComponentTooLong { got: component.len(), expected: COMPONENT_MAX_BYTES });
     }
     Ok(())

@@ -95,7 +95,7 @@ bounds! {
     AwaitHolds: "AWAIT_HOLDS_MAX",
     /// As above.
     KeepLeases: "KEEP_LEASES_MAX",
-    /// Of [`holder::Bounds`](crate::holder::Bounds), as all that follow.
+    /// Of [`holder::Bounds`](crate::holder::Bounds), as all up to [`Bound::ReadWaits`].
     RecallsRemembered: "recalls_remembered_max",
     /// As above.
     Volumes: "volumes_max",
@@ -105,7 +105,161 @@ bounds! {
     WritesOut: "writes_out_max",
     /// As above.
     ReadWaits: "read_waits_max",
+    /// Of [`lessor::Bounds`](crate::lessor::Bounds), as all up to [`Bound::RecallsAgain`].
+    RequestsWaiting: "requests_waiting_max",
+    /// As above.
+    Sessions: "sessions_max",
+    /// As above.
+    ObjectLeases: "object_leases_max",
+    /// As above.
+    Results: "results_max",
+    /// As above.
+    ReadsPerStep: "reads_per_step",
+    /// As above.
+    RecallsAgain: "recalls_again_max",
+    /// Of [`holder::Bounds`](crate::holder::Bounds).
+    FlushesOut: "flushes_out_max",
+    /// Of [`Limits`](crate::limits::Limits), as all up to [`Bound::DelayMax`].
+    ValueBytes: "value_max_bytes",
+    /// As above.
+    ComponentBytes: "component_max_bytes",
+    /// As above.
+    PathBytes: "path_max_bytes",
+    /// As above.
+    Depth: "depth_max",
+    /// As above.
+    SessionObjects: "session_objects_max",
+    /// As above.
+    SessionNameBytes: "session_name_max_bytes",
+    /// As above.
+    ValueMax: "VALUE_MAX_BYTES",
+    /// As above.
+    DepthMax: "DEPTH_MAX",
+    /// As above.
+    TtlMax: "TTL_MAX",
+    /// As above.
+    DelayMax: "DELAY_MAX",
+    /// Of [`Path`](crate::path::Path).
+    ComponentMax: "COMPONENT_MAX_BYTES",
+    /// As above.
+    PathMax: "PATH_MAX_BYTES",
+    /// Of [`VolumeSettings`](crate::volume::VolumeSettings), as all up to [`Bound::TickMax`].
+    TermMax: "TERM_MAX",
+    /// As above.
+    ObjectTermMax: "OBJECT_TERM_MAX",
+    /// As above.
+    SkewMarginMax: "SKEW_MARGIN_MAX",
+    /// As above.
+    TickMax: "TICK_MAX",
+    /// Of [`Transaction`](crate::transaction::Transaction), as all up to [`Bound::MadePaths`].
+    Compares: "COMPARES_MAX",
+    /// As above.
+    Operations: "OPERATIONS_MAX",
+    /// As above.
+    TransactionPaths: "PATHS_MAX_BYTES",
+    /// As above.
+    NodesMade: "NODES_MADE_MAX",
+    /// As above.
+    MadePaths: "MADE_PATHS_MAX_BYTES",
+    /// Of [`Write`](crate::command::Write), as the next.
+    WriteBytes: "BYTES_MAX",
+    /// As above.
+    CoversBytes: "COVERS_BYTES_MAX",
+    /// The sets of one write or change.
+    Sets: "SETS_MAX",
+    /// Of the [comparison of clocks](crate::drift), as the next.
+    References: "REFERENCES_MAX",
+    /// As above.
+    ReferenceAge: "REFERENCE_AGE_MAX",
+    /// Of one answer, as all up to [`Bound::ClockInfos`].
+    WatchWait: "WATCH_WAIT_MAX",
+    /// As above.
+    ChangesBytes: "CHANGES_BYTES_MAX",
+    /// As above.
+    ListNodes: "LIST_NODES_MAX",
+    /// As above.
+    ClockInfos: "CLOCK_INFOS_MAX",
+    /// Of the lessor, as the next.
+    Candidates: "CANDIDATES_MAX",
+    /// As above.
+    ClockStep: "STEP_MAX",
+    /// Of the holder, as all up to [`Bound::RetriesPerTerm`].
+    KeepAlives: "KEEP_ALIVES_MAX",
+    /// As above.
+    RemovalsRemembered: "REMOVALS_MAX",
+    /// As above.
+    SilenceMax: "SILENCE_MAX",
+    /// As above.
+    WaitMax: "WAIT_MAX",
+    /// As above.
+    RetriesPerTerm: "RETRIES_PER_TERM_MAX",
+    /// Of the replicated [`State`](crate::state::State), as all that follow.
+    Answers: "ANSWERS_MAX",
+    /// As above.
+    History: "HISTORY_MAX",
+    /// As above.
+    HistoryBytes: "HISTORY_BYTES_MAX",
+    /// As above.
+    ChangeBytes: "CHANGE_BYTES_MAX",
+    /// As above.
+    RemovedNodes: "REMOVED_NODES_MAX",
+    /// As above.
+    HoldsPerNode: "HOLDS_PER_NODE_MAX",
 }
+
+/// The bounds that no world of the simulation has to reach, with the test of this crate that does. They are constants that a few clients
+/// cannot come near; or, as with sessions, worlds in which nobody finds room heal only when what is abandoned is forgotten. Any
+/// other bound is drawn low in some worlds, and has to be reached in some of them.
+pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
+    (Bound::Sessions, "lessor::tests::full::sessions_beyond_the_bound_are_busy"),
+    (Bound::ValueBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
+    (Bound::ComponentBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
+    (Bound::PathBytes, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),
+    (Bound::Depth, "limits::tests::path_deeper_than_the_limit_is_refused_with_its_depth"),
+    (Bound::SessionNameBytes, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),
+    (Bound::ValueMax, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),
+    (Bound::DepthMax, "limits::tests::path_deeper_than_the_limit_is_refused_with_its_depth"),
+    (Bound::TtlMax, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),
+    (Bound::DelayMax, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),
+    (Bound::ComponentMax, "path::tests::malformed_paths_are_refused_with_what_was_expected"),
+    (Bound::PathMax, "path::tests::malformed_paths_are_refused_with_what_was_expected"),
+    (Bound::TermMax, "volume::tests::terms_and_margins_beyond_their_bounds_are_refused"),
+    (Bound::ObjectTermMax, "volume::tests::terms_and_margins_beyond_their_bounds_are_refused"),
+    (Bound::SkewMarginMax, "volume::tests::terms_and_margins_beyond_their_bounds_are_refused"),
+    (Bound::TickMax, "volume::tests::the_default_keeps_the_rule_under_the_default_drift"),
+    (Bound::Compares, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
+    (Bound::Operations, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
+    (Bound::TransactionPaths, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
+    (Bound::NodesMade, "lessor::tests::costs::transaction_that_makes_too_many_nodes_is_refused"),
+    (Bound::MadePaths, "lessor::tests::costs::transaction_whose_new_paths_are_too_long_is_refused"),
+    (Bound::WriteBytes, "lessor::tests::sizes::write_too_long_for_an_entry_is_refused"),
+    (Bound::CoversBytes, "lessor::tests::sizes::covers_too_long_for_a_command_become_one_subtree"),
+    (Bound::Sets, "object::tests::many_sets_become_few_that_include_them"),
+    (Bound::References, "drift::tests::references_are_few_and_their_ages_differ_by_powers"),
+    (Bound::ReferenceAge, "drift::tests::reference_older_than_the_bound_is_dropped"),
+    (Bound::WatchWait, "lessor::tests::watches::when_its_time_is_over_a_watch_is_told_that_nothing_has_happened"),
+    (Bound::ChangesBytes, "lessor::tests::full::wishes_for_more_than_one_answer_has_are_cut"),
+    (Bound::ListNodes, "lessor::tests::full::wishes_for_more_than_one_answer_has_are_cut"),
+    (Bound::ClockInfos, "lessor::tests::clocks::clients_beyond_are_all_counted_and_some_of_them_shown"),
+    (Bound::Candidates, "lessor::channel::tests::recall_of_sets_that_one_recall_has_together_is_no_new_one"),
+    (Bound::KeepAlives, "holder::flights::tests::of_too_many_keep_alives_the_oldest_is_abandoned"),
+    (Bound::RemovalsRemembered, "holder::carried::tests::of_too_many_removals_the_earliest_is_forgotten"),
+    (Bound::Answers, "state::session::tests::the_window_forgets_what_was_answered_and_is_bounded"),
+    (Bound::History, "state::history::tests::the_history_is_bounded_and_says_when_it_does_not_reach_back"),
+    (Bound::HistoryBytes, "state::history::tests::the_history_is_bounded_by_weight_too"),
+    (Bound::ChangeBytes, "state::history::tests::whoever_watches_what_is_too_much_to_be_told_starts_over"),
+    (Bound::RemovedNodes, "lessor::tests::costs::delete_of_too_many_nodes_is_refused"),
+    (Bound::HoldsPerNode, "state::hold::tests::there_are_so_many_holds_on_a_node_and_no_more"),
+];
+
+/// Named like bounds, and never met while anything runs: what no encoding goes beyond, or no count.
+pub const NOT_COUNTED: &[(&str, &str)] = &[
+    ("HEAD_BYTES_MAX", "a part of BYTES_MAX: what a command has beside its write and its covers"),
+    ("PUT_BYTES_MAX", "what a put of a change takes beside its value at most: weighs changes"),
+    ("DELETE_BYTES_MAX", "what a removal of a change takes at most: weighs changes"),
+    ("OPERATION_SETS_MAX", "a part of DROPPED_SETS_MAX: no footprint is cut to it without naming the subtree"),
+    ("COUNTER_MAX", "a check of invariants: no counter comes near it"),
+];
 
 #[cfg(any(test, feature = "count-work"))]
 mod counted {
@@ -119,6 +273,8 @@ mod counted {
 
     /// This bound has taken effect.
     pub(crate) fn reached(bound: Bound) {
+        #[cfg(test)]
+        super::tests::expected(bound);
         REACHED.with_borrow_mut(|reached| *reached.entry(bound).or_default() += 1);
     }
 
@@ -137,3 +293,6 @@ pub use counted::take_reached;
 #[cfg(not(any(test, feature = "count-work")))]
 #[inline(always)]
 pub(crate) fn reached(_bound: Bound) {}
+
+#[cfg(test)]
+mod tests;

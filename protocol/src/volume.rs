@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::time::DriftAllowance;
+use crate::{
+    reached::{Bound, reached},
+    time::DriftAllowance,
+};
 
 /// How a server keeps track of which objects of the volume a session holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -124,6 +127,9 @@ impl VolumeSettings {
         let over = self.term + self.tick();
         let least = drift.over(over) * 2;
         if self.skew_margin <= least || self.skew_margin > Self::SKEW_MARGIN_MAX {
+            if self.skew_margin > Self::SKEW_MARGIN_MAX {
+                reached(Bound::SkewMarginMax);
+            }
             return Err(VolumeError::SkewMargin {
                 got: self.skew_margin,
                 least,
@@ -137,9 +143,15 @@ impl VolumeSettings {
 
     fn check_bounds(&self) -> Result<(), VolumeError> {
         if self.term < Self::TERM_MIN || self.term > Self::TERM_MAX {
+            if self.term > Self::TERM_MAX {
+                reached(Bound::TermMax);
+            }
             return Err(VolumeError::Term { got: self.term, least: Self::TERM_MIN, most: Self::TERM_MAX });
         }
         if self.object_term < self.term || self.object_term > Self::OBJECT_TERM_MAX {
+            if self.object_term > Self::OBJECT_TERM_MAX {
+                reached(Bound::ObjectTermMax);
+            }
             return Err(VolumeError::ObjectTerm {
                 got: self.object_term,
                 least: self.term,
@@ -177,7 +189,11 @@ impl VolumeSettings {
 
     /// How often horizons move for leases of this term.
     pub fn tick(&self) -> Duration {
-        (self.term / TICKS_PER_TERM).min(TICK_MAX)
+        let tick = self.term / TICKS_PER_TERM;
+        if tick > TICK_MAX {
+            reached(Bound::TickMax);
+        }
+        tick.min(TICK_MAX)
     }
 }
 
@@ -280,5 +296,19 @@ mod tests {
             tight += u32::from(fast(promised + margin / 3) < slow(drift.shorten(promised)));
         }
         assert!(accepted > 100_000 && tight * 10 > accepted * 9, "{accepted} accepted, {tight} tight");
+    }
+
+    #[test]
+    fn terms_and_margins_beyond_their_bounds_are_refused() {
+        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+        let (term, object_term, margin) =
+            (VolumeSettings::TERM_MAX, VolumeSettings::OBJECT_TERM_MAX, VolumeSettings::SKEW_MARGIN_MAX);
+        let new = |term, object_term, margin| {
+            VolumeSettings::new(term, object_term, margin, Tracking::Objects, DriftAllowance::DEFAULT)
+        };
+        assert!(new(term, object_term, margin).is_ok());
+        assert!(matches!(new(term + second, object_term, margin), Err(VolumeError::Term { .. })));
+        assert!(matches!(new(term, object_term + second, margin), Err(VolumeError::ObjectTerm { .. })));
+        assert!(matches!(new(hour, hour, margin + second), Err(VolumeError::SkewMargin { .. })));
     }
 }

@@ -1,6 +1,7 @@
 //! House rules that no compiler checks (as TigerBeetle's `tidy.zig` does it): what the rules crate may not know, what every
 //! file begins with, and what the documents must name.
 
+mod bounds;
 mod tests_that_run;
 
 use std::{
@@ -74,8 +75,10 @@ const IMPURE_CRATES: &[&str] = &[
 /// An impure word in the rules that shipped builds do not have: by file, word and reason.
 const IMPURE_IN_TESTS: &[(&str, &str, &str)] = &[
     ("protocol/src/planted/tests.rs", "std::env", "runs this test binary with a mistake put back"),
-    ("protocol/src/planted/tests.rs", "std::process", "runs this test binary with a mistake put back"),
     ("protocol/src/planted/tests.rs", "std::thread", "runs this test binary with a mistake put back"),
+    ("protocol/src/reached/tests.rs", "std::env", "runs this test binary with a bound that is not to be reached"),
+    ("protocol/src/rerun.rs", "std::env", "runs this test binary, in unit tests only"),
+    ("protocol/src/rerun.rs", "std::process", "runs this test binary, in unit tests only"),
     ("protocol/src/reached.rs", "thread_local!", "counts which bounds took effect, in test builds only"),
     ("protocol/src/work.rs", "thread_local!", "counts what a step looks at, in test builds only"),
 ];

@@ -266,3 +266,14 @@ fn drift_that_begins_late_is_found_by_the_youngest_reference() {
     let verdicts: Vec<bool> = counted.iter().map(|it| is_beyond(it.judge(ppm(1_000), ppm(1_000)))).collect();
     assert_eq!((verdicts.first(), verdicts.last()), (Some(&false), Some(&true)), "{counted:?}");
 }
+
+#[test]
+fn reference_older_than_the_bound_is_dropped() {
+    let age = u64::try_from(REFERENCE_AGE_MAX.as_micros()).expect("it fits");
+    let mut references = References::default();
+    references.keep(1, at(S), at(S + MS));
+    references.keep(2, at(age), at(age + S));
+    assert_eq!(references.marks()[..2], [1, 2], "it is as old as may be");
+    references.keep(3, at(age + 2 * S), at(age + 2 * S));
+    assert_eq!(references.marks()[..3], [2, 3, 0]);
+}

@@ -16,6 +16,7 @@ use crate::{
     command::{Attach, Write, Written},
     id::{Incarnation, Revision},
     path::Path,
+    reached::{Bound, reached},
     transaction::Operation,
 };
 
@@ -43,6 +44,7 @@ impl Removals {
     fn note(&mut self, path: &Path, is_subtree: bool, revision: Revision) {
         self.all.insert((revision, path.clone(), is_subtree));
         if self.all.len() > REMOVALS_MAX {
+            reached(Bound::RemovalsRemembered);
             self.all.pop_first();
         }
     }
@@ -171,5 +173,21 @@ impl Holder {
         if !nodes.is_empty() {
             self.effects.push(Effect::CarriedGone { nodes });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_removals_the_earliest_is_forgotten() {
+        let mut removals = Removals::default();
+        let at = |number: usize| Path::parse(&format!("/{number}")).expect("a path");
+        let revision = |number: usize| Revision(u64::try_from(number).expect("it fits"));
+        (1..=REMOVALS_MAX).for_each(|number| removals.note(&at(number), false, revision(number)));
+        assert!(removals.came_after(&at(1), Revision(0)));
+        removals.note(&at(0), false, revision(REMOVALS_MAX + 1));
+        assert!(!removals.came_after(&at(1), Revision(0)) && removals.came_after(&at(2), Revision(0)));
     }
 }

@@ -7,7 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::input::{Ticket, WatchId, WriteId};
-use crate::{id::Stamp, message::Return, object::Object, path::Path, time::Instant};
+use crate::{
+    id::Stamp,
+    message::Return,
+    object::Object,
+    path::Path,
+    reached::{Bound, reached},
+    time::Instant,
+};
 
 /// What a request is for: enough to build it anew, and to find who waits for it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,6 +90,7 @@ impl Flights {
             if self.keep_alives.len() > KEEP_ALIVES_MAX
                 && let Some(oldest) = self.keep_alives.pop_front()
             {
+                reached(Bound::KeepAlives);
                 self.live.remove(&oldest);
                 self.quick.remove(&oldest);
             }

@@ -9,7 +9,10 @@ use std::{
 };
 
 use super::flights::Purpose;
-use crate::time::Instant;
+use crate::{
+    reached::{Bound, reached},
+    time::Instant,
+};
 
 /// The wait after the first setback: about what an election's last steps or a full queue take to clear.
 const WAIT_MIN: Duration = Duration::from_millis(20);
@@ -39,7 +42,11 @@ impl Queue {
     /// To be sent after a wait that doubles with each setback.
     pub(super) fn postpone(&mut self, purpose: Purpose, spread_permille: u16, now: Instant) {
         let setbacks = self.setbacks.entry(purpose.clone()).or_default();
-        let wait = (WAIT_MIN * (1 << (*setbacks).min(10))).min(WAIT_MAX);
+        let wait = WAIT_MIN * (1 << (*setbacks).min(10));
+        if wait > WAIT_MAX {
+            reached(Bound::WaitMax);
+        }
+        let wait = wait.min(WAIT_MAX);
         *setbacks += 1;
         let wait = wait * (1000 + u32::from(spread_permille)) / 1000;
         self.later.insert((now.after(wait), purpose));

@@ -13,6 +13,7 @@ use crate::{
     object::ObjectSet,
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
     time::Instant,
 };
 
@@ -144,7 +145,11 @@ impl Holder {
     fn patience(&self) -> Duration {
         let session_term = self.session.as_ref().map(|session| session.pace.term);
         let term = self.volumes.shortest_term().into_iter().chain(session_term).min();
-        term.map_or(SILENCE_MAX, |term| (term / SILENCE_PER_TERM).clamp(SILENCE_MIN, SILENCE_MAX))
+        let silence = term.map_or(Duration::MAX, |term| term / SILENCE_PER_TERM);
+        if silence > SILENCE_MAX {
+            reached(Bound::SilenceMax);
+        }
+        silence.clamp(SILENCE_MIN, SILENCE_MAX)
     }
 
     /// Another server has to be asked. Nothing more is sent on this connection.

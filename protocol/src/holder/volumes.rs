@@ -67,7 +67,11 @@ impl Pace {
 
     /// A renewal is being sent, for a lease that ends at `until`: when to try again unless it is answered.
     pub(super) fn asked(&mut self, until: Instant, now: Instant) {
-        let wait = (until.since(now) / 3).max(self.part(RETRIES_PER_TERM_MAX));
+        let (wait, least) = (until.since(now) / 3, self.part(RETRIES_PER_TERM_MAX));
+        if wait < least {
+            reached(Bound::RetriesPerTerm);
+        }
+        let wait = wait.max(least);
         self.due = self.due.max(now.after(wait));
         self.is_wanted = true;
     }

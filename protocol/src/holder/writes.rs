@@ -131,6 +131,9 @@ impl Writes {
             self.numbered.insert(next, write);
         } else {
             reached(Bound::WritesOut);
+            if room > 0 {
+                reached(Bound::FlushesOut);
+            }
             match is_flush {
                 true => self.backlog.push_front(write),
                 false => self.backlog.push_back(write),

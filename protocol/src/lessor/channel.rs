@@ -9,6 +9,7 @@ use crate::{
     id::{Epoch, SessionId, Stamp, WriteLeaseId},
     message::Recall,
     object::ObjectSet,
+    reached::{Bound, reached},
     time::Instant,
     work::Counted,
 };
@@ -97,6 +98,9 @@ impl Channel {
             let having: Vec<Stamp> = self.having(epoch, set).take(CANDIDATES_MAX).collect();
             if having.is_empty() {
                 return None;
+            }
+            if having.len() == CANDIDATES_MAX {
+                reached(Bound::Candidates);
             }
             if fewest.as_ref().is_none_or(|fewest| having.len() < fewest.len()) {
                 fewest = Some(having);

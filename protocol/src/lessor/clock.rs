@@ -35,7 +35,10 @@
 
 use std::time::Duration;
 
-use crate::time::{ClusterTime, Instant};
+use crate::{
+    reached::{Bound, reached},
+    time::{ClusterTime, Instant},
+};
 
 /// The most that one step of the rules advances the clamped clock. The lessor asks to be stepped several times as often
 /// (see [`STEP_EVERY`]), so that only pauses are cut off.
@@ -83,6 +86,9 @@ impl ClusterClock {
     /// the oldest proposal that is not committed: the clock stops [`run_on_max`] after it.
     pub(super) fn advance(&mut self, now: Instant, oldest: Option<ClusterTime>, tick: Duration) {
         if self.committed.is_some() {
+            if now.since(self.at) > STEP_MAX {
+                reached(Bound::ClockStep);
+            }
             let next = self.clamped.after(now.since(self.at).min(STEP_MAX));
             let most = oldest.map_or(next, |oldest| oldest.after(run_on_max(tick)));
             self.clamped = self.clamped.max(next.min(most));

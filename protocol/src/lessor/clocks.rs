@@ -12,6 +12,7 @@ use crate::{
     drift::{ClockAnswer, ClockQuestion, Excess, Marks},
     id::SessionId,
     message::{CLOCK_INFOS_MAX, ClockInfo},
+    reached::{Bound, reached},
     state::State,
     time::Instant,
 };
@@ -74,6 +75,9 @@ impl Lessor {
             name: state.session(*session).map(|session| session.name.clone()).unwrap_or_default(),
             excess: *excess,
         };
+        if self.clocks.beyond.len() > CLOCK_INFOS_MAX {
+            reached(Bound::ClockInfos);
+        }
         let infos = self.clocks.beyond.iter().take(CLOCK_INFOS_MAX).map(info).collect();
         (self.clocks.beyond.len() as u64, infos)
     }

@@ -7,6 +7,7 @@ use crate::{
     object::{Kind, Object},
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
     state::State,
 };
 
@@ -103,6 +104,7 @@ impl Lessor {
         }
         let is_full = self.holdings.len() >= self.config.bounds.object_leases_max;
         if is_full && track.mode != Mode::Covering && self.holdings.lease(object, session).is_none() {
+            reached(Bound::ObjectLeases);
             return None;
         }
         let incarnation = track.incarnation;

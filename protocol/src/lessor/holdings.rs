@@ -280,6 +280,7 @@ impl Holdings {
     /// There are too many objects to keep them one by one.
     fn cover(&mut self, key: &(Path, SessionId)) {
         let Some(track) = self.tracks.get_mut(key) else { return };
+        reached(reached::Bound::SessionObjects);
         track.exact = 0;
         self.counting.remove(&track.incarnation);
         let (volume, session) = key.clone();

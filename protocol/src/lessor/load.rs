@@ -65,12 +65,20 @@ impl Lessor {
     /// Why a request that is to be proposed as it is finds no room.
     pub(super) fn no_room_for(&self, body: &Body, state: &State) -> Option<Refusal> {
         let bounds = &self.config.bounds;
-        let busy = |what: &str, got, most| (got >= most).then(|| Refusal::Busy { what: what.to_owned(), got, most });
-        let waiting = || busy("requests to propose", self.outbox.requests(), bounds.requests_waiting_max);
+        let busy = |what: &str, bound, got, most| {
+            (got >= most).then(|| {
+                reached(bound);
+                Refusal::Busy { what: what.to_owned(), got, most }
+            })
+        };
+        let waiting = || {
+            let got = self.outbox.requests();
+            busy("requests to propose", Bound::RequestsWaiting, got, bounds.requests_waiting_max)
+        };
         match body {
             Body::Open { .. } => {
                 let sessions = state.session_count() + self.sessions_to_come;
-                busy("sessions", sessions, bounds.sessions_max).or_else(waiting)
+                busy("sessions", Bound::Sessions, sessions, bounds.sessions_max).or_else(waiting)
             }
             Body::Close | Body::Acquire { .. } => waiting(),
             _ => None,
@@ -82,7 +90,11 @@ impl Lessor {
         let (own, most) = (results_of_write(write), self.config.bounds.results_max);
         let got = state.results_remembered() + self.results_to_come + own;
         let what = "results of transactions to remember".to_owned();
-        (own > 0 && got > most).then_some(Refusal::Busy { what, got, most })
+        let is_beyond = own > 0 && got > most;
+        if is_beyond {
+            reached(Bound::Results);
+        }
+        is_beyond.then_some(Refusal::Busy { what, got, most })
     }
 }
 

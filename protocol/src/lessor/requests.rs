@@ -175,7 +175,11 @@ impl Lessor {
 
     fn recall_again(&mut self, session: SessionId, turn: &mut StepContext<'_>) {
         let (channel, most) = (self.channels.entry(session).or_default(), self.config.bounds.recalls_again_max);
-        turn.effects.extend(channel.again(turn.now, RECALL_AGAIN, most).into_iter().map(Effect::Recall));
+        let again = channel.again(turn.now, RECALL_AGAIN, most);
+        if again.len() == most {
+            reached(Bound::RecallsAgain);
+        }
+        turn.effects.extend(again.into_iter().map(Effect::Recall));
     }
 
     /// The session has dropped what this recall named (S2). A consent to any other stamp has no effect.
@@ -225,6 +229,7 @@ impl Lessor {
         let most = self.config.limits.session_objects_max;
         // The piece is not in: the session stays covering.
         if self.holdings.len() + objects.len() > self.config.bounds.object_leases_max {
+            reached(Bound::ObjectLeases);
             return;
         }
         for object in objects.iter().filter(|object| turn.state.volume_of(&object.path).0 == volume) {
@@ -293,6 +298,9 @@ impl Lessor {
             if turn.read_bytes >= content_bytes_max {
                 return;
             }
+        }
+        if !self.proven.is_empty() {
+            reached(Bound::ReadsPerStep);
         }
     }
 
@@ -368,6 +376,9 @@ impl Lessor {
 
 /// A page of the nodes at and below a path: as many as fit, and one at least if there is one.
 fn list(path: &Path, after: Option<&Path>, nodes_max: u32, bounds: &Bounds, state: &State) -> Listed {
+    if nodes_max > LIST_NODES_MAX {
+        reached(Bound::ListNodes);
+    }
     let most = nodes_max.clamp(1, LIST_NODES_MAX) as usize;
     let mut page = Listed { nodes: Vec::new(), revision: state.revision(), through: None };
     let (mut bytes, mut through): (usize, Option<&Path>) = (0, None);

@@ -186,6 +186,9 @@ impl Lessor {
         let Some(after) = wish.after else {
             return self.read(WaitingRead { asker, wanted: Wanted::Now }, turn);
         };
+        if wait > WATCH_WAIT_MAX {
+            reached(Bound::WatchWait);
+        }
         let over = turn.now.after(wait.min(WATCH_WAIT_MAX));
         let watch = Waiting { asker, watched: wish.watched, after, bytes_max: wish.bytes_max, over };
         let Some(watch) = self.tell(watch, turn) else { return };
@@ -212,6 +215,9 @@ impl Lessor {
 
     /// Answers a watch if there is something to tell, or if looking for it has taken enough. Otherwise it is returned, to wait.
     fn tell(&mut self, mut watch: Waiting, turn: &mut StepContext<'_>) -> Option<Waiting> {
+        if watch.bytes_max > CHANGES_BYTES_MAX {
+            reached(Bound::ChangesBytes);
+        }
         let bytes = watch.bytes_max.min(CHANGES_BYTES_MAX) as usize;
         let bounds = LookBounds { bytes, events: self.config.bounds.watch_looks_max };
         let revision = turn.state.revision();

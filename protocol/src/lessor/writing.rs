@@ -390,5 +390,6 @@ pub(super) fn within_a_command(covers: Vec<ObjectSet>) -> Vec<ObjectSet> {
     if encoded_bytes_of_sets(&covers) <= Write::COVERS_BYTES_MAX {
         return covers;
     }
+    reached(Bound::CoversBytes);
     vec![ObjectSet::Subtree(Path::common(covers.iter().map(ObjectSet::path)))]
 }

@@ -3,9 +3,10 @@
 //! This binary runs itself: `LEASEHOLD_PLANT` names the mistake, libtest's `--exact` the test. By hand, to see all tests that find
 //! one: `LEASEHOLD_PLANT=EndLowered cargo test -p leasehold-protocol --lib`.
 
-use std::{process::Command, sync::LazyLock, thread};
+use std::{sync::LazyLock, thread};
 
 use super::{BY_RULE, Bug};
+use crate::rerun::{Said, run};
 
 /// Names the mistake that is put back.
 const VARIABLE: &str = "LEASEHOLD_PLANT";
@@ -20,30 +21,8 @@ pub(super) fn chosen() -> Option<Bug> {
     *CHOSEN
 }
 
-/// What one test of this binary says, alone in a process.
-#[derive(Debug, PartialEq, Eq)]
-enum Said {
-    Passed,
-    Failed,
-    /// The test did not run, or the process ended before the test did.
-    Nothing(String),
-}
-
-fn run(test: &str, planted: Option<Bug>) -> Said {
-    let binary = std::env::current_exe().expect("this binary");
-    let mut command = Command::new(binary);
-    command.args(["--exact", test, "--test-threads=1"]).env_remove(VARIABLE);
-    if let Some(bug) = planted {
-        command.env(VARIABLE, format!("{bug:?}"));
-    }
-    let output = command.output().expect("this binary runs");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // libtest is content when no test has the name: what counts is the test's own line.
-    match (output.status.success(), text.contains(" 1 passed; 0 failed;"), text.contains(" 0 passed; 1 failed;")) {
-        (true, true, false) => Said::Passed,
-        (false, false, true) => Said::Failed,
-        _ => Said::Nothing(text),
-    }
+fn with(test: &str, bug: Bug) -> Said {
+    run(test, Some((VARIABLE, format!("{bug:?}"))))
 }
 
 #[test]
@@ -51,8 +30,8 @@ fn each_mistake_is_found_by_the_test_that_it_names() {
     if chosen().is_some() {
         return;
     }
-    let complaint = |(bug, test): &(Bug, &str)| match (run(test, None), run(test, Some(*bug))) {
-        (Said::Passed, Said::Failed) => None,
+    let complaint = |(bug, test): &(Bug, &str)| match (run(test, None), with(test, *bug)) {
+        (Said::Passed, Said::Failed(_)) => None,
         (without, with) => Some(format!("{bug:?}: {test}: without it {without:?}, with it {with:?}")),
     };
     let workers = thread::available_parallelism().map_or(1, usize::from);
@@ -67,6 +46,6 @@ fn each_mistake_is_found_by_the_test_that_it_names() {
 #[test]
 fn a_test_that_does_not_exist_finds_nothing() {
     if chosen().is_none() {
-        assert!(matches!(run("planted::tests::nobody_wrote_this", Some(Bug::EndLowered)), Said::Nothing(_)));
+        assert!(matches!(with("planted::tests::nobody_wrote_this", Bug::EndLowered), Said::Nothing(_)));
     }
 }

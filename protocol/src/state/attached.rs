@@ -30,6 +30,7 @@ use crate::{
     object::{Object, ObjectSet, Owner},
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
     work::Counted,
 };
 
@@ -268,6 +269,7 @@ impl State {
         if got < Self::REMOVED_NODES_MAX || self.node(path).is_some_and(goes_with) {
             return Ok(());
         }
+        reached(Bound::RemovedNodes);
         Err(WriteRefusal::LeaseFull { path: path.clone(), got: got as u64, most: Self::REMOVED_NODES_MAX as u64 })
     }
 

@@ -229,6 +229,9 @@ impl State {
         }
         let events = std::mem::take(&mut self.history.making);
         let events = Some(events).filter(|events| weight_of(events) <= Self::CHANGE_BYTES_MAX);
+        if events.is_none() {
+            reached(Bound::ChangeBytes);
+        }
         let change = Remembered { sets, events };
         self.history.weight += change.weight();
         for set in &change.sets {
@@ -267,7 +270,14 @@ impl State {
     /// The last change is kept, whatever it weighs: it weighs less than the bound by itself.
     fn is_history_too_long(&self) -> bool {
         let kept = self.history.changes.len();
-        kept as u64 > self.meta.history_max || (kept > 1 && self.history.weight > Self::HISTORY_BYTES_MAX)
+        let is_long = kept as u64 > self.meta.history_max;
+        let is_heavy = kept > 1 && self.history.weight > Self::HISTORY_BYTES_MAX;
+        if is_long {
+            reached(Bound::History);
+        } else if is_heavy {
+            reached(Bound::HistoryBytes);
+        }
+        is_long || is_heavy
     }
 
     /// What the change of this revision changed, if that is still known.

@@ -23,6 +23,7 @@ use crate::{
     id::{HoldId, Incarnation, SessionId, Token, WriteLeaseId},
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
     work::Counted,
 };
 
@@ -200,6 +201,7 @@ impl State {
         self.lease_for_hold(session, path)?;
         let got = self.holds.by_path.get(path).map_or(0, BTreeSet::len) as u64;
         if got >= HOLDS_PER_NODE_MAX {
+            reached(Bound::HoldsPerNode);
             return Err(WriteRefusal::TooManyHolds { path: path.clone(), got, most: HOLDS_PER_NODE_MAX });
         }
         if wait || self.is_free(path, mode) { Ok(()) } else { Err(self.held(path, None)) }

@@ -14,6 +14,7 @@ use crate::{
     id::{Incarnation, Revision, Sequence, SessionId},
     object::ObjectSet,
     planted::Bug,
+    reached::{Bound, reached},
     work::Counted,
 };
 
@@ -81,7 +82,11 @@ impl Session {
             return Answered::Outcome(outcome);
         }
         let highest = self.window_start(sequence, unanswered_from).window_end();
-        if sequence > highest { Answered::BeyondWindow { highest } } else { Answered::Never }
+        if sequence > highest {
+            reached(Bound::Answers);
+            return Answered::BeyondWindow { highest };
+        }
+        Answered::Never
     }
 }
 

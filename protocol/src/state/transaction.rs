@@ -16,6 +16,7 @@ use crate::{
     object::{Object, ObjectSet, SETS_MAX},
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
     transaction::{Branch, FailedCompare, Operation, OperationResult, Transacted, Transaction, place_of},
 };
 
@@ -76,6 +77,7 @@ impl State {
             if let Operation::Delete { path, recursive: true } = operation {
                 removed += self.count_from(path, State::REMOVED_NODES_MAX);
                 if removed > State::REMOVED_NODES_MAX {
+                    reached(Bound::RemovedNodes);
                     let refusal = Box::new(too_many_to_remove(path, removed));
                     return Err(WriteRefusal::Operation { branch, place: place_of(place), refusal });
                 }
@@ -232,7 +234,11 @@ impl State {
 
 /// What the history remembers: of many objects, the subtree that they all lie in.
 fn few(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
-    if sets.len() <= SETS_MAX { sets } else { vec![ObjectSet::Subtree(Path::common(sets.iter().map(ObjectSet::path)))] }
+    if sets.len() <= SETS_MAX {
+        return sets;
+    }
+    reached(Bound::Sets);
+    vec![ObjectSet::Subtree(Path::common(sets.iter().map(ObjectSet::path)))]
 }
 
 #[cfg(test)]

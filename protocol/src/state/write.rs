@@ -24,6 +24,7 @@ use crate::{
     object::{Object, ObjectSet, Stat, Value, compact},
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
     volume::VolumeSettings,
 };
 
@@ -125,6 +126,7 @@ impl State {
         }
         let got = self.count_from(path, Self::REMOVED_NODES_MAX);
         if got > Self::REMOVED_NODES_MAX {
+            reached(Bound::RemovedNodes);
             return Err(too_many_to_remove(path, got));
         }
         let siblings = ObjectSet::One(Object::children(parent));

@@ -2,12 +2,9 @@
 //!
 //! The rules say where each takes effect ([`leasehold_protocol::reached`]), in builds with the feature `count-bounds`.
 
-pub use leasehold_protocol::reached::Bound;
+pub use leasehold_protocol::reached::{BY_TESTS_OF_RULES, Bound};
 
 use crate::tally::Tally;
-
-/// The bounds that no world reaches, with the reason and the test that does.
-pub const BY_TESTS_OF_RULES: [(Bound, &str); 0] = [];
 
 /// Forgets what an earlier world on this thread has reached.
 pub(crate) fn begin() {

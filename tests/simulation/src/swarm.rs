@@ -212,6 +212,20 @@ fn bounds(rng: &mut Rng) -> Bounds {
     bounds
 }
 
+/// More of them: drawn last, so that all else of a world is what it was without these.
+fn more_bounds(bounds: &mut Bounds, rng: &mut Rng) {
+    let mut low = |bound: &mut usize, values: &[usize]| {
+        if rng.chance(200) {
+            *bound = *rng.pick(values);
+        }
+    };
+    low(&mut bounds.requests_waiting_max, &[1, 2]);
+    low(&mut bounds.object_leases_max, &[2, 6]);
+    low(&mut bounds.results_max, &[2, 6]);
+    low(&mut bounds.reads_per_step, &[1, 2]);
+    low(&mut bounds.recalls_again_max, &[1, 2]);
+}
+
 /// Bounds of clients of which some are low.
 fn client_bounds(rng: &mut Rng) -> holder::Bounds {
     let mut bounds = holder::Bounds::DEFAULT;
@@ -264,6 +278,11 @@ impl Profile {
         self.objects.sort();
         self.objects.dedup();
         swarm.twice = *rng.pick(&[0, 0, 20, 200]);
+        // A write that is refused as busy and then delivered once more takes effect, though its client was told that it was refused.
+        // Until the rules see to that, more is not refused in worlds that deliver twice.
+        if swarm.twice == 0 {
+            more_bounds(&mut swarm.bounds, rng);
+        }
         self.swarm = Some(swarm);
     }
 

@@ -519,10 +519,12 @@ impl World {
     /// How long the writes that clients have open take, where a leader takes few at a time: the others are refused as busy, and asked
     /// for again within seconds.
     fn drain(&self) -> u64 {
-        let Some(Bounds { writes_max, writes_bytes_max, .. }) = self.swarm().map(|swarm| swarm.bounds) else {
+        let Some(Bounds { writes_max, writes_bytes_max, results_max, .. }) = self.swarm().map(|swarm| swarm.bounds)
+        else {
             return 0;
         };
-        let taken = writes_max.min(writes_bytes_max / WRITE_BYTES).max(1) as u64;
+        // Of transactions beyond what is remembered, one of each session is taken at a time.
+        let taken = writes_max.min(writes_bytes_max / WRITE_BYTES).min(results_max).max(1) as u64;
         let open: u64 = self.clients.iter().map(|client| client.writes.len() as u64).sum();
         if open <= taken { 0 } else { 4 * SECOND + open.div_ceil(taken) * 600 * MS }
     }

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::{
-    message::HeldPiece,
+    change::Watched,
+    command::Attach,
+    message::{CHANGES_BYTES_MAX, HeldPiece, LIST_NODES_MAX},
     transaction::{Operation, Transaction},
     volume::Tracking,
 };
@@ -153,4 +155,29 @@ fn shorter_term_beyond_what_can_be_renewed_is_busy() {
     assert!(busy(&world.write(session, set(9300))).is_some(), "what waits counts");
     // A longer one takes nothing.
     assert!(!replies(&world.write(session, set(20_000))).iter().any(|reply| reply.result.is_err()));
+}
+
+#[test]
+fn wishes_for_more_than_one_answer_has_are_cut() {
+    let mut world = World::new();
+    let session = world.session();
+    let value = Bytes::from(vec![b'v'; CHANGES_BYTES_MAX as usize * 2 / 3]);
+    for _ in 0..3 {
+        world.write(session, Write::put(path("/a"), value.clone()));
+        world.commit();
+    }
+    let watched = Watched::Node(path("/a"));
+    let wait = Duration::from_secs(1);
+    let body = Body::Watch { watched, after: Some(Revision(0)), wait, bytes_max: u32::MAX };
+    let answered = answer(&world.request(session, body));
+    let Answer::Changes(told) = answered else { panic!("changes: {answered:?}") };
+    assert_eq!((told.changes.len(), told.through), (1, Revision(1)), "two are too many bytes");
+    let nodes = LIST_NODES_MAX as usize;
+    world.fill(session, (0..=nodes).map(|number| (path(&format!("/b/{number}")), Attach::Nothing)));
+    let body = Body::List { path: path("/b"), after: None, nodes_max: u32::MAX };
+    let effects = world.request(SessionId(0), body);
+    let [Effect::Prove { round }] = effects[..] else { panic!("a list is proven like a read: {effects:?}") };
+    let answered = answer(&world.step(Input::Proven { round }));
+    let Answer::Listed(listed) = answered else { panic!("listed: {answered:?}") };
+    assert_eq!((listed.nodes.len(), listed.through.is_some()), (nodes, true));
 }
