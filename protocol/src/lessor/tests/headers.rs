@@ -138,7 +138,7 @@ fn list_of_a_registered_session_renews_its_lease() {
 }
 
 #[test]
-fn renewal_is_bounded_by_no_recall_that_is_consented_to_beside_it() {
+fn renewal_is_bounded_by_no_recall_consented_to_beside_it() {
     let mut world = World::new();
     let (session, grant) = world.holder(&data("/a"));
     let writer = world.session();

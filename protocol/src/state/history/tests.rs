@@ -48,7 +48,7 @@ fn what_changed_since_is_told_once_and_for_the_subtree_only() {
 }
 
 #[test]
-fn what_changed_as_part_of_a_subtree_is_told_in_the_volumes_inside() {
+fn what_changed_with_a_subtree_is_told_in_the_volumes_inside() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     fixture.write(session, create_volume("/v", 5)).expect("new");
