@@ -100,7 +100,7 @@ impl Client {
         let (kept, lost_told, runtime) = (hold.kept(), AtomicU64::new(0), Handle::current());
         let lease = WriteLease { hold: Some(hold), kept, lost_told, runtime };
         let after = options.timeout.unwrap_or(self.driver().options.timeout);
-        lease.begin(Deadline::new(after)).await?;
+        lease.begin(0, Deadline::new(after)).await?;
         Ok(lease)
     }
 }
@@ -139,11 +139,11 @@ impl WriteLease {
     pub async fn get(&self) -> Result<Value, WriteLeaseError> {
         let deadline = self.deadline();
         loop {
-            self.check_lost()?;
+            let losses = self.check_lost()?;
             if let Some(value) = self.client().driver().cached(self.id()) {
                 return Ok(value);
             }
-            self.begin(deadline).await?;
+            self.begin(losses, deadline).await?;
         }
     }
 
@@ -160,11 +160,11 @@ impl WriteLease {
         widest.check_value(&value).map_err(WriteError::from)?;
         let deadline = self.deadline();
         loop {
-            self.check_lost()?;
+            let losses = self.check_lost()?;
             if self.client().driver().set_cached(self.id(), value.clone()) {
                 return Ok(());
             }
-            self.begin(deadline).await?;
+            self.begin(losses, deadline).await?;
         }
     }
 
@@ -175,7 +175,7 @@ impl WriteLease {
     ///
     /// [`WriteLeaseError`]. After [`WriteLeaseError::TimedOut`] it goes on in the background.
     pub async fn flush(&self) -> Result<Option<Stat>, WriteLeaseError> {
-        self.check_lost()?;
+        let losses = self.check_lost()?;
         let driver = self.client().driver();
         let wanted = driver.caching_status(self.id()).unwrap_or_default().changes;
         let is_flushed = || {
@@ -184,7 +184,7 @@ impl WriteLease {
             let status = driver.caching_status(self.id());
             status.is_none_or(|status| status.flushed >= wanted.min(status.changes))
         };
-        self.wait_until(self.deadline(), is_flushed).await?;
+        self.wait_until(losses, self.deadline(), is_flushed).await?;
         Ok(self.kept.borrow().status.stat)
     }
 
@@ -198,7 +198,7 @@ impl WriteLease {
     pub async fn lost(&self) -> LostChange {
         let mut kept = self.kept.clone();
         loop {
-            if let Some(lost) = self.take_lost() {
+            if let Err(WriteLeaseError::Lost(lost)) = self.check_lost() {
                 return lost;
             }
             if kept.changed().await.is_err() {
@@ -214,14 +214,14 @@ impl WriteLease {
     ///
     /// [`WriteLeaseError`]: it goes on in the background after [`WriteLeaseError::TimedOut`].
     pub async fn release(mut self) -> Result<(), WriteLeaseError> {
-        self.check_lost()?;
+        let losses = self.check_lost()?;
         let driver = self.client().driver();
         let is_given_up = || {
             // Again and again: it may be asked for just now.
             driver.end_caching(self.id());
             !driver.is_caching(self.id())
         };
-        self.wait_until(self.deadline(), is_given_up).await?;
+        self.wait_until(losses, self.deadline(), is_given_up).await?;
         if self.over().is_cancelled() {
             return Err(LockError::Lost { path: self.path().clone() }.into());
         }
@@ -235,8 +235,8 @@ impl WriteLease {
         Deadline::new(self.client().driver().options.timeout)
     }
 
-    /// Asks for the node to be this client's own, and waits for that.
-    async fn begin(&self, deadline: Deadline) -> Result<(), WriteLeaseError> {
+    /// Asks for the node to be this client's own, and waits for that. `losses`: as [`check_lost`](Self::check_lost) says.
+    async fn begin(&self, losses: u64, deadline: Deadline) -> Result<(), WriteLeaseError> {
         let driver = self.client().driver();
         loop {
             if driver.cached(self.id()).is_some() {
@@ -251,7 +251,7 @@ impl WriteLease {
             if driver.is_caching(self.id()) {
                 // It is asked for already, or about to be given up.
                 let moves_on = || driver.cached(self.id()).is_some() || !driver.is_caching(self.id());
-                self.wait_until(deadline, moves_on).await?;
+                self.wait_until(losses, deadline, moves_on).await?;
                 continue;
             }
             // Not given up by whoever does not wait any more: what came of it has to be known.
@@ -280,15 +280,21 @@ impl WriteLease {
         }
     }
 
-    /// Waits until it stands so, by what the rules say. What is told wakes it. What is lost meanwhile is an error, though somebody else has been told of
-    /// it: looking whether it stands so can be what brings it to light.
-    async fn wait_until(&self, deadline: Deadline, stands: impl Fn() -> bool) -> Result<(), WriteLeaseError> {
+    /// Waits until `stands` says yes. A change of the write lease has it asked again.
+    ///
+    /// `losses` is the number of losses when the caller began ([`check_lost`](Self::check_lost)). A later one is an error, even if
+    /// another call was told of it: the lease may have ended on another thread before `stands` is first asked.
+    async fn wait_until(
+        &self,
+        losses: u64,
+        deadline: Deadline,
+        stands: impl Fn() -> bool,
+    ) -> Result<(), WriteLeaseError> {
         let (mut kept, over) = (self.kept.clone(), self.over());
-        let before = self.losses();
         loop {
             kept.mark_unchanged();
             let stands = stands();
-            if let Some((number, lost)) = self.kept.borrow().lost.as_ref().filter(|(number, _)| *number > before) {
+            if let Some((number, lost)) = self.kept.borrow().lost.as_ref().filter(|(number, _)| *number > losses) {
                 self.lost_told.fetch_max(*number, Relaxed);
                 return Err(WriteLeaseError::Lost(lost.clone()));
             }
@@ -308,26 +314,22 @@ impl WriteLease {
         }
     }
 
-    /// How many times something was lost.
-    fn losses(&self) -> u64 {
-        self.kept.borrow().lost.as_ref().map_or(0, |(number, _)| *number)
-    }
-
     fn timed_out(&self, deadline: Deadline) -> WriteLeaseError {
         WriteLeaseError::TimedOut { path: self.path().clone(), after: deadline.after }
     }
 
+    /// How many times something was lost, all of which was told.
+    ///
     /// # Errors
     ///
-    /// [`WriteLeaseError::Lost`], if something is, and that was not told yet.
-    fn check_lost(&self) -> Result<(), WriteLeaseError> {
-        self.take_lost().map_or(Ok(()), |lost| Err(WriteLeaseError::Lost(lost)))
-    }
-
-    fn take_lost(&self) -> Option<LostChange> {
+    /// [`WriteLeaseError::Lost`], if something was lost that was not told yet.
+    fn check_lost(&self) -> Result<u64, WriteLeaseError> {
         let kept = self.kept.borrow();
-        let (number, lost) = kept.lost.as_ref()?;
-        (self.lost_told.fetch_max(*number, Relaxed) < *number).then(|| lost.clone())
+        let Some((number, lost)) = kept.lost.as_ref() else { return Ok(0) };
+        if self.lost_told.fetch_max(*number, Relaxed) < *number {
+            return Err(WriteLeaseError::Lost(lost.clone()));
+        }
+        Ok(*number)
     }
 }
 

@@ -3,8 +3,12 @@
 // A helper fails as a test does.
 #![allow(clippy::unwrap_used)]
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Barrier},
+    time::{Duration, Instant},
+};
 
+use futures::future::join_all;
 use leasehold_client_cache::{
     Client, Condition, LockError, LockOptions, PutOptions, Refusal, Value, Wait, WriteError, WriteLease,
     WriteLeaseError, WriteRefusal,
@@ -139,6 +143,52 @@ async fn a_flush_says_that_it_has_failed_whoever_was_told_of_the_loss() {
     let (flushed, told) = tokio::join!(within(lease.flush()), told);
     assert!(told.is_err() || told.is_ok_and(|lost| lost.value == "one"));
     assert!(matches!(&flushed, Err(WriteLeaseError::Lost(lost)) if lost.value == "one"), "{flushed:?}");
+}
+
+/// Closing the client ends the lease, and with many copies takes a while: the flush of another thread falls before, into or
+/// after each part of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn flush_confirms_nothing_that_ends_with_the_lease() {
+    const COPIES: usize = 2_000;
+    let (mut flushed_first, mut lost) = (0, 0);
+    for attempt in 0..24 {
+        let server = Server::start(TERM).await;
+        let client = server.client().await;
+        let paths: Vec<_> = (0..COPIES).map(|number| path(&format!("/n/{number}"))).collect();
+        join_all(paths.iter().map(|path| client.get(path))).await.into_iter().for_each(|got| drop(got.unwrap()));
+        let lease = Arc::new(own(&client).await);
+        within(lease.flush()).await.unwrap();
+        set(&lease, "precious").await;
+        let at_once = Arc::new(Barrier::new(2));
+        let runtime = tokio::runtime::Handle::current();
+        let closing = std::thread::spawn({
+            let (client, at_once, runtime) = (client.clone(), Arc::clone(&at_once), runtime.clone());
+            move || {
+                at_once.wait();
+                runtime.block_on(client.close());
+            }
+        });
+        let flushing = std::thread::spawn({
+            let lease = Arc::clone(&lease);
+            move || {
+                at_once.wait();
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_micros(100) * attempt {}
+                runtime.block_on(lease.flush())
+            }
+        });
+        closing.join().unwrap();
+        let flushed = flushing.join().unwrap();
+        let is_there = found(&server.client().await).await == "precious";
+        match &flushed {
+            Ok(_) => assert!(is_there, "attempt {attempt}: confirmed, and lost"),
+            Err(WriteLeaseError::Lost(change)) => assert_eq!(change.value, "precious"),
+            Err(error) => assert!(is_there, "attempt {attempt}: {error}, and what is lost is not handed back"),
+        }
+        flushed_first += u32::from(flushed.is_ok());
+        lost += u32::from(flushed.is_err());
+    }
+    assert!(lost > 0, "{flushed_first} flushes came first, {lost} did not: expected some of these");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
