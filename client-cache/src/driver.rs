@@ -213,6 +213,14 @@ impl Driver {
         }
     }
 
+    /// Nobody wants the write any longer. If it was not sent it never is; else it goes on, because it may have happened.
+    pub(crate) fn give_up_unsent(&self, write: WriteId) {
+        let mut core = self.core.lock();
+        if core.holder.is_unsent(write) {
+            self.step(&mut core, Input::GiveUpWrite(write));
+        }
+    }
+
     /// A connection is up: what is to be sent on it comes out of the receiver.
     pub(crate) fn connected(&self) -> mpsc::UnboundedReceiver<Order> {
         let (sender, receiver) = mpsc::unbounded_channel();

@@ -8,6 +8,7 @@ use std::{
 use leasehold_protocol::{
     command::{Write, WriteRefusal},
     hold::{HoldMode, HoldStatus},
+    holder::WriteId,
     id::{HoldId, Token},
     message::{Answer, HoldInfo, Inspect, Refusal},
     path::Path,
@@ -20,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     client::Client,
-    driver::WriteResult,
+    driver::{Driver, WriteResult},
     error::{InspectError, LockError, WriteError},
     withdrawal::Withdrawal,
     write_lease::KeptStatus,
@@ -174,21 +175,28 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// [`LockError`]; refused if another holder waits for the same already: one of the two has to give its hold back. After an error it is held
-    /// as before, unless it is over. If the future is dropped it is shared again, unless that was before the servers had answered.
+    /// [`LockError`]; refused if another holder waits for the same already: one of the two has to give its hold back. After an error, or if
+    /// the future is dropped, it is held shared as before, unless it is over: the request is withdrawn. If the request was granted on its
+    /// way, the [token](Self::token) is a new one all the same.
     pub async fn upgrade(&mut self, wait: Wait) -> Result<Token, LockError> {
+        // Before the request is sent: whatever becomes of it, nobody wants it after an error.
+        let upgrading = Upgrading { client: self.client.clone(), path: self.path.clone(), id: self.id, is_done: false };
+        let result = self.become_exclusive(wait).await;
+        match &result {
+            Err(LockError::NotGranted { .. }) => upgrading.withdraw().await,
+            Err(LockError::Write(error)) if error.may_still_happen() => drop(upgrading),
+            _ => upgrading.done(),
+        }
+        result
+    }
+
+    async fn become_exclusive(&mut self, wait: Wait) -> Result<Token, LockError> {
         let asked = Instant::now();
         self.convert(HoldMode::Exclusive, wait != Wait::No).await?;
         let is_exclusive = |status: &HoldStatus| {
             matches!(status, HoldStatus::Held { mode: HoldMode::Exclusive, .. } | HoldStatus::Over)
         };
-        let waiting = Upgrading { client: self.client.clone(), path: self.path.clone(), id: self.id, is_done: false };
-        let result = granted(&mut self.status, &self.path, wait, asked, is_exclusive).await;
-        waiting.done();
-        if let Err(LockError::NotGranted { .. }) = result {
-            self.convert(HoldMode::Shared, true).await?;
-        }
-        result
+        granted(&mut self.status, &self.path, wait, asked, is_exclusive).await
     }
 
     /// Makes an exclusive hold shared: those who wait to share the node get it. It is not exclusive any more from the call on.
@@ -286,7 +294,7 @@ impl Drop for Hold {
     }
 }
 
-/// A shared hold that waits to be exclusive. If this is dropped before it is done, nobody wants that any more.
+/// A shared hold that asks to be exclusive. If this is dropped before it is done, nobody wants that any more.
 struct Upgrading {
     client: Client,
     path: Path,
@@ -298,14 +306,25 @@ impl Upgrading {
     fn done(mut self) {
         self.is_done = true;
     }
+
+    /// Withdraws the request, and waits for the servers to know for as long as an operation may take. It goes on after that.
+    async fn withdraw(mut self) {
+        self.is_done = true;
+        let after = self.client.driver().options.timeout;
+        let _ = tokio::time::timeout(after, self.share_again()).await;
+    }
+
+    fn share_again(&self) -> oneshot::Receiver<WriteResult> {
+        let (path, hold) = (self.path.clone(), self.id);
+        let change = Write::Convert { path, hold, mode: HoldMode::Shared, wait: true };
+        self.client.driver().give_back(&self.path, change)
+    }
 }
 
 impl Drop for Upgrading {
     fn drop(&mut self) {
         if !self.is_done {
-            let (path, hold) = (self.path.clone(), self.id);
-            let change = Write::Convert { path, hold, mode: HoldMode::Shared, wait: true };
-            drop(self.client.driver().give_back(&self.path, change));
+            drop(self.share_again());
         }
     }
 }
@@ -399,11 +418,13 @@ impl Client {
     }
 }
 
-/// A request for a hold. If this is dropped before its answer has come, the request is being withdrawn from then on.
+/// A request for a hold. If this is dropped before its answer has come, the request is being withdrawn from then on; if it was not
+/// sent by then, it never is.
 struct Asking {
     client: Client,
     path: Path,
-    answer: oneshot::Receiver<Result<Hold, LockError>>,
+    write: WriteId,
+    answer: oneshot::Receiver<Result<Unclaimed, LockError>>,
     /// Shared with the task that waits for the answer, which drops it last.
     withdrawal: Arc<OnceLock<Withdrawal>>,
 }
@@ -412,44 +433,83 @@ impl Asking {
     fn new(client: Client, path: Path, change: Write) -> Self {
         let (sender, answer) = oneshot::channel();
         let withdrawal = Arc::default();
-        tokio::spawn(take(client.clone(), path.clone(), change, sender, Arc::clone(&withdrawal)));
-        Self { client, path, answer, withdrawal }
+        let driver = client.shared_driver();
+        let (write, outcome) = driver.write(change);
+        tokio::spawn(take(driver, path.clone(), outcome, sender, Arc::clone(&withdrawal)));
+        Self { client, path, write, answer, withdrawal }
     }
 
     async fn answered(mut self) -> Result<Hold, LockError> {
-        (&mut self.answer).await.unwrap_or(Err(LockError::Write(WriteError::SessionEnded)))
+        let unclaimed = (&mut self.answer).await.unwrap_or(Err(LockError::Write(WriteError::SessionEnded)))?;
+        unclaimed.claim(self.client.clone()).ok_or_else(|| LockError::Lost { path: self.path.clone() })
     }
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        // Of what has been answered nothing is withdrawn: the task is over, and this is gone at once.
-        self.withdrawal.get_or_init(|| self.client.driver().withdrawals.begin(&self.path));
+        // Nothing is sent here after this. What was sent before is given back, and that is a withdrawal of its own.
+        self.answer.close();
+        if self.answer.try_recv().is_err() {
+            // The task is about to give back what comes, or it is over, and then this is gone at once.
+            self.withdrawal.get_or_init(|| self.client.driver().withdrawals.begin(&self.path));
+            self.client.driver().give_up_unsent(self.write);
+        }
     }
 }
 
-/// Asks for a hold, and hands it over, or gives it back if nobody waits for it any more.
-async fn take(
-    client: Client,
+/// A hold that was granted to a request. If nobody claims it, it is given back.
+struct Unclaimed {
+    driver: Arc<Driver>,
     path: Path,
-    change: Write,
-    asked: oneshot::Sender<Result<Hold, LockError>>,
+    id: Option<HoldId>,
+}
+
+impl Unclaimed {
+    fn claim(mut self, client: Client) -> Option<Hold> {
+        self.id.take().map(|id| Hold::new(client, self.path.clone(), id))
+    }
+
+    fn give_back(&mut self) -> Option<oneshot::Receiver<WriteResult>> {
+        let hold = self.id.take()?;
+        self.driver.forget_hold(hold);
+        Some(self.driver.give_back(&self.path, Write::Unlock { path: self.path.clone(), hold }))
+    }
+}
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        drop(self.give_back());
+    }
+}
+
+/// Waits for the answer to a request for a hold, whoever has given it up meanwhile: it may be granted all the same. It does not keep the
+/// client alive: if that ends so does the hold.
+async fn take(
+    driver: Arc<Driver>,
+    path: Path,
+    outcome: oneshot::Receiver<WriteResult>,
+    asked: oneshot::Sender<Result<Unclaimed, LockError>>,
     withdrawal: Arc<OnceLock<Withdrawal>>,
 ) {
-    let (_, outcome) = client.driver().write(change);
-    let taken = match outcome.await {
+    let outcome = tokio::select! {
+        outcome = outcome => outcome,
+        () = driver.over.cancelled() => return,
+    };
+    let taken = match outcome {
         Ok(Ok(written)) => match written.taken {
-            Some(taken) => Ok(Hold::new(client, path, taken.hold)),
+            Some(taken) => Ok(Unclaimed { driver: Arc::clone(&driver), path, id: Some(taken.hold) }),
             None => Err(LockError::Write(WriteError::OutcomeUnknown)),
         },
         Ok(Err(error)) => Err(LockError::Write(crate::write::ended(error))),
         Err(_) => Err(LockError::Write(WriteError::SessionEnded)),
     };
-    if let Err(Ok(mut hold)) = asked.send(taken) {
-        // Nobody wants it. The client need not live for that: with it the hold is over too.
-        let given_back = hold.give_back();
-        drop(hold);
-        let _ = given_back.await;
+    if let Err(Ok(mut unclaimed)) = asked.send(taken)
+        && let Some(given_back) = unclaimed.give_back()
+    {
+        tokio::select! {
+            _ = given_back => {}
+            () = driver.over.cancelled() => {}
+        }
     }
     drop(withdrawal);
 }

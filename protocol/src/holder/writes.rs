@@ -397,6 +397,11 @@ impl Holder {
         self.write_done(write, Err(error));
     }
 
+    /// Whether the write waits and was not sent yet: given up now, it never happens.
+    pub fn is_unsent(&self, write: WriteId) -> bool {
+        self.writes.is_pending(write) && !self.writes.was_sent(write)
+    }
+
     /// Nobody waits for the write, nor wants to be told of it.
     pub(super) fn withdraw_write(&mut self, write: WriteId) {
         if let Some(ticket) = self.end_write(write).and_then(|pending| pending.ticket) {

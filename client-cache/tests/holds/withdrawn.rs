@@ -1,0 +1,101 @@
+//! A call that returned an error, or was dropped, is withdrawn: what it asked for does not happen later.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use leasehold_client_cache::{Client, HoldMode, LockError, LockOptions, ReadError, RegisterOptions, Wait, WriteError};
+use leasehold_protocol::command::Write;
+
+use super::{TERM, exclusive, lock, shared};
+use crate::common::{SHORT_TERM, Server, path, until, within};
+
+async fn until_async(mut holds: impl AsyncFnMut() -> bool) {
+    let mut looks = tokio::time::interval(Duration::from_millis(1));
+    within(async {
+        while !holds().await {
+            looks.tick().await;
+        }
+    })
+    .await;
+}
+
+/// A client whose calls give up soon.
+async fn hasty(server: &Server) -> Client {
+    within(Client::connect(server.options().timeout(Duration::from_millis(300)))).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upgrade_that_timed_out_unanswered_is_withdrawn() {
+    let server = Server::start(TERM).await;
+    let (client, other) = (hasty(&server).await, server.client().await);
+    let mut hold = lock(&client, shared(Wait::No)).await;
+    for wait in [Wait::No, Wait::For(Duration::from_millis(200)), Wait::Forever] {
+        let asked = server.asked("Write");
+        server.hold_writes(|write| matches!(write, Write::Convert { .. }));
+        let error = hold.upgrade(wait).await.unwrap_err();
+        assert!(matches!(error, LockError::Write(WriteError::TimedOut { .. })), "{wait:?}: {error:?}");
+        // The request, and its withdrawal.
+        until(|| server.asked("Write") == asked + 2).await;
+        server.hold_writes(|_| false);
+        // Another client shares the node without waiting, as before the call.
+        until_async(async || other.lock(&path("/a"), shared(Wait::No)).await.is_ok()).await;
+        assert_eq!(hold.mode(), HoldMode::Shared);
+    }
+    // Once it is withdrawn the hold can be upgraded.
+    until_async(async || hold.upgrade(Wait::No).await.is_ok()).await;
+    assert_eq!(hold.mode(), HoldMode::Exclusive);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upgrade_that_timed_out_beside_a_reader_is_withdrawn() {
+    let server = Server::start(TERM).await;
+    let (client, other, third) = (hasty(&server).await, server.client().await, server.client().await);
+    let mut hold = lock(&client, shared(Wait::No)).await;
+    let reader = lock(&other, shared(Wait::No)).await;
+    let asked = server.asked("Write");
+    server.hold_writes(|write| matches!(write, Write::Convert { .. }));
+    hold.upgrade(Wait::For(Duration::from_millis(200))).await.unwrap_err();
+    until(|| server.asked("Write") == asked + 2).await;
+    server.hold_writes(|_| false);
+    // A request that waited to be exclusive would be in its way.
+    drop(within(third.lock(&path("/a"), shared(Wait::Forever))).await.unwrap());
+    within(reader.release()).await.unwrap();
+    drop(within(third.lock(&path("/a"), shared(Wait::No))).await.unwrap());
+    assert_eq!(hold.mode(), HoldMode::Shared);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_that_timed_out_unsent_are_never_sent() {
+    let mut server = Server::start(SHORT_TERM).await;
+    let client = hasty(&server).await;
+    within(client.get(&path("/x"))).await.unwrap();
+    server.stop().await;
+    // It knows that no server is there.
+    let is_alone = async || matches!(client.get(&path("/y")).await, Err(ReadError::Unavailable { .. }));
+    until_async(is_alone).await;
+    let asked = server.asked("Write");
+    let options = LockOptions { wait: Wait::For(Duration::from_millis(100)), ..LockOptions::default() };
+    let at = path("/a");
+    for refused in join_all((0..100).map(|_| client.lock(&at, options))).await {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, LockError::Write(WriteError::Unavailable { .. }) | LockError::NotGranted { .. }));
+    }
+    server.lead();
+    // It is answered after all that was to be sent before it.
+    drop(within(client.lock(&at, LockOptions { timeout: Some(TERM), ..exclusive(Wait::Forever) })).await.unwrap());
+    assert!(server.asked("Write") <= asked + 2, "this lock, and perhaps its end");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_dropped_with_a_lock_unanswered_ends() {
+    let server = Server::start(SHORT_TERM).await;
+    let (client, other) = (hasty(&server).await, server.client().await);
+    let registered = within(client.register(&path("/s"), "here", RegisterOptions::default())).await.unwrap();
+    server.hold_writes(|write| matches!(write, Write::Lock { .. }));
+    client.lock(&path("/a"), LockOptions::default()).await.unwrap_err();
+    drop((registered, client));
+    // Its lease ends by itself, and the node with it, while the request is still unanswered.
+    until_async(async || other.get(&path("/s")).await.unwrap().is_none()).await;
+    server.hold_writes(|_| false);
+    drop(within(other.lock(&path("/a"), exclusive(Wait::Forever))).await.unwrap());
+}
