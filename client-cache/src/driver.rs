@@ -257,6 +257,11 @@ impl Driver {
         self.step(&mut core, Input::Recalled(recall)).unwrap_or(nothing)
     }
 
+    /// The server has been silent on something that the rules have no part in.
+    pub(crate) fn probe(&self) {
+        self.step(&mut self.core.lock(), Input::Probe);
+    }
+
     /// The application closes the session.
     pub(crate) fn close(&self) {
         self.step(&mut self.core.lock(), Input::Close);

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_protocol::message::{Answer, Body, ClusterInfo, Header, Inspect, Refusal, Request, Response};
 use leasehold_wire::{LeaseholdClient, Role, client_connection};
+use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
@@ -14,6 +15,9 @@ use crate::{
 
 /// The pause before a server that could not answer is asked again.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// After this long without an answer the server is asked for a sign of life. If it gives none the rules look for another server.
+const PROBE_AFTER: Duration = Duration::from_secs(1);
 
 impl Driver {
     /// Asks the server that the session is connected to, again and again until it can answer, for at most `after`.
@@ -42,7 +46,7 @@ impl Driver {
             // The sender is ours.
             let Ok(connection) = connection else { return std::future::pending().await };
             if let Some(connection) = connection
-                && let Some(response) = ask(&connection, body.clone(), until).await
+                && let Some(response) = self.ask_while_up(&connection, &mut line, body.clone(), until).await
             {
                 match response.result {
                     Err(Refusal::NotLeader { .. } | Refusal::Retry | Refusal::Busy { .. }) => {}
@@ -50,6 +54,24 @@ impl Driver {
                 }
             }
             tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// None if the connection was given up meanwhile, or as [`ask`] says.
+    async fn ask_while_up(
+        &self,
+        connection: &LeaseholdClient,
+        line: &mut watch::Receiver<Option<LeaseholdClient>>,
+        body: Body,
+        until: Instant,
+    ) -> Option<Response> {
+        let mut asking = std::pin::pin!(ask(connection, body, until));
+        loop {
+            tokio::select! {
+                response = &mut asking => return response,
+                _ = line.changed() => return None,
+                () = tokio::time::sleep(PROBE_AFTER) => self.probe(),
+            }
         }
     }
 }

@@ -6,6 +6,8 @@ mod common;
 mod elections;
 #[path = "holds/mod.rs"]
 mod holds;
+#[path = "inspect/mod.rs"]
+mod inspect;
 #[path = "leases/mod.rs"]
 mod leases;
 #[path = "recipes/mod.rs"]

@@ -35,7 +35,7 @@ async fn upgrade_that_timed_out_unanswered_is_withdrawn() {
         let error = hold.upgrade(wait).await.unwrap_err();
         assert!(matches!(error, LockError::Write(WriteError::TimedOut { .. })), "{wait:?}: {error:?}");
         // The request, and its withdrawal.
-        until(|| server.asked("Write") == asked + 2).await;
+        until(|| server.asked("Write") >= asked + 2).await;
         server.hold_writes(|_| false);
         // Another client shares the node without waiting, as before the call.
         until_async(async || other.lock(&path("/a"), shared(Wait::No)).await.is_ok()).await;
@@ -55,7 +55,7 @@ async fn upgrade_that_timed_out_beside_a_reader_is_withdrawn() {
     let asked = server.asked("Write");
     server.hold_writes(|write| matches!(write, Write::Convert { .. }));
     hold.upgrade(Wait::For(Duration::from_millis(200))).await.unwrap_err();
-    until(|| server.asked("Write") == asked + 2).await;
+    until(|| server.asked("Write") >= asked + 2).await;
     server.hold_writes(|_| false);
     // A request that waited to be exclusive would be in its way.
     drop(within(third.lock(&path("/a"), shared(Wait::Forever))).await.unwrap());

@@ -36,6 +36,10 @@ impl Proxy {
         Self { is_cut, address, _tasks: tasks }
     }
 
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     pub async fn client(&self) -> Client {
         Client::connect(Options::new([&self.address]).name("behind a proxy")).await.unwrap()
     }

@@ -109,6 +109,9 @@ pub enum Input {
         /// The volumes of which the cache served copies since it was last asked. Only those are kept renewed.
         used: BTreeSet<Path>,
     },
+    /// The server has been asked something that is no part of the rules, and the answer is long in coming: it is asked for a sign of
+    /// life.
+    Probe,
     /// The application has no more use for the session.
     Close,
     /// The application watches a node or a subtree. What it is told comes as [`Effect::Changes`](super::Effect::Changes): with a watch

@@ -180,6 +180,7 @@ impl Holder {
             Input::Recalled(recall) => self.recalled(&recall, now),
             Input::Evicted { object, stamp } => self.evicted(object, stamp, now),
             Input::Timeout { .. } => self.timed_out(now),
+            Input::Probe => self.probe(now),
             Input::Close => self.close(now),
             Input::Watch { watch, watched, after, bytes_max } => self.watch(watch, watched, after, bytes_max),
             Input::WatchMore(watch) => self.watch_more(watch),

@@ -141,6 +141,13 @@ impl Holder {
         Some(sent.max(self.heard).after(self.patience()))
     }
 
+    /// Asks the server for a sign of life, unless it owes a quick answer already: then its silence is noticed without.
+    pub(super) fn probe(&mut self, now: Instant) {
+        if self.link == Link::Registered && self.flights.oldest_quick().is_none() {
+            self.keep_alive(now);
+        }
+    }
+
     /// How long a server may be silent.
     fn patience(&self) -> Duration {
         let session_term = self.session.as_ref().map(|session| session.pace.term);

@@ -1,0 +1,35 @@
+//! Questions about the servers' state, and lists: they find a server that answers.
+
+use std::time::Duration;
+
+use leasehold_client_cache::{Client, Options};
+
+use crate::{
+    common::{Server, path, within},
+    recipes::proxy::Proxy,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn questions_go_to_another_server_when_one_is_silent() {
+    let server = Server::start(Duration::from_secs(3)).await;
+    let proxy = Proxy::before(&server).await;
+    // By the first address nothing passes once it is cut, and nobody is told; by the second everything does.
+    let options = Options::new([proxy.address(), server.address()]).name("asks").timeout(Duration::from_secs(20));
+    let client = within(Client::connect(options)).await.unwrap();
+    within(client.holders(&path("/a"))).await.unwrap();
+    proxy.cut(true);
+    within(client.holders(&path("/a"))).await.unwrap();
+    within(client.list_and_watch(&path("/a"))).await.unwrap();
+    within(client.leases()).await.unwrap();
+    within(client.services(&path("/"))).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_finds_another_server_when_one_is_silent() {
+    let server = Server::start(Duration::from_secs(3)).await;
+    let proxy = Proxy::before(&server).await;
+    let options = Options::new([proxy.address(), server.address()]).name("lists").timeout(Duration::from_secs(20));
+    let client = within(Client::connect(options)).await.unwrap();
+    proxy.cut(true);
+    within(client.list_and_watch(&path("/a"))).await.unwrap();
+}
