@@ -165,6 +165,14 @@ impl Swarm {
 /// No single command of these applications is encoded to more bytes.
 const COMMAND_MAX_BYTES: usize = 5 << 10;
 
+/// How many renewals a second go into ticks of so many bytes, which follow one another with each commit, if need be. At a server more
+/// leases than that are never granted (S10b): these bounds belong together (seed 1845).
+fn renewals_in_time(bounds: &Bounds) -> usize {
+    const TICKS_PER_SECOND: usize = 40;
+    const RENEWAL_BYTES: usize = 32;
+    (bounds.tick_bytes_max / RENEWAL_BYTES).max(1) * TICKS_PER_SECOND
+}
+
 /// Bounds of which some are low.
 fn bounds(rng: &mut Rng) -> Bounds {
     let mut bounds = Bounds::DEFAULT;
@@ -258,6 +266,8 @@ impl Profile {
             // Room for the sessions and the leases on volumes of all, and for some more.
             swarm.bounds.renewals_per_second_max = self.clients * 4 + 3;
         }
+        swarm.bounds.renewals_per_second_max =
+            swarm.bounds.renewals_per_second_max.min(renewals_in_time(&swarm.bounds));
         self.mute = self.mute.filter(|client| *client < self.clients);
         self.busy_until = rng.between(3, 8) * SECOND;
         self.act_every = *rng.pick(&[4 * MS, 15 * MS, 40 * MS, 120 * MS]);
