@@ -31,7 +31,7 @@ use crate::{
 const UNHEARD_TICKETS: u64 = 1 << 49;
 
 /// Nodes that are put under one lease at once: more than the state looks at one by one.
-const MANY: u64 = 24;
+pub(crate) const MANY: u64 = 24;
 
 /// With more nodes than this, a lease is recalled as the subtree that they lie in.
 const MANY_NODES: u64 = 16;

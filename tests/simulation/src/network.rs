@@ -1,10 +1,12 @@
 //! Connections between clients and servers: delays with a long tail, messages that overtake each other, connections that
 //! break, with what was on them lost or late, and connections that are cut, in one direction or both, without anybody being told.
 //!
-//! What TCP excludes is not here: nothing is lost in the middle of what does arrive, and on one connection nothing comes twice but in
-//! some wide worlds, where requests, answers, recalls and consents do (TCP excludes that; the rules do not need it). Elsewhere what
-//! comes twice is what a client says again on its next connection, and what it said on the one before can still arrive after it.
+//! What TCP excludes is not here: nothing is lost in the middle of what does arrive, and on one connection nothing comes twice. Only in
+//! some wide worlds do reads, writes, renewals, answers, recalls and consents come twice: of these the rules need no such promise. They
+//! do need it of a request that begins a session, a registration or a lease anew. Elsewhere what comes twice is what a client says again on its next connection, and what it said on the one before can still arrive after it.
 //! Within a connection order is mostly kept, but the server works on several requests at a time, so that some overtake others.
+
+use leasehold_protocol::message::{Body, Request};
 
 use crate::{
     event::{Down, Event, Host, Up},
@@ -58,11 +60,17 @@ impl World {
             Up::Consent(_) if is_mute => return self.tally.add("consents that were not given"),
             Up::Consent(_) => 1,
         };
+        // Each of these begins something anew: what came before it is over at the server, and the client counts on it.
+        let begins = |request: &Request| {
+            matches!(request.body, Body::Open { .. } | Body::Register | Body::Acquire { .. } | Body::Close)
+        };
+        let is_once = matches!(&message, Up::Request(_, request) if begins(request));
         let from = self.send_from(Host::Client(client));
         if self.connections[connection].is_cut_up {
             return self.tally.add("messages lost on a cut connection");
         }
-        for _ in 0..self.copies() {
+        let copies = if is_once { 1 } else { self.copies() };
+        for _ in 0..copies {
             if let Some(at) = self.arrival(connection, stream, from) {
                 self.at(at, Event::Up { connection, message: message.clone() });
             }

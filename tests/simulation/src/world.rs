@@ -12,6 +12,7 @@ use leasehold_protocol::{
 };
 
 use crate::{
+    churn::MANY,
     client::Client,
     clock::Clock,
     event::{Event, Host},
@@ -524,7 +525,8 @@ impl World {
             return 0;
         };
         // Of transactions beyond what is remembered, one of each session is taken at a time.
-        let taken = writes_max.min(writes_bytes_max / WRITE_BYTES).min(results_max).max(1) as u64;
+        let remembered = results_max / usize::try_from(MANY).expect("small");
+        let taken = writes_max.min(writes_bytes_max / WRITE_BYTES).min(remembered).max(1) as u64;
         let open: u64 = self.clients.iter().map(|client| client.writes.len() as u64).sum();
         if open <= taken { 0 } else { 4 * SECOND + open.div_ceil(taken) * 600 * MS }
     }
