@@ -213,7 +213,8 @@ impl Driver {
         }
     }
 
-    /// Nobody wants the write any longer. If it was not sent it never is; else it goes on, because it may have happened.
+    /// Nobody wants the write any longer. If it has not been sent, it never will be. If it has, it may have happened, so its answer is
+    /// still waited for.
     pub(crate) fn give_up_unsent(&self, write: WriteId) {
         let mut core = self.core.lock();
         if core.holder.is_unsent(write) {
@@ -257,7 +258,7 @@ impl Driver {
         self.step(&mut core, Input::Recalled(recall)).unwrap_or(nothing)
     }
 
-    /// The server has been silent on something that the rules have no part in.
+    /// Has the rules ask the server for a sign of life, because a question that they do not know of is unanswered.
     pub(crate) fn probe(&self) {
         self.step(&mut self.core.lock(), Input::Probe);
     }
@@ -337,10 +338,11 @@ impl Driver {
             },
             Effect::ReadFailed { reads, error } => core.finish(reads, || Fetched::Failed(error.clone())),
             Effect::WriteDone { write, result } => {
+                let withdrawal = core.withdrawing.remove(&write);
                 if let Ok(written) = &result {
-                    core.taken(written);
+                    core.taken(written, withdrawal.is_some());
                 }
-                core.withdrawing.remove(&write);
+                drop(withdrawal);
                 if let Some(waiter) = core.writes.remove(&write) {
                     // Whoever waited may have gone this very moment.
                     let _ = waiter.send(result);

@@ -175,10 +175,15 @@ impl Hold {
     /// # Errors
     ///
     /// [`LockError`]; refused if another holder waits for the same already: one of the two has to give its hold back. After an error, or if
-    /// the future is dropped, it is held shared as before, unless it is over: the request is withdrawn. If the request was granted on its
-    /// way, the [token](Self::token) is a new one all the same.
+    /// the future is dropped, the request is withdrawn: the hold stays shared, unless it is over. It may have been exclusive at the servers
+    /// for a moment; then its [token](Self::token) is a new one.
     pub async fn upgrade(&mut self, wait: Wait) -> Result<Token, LockError> {
-        // Before the request is sent: whatever becomes of it, nobody wants it after an error.
+        self.until_withdrawn(wait).await?;
+        if let HoldStatus::Held { token, mode: HoldMode::Exclusive, .. } = *self.status.borrow() {
+            return Ok(token);
+        }
+        // Made before the request is sent, so that one that may have been sent is always withdrawn after an error; and dropped after what
+        // waits for the answer, or the rules would still count the request as one that waits.
         let upgrading = Upgrading { client: self.client.clone(), path: self.path.clone(), id: self.id, is_done: false };
         let result = self.become_exclusive(wait).await;
         match &result {
@@ -187,6 +192,14 @@ impl Hold {
             _ => upgrading.done(),
         }
         result
+    }
+
+    /// Waits until an upgrade of it that was withdrawn is gone: nothing else can be asked of it meanwhile.
+    async fn until_withdrawn(&self, wait: Wait) -> Result<(), LockError> {
+        let driver = self.client.driver();
+        let after = if let Wait::For(most) = wait { driver.options.timeout.min(most) } else { driver.options.timeout };
+        let gone = tokio::time::timeout(after, driver.withdrawals.gone(&self.path)).await;
+        gone.map_err(|_| self.client.not_answered(&self.path, wait, after))
     }
 
     async fn become_exclusive(&mut self, wait: Wait) -> Result<Token, LockError> {
@@ -204,6 +217,9 @@ impl Hold {
     ///
     /// [`LockError`].
     pub async fn downgrade(&mut self) -> Result<(), LockError> {
+        if self.mode() == HoldMode::Shared {
+            self.until_withdrawn(Wait::Forever).await?;
+        }
         self.convert(HoldMode::Shared, true).await
     }
 
@@ -261,6 +277,7 @@ impl Hold {
 
     /// The same. After an error it is held as before, or over.
     pub(crate) async fn try_hand_over(&mut self, to: HoldId) -> Result<(), LockError> {
+        self.until_withdrawn(Wait::Forever).await?;
         let change = Write::HandOver { path: self.path.clone(), hold: self.id, to };
         let after = self.client.driver().options.timeout;
         let result = self.client.driver().carry(change, after).await.map_err(|error| self.lost_or(error));
@@ -293,7 +310,7 @@ impl Drop for Hold {
     }
 }
 
-/// A shared hold that asks to be exclusive. If this is dropped before it is done, nobody wants that any more.
+/// A shared hold that asks to be exclusive. If this is dropped before `done`, the request is withdrawn.
 struct Upgrading {
     client: Client,
     path: Path,
@@ -306,7 +323,7 @@ impl Upgrading {
         self.is_done = true;
     }
 
-    /// Withdraws the request, and waits for the servers to know for as long as an operation may take. It goes on after that.
+    /// Withdraws the request. Waits for the answer, but no longer than the client's timeout; the withdrawal itself goes on.
     async fn withdraw(mut self) {
         self.is_done = true;
         let after = self.client.driver().options.timeout;
@@ -367,8 +384,8 @@ impl Client {
         let after = timeout.unwrap_or(self.driver().options.timeout);
         let after = if let Wait::For(most) = wait { after.min(most) } else { after };
         let change = Write::Lock { path: path.clone(), mode, wait: wait != Wait::No, delay };
-        // What is asked for is taken back if nobody wants it when it comes: the request itself is never given up, else the node might stay
-        // held by a hold that nobody knows.
+        // A request that was sent is never given up, else the node might stay held by a hold that nobody knows. If nobody wants the hold
+        // when it is granted, it is given back.
         let taken = async {
             if wait == Wait::No {
                 self.driver().withdrawals.gone(path).await;

@@ -1,4 +1,5 @@
-//! Looking at the servers' state: for people, and in lists. No part of the session: nothing is cached, no lease is touched.
+//! Looking at the servers' state: for people, and in lists. Answers are not cached, and a question needs no lease. Only if its answer
+//! is late is a keep-alive sent.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::{
 /// The pause before a server that could not answer is asked again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// After this long without an answer the server is asked for a sign of life. If it gives none the rules look for another server.
+/// How often an unanswered question has the rules look whether the server is silent. If it is they look for another server.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
 
 impl Driver {
@@ -57,7 +58,7 @@ impl Driver {
         }
     }
 
-    /// None if the connection was given up meanwhile, or as [`ask`] says.
+    /// None if the connection was given up or ended before the answer came, or if the server failed.
     async fn ask_while_up(
         &self,
         connection: &LeaseholdClient,

@@ -185,7 +185,12 @@ impl WriteLease {
             status.is_none_or(|status| status.flushed >= wanted.min(status.changes))
         };
         self.wait_until(losses, self.deadline(), is_flushed).await?;
-        Ok(self.kept.borrow().status.stat)
+        let kept = self.kept.borrow();
+        if self.over().is_cancelled() && kept.lost.is_some() {
+            // Another call was told what was lost. This one confirms nothing.
+            return Err(LockError::Lost { path: self.path().clone() }.into());
+        }
+        Ok(kept.status.stat)
     }
 
     /// Whether something was set that is not known to be on the servers.
@@ -235,7 +240,8 @@ impl WriteLease {
         Deadline::new(self.client().driver().options.timeout)
     }
 
-    /// Asks for the node to be this client's own, and waits for that. `losses`: as [`check_lost`](Self::check_lost) says.
+    /// Asks for the node to be this client's own, and waits for that. `losses`: what [`check_lost`](Self::check_lost) returned when the
+    /// caller began.
     async fn begin(&self, losses: u64, deadline: Deadline) -> Result<(), WriteLeaseError> {
         let driver = self.client().driver();
         loop {
@@ -243,6 +249,7 @@ impl WriteLease {
                 return Ok(());
             }
             if self.over().is_cancelled() {
+                self.check_lost_since(losses)?;
                 return Err(LockError::Lost { path: self.path().clone() }.into());
             }
             if Instant::now() >= deadline.at {
@@ -280,10 +287,10 @@ impl WriteLease {
         }
     }
 
-    /// Waits until `stands` says yes. A change of the write lease has it asked again.
+    /// Waits until `stands` says yes. It is asked again after each change of the write lease.
     ///
-    /// `losses` is the number of losses when the caller began ([`check_lost`](Self::check_lost)). A later one is an error, even if
-    /// another call was told of it: the lease may have ended on another thread before `stands` is first asked.
+    /// `losses` is the number of losses when the caller began ([`check_lost`](Self::check_lost)). A loss after that is an error, even if
+    /// another call has reported it. (The lease may end on another thread between the caller's first look and this one.)
     async fn wait_until(
         &self,
         losses: u64,
@@ -294,10 +301,7 @@ impl WriteLease {
         loop {
             kept.mark_unchanged();
             let stands = stands();
-            if let Some((number, lost)) = self.kept.borrow().lost.as_ref().filter(|(number, _)| *number > losses) {
-                self.lost_told.fetch_max(*number, Relaxed);
-                return Err(WriteLeaseError::Lost(lost.clone()));
-            }
+            self.check_lost_since(losses)?;
             if stands {
                 return Ok(());
             }
@@ -318,7 +322,17 @@ impl WriteLease {
         WriteLeaseError::TimedOut { path: self.path().clone(), after: deadline.after }
     }
 
-    /// How many times something was lost, all of which was told.
+    /// # Errors
+    ///
+    /// [`WriteLeaseError::Lost`], if something was lost after so many losses.
+    fn check_lost_since(&self, losses: u64) -> Result<(), WriteLeaseError> {
+        let kept = self.kept.borrow();
+        let Some((number, lost)) = kept.lost.as_ref().filter(|(number, _)| *number > losses) else { return Ok(()) };
+        self.lost_told.fetch_max(*number, Relaxed);
+        Err(WriteLeaseError::Lost(lost.clone()))
+    }
+
+    /// The number of losses so far. All of them have been reported.
     ///
     /// # Errors
     ///

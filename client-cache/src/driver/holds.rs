@@ -68,9 +68,13 @@ impl Core {
         }
     }
 
-    /// A write that asked for a hold, or for another kind of it, has been done: before anybody hears of it.
-    pub(super) fn taken(&mut self, written: &Written) {
+    /// A write that asked for a hold, or for another kind of it, has been done: before anybody hears of it. A withdrawal tells
+    /// nothing of a hold that nobody has any more.
+    pub(super) fn taken(&mut self, written: &Written, is_withdrawal: bool) {
         let Some(taken) = written.taken.as_deref() else { return };
+        if is_withdrawal && !self.holds.contains_key(&taken.hold) {
+            return;
+        }
         let status = match taken.token {
             Some(token) => HoldStatus::Held { token, mode: taken.mode, is_wanted: false },
             None => HoldStatus::Waiting,

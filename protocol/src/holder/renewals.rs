@@ -141,9 +141,11 @@ impl Holder {
         Some(sent.max(self.heard).after(self.patience()))
     }
 
-    /// Asks the server for a sign of life, unless it owes a quick answer already: then its silence is noticed without.
+    /// Asks the server for a sign of life if it has been silent for a while. Not if it owes a quick answer: then that answer is waited
+    /// for anyway, and its absence is noticed.
     pub(super) fn probe(&mut self, now: Instant) {
-        if self.link == Link::Registered && self.flights.oldest_quick().is_none() {
+        let is_silent = self.heard.after(self.patience()) <= now;
+        if is_silent && self.link == Link::Registered && self.flights.oldest_quick().is_none() {
             self.keep_alive(now);
         }
     }

@@ -397,7 +397,7 @@ impl Holder {
         self.write_done(write, Err(error));
     }
 
-    /// Whether the write waits and was not sent yet: given up now, it never happens.
+    /// Whether the write is still waiting to be sent. If it is given up now, it never happens.
     pub fn is_unsent(&self, write: WriteId) -> bool {
         self.writes.is_pending(write) && !self.writes.was_sent(write)
     }

@@ -364,3 +364,18 @@ fn stamps_of_a_session_that_is_gone_were_not_seen_by_the_next() {
     let Body::Write { seen, .. } = client.only(&effects).1.body else { panic!("a write") };
     assert_eq!(seen, stamp(0), "the same leader counts from the beginning for each session");
 }
+
+#[test]
+fn probe_asks_a_server_that_was_silent_for_a_sign_of_life() {
+    let mut client = Client::registered();
+    let probes = |client: &mut Client| sent(&client.step(Input::Probe)).len();
+    assert_eq!(probes(&mut client), 0, "it was heard of just now");
+    client.now = client.now.after(Duration::from_secs(3));
+    assert_eq!(probes(&mut client), 1);
+    assert_eq!(probes(&mut client), 0, "it owes that answer");
+    let silent = client.now.after(Duration::from_secs(3));
+    assert_eq!(client.holder.next_deadline(), Some(silent), "without it another server is looked for");
+    client.now = silent;
+    assert!(client.timeout(&[]).iter().any(|effect| matches!(effect, Effect::FindLeader { .. })));
+    assert_eq!(probes(&mut client), 0, "it is not asked any more");
+}
