@@ -72,6 +72,22 @@ fn a_key_lease_ends_after_its_term_and_margin_and_its_nodes_with_it() {
     assert_eq!(world.keep(session), None, "gone, never a new one");
 }
 
+#[test]
+fn key_of_a_lease_of_60_s_is_gone_after_60_s_and_before_61_s() {
+    let mut world = World::new();
+    let (session, before) = (world.session(), world.now);
+    let minute = Duration::from_secs(60);
+    world.write(session, Write::GrantLease { id: Some(ONE), ttl: minute });
+    world.commit();
+    world.write(session, attached("/a", Attach::Lease(ONE)));
+    world.commit();
+    while world.has("/a") {
+        world.pass(clock::STEP_EVERY / 5);
+    }
+    let lasted = world.now.since(before);
+    assert!(lasted >= minute && lasted <= minute + Duration::from_secs(1), "{lasted:?}");
+}
+
 /// The leader has seen that the lease is over, and the quorum is lost before that is committed.
 #[test]
 fn nodes_stay_until_the_end_of_their_lease_commits() {
