@@ -1,10 +1,16 @@
 //! `watch`: what happens, a line each.
 
+use std::time::{Duration, Instant};
+
+use leasehold_client_cache::DriftAllowance;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    common::{Cli, Cluster, eventually},
+    common::{
+        Cli, Cluster, Missed, eventually,
+        stall::{Stalls, check_while, measured},
+    },
     running::Running,
 };
 
@@ -98,6 +104,39 @@ fn what_goes_with_a_lease_is_told_with_why() {
     service.process.kill();
     let gone = event(&running);
     assert_eq!((&gone["kind"], &gone["reason"]), (&json!("delete"), &json!("expired")), "it was not heard of");
+}
+
+const TTL: Duration = Duration::from_secs(2);
+
+/// The servers' allowance for clocks: twice what a clock may drift in the term and a tick of 250 ms, and 1 ms.
+fn margin() -> Duration {
+    DriftAllowance::DEFAULT.over(TTL + Duration::from_millis(250)) * 2 + Duration::from_millis(1)
+}
+
+/// How long after the term and the margin a watcher has heard of the end.
+const HEARD_WITHIN: Duration = Duration::from_millis(500);
+
+#[test]
+fn watcher_hears_of_expiry_within_500_ms_of_term_and_margin() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    measured(|| hear_of_expiry(&cli));
+}
+
+fn hear_of_expiry(cli: &Cli) -> Result<(), Missed> {
+    let running = watch(cli, &["/members/one"]);
+    let (stalls, asked) = (Stalls::watched(), Instant::now());
+    let granted = cli.done(["lease", "grant", &format!("{}s", TTL.as_secs())]);
+    let answered = Instant::now();
+    let id = granted["id"].as_str().expect("a lease");
+    let put = cli.done(["put", "/members/one", "here", "--lease", id]);
+    assert_eq!(event(&running)["revision"], put["revision"]);
+    let told = event(&running);
+    let heard = Instant::now();
+    assert_eq!((&told["kind"], &told["reason"]), (&json!("delete"), &json!("expired")));
+    assert!(heard - asked >= TTL, "heard of the end {:?} after the lease was asked for", heard - asked);
+    let what = "a watcher hears of the end";
+    check_while(stalls.sum(), what, heard - answered, Duration::ZERO, TTL + margin() + HEARD_WITHIN)
 }
 
 #[test]

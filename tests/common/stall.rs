@@ -6,8 +6,8 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -29,33 +29,42 @@ const TRIES: u32 = 3;
 #[derive(Debug)]
 pub struct Stalls {
     ends: Arc<AtomicBool>,
-    late_ns: Arc<AtomicU64>,
+    /// When the thread should have been woken, and when it was, each time that it was late.
+    late: Arc<Mutex<Vec<(Instant, Instant)>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Stalls {
     /// From now on.
     pub fn watched() -> Self {
-        let (ends, late_ns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (until, sum) = (Arc::clone(&ends), Arc::clone(&late_ns));
+        let (ends, late) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (until, noted) = (Arc::clone(&ends), Arc::<Mutex<Vec<(Instant, Instant)>>>::clone(&late));
         let thread = std::thread::spawn(move || {
             while !until.load(Ordering::Relaxed) {
-                let asleep = Instant::now();
+                let due = Instant::now() + WAKE_EVERY;
                 std::thread::sleep(WAKE_EVERY);
-                let late = asleep.elapsed().saturating_sub(WAKE_EVERY);
-                if late > LATE_MIN {
-                    sum.fetch_add(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+                let woken = Instant::now();
+                if woken.saturating_duration_since(due) > LATE_MIN {
+                    noted.lock().unwrap_or_else(PoisonError::into_inner).push((due, woken));
                 }
             }
         });
-        Self { ends, late_ns, thread: Some(thread) }
+        Self { ends, late, thread: Some(thread) }
     }
 
     /// For how long the machine stood still, in all, until now.
     pub fn sum(mut self) -> Duration {
         // The thread may be late just now: it is waited for.
         self.end();
-        Duration::from_nanos(self.late_ns.load(Ordering::Relaxed))
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        late.iter().map(|(due, woken)| *woken - *due).sum()
+    }
+
+    /// For how long it stood still between two times that have passed.
+    pub fn during(&self, from: Instant, to: Instant) -> Duration {
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let overlap = |(due, woken): &(Instant, Instant)| (*woken).min(to).saturating_duration_since((*due).max(from));
+        late.iter().map(overlap).sum()
     }
 
     fn end(&mut self) {
@@ -83,11 +92,29 @@ pub struct Missed(pub String);
 /// If it took less than `least`: no machine that stands still makes anything end early.
 #[track_caller]
 pub fn check(what: &str, took: Duration, least: Duration, most: Duration) -> Result<(), Missed> {
+    check_while(ALLOWANCE, what, took, least, most)
+}
+
+/// The same, of a bound with room for a machine that runs: it may add only the time that it was seen to stand still, and the
+/// [`ALLOWANCE`] at most.
+///
+/// # Panics
+///
+/// As [`check`] does.
+#[track_caller]
+pub fn check_while(
+    stood_still: Duration,
+    what: &str,
+    took: Duration,
+    least: Duration,
+    most: Duration,
+) -> Result<(), Missed> {
     assert!(took >= least, "{what} after {took:.3?}: expected at least {least:.3?}");
-    if took <= most + ALLOWANCE {
+    let allowance = stood_still.min(ALLOWANCE);
+    if took <= most + allowance {
         return Ok(());
     }
-    Err(Missed(format!("{what} after {took:.3?}: expected at most {most:.3?}, and {ALLOWANCE:?} for the machine")))
+    Err(Missed(format!("{what} after {took:.3?}: expected at most {most:.3?}, and {allowance:.3?} for the machine")))
 }
 
 /// Makes a measurement, again if it missed a bound while the machine stood still for longer than the [`ALLOWANCE`].

@@ -10,7 +10,7 @@ use crate::{
     alone,
     common::{
         ALLOWANCE, Missed, Process,
-        stall::{check, measured},
+        stall::{check, check_while, measured},
     },
 };
 
@@ -40,9 +40,20 @@ fn a_duration_is_checked_with_an_allowance_above_none_below() {
     assert_eq!(check(least), Ok(()));
     assert_eq!(check(most + ALLOWANCE), Ok(()));
     let Missed(said) = check(most + ALLOWANCE + Duration::from_millis(1)).expect_err("it is too long");
-    assert_eq!(said, "a write is done after 4.001s: expected at most 3.000s, and 1s for the machine");
+    assert_eq!(said, "a write is done after 4.001s: expected at most 3.000s, and 1.000s for the machine");
     let said = panic_of(|| drop(check(least - Duration::from_millis(1))));
     assert_eq!(said, "a write is done after 1.999s: expected at least 2.000s");
+}
+
+#[test]
+fn a_machine_adds_what_it_stood_still_and_an_allowance_at_most() {
+    let (most, ms) = (Duration::from_secs(3), Duration::from_millis);
+    let check = |stood_still, took| check_while(stood_still, "a write is done", took, Duration::ZERO, most);
+    assert_eq!(check(Duration::ZERO, most), Ok(()));
+    assert_eq!(check(ms(200), most + ms(200)), Ok(()));
+    let Missed(said) = check(ms(200), most + ms(201)).expect_err("it is too long");
+    assert_eq!(said, "a write is done after 3.201s: expected at most 3.000s, and 200.000ms for the machine");
+    check(2 * ALLOWANCE, most + ALLOWANCE + ms(1)).expect_err("it is too long");
 }
 
 /// In a process that this test stops, the machine seems to stand still.
