@@ -15,10 +15,14 @@ use crate::{
     transaction::{Compare, Operation, Relation, Transaction},
 };
 
+mod day;
+
 enum Event {
     ToServer(lessor::Input),
     Commit(Proposal),
     ToClient(usize, Input),
+    /// On a connection of this client: the last thing that comes on it ends with it.
+    OnConnection(usize, u64, Input),
 }
 
 #[derive(Default)]
@@ -32,7 +36,10 @@ struct User {
 }
 
 struct Pair {
+    /// The clients' clock.
     now: Instant,
+    /// When it all began, by the clients' clock and by the server's.
+    began: [Instant; 2],
     numbers: super::random::Numbers,
     events: BTreeMap<(Instant, u64), Event>,
     count: u64,
@@ -51,13 +58,22 @@ struct Pair {
     sent: BTreeMap<(usize, &'static str), u64>,
     /// The invariants are checked after each step. With very many copies that takes long.
     is_checked: bool,
+    /// All that was sent, as it is encoded, if that is to be kept.
+    wire: Option<Vec<Vec<u8>>>,
+    /// Connections on which packets are lost, if they are.
+    lossy: Option<day::Lossy>,
 }
 
 const KEYS: [&str; 4] = ["/k", "/k/a", "/v/a", "/v/b"];
 
 impl Pair {
     fn new(seed: u64) -> Self {
-        let now = at(1);
+        Self::beginning_at(seed, [at(1), at(1)])
+    }
+
+    /// The same, from such times of the clients' clock and of the server's.
+    fn beginning_at(seed: u64, began: [Instant; 2]) -> Self {
+        let [now, server_now] = began;
         let state = State::new(crate::volume::VolumeSettings::DEFAULT);
         let config = lessor::Config {
             replica: 1,
@@ -67,9 +83,10 @@ impl Pair {
             bounds: lessor::Bounds::DEFAULT,
             planted: Planted::default(),
         };
-        let lessor = Lessor::new(config, &state, Duration::ZERO, now);
+        let lessor = Lessor::new(config, &state, Duration::ZERO, server_now);
         let mut pair = Self {
             now,
+            began,
             numbers: super::random::Numbers(seed),
             events: BTreeMap::new(),
             count: 0,
@@ -86,6 +103,8 @@ impl Pair {
             written: 0,
             sent: BTreeMap::new(),
             is_checked: true,
+            wire: None,
+            lossy: None,
         };
         pair.propose();
         for client in 0..3 {
@@ -99,6 +118,41 @@ impl Pair {
         self.events.insert((self.now.after(Duration::from_micros(micros)), self.count), event);
     }
 
+    /// What the server's clock reads.
+    fn server_now(&self) -> Instant {
+        self.began[1].after(self.now.since(self.began[0]))
+    }
+
+    /// Something is sent, and may be kept as it is encoded.
+    fn encode(&mut self, message: &impl serde::Serialize) {
+        if let Some(wire) = &mut self.wire {
+            wire.push(postcard::to_stdvec(message).expect("it can be encoded"));
+        }
+    }
+
+    /// Something comes to a client, which is not looked at if its connection has ended by then.
+    fn down(&mut self, client: usize, input: Input) {
+        let (delay, connection) = match &mut self.lossy {
+            Some(lossy) => lossy.down(client, self.now, &mut self.numbers),
+            None => return self.later_to(client, input),
+        };
+        self.later(delay, Event::OnConnection(client, connection, input));
+    }
+
+    fn later_to(&mut self, client: usize, input: Input) {
+        let delay = self.delay();
+        self.later(delay, Event::ToClient(client, input));
+    }
+
+    /// Something comes to the server.
+    fn up(&mut self, client: usize, input: lessor::Input) {
+        let delay = match &mut self.lossy {
+            Some(lossy) => lossy.up(client, self.now, &mut self.numbers),
+            None => self.delay(),
+        };
+        self.later(delay, Event::ToServer(input));
+    }
+
     /// Mostly quick, now and then slow: messages overtake each other.
     fn delay(&mut self) -> u64 {
         let most = if self.numbers.below(10) == 0 { 900_000 } else { 20_000 };
@@ -106,17 +160,18 @@ impl Pair {
     }
 
     fn lessor(&mut self, input: lessor::Input) {
-        for effect in self.lessor.step(input, &self.state, self.now) {
-            let delay = self.delay();
+        for effect in self.lessor.step(input, &self.state, self.server_now()) {
             match effect {
                 lessor::Effect::Reply { id, response } => {
                     let (client, ticket) = self.asked.remove(&id).expect("it was asked");
-                    self.later(delay, Event::ToClient(client, Input::Answered { ticket, response }));
+                    self.encode(&response);
+                    self.down(client, Input::Answered { ticket, response });
                 }
                 lessor::Effect::Recall(recall) => {
                     let client = self.holders.iter().position(|holder| holder.session() == Some(recall.session));
+                    self.encode(&recall);
                     if let Some(client) = client {
-                        self.later(delay, Event::ToClient(client, Input::Recalled(recall)));
+                        self.down(client, Input::Recalled(recall));
                     }
                 }
                 lessor::Effect::ClockChanged { session, beyond, .. } => {
@@ -129,7 +184,7 @@ impl Pair {
     }
 
     fn propose(&mut self) {
-        while let Some(proposal) = self.lessor.take_proposal(self.now) {
+        while let Some(proposal) = self.lessor.take_proposal(self.server_now()) {
             self.commit_at = self.commit_at.max(self.now.after(Duration::from_millis(2)));
             self.count += 1;
             self.events.insert((self.commit_at, self.count), Event::Commit(proposal));
@@ -154,14 +209,16 @@ impl Pair {
                     Body::Acquire { .. } => "acquire",
                     Body::Read { .. } => "read",
                     Body::Held(_) => "held",
+                    Body::KeepAlive(_) => "keep alive",
+                    Body::KeepLeases { .. } => "keep leases",
                     _ => "other",
                 };
                 *self.sent.entry((client, name)).or_default() += 1;
                 self.count += 1;
                 let id = RequestId(self.count);
                 self.asked.insert(id, (client, ticket));
-                let delay = self.delay();
-                self.later(delay, Event::ToServer(lessor::Input::Request { id, request }));
+                self.encode(&request);
+                self.up(client, lessor::Input::Request { id, request });
             }
             Effect::Install { object, content, validity } => {
                 user.cache.insert(object, (content, validity));
@@ -174,8 +231,8 @@ impl Pair {
                 user.volumes.insert(volume, validity);
             }
             Effect::Consent(consent) => {
-                let delay = self.delay();
-                self.later(delay, Event::ToServer(lessor::Input::Consent(consent)));
+                self.encode(&consent);
+                self.up(client, lessor::Input::Consent(consent));
             }
             Effect::Serve { reads, content, .. } => self.served(client, &reads, &content),
             Effect::ServeCached { reads, object, .. } => {
@@ -192,8 +249,10 @@ impl Pair {
             Effect::Connection(Connection::Connected { .. } | Connection::Jeopardy) => {}
             Effect::FindLeader { .. } => {
                 self.client(client, Input::Disconnected);
-                self.later(1000, Event::ToClient(client, Input::Connected));
+                let delay = self.lossy.as_mut().map_or(1000, |lossy| lossy.connect(client, &mut self.numbers));
+                self.later(delay, Event::ToClient(client, Input::Connected));
             }
+            Effect::LeaseKept { .. } => {}
             other => panic!("nothing ends here: {other:?}"),
         }
     }
@@ -256,7 +315,8 @@ impl Pair {
     fn until(&mut self, end: Instant) {
         while self.now < end {
             let next = self.events.first_key_value().map(|((at, _), _)| *at);
-            let deadline = self.lessor.next_deadline(self.now);
+            let server_now = self.server_now();
+            let deadline = self.now.after(self.lessor.next_deadline(server_now).since(server_now));
             let wanted = self.holders.iter().filter_map(Holder::next_deadline).min();
             self.now = self.now.max([next, wanted, Some(deadline)].into_iter().flatten().min().expect("some time"));
             if next == Some(self.now) {
@@ -264,6 +324,11 @@ impl Pair {
                 match event {
                     Event::ToServer(input) => self.lessor(input),
                     Event::ToClient(client, input) => self.client(client, input),
+                    Event::OnConnection(client, connection, input) => {
+                        if self.lossy.as_ref().is_some_and(|lossy| lossy.is_up(client, connection)) {
+                            self.client(client, input);
+                        }
+                    }
                     Event::Commit(proposal) => {
                         self.index += 1;
                         let is_mine = self.lessor.is_mine(&proposal);

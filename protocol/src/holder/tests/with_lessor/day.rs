@@ -1,0 +1,165 @@
+//! A day in which packets are lost, with the terms that there are unless told otherwise.
+//!
+//! Sessions last though a third of all packets is lost, and key leases of 10 s with a tenth. With a third they do not: TCP sends
+//! a packet five times in the 6 s that are left of such a lease when its renewal is sent, and one of 243 is lost each time. Leases
+//! on volumes may lapse on the client's clock; then they are asked for anew.
+
+use super::*;
+use crate::{command::LeaseKey, holder::tests::random::Numbers, id::LeaseId};
+
+/// After this a packet that was lost is sent again, for the first time; each further time takes twice as long (Linux' TCP).
+const SENT_AGAIN_AFTER: u64 = 200_000;
+
+/// What a packet takes that is not lost.
+const WAY: u64 = 500;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A client gives up connecting after this, and tries anew.
+const CONNECT_TIMEOUT: u64 = 1_000_000;
+
+/// Connections of clients on which packets are lost. On each, in each direction, what was sent
+/// first comes first.
+pub(super) struct Lossy {
+    lines: Vec<Line>,
+    /// One of so many packets is lost.
+    lost_one_of: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Line {
+    connection: u64,
+    /// When the last message comes, on the way up and on the way down.
+    last: [Instant; 2],
+}
+
+impl Lossy {
+    fn of(clients: usize, lost_one_of: u64) -> Self {
+        Self { lines: vec![Line { connection: 0, last: [Instant::ZERO; 2] }; clients], lost_one_of }
+    }
+
+    fn is_lost(&self, numbers: &mut Numbers) -> bool {
+        numbers.below(self.lost_one_of) == 0
+    }
+
+    /// How long a message is on its way.
+    fn way(&self, numbers: &mut Numbers) -> u64 {
+        let (mut way, mut again) = (WAY, SENT_AGAIN_AFTER);
+        while self.is_lost(numbers) {
+            way += again;
+            again *= 2;
+        }
+        way
+    }
+
+    /// Which connection a client has just now, and how long what is sent on it takes.
+    fn send(&mut self, client: usize, direction: usize, now: Instant, numbers: &mut Numbers) -> u64 {
+        let way = Duration::from_micros(self.way(numbers));
+        let line = &mut self.lines[client];
+        let comes = now.after(way).max(line.last[direction]);
+        line.last[direction] = comes;
+        comes.since(now).as_micros() as u64
+    }
+
+    pub(super) fn up(&mut self, client: usize, now: Instant, numbers: &mut Numbers) -> u64 {
+        self.send(client, 0, now, numbers)
+    }
+
+    pub(super) fn down(&mut self, client: usize, now: Instant, numbers: &mut Numbers) -> (u64, u64) {
+        (self.send(client, 1, now, numbers), self.lines[client].connection)
+    }
+
+    /// Begins another connection. Returns how long that takes: an exchange to connect, and one of greetings.
+    pub(super) fn connect(&mut self, client: usize, numbers: &mut Numbers) -> u64 {
+        self.lines[client] = Line { connection: self.lines[client].connection + 1, last: [Instant::ZERO; 2] };
+        let mut took = 0;
+        loop {
+            // A lost first packet is sent again after a second: too late.
+            let is_lost = self.is_lost(numbers) || self.is_lost(numbers);
+            let greeted = 2 * WAY + self.way(numbers) + self.way(numbers);
+            if !is_lost && greeted < CONNECT_TIMEOUT {
+                return took + greeted;
+            }
+            took += CONNECT_TIMEOUT;
+        }
+    }
+
+    pub(super) fn is_up(&self, client: usize, connection: u64) -> bool {
+        self.lines[client].connection == connection
+    }
+}
+
+/// Three clients read for a day, and write now and then, while one of so many packets is lost. Each keeps a key lease, if it is
+/// to. Returns the leases of the state before and after, without those on volumes.
+fn spend_a_day(lost_one_of: u64, keeps: bool) -> [Vec<(LeaseKey, Incarnation)>; 2] {
+    let mut pair = Pair::new(1);
+    pair.is_checked = false;
+    pair.pass(Duration::from_secs(1));
+    for client in 0..if keeps { 3 } else { 0 } {
+        let id = LeaseId(client as u64);
+        pair.write(client, Write::GrantLease { id: Some(id), ttl: TERM }, vec![]);
+        pair.pass(Duration::from_secs(2));
+        pair.client(client, Input::Keep(id));
+    }
+    pair.pass(Duration::from_secs(1));
+    let leases = |pair: &Pair| {
+        let lasting = pair.state.leases().filter(|(key, _)| !matches!(key, LeaseKey::Volume(..)));
+        lasting.map(|(key, lease)| (key.clone(), lease.incarnation)).collect::<Vec<_>>()
+    };
+    let before = leases(&pair);
+    pair.lossy = Some(Lossy::of(3, lost_one_of));
+    let (end, mut rounds) = (pair.now.after(DAY), 0_u64);
+    while pair.now < end {
+        pair.pass(TERM / 4);
+        (0..3).for_each(|client| pair.read(client, data("/k")));
+        rounds += 1;
+        if rounds.is_multiple_of(100) {
+            pair.write(0, put("/k"), vec![data("/k")]);
+        }
+    }
+    let connections = pair.lossy.as_ref().map_or(0, |lossy| lossy.lines.iter().map(|line| line.connection).sum());
+    println!("one of {lost_one_of} packets lost: {connections} times another connection; sent: {:?}", pair.sent);
+    assert!(connections > 10, "{connections} times another connection: too few packets were lost to show anything");
+    [before, leases(&pair)]
+}
+
+/// That a lease is over by its client's clock, or a session gone, is an effect that [`Pair`] does not expect.
+#[test]
+fn in_a_day_with_a_tenth_of_packets_lost_no_key_lease_ends() {
+    let [before, after] = spend_a_day(10, true);
+    assert_eq!(before.len(), 6, "of each client a session's and a key lease: {before:?}");
+    assert_eq!(after, before);
+}
+
+#[test]
+fn in_a_day_with_a_third_of_packets_lost_no_session_ends() {
+    let [before, after] = spend_a_day(3, false);
+    assert_eq!(before.len(), 3, "of each client a session's: {before:?}");
+    assert_eq!(after, before);
+}
+
+/// A renewal is promised what the horizon has left, which is less than a term; and it is due when a third of that remains, a
+/// key lease's when two thirds do.
+#[test]
+fn volume_is_renewed_2_5_times_a_term_and_key_lease_4_times() {
+    const TERMS: u64 = 1_000;
+    let mut pair = Pair::new(1);
+    pair.is_checked = false;
+    pair.pass(Duration::from_secs(1));
+    pair.write(0, Write::GrantLease { id: Some(LeaseId(1)), ttl: TERM }, vec![]);
+    pair.pass(Duration::from_secs(2));
+    pair.client(0, Input::Keep(LeaseId(1)));
+    pair.read(1, data("/k"));
+    pair.pass(TERM);
+    pair.sent.clear();
+    for _ in 0..TERMS * 4 {
+        pair.pass(TERM / 4);
+        // From memory: nothing else is asked that a renewal could go with.
+        pair.read(1, data("/k"));
+    }
+    println!("in {TERMS} terms: {:?}", pair.sent);
+    let a_term = |client, what| pair.sent.get(&(client, what)).map_or(0.0, |sent| *sent as f64 / TERMS as f64);
+    let (volume, key) = (a_term(1, "keep alive"), a_term(0, "keep leases"));
+    assert!((2.0..=2.6).contains(&volume), "{volume} renewals of a volume lease in a term");
+    assert!((3.0..=4.0).contains(&key), "{key} renewals of a key lease in a term");
+}
