@@ -16,6 +16,7 @@ use crate::{
 };
 
 mod day;
+mod wire;
 
 enum Event {
     ToServer(lessor::Input),
