@@ -7,6 +7,7 @@ mod holding;
 mod keeping;
 mod leases;
 mod mistakes;
+mod paces;
 mod random;
 mod reads;
 mod recalls;

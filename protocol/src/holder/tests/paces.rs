@@ -1,0 +1,61 @@
+//! When a lease is to be renewed, whatever was promised and whenever the answer came.
+
+use super::*;
+use crate::{
+    holder::{tests::random::Numbers, volumes::Pace},
+    id::LeaseId,
+    message::{Kept, KeptSpan},
+};
+
+const ROUNDS: u64 = 100_000;
+
+/// From a millisecond to about three hours, short ones as often as long ones.
+fn some_time(numbers: &mut Numbers) -> Duration {
+    let most = 1_000 << numbers.below(24);
+    Duration::from_micros(1_000 + numbers.below(most))
+}
+
+#[test]
+fn renewals_are_half_a_term_apart_and_leave_a_third_of_what_was_promised() {
+    let mut numbers = Numbers(8);
+    for round in 0..ROUNDS {
+        let term = some_time(&mut numbers).max(Duration::from_millis(200));
+        let is_full = numbers.below(2) == 0;
+        let span = if is_full { term } else { term.mul_f64(numbers.below(1_001) as f64 / 1_000.0) };
+        let (sent, took) = (at(1).after(some_time(&mut numbers)), some_time(&mut numbers));
+        let now = sent.after(took);
+        let spread = numbers.below(1_001) as u16;
+        let pace = Pace::new(sent, span, term, spread, now);
+        let case =
+            format!("round {round}: {span:?} of {term:?} sent at {sent}, answered after {took:?}, {spread}: {pace:?}");
+        // Counted from the sending: the answer's way is not time that was promised.
+        let interval = pace.due.since(sent);
+        // A sixteenth of a term lies between two tries in any case.
+        let is_late = pace.due == now.after((term / 16).max(Duration::from_micros(12_500)));
+        let micro = Duration::from_micros(1);
+        assert!(is_late || interval <= term * 6 / 10 + micro, "{case}");
+        assert!(is_late || interval <= span * 2 / 3 + micro, "a third is left for further tries: {case}");
+        assert!(!is_full || interval + micro >= term / 2, "more than two in a term: {case}");
+        assert!(pace.due > now, "it is asked for at once again: {case}");
+    }
+}
+
+#[test]
+fn a_lease_ends_a_term_after_its_renewal_was_sent_or_earlier() {
+    let mut numbers = Numbers(9);
+    for _ in 0..1_000 {
+        let (span, took) = (some_time(&mut numbers), some_time(&mut numbers));
+        let mut client = Client::registered();
+        let effects = client.step(Input::Keep(LeaseId(1)));
+        let (sent, (ticket, _)) = (client.now, client.only(&effects));
+        client.now = sent.after(took);
+        let kept = Kept { id: LeaseId(1), incarnation: Incarnation(5), ttl: span, span: KeptSpan::Promised(span) };
+        let effects = client.answer(ticket, Answer::Kept(vec![kept]));
+        let until = effects.iter().find_map(|effect| match effect {
+            Effect::LeaseKept { until, .. } => Some(*until),
+            _ => None,
+        });
+        let until = until.unwrap_or_else(|| panic!("{span:?}, answered after {took:?}: {effects:?}"));
+        assert!(until <= sent.after(span), "{span:?}, answered after {took:?}: {:?}", until.since(sent));
+    }
+}
