@@ -30,6 +30,23 @@ pub(crate) struct Changes {
     outages: Vec<(u64, u64)>,
 }
 
+/// The server of these that leads by its own word, in an epoch after this.
+pub(crate) async fn leading(servers: &Cluster, of: &[u64], epoch: u64) -> (u64, u64) {
+    soon("a server leads", || async {
+        let mut said = Vec::new();
+        for id in of {
+            match cluster(servers.address(*id), ANSWER_MAX).await {
+                Ok(info) if info.leader == Some(info.replica) && info.epoch.0 > epoch => {
+                    return Ok((info.replica, info.epoch.0));
+                }
+                other => said.push(format!("{other:?}")),
+            }
+        }
+        Err(said.join(", "))
+    })
+    .await
+}
+
 impl Changes {
     /// Three servers, whose tick is a tenth of this, for a volume at `/n`.
     pub(crate) fn of(term: Duration) -> Self {
@@ -46,28 +63,11 @@ impl Changes {
         Self { cluster, outages: Vec::new() }
     }
 
-    /// The server of these that leads by its own word, in an epoch after this.
-    async fn leader(&self, of: &[u64], epoch: u64) -> (u64, u64) {
-        soon("a server leads", || async {
-            let mut said = Vec::new();
-            for id in of {
-                match cluster(self.cluster.address(*id), ANSWER_MAX).await {
-                    Ok(info) if info.leader == Some(info.replica) && info.epoch.0 > epoch => {
-                        return Ok((info.replica, info.epoch.0));
-                    }
-                    other => said.push(format!("{other:?}")),
-                }
-            }
-            Err(said.join(", "))
-        })
-        .await
-    }
-
     /// Brings the leader down, and waits for the next one. Returns how long there was none.
     pub(crate) async fn change(&mut self, how: How) -> Duration {
         let all = self.cluster.ids();
         self.cluster.caught_up(&all);
-        let (old, epoch) = self.leader(&all, 0).await;
+        let (old, epoch) = leading(&self.cluster, &all, 0).await;
         let down = if how == How::AllKilled { all.clone() } else { vec![old] };
         // One that stands still would be waited for in vain.
         let next = if how == How::Stopped { self.cluster.others(old) } else { all };
@@ -81,7 +81,7 @@ impl Changes {
         if how != How::Stopped {
             down.into_iter().for_each(|id| self.cluster.spawn(id));
         }
-        self.leader(&next, epoch).await;
+        leading(&self.cluster, &next, epoch).await;
         let to = boottime_ns();
         if how == How::Stopped {
             self.cluster.pause(old, false);

@@ -1,12 +1,14 @@
 //! Elections among many candidates, each a process, whose leaders are killed one after the other, and servers with them (A16).
 //!
-//! `LEASEHOLD_ELECTION_KILLS=200 cargo test --test processes elections -- --nocapture` kills more of them.
+//! A leader is replaced within its term and a second, apart from the time in which no server led (A21).
+//!
+//! `LEASEHOLD_ELECTION_KILLS=1000 cargo test --test processes elections -- --nocapture` kills more of them.
 
 use std::{
     cell::RefCell,
     collections::BTreeMap,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use leasehold_client_cache::{Client, HoldInfo, Leader};
@@ -14,6 +16,7 @@ use leasehold_client_cache::{Client, HoldInfo, Leader};
 use crate::{
     alone,
     candidate::{self, Candidate, ready},
+    changes::leading,
     common::{ALLOWANCE, Cluster, Place, soon, stall::Stalls},
     figures::Figures,
     number, path,
@@ -28,6 +31,15 @@ const CANDIDATES: usize = 50;
 
 /// What they campaign for, in a volume whose holders are missed soon.
 const NODE: &str = "/jobs/leader";
+
+/// How long the volume's leases are.
+const TERM: Duration = Duration::from_secs(2);
+
+/// How much longer than a term nobody leads, of a hundred times 99.
+const VACANT_BEYOND_TERM: Duration = Duration::from_secs(1);
+
+/// So long after a leader was answered an observer has been told too; as a rule it has so long after the leader asked.
+const TOLD_WITHIN: Duration = Duration::from_millis(100);
 
 /// Who is killed at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,8 +98,12 @@ struct Election {
     client: Client,
     told: Told,
     cluster: Cluster,
-    /// From a leader's death to the beginning of the next.
+    stalls: Stalls,
+    /// From a leader's death to the beginning of the next, without the time in which no server led, and what the machine was
+    /// seen to add.
     vacant: Vec<Duration>,
+    /// From when to when no server led.
+    out: Vec<(u64, u64)>,
     /// Of so many elections the next in line was elected, and not a later one because those before were gone too.
     next_in_line: u64,
     /// So often everyone in line had lost its place, as the machine stood still and no process could renew.
@@ -97,7 +113,8 @@ struct Election {
 impl Election {
     async fn start() -> Self {
         let cluster = Cluster::start(3);
-        cluster.cli().done(["volume", "create", "/jobs", "--term", "2s", "--skew-margin", "10ms"]);
+        let term = format!("{}s", TERM.as_secs());
+        cluster.cli().done(["volume", "create", "/jobs", "--term", &term, "--skew-margin", "10ms"]);
         let client = cluster.client("observer").await;
         let told = Told::default();
         tokio::spawn(observe(client.clone(), Arc::clone(&told)));
@@ -108,7 +125,9 @@ impl Election {
             client,
             told,
             cluster,
+            stalls: Stalls::watched(),
             vacant: Vec::new(),
+            out: Vec::new(),
             next_in_line: 0,
             lost_lines: 0,
         };
@@ -149,12 +168,15 @@ impl Election {
     /// Kills the leader, or the leading server, or both, and waits until someone leads again. Returns the line.
     async fn strike(&mut self, strike: Strike, line: &[HoldInfo]) -> Vec<HoldInfo> {
         let (token, name) = (line[0].token.expect("it leads").0, line[0].name.clone());
-        let server = (strike != Strike::Leader).then(|| {
-            self.cluster.caught_up(&self.cluster.ids());
-            self.cluster.leader()
-        });
-        let (struck, stalls) = (boottime_ns(), Stalls::watched());
-        if let Some(server) = server {
+        let all = self.cluster.ids();
+        let server = if strike == Strike::Leader {
+            None
+        } else {
+            self.cluster.caught_up(&all);
+            Some(leading(&self.cluster, &all, 0).await)
+        };
+        let struck = boottime_ns();
+        if let Some((server, _)) = server {
             self.cluster.kill(server);
         }
         if strike != Strike::LeadingServer {
@@ -163,14 +185,28 @@ impl Election {
             self.reigns.add(&name, killed.news());
             self.start_candidate();
         }
-        server.into_iter().for_each(|server| self.cluster.spawn(server));
+        let mut out = Duration::ZERO;
+        if let Some((server, epoch)) = server {
+            self.cluster.spawn(server);
+            leading(&self.cluster, &all, epoch).await;
+            self.out.push((struck, boottime_ns()));
+            out = Duration::from_nanos(boottime_ns() - struck);
+        }
         let least = if strike == Strike::LeadingServer { token } else { token + 1 };
         let after = self.line(least, struck).await;
-        self.check_turn(token, line, &after, stalls.sum());
+        self.check_turn(token, line, &after, self.stood_still(struck, boottime_ns()));
         if let Some((_, next)) = self.reigns.after(token).next() {
-            self.vacant.push(Duration::from_nanos(next.elected.saturating_sub(struck)));
+            let vacant = Duration::from_nanos(next.elected.saturating_sub(struck));
+            self.vacant.push(vacant.saturating_sub(out + self.stood_still(struck, next.elected).min(ALLOWANCE)));
         }
         after
+    }
+
+    /// For how long the machine stood still between two times.
+    fn stood_still(&self, from: u64, to: u64) -> Duration {
+        let (now, now_ns) = (Instant::now(), boottime_ns());
+        let ago = |time: u64| now - Duration::from_nanos(now_ns.saturating_sub(time));
+        self.stalls.during(ago(from), ago(to))
     }
 
     /// Who leads is the first of those who are left of the line that there was, and nobody behind it has led.
@@ -208,7 +244,7 @@ impl Election {
         let told = told.lock().expect("nobody panics").clone();
         let in_order = told.is_sorted_by(|(one, _), (other, _)| one.token <= other.token);
         assert!(in_order, "the observer is told of tokens that do not grow: {told:?}");
-        let (mut after_asked, mut after_answered) = (Vec::new(), Vec::new());
+        let (mut after_asked, mut after_answered, mut told_late) = (Vec::new(), Vec::new(), Vec::new());
         for (token, reign) in reigns.iter() {
             let when = |value: &str| {
                 let mut of_it = told.iter().filter(|(leader, _)| leader.token.0 == token && leader.value == value);
@@ -221,6 +257,11 @@ impl Election {
                 let at = when(&ready(&reign.name)).unwrap_or_else(|| panic!("{reign:?} was not told to be ready"));
                 after_asked.push(Duration::from_nanos(at - asked));
                 after_answered.push(Duration::from_nanos(at.saturating_sub(answered)));
+                let has_leader = self.out.iter().all(|(from, to)| at < *from || asked > *to);
+                let late = Duration::from_nanos(at.saturating_sub(answered));
+                if has_leader && late > TOLD_WITHIN + self.stood_still(answered, at).min(ALLOWANCE) {
+                    told_late.push(format!("{late:?} after {} was answered", reign.name));
+                }
             }
         }
         println!("{} reigns, of which {} fell to the next in line at once", reigns.iter().count(), self.next_in_line);
@@ -228,9 +269,16 @@ impl Election {
         assert!(self.next_in_line > 0, "nobody's turn was ever seen to come");
         println!("campaigns that came to nothing: {}", reigns.failed);
         println!("from the end that a leader counted on to the next leader's beginning: {gaps}");
-        println!("without a leader after a kill: {}", self.vacant.iter().copied().collect::<Figures>());
-        println!("told after a leader asked to proclaim something: {}", after_asked.into_iter().collect::<Figures>());
+        let vacant: Figures = self.vacant.iter().copied().collect();
+        println!("without a leader after a kill, beside times in which no server led: {vacant}");
+        let after_asked: Figures = after_asked.into_iter().collect();
+        println!("told after a leader asked to proclaim something: {after_asked}");
         println!("told after it was answered: {}", after_answered.into_iter().collect::<Figures>());
+        // The commit lies between the question and the answer.
+        assert!(told_late.is_empty(), "told too late of what leaders proclaimed: {told_late:?}");
+        assert!(after_asked.at(0.5) <= TOLD_WITHIN, "told after a leader asked, commit included: {after_asked}");
+        let most = TERM + VACANT_BEYOND_TERM;
+        assert!(vacant.at(0.99) <= most, "without a leader: {vacant}; expected {most:?} at most at p99");
     }
 }
 

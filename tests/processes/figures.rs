@@ -21,7 +21,7 @@ impl Figures {
     }
 
     /// The one that so large a share of the others does not exceed.
-    fn at(&self, share: f64) -> Duration {
+    pub(crate) fn at(&self, share: f64) -> Duration {
         let place = (self.0.len().saturating_sub(1) as f64 * share).round() as usize;
         self.0.get(place).copied().unwrap_or_default()
     }
