@@ -25,6 +25,8 @@ pub enum Tool {
     SlowLinks,
     /// Bent clocks: libfaketime.
     Faketime,
+    /// Time namespaces: root, and `unshare`.
+    TimeNamespaces,
     /// Small disks: root, and `mount`.
     SmallDisks,
 }
@@ -37,6 +39,7 @@ impl Tool {
             Self::PacketLoss => "root, and `tc` (Debian: iproute2) with a kernel that has cls_bpf or netem",
             Self::SlowLinks => "root, and `tc` (Debian: iproute2) with a kernel that has netem or tbf",
             Self::Faketime => "libfaketime (Debian: faketime)",
+            Self::TimeNamespaces => "root, and `unshare` (Debian: util-linux) with a kernel that has time namespaces",
             Self::SmallDisks => "root, and `mount` (Debian: mount)",
         }
     }
@@ -49,6 +52,7 @@ impl fmt::Display for Tool {
             Self::PacketLoss => "packet loss",
             Self::SlowLinks => "slow links",
             Self::Faketime => "bent clocks",
+            Self::TimeNamespaces => "time namespaces",
             Self::SmallDisks => "small disks",
         })
     }

@@ -30,6 +30,7 @@ mod failover;
 mod figures;
 mod files;
 mod history;
+mod lease_clocks;
 mod loss;
 mod nemesis;
 mod network;
