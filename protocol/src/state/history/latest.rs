@@ -9,8 +9,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    hash::{Hash, Hasher},
+    hash::{BuildHasher, Hash, Hasher},
 };
+
+use foldhash::fast::FixedState;
 
 use crate::{
     id::Revision,
@@ -25,6 +27,10 @@ struct Last {
     revision: Revision,
     volume: Path,
     around: Option<Path>,
+}
+
+fn hashed(set: &ObjectSet) -> (u64, &ObjectSet) {
+    (FixedState::default().hash_one(set), set)
 }
 
 /// The last change of each set that the history knows. Follows from the history, but for the volumes: it is not compared.
@@ -105,9 +111,10 @@ impl Latest {
 
     /// Each set that these changes changed is there with the last of them, and nothing else is.
     pub(super) fn check<'a>(&self, sets: impl Iterator<Item = (Revision, &'a ObjectSet)>) -> Result<(), String> {
-        // Hashed, not sorted: this runs after every entry of a simulation.
-        let expected: foldhash::HashMap<&ObjectSet, Revision> = sets.map(|(revision, set)| (set, revision)).collect();
-        let is_last = |(set, last): (&ObjectSet, &Last)| expected.get(set) == Some(&last.revision);
+        // In the order of hashes, as sets take long to compare: this runs after every entry of a simulation.
+        let expected: BTreeMap<(u64, &ObjectSet), Revision> =
+            sets.map(|(revision, set)| (hashed(set), revision)).collect();
+        let is_last = |(set, last): (&ObjectSet, &Last)| expected.get(&hashed(set)) == Some(&last.revision);
         if expected.len() != self.sets.len() || !self.sets.iter().all(is_last) {
             return Err("the last changes of sets are not those of the history".to_owned());
         }
