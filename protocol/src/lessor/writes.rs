@@ -305,6 +305,9 @@ impl Writes {
     pub(super) fn leave(&mut self, turn: Turn) -> Option<(Pending, Vec<Turn>)> {
         self.leave_queues(turn);
         let mut ready = self.release_behind(turn);
+        if let Some(pending) = self.pending.get(&turn) {
+            take_out(&mut self.uncovered, pending.carried(), turn);
+        }
         ready.extend(self.release_attaching(turn));
         let pending = self.pending.remove(&turn)?;
         self.bytes -= pending.bytes;
@@ -319,7 +322,6 @@ impl Writes {
             self.by_path.remove(&(path.clone(), turn));
         }
         take_out(&mut self.carried, pending.carried(), turn);
-        take_out(&mut self.uncovered, pending.carried(), turn);
         Some((pending, ready))
     }
 
@@ -409,14 +411,7 @@ impl Writes {
         for other in ahead {
             self.wait_behind(turn, other);
         }
-        for lease in &attached {
-            // Each revocation waits for those before it.
-            let last =
-                [&self.revoking, &self.uncovered].map(|revoking| turns_of(revoking, *lease, 0, turn).next_back());
-            for other in last.into_iter().flatten() {
-                self.hold_up(turn, other);
-            }
-        }
+        self.hold_up_behind_revocations(turn, &attached);
         self.attached.extend(attached.into_iter().map(|lease| (lease, turn)));
         self.revoking.extend(carried.into_iter().map(|lease| (lease, turn)));
     }
@@ -437,6 +432,17 @@ impl Writes {
         if let Some(pending) = self.pending.get_mut(&turn) {
             pending.ahead.insert(other);
             self.behind.entry(other).or_default().insert(turn);
+        }
+    }
+
+    /// The write attaches nodes to these leases. It waits for the last revocation of each that came before it, and for the last that was
+    /// found uncovered: each revocation waits for those before it.
+    fn hold_up_behind_revocations(&mut self, turn: Turn, attached: &BTreeSet<Incarnation>) {
+        for lease in attached {
+            let last = [&self.revoking, &self.uncovered].map(|index| turns_of(index, *lease, 0, turn).next_back());
+            for other in last.into_iter().flatten() {
+                self.hold_up(turn, other);
+            }
         }
     }
 
@@ -481,14 +487,16 @@ impl Writes {
         ready
     }
 
-    /// Writes that attach nodes wait for this revocation no longer. Returns those that became ready.
+    /// Writes that attach nodes wait for this revocation no longer, but for the last one before it that is still to come. Returns those
+    /// that became ready.
     fn release_attaching(&mut self, turn: Turn) -> Vec<Turn> {
         let mut ready = Vec::new();
         for other in self.held_up.remove(&turn).into_iter().flatten().counted() {
-            if let Some(pending) = self.pending.get_mut(&other) {
-                pending.revoking.remove(&turn);
-                ready.extend(pending.is_ready().then_some(other));
-            }
+            let Some(pending) = self.pending.get_mut(&other) else { continue };
+            pending.revoking.remove(&turn);
+            let attached = pending.attached().clone();
+            self.hold_up_behind_revocations(other, &attached);
+            ready.extend(self.pending.get(&other).is_some_and(Pending::is_ready).then_some(other));
         }
         ready
     }
@@ -540,6 +548,13 @@ impl Writes {
             });
             if !is_found || pending.attached().iter().any(|lease| is_in(&self.attached, lease) == pending.is_proposed) {
                 return Err(format!("write {turn} is not found by the leases whose nodes it removes, or attaches"));
+            }
+            let earlier = |index| {
+                pending.attached().iter().filter_map(move |lease| turns_of(index, *lease, 0, *turn).next_back())
+            };
+            let mut revocations = [&self.revoking, &self.uncovered].into_iter().flat_map(earlier);
+            if let Some(other) = revocations.find(|other| !pending.is_proposed && !pending.revoking.contains(other)) {
+                return Err(format!("write {turn} attaches nodes to a lease that {other} revokes, and passes it"));
             }
             let holds_up = |other: &Turn| {
                 self.held_up.get(other).is_some_and(|held_up| held_up.contains(turn))

@@ -176,6 +176,7 @@ impl World {
             return self.look_for_leader(place, None);
         }
         client.connection = Some(self.connections.len());
+        client.watches.asked_at = self.now;
         self.connections.push(Connection::new(place, life, server));
         self.step_holder(place, Input::Connected);
     }

@@ -1,12 +1,20 @@
 //! Connections between clients and servers: delays with a long tail, messages that overtake each other, connections that
 //! break, with what was on them lost or late, and connections that are cut, in one direction or both, without anybody being told.
 //!
-//! What TCP excludes is not here: nothing is lost in the middle of what does arrive, and on one connection nothing comes twice. Only in
-//! some wide worlds do reads, writes, renewals, answers, recalls and consents come twice: of these the rules need no such promise. They
-//! do need it of a request that begins a session, a registration or a lease anew. Elsewhere what comes twice is what a client says again on its next connection, and what it said on the one before can still arrive after it.
+//! What TCP excludes is not here: nothing is lost in the middle of what does arrive, and on one connection nothing comes twice. What a
+//! client says again on its next connection does come twice, and what it said on the one before can still arrive after that.
+//!
+//! Some wide worlds do more than TCP: reads, writes, renewals, answers, recalls and consents come twice on one connection. The rules
+//! bear that, with two exceptions. A request that begins a session, a registration or a lease anew comes once. A request that was
+//! refused does not come again: a leader does not remember what it refused before it was in the log.
 //! Within a connection order is mostly kept, but the server works on several requests at a time, so that some overtake others.
 
-use leasehold_protocol::message::{Body, Request};
+use std::collections::BTreeSet;
+
+use leasehold_protocol::{
+    holder::Ticket,
+    message::{Body, Request},
+};
 
 use crate::{
     event::{Down, Event, Host, Up},
@@ -19,7 +27,7 @@ const STREAMS: usize = 4;
 const RECALLS: usize = 3;
 
 /// One connection that a client made to a server.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) client: usize,
     pub(crate) life: u64,
@@ -31,13 +39,16 @@ pub(crate) struct Connection {
     pub(crate) is_cut_down: bool,
     /// Recalls on it are lost, and nothing else.
     pub(crate) is_deaf: bool,
+    /// The requests on it that were refused.
+    refused: BTreeSet<Ticket>,
     last: [u64; STREAMS],
 }
 
 impl Connection {
     pub(crate) fn new(client: usize, life: u64, server: usize) -> Self {
         let (is_broken, is_cut_up, is_cut_down, is_deaf) = (false, false, false, false);
-        Self { client, life, server, is_broken, is_cut_up, is_cut_down, is_deaf, last: [0; STREAMS] }
+        let refused = BTreeSet::new();
+        Self { client, life, server, is_broken, is_cut_up, is_cut_down, is_deaf, refused, last: [0; STREAMS] }
     }
 }
 
@@ -83,6 +94,11 @@ impl World {
             Down::Recall(_) => RECALLS,
         };
         let from = self.send_from(Host::Server(self.connections[connection].server));
+        if let Down::Response(ticket, response) = &message
+            && response.result.is_err()
+        {
+            self.connections[connection].refused.insert(*ticket);
+        }
         let is_deaf = self.connections[connection].is_deaf && stream == RECALLS && !self.is_healing;
         if self.connections[connection].is_cut_down || is_deaf {
             return self.tally.add("messages lost on a cut connection");
@@ -102,6 +118,16 @@ impl World {
         }
         self.tally.add("messages that came twice");
         2
+    }
+
+    /// Whether the server has refused this request, and it comes again.
+    pub(crate) fn was_refused(&mut self, connection: usize, message: &Up) -> bool {
+        let is_again =
+            matches!(message, Up::Request(ticket, _) if self.connections[connection].refused.contains(ticket));
+        if is_again {
+            self.tally.add("requests that were refused and did not come twice");
+        }
+        is_again
     }
 
     /// When something that is sent now arrives; none if it never does.

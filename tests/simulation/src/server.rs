@@ -226,7 +226,7 @@ impl World {
     /// Something came up a connection.
     pub(crate) fn server_hears(&mut self, connection: usize, message: Up) {
         let place = self.connections[connection].server;
-        if !self.servers[place].is_up || self.is_lost(connection) {
+        if !self.servers[place].is_up || self.is_lost(connection) || self.was_refused(connection, &message) {
             return;
         }
         match message {

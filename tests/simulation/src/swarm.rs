@@ -291,15 +291,7 @@ impl Profile {
         self.objects.sort();
         self.objects.dedup();
         swarm.twice = *rng.pick(&[0, 0, 20, 200]);
-        // A leader does not remember which writes it refused as busy: one that was delivered once more takes effect, though its client was
-        // told that it was refused. Nothing is delivered twice under one registration but here, and here no write is refused as busy.
-        if swarm.twice == 0 {
-            more_bounds(&mut swarm.bounds, rng);
-        } else {
-            let Bounds { writes_max, writes_bytes_max, renewals_per_second_max, tick_bytes_max, .. } = Bounds::DEFAULT;
-            swarm.bounds =
-                Bounds { writes_max, writes_bytes_max, renewals_per_second_max, tick_bytes_max, ..swarm.bounds };
-        }
+        more_bounds(&mut swarm.bounds, rng);
         self.swarm = Some(swarm);
     }
 

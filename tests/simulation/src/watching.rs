@@ -97,6 +97,8 @@ pub(crate) struct Watches {
     listing: Option<Listing>,
     /// Revisions that watches can be resumed from.
     bookmarks: BTreeSet<Revision>,
+    /// When the present connection was made, on which they were all asked for anew.
+    pub(crate) asked_at: u64,
     last_ticket: u64,
 }
 
@@ -291,11 +293,13 @@ impl World {
 
     /// Everybody has been told everything that happened before a while ago, or gets there little by little. Nobody watches any more.
     pub(crate) fn judge_watches(&mut self, place: usize, asked: Revision) {
-        // What there is to be told it hears in pieces, and that nothing happened only at the end of its time (wide seed 1378).
+        // What there is to be told it hears in pieces, and that nothing happened only at the end of its time (wide seed 1378), which each
+        // connection begins anew (wide seed 398).
         let lately = self.now.saturating_sub(TOLD_WITHIN);
+        let is_asked_anew = self.clients[place].watches.asked_at > lately;
         let moves_on =
             |watch: &OpenWatch| watch.is_small && (watch.told > watch.asked_when_told || watch.told_at > lately);
-        let late = |watch: &OpenWatch| watch.told.is_none_or(|told| told < asked) && !moves_on(watch);
+        let late = |watch: &OpenWatch| watch.told.is_none_or(|told| told < asked) && !moves_on(watch) && !is_asked_anew;
         let Client { is_open, watches, .. } = &self.clients[place];
         // Where a leader takes few, some are refused, whichever asks first: those of connections that are gone count for a while.
         let Bounds { session_watches_max, watches_max, .. } =

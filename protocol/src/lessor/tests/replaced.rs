@@ -1,12 +1,13 @@
 //! Names that are given to another lease or volume while a request waits: it means the one that it found (S7b).
 
+use super::super::writes::{Asked, Pending, Turn, Work, Writes};
 use super::*;
-use crate::message::KeptSpan;
 use crate::{
     command::{Attach, Written},
     id::LeaseId,
     transaction::{Operation, Transaction},
 };
+use crate::{message::KeptSpan, planted::Planted};
 
 const ONE: LeaseId = LeaseId(9);
 const TTL: Duration = Duration::from_secs(4);
@@ -238,4 +239,36 @@ fn repeated_grant_is_about_the_lease_that_it_granted() {
         (Some(granted), granted.incarnation, KeptSpan::Gone),
         "it is gone"
     );
+}
+
+/// Two revocations have been found uncovered, and the later one is given up: the earlier one is still to come.
+#[test]
+fn attachment_waits_for_the_revocation_that_is_left() {
+    let lease = Incarnation(7);
+    let mut writes = Writes::new(Planted::default());
+    let revocation = || Pending::new(Work::Removal(BTreeSet::from([lease])), Vec::new(), Instant::ZERO);
+    let turns = [revocation(), revocation()].map(|pending| writes.enter(pending));
+    let [first, second] = turns;
+    for turn in turns {
+        writes.proposed(turn);
+    }
+    for turn in turns {
+        writes.cover(turn, Vec::new());
+    }
+    let attachment = Asked {
+        session: SessionId(1),
+        sequence: Sequence(1),
+        unanswered_from: Sequence(1),
+        write: attached("/a", Attach::Lease(ONE)),
+        meant: Meant { leases: BTreeSet::from([lease]), ..Meant::default() },
+        askers: Vec::new(),
+        dropped: Vec::new(),
+        seen: Stamp::default(),
+        load: 0,
+    };
+    let attachment = writes.enter(Pending::new(Work::Client(attachment), Vec::new(), Instant::ZERO));
+    let ready = |left: Option<(Pending, Vec<Turn>)>| left.expect("it waits").1;
+    assert_eq!(ready(writes.leave(second)), [], "it would pass the first one");
+    assert_eq!(writes.check(), Ok(()));
+    assert_eq!(ready(writes.leave(first)), [attachment]);
 }
