@@ -18,7 +18,8 @@ use leasehold_protocol::{
 
 use crate::{
     invariants::{
-        holds::Tokens, horizons::Horizons, once::Once, prolonging, replicas, transactions, watches::Happened,
+        attachments, holds::Tokens, horizons::Horizons, once::Once, prolonging, replicas, transactions,
+        watches::Happened,
     },
     raft::Entry,
 };
@@ -106,6 +107,9 @@ impl Oracle {
         prolonging::check(&bounds, &self.truth)?;
         self.horizons.check(&self.truth)?;
         for ((command, outcome), is_new) in proposal.commands.iter().zip(&outcomes).zip(are_new) {
+            if is_new {
+                attachments::check(&self.truth, command, outcome)?;
+            }
             if let (Command::Write { session, sequence, .. }, Outcome::Written(Ok(written))) = (command, outcome)
                 && is_new
             {

@@ -429,3 +429,63 @@ fn holder_of_many_nodes_of_a_lease_is_asked_for_all_of_them() {
         assert!(recall.sets.iter().any(|set| set.contains(&data(node))), "{node}: {:?}", recall.sets);
     }
 }
+
+#[test]
+fn every_list_that_leases_ending_together_leave_is_recalled() {
+    let mut world = World::new();
+    let session = world.lease(&["/s/a"]);
+    let two = LeaseId(10);
+    world.write(session, Write::GrantLease { id: Some(two), ttl: TTL });
+    world.commit();
+    // The first node of the second lease is in the list of the first lease, the other one is not.
+    for node in ["/s/b", "/t/b"] {
+        world.write(session, attached(node, Attach::Lease(two)));
+        world.commit();
+    }
+    world.holder(&Object::children(path("/t")));
+    let mut recalls = Vec::new();
+    let until = world.now.after(TTL * 2);
+    while recalls.is_empty() && world.now < until {
+        world.now = world.now.after(clock::STEP_EVERY);
+        recalls = super::recalls(&world.step(Input::Timeout));
+        recalls.extend(super::recalls(&world.commit()));
+    }
+    let sets: Vec<&ObjectSet> = recalls.iter().flat_map(|recall| &recall.sets).collect();
+    assert!(sets.contains(&&ObjectSet::One(Object::children(path("/t")))), "{sets:?}");
+    assert_eq!(world.lessor.writes.removals(), 1, "both leases share a round");
+}
+
+#[test]
+fn node_being_removed_below_the_top_of_a_volume_is_not_revived() {
+    let mut world = World::new();
+    let acquire = |world: &mut World, session, valid_at| {
+        world.request(session, Body::Acquire { path: path("/s"), valid_at });
+        match answer(&world.commit()) {
+            Answer::Acquired(acquired) => acquired,
+            other => panic!("acquired: {other:?}"),
+        }
+    };
+    let session = world.session();
+    world.write(session, Write::CreateVolume { path: path("/s"), settings: VolumeSettings::DEFAULT });
+    world.commit();
+    let session = world.lease(&["/s/a"]);
+    let returning = world.session();
+    acquire(&mut world, returning, None);
+    let grant = world.read(returning, data("/s/a")).grant.expect("nothing stands against it");
+    let revision = world.state.revision();
+    let until = world.now.after(VolumeSettings::DEFAULT.term() * 2);
+    while world.now < until {
+        world.pass(TTL / 4);
+        world.keep(session);
+    }
+    let holder = world.session();
+    acquire(&mut world, holder, None);
+    world.read(holder, data("/s/a")).grant.expect("nothing stands against it");
+    world.write(session, Write::RevokeLease { id: ONE });
+    assert_eq!(world.lessor.writes.iter().flat_map(|(_, write)| write.waits.keys()).collect::<Vec<_>>(), [&holder]);
+    let valid_at = LastValid { incarnation: grant.incarnation, generation: Generation(grant.generation.0), revision };
+    let Revival::AllBut { changed, .. } = acquire(&mut world, returning, Some(valid_at)).revival else {
+        panic!("the history reaches back")
+    };
+    assert!(changed.iter().any(|set| set.contains(&data("/s/a"))), "{changed:?}");
+}

@@ -2,7 +2,7 @@
 
 use super::{super::fixture::*, *};
 use crate::{
-    command::{Attach, Command, Meant, Outcome},
+    command::{Attach, Command, LeaseKey, Meant, Outcome},
     id::{LeaseId, Sequence},
     object::{Stat, Value},
     transaction::{Compare, Relation},
@@ -247,4 +247,24 @@ fn nodes_go_with_leases_as_each_operation_says() {
     let removed = fixture.write(session, Write::RevokeLease { id: LeaseId(7) }).expect("it is there").removed;
     assert_eq!(removed, 1);
     assert_eq!(fixture.state.children(&path("/s")).expect("it stays").names, ["one"]);
+}
+
+#[test]
+fn answer_names_the_leases_of_the_branch_that_was_done() {
+    let (mut fixture, session) = fixture();
+    fixture.acquire(session, "/");
+    let lease = fixture.state.lease(&LeaseKey::Volume(session, path("/"))).expect("acquired").incarnation;
+    let attach = |at: &str| Operation::Put { path: path(at), value: Value::default(), attach: Attach::Session };
+    let both = |compare| {
+        Write::Transaction(Transaction::new().when(compare).then(attach("/then")).otherwise(put_op("/otherwise", "")))
+    };
+    let told = |fixture: &mut Fixture, write| {
+        let written = fixture.write(session, write).expect("nothing to refuse");
+        ["/then", "/otherwise"].map(|at| written.attached_to(&path(at)).map(|lease| lease.incarnation))
+    };
+    assert_eq!(told(&mut fixture, both(Compare::absent(path("/none"))))[0], Some(lease));
+    assert_eq!(told(&mut fixture, both(Compare::exists(path("/none")))), [None, None]);
+    let transaction = Transaction::new().when(Compare::exists(path("/none")));
+    let transaction = transaction.then(put_op("/then", "")).otherwise(attach("/otherwise"));
+    assert_eq!(told(&mut fixture, Write::Transaction(transaction))[1], Some(lease));
 }

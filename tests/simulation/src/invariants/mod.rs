@@ -2,6 +2,7 @@
 //! what does not.
 
 pub(crate) mod agreement;
+pub(crate) mod attachments;
 pub(crate) mod caching;
 pub(crate) mod consents;
 pub(crate) mod elections;
