@@ -310,3 +310,62 @@ fn value_is_not_kept_in_memory_while_clocks_are_beyond() {
     client.set("one");
     assert_eq!(client.kept(), None);
 }
+
+#[test]
+fn status_is_told_of_an_open_write_lease_only() {
+    let mut client = Client::holding();
+    assert!(!client.holder.is_caching(HOLD));
+    let effects = client.write(6, cache());
+    let ticket = client.only(&effects).0;
+    assert!(client.holder.is_caching(HOLD));
+    assert_eq!(client.holder.caching_status(HOLD), None, "it is only asked for");
+    let data = Data { value: "old".into(), stat: stat(8) };
+    client.answer(ticket, done(Written::default(), 41, Some(data)));
+    let open = CachingStatus { is_open: true, changes: 0, flushed: 0, stat: Some(stat(8)) };
+    assert_eq!(client.holder.caching_status(HOLD), Some(open));
+}
+
+#[test]
+fn write_lease_is_not_asked_for_while_its_hold_changes() {
+    let mut client = Client::holding();
+    let convert = |mode| Write::Convert { path: path("/a"), hold: HOLD, mode, wait: false };
+    let not_sent = |write| Effect::WriteDone { write: WriteId(write), result: Err(WriteError::NotSent) };
+    let effects = client.write(6, convert(HoldMode::Exclusive));
+    let ticket = client.only(&effects).0;
+    assert!(client.write(7, cache()).contains(&not_sent(7)));
+    let refusal = || Refusal::Write(WriteRefusal::NoSuccessor { path: path("/a"), to: HOLD });
+    client.refuse(ticket, refusal());
+    let effects = client.write(8, convert(HoldMode::Shared));
+    let ticket = client.only(&effects).0;
+    client.refuse(ticket, refusal());
+    assert!(client.write(9, cache()).contains(&not_sent(9)), "others may hold it, too");
+}
+
+#[test]
+fn late_renewal_flushes_nothing_that_was_not_set() {
+    let mut client = Client::caching();
+    client.now = at(107);
+    assert_eq!(flushes(&client.timeout(&[])), None);
+    assert_eq!(client.holder.flush_deadline(), None);
+}
+
+#[test]
+fn consent_owed_to_an_earlier_leader_is_not_given_to_the_next() {
+    let mut client = Client::caching();
+    client.set("one");
+    let effects = client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
+    assert!(flushes(&effects).is_some());
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let (register, _) = client.only(&effects);
+    let epoch = Epoch(EPOCH.0 + 1);
+    let respond = |client: &mut Client, ticket, answer| {
+        client.respond(ticket, Response { epoch, promises: vec![promise("/", 1)], lapses: vec![], result: Ok(answer) })
+    };
+    let effects = respond(&mut client, register, Answer::Registered { coverings: vec![] });
+    let (ticket, _) = flushes(&effects).expect("it is sent again");
+    let written = Written { stat: Some(stat(9)), ..Written::default() };
+    let effects = respond(&mut client, ticket, done(written, 50, None));
+    assert!(effects.contains(&status(false, 1, 1, 9)) && carried(&effects).is_empty(), "{effects:?}");
+    assert_eq!(keep_alive(&effects), None, "nothing is to be told");
+}

@@ -192,3 +192,28 @@ fn comparisons_renew_nothing_that_nobody_uses() {
     let expected = [500, 2_500, 9_500].map(|millis| at(100).after(Duration::from_millis(millis)));
     assert_eq!(compared, expected, "soon, and then in seven tenths of a term, while it has a lease");
 }
+
+#[test]
+fn connection_to_the_same_leader_forgets_no_exchange() {
+    let mut pair = Pair::new(1_000);
+    pair.client.now = at(101);
+    pair.client.step(Input::Disconnected);
+    let effects = pair.client.step(Input::Connected);
+    let register = pair.client.only(&effects).0;
+    pair.client.answer(register, Answer::Registered { coverings: vec![] });
+    pair.client.now = at(102);
+    let (_, question) = asked(&pair.client.timeout(&[])).expect("it compares clocks");
+    assert_eq!(question.against, [2, register.0, 0, 0]);
+}
+
+#[test]
+fn clock_of_another_leader_is_not_compared() {
+    let mut pair = Pair::new(2_000);
+    pair.client.now = at(100).after(Duration::from_millis(500));
+    let effects = pair.client.timeout(&["/"]);
+    let (ticket, question) = asked(&effects).expect("it compares clocks");
+    let result = Ok(Answer::Alive(pair.count(&question)));
+    let epoch = Epoch(EPOCH.0 + 1);
+    let effects = pair.client.respond(ticket, Response { epoch, promises: vec![], lapses: vec![], result });
+    assert_eq!((told(&effects), pair.client.holder.clock_excess()), (vec![], None));
+}

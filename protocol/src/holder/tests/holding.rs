@@ -170,6 +170,9 @@ fn what_is_past_is_not_taken_for_news() {
     for past in [HoldStatus::Waiting, held(8, true), held(9, false)] {
         assert!(!super::super::holding::is_newer(held(9, false), past), "{past:?}");
     }
+    let shared = HoldStatus::Held { token: Token(9), mode: HoldMode::Shared, is_wanted: false };
+    assert!(super::super::holding::is_newer(held(9, false), shared), "alone first, then with others");
+    assert!(!super::super::holding::is_newer(shared, held(9, false)));
     let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, HoldStatus::Waiting)]));
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::HoldChanged { .. })), "{effects:?}");
 }
@@ -357,6 +360,7 @@ fn what_is_handed_over_is_not_held_from_that_moment_and_is_again_only_if_that_is
     );
     assert_eq!(client.certain(), Duration::ZERO);
     assert!(!effects.contains(&over()), "whoever has given it away knows");
+    assert!(client.holder.holding.holds.is_empty(), "it is nobody's business any more");
 
     let mut client = Client::leased();
     client.lock(Some(9), 1);

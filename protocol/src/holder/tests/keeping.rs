@@ -8,6 +8,7 @@ use crate::{
 };
 
 const ONE: LeaseId = LeaseId(1);
+const TWO: LeaseId = LeaseId(2);
 const TTL: Duration = Duration::from_secs(12);
 
 fn kept(id: LeaseId, span: Option<Duration>) -> Answer {
@@ -65,6 +66,82 @@ fn a_kept_lease_is_over_when_this_clock_says_so_and_that_is_told_once() {
     assert!(client.timeout(&[]).contains(&Effect::LeaseOver { id: ONE }), "though nothing was heard");
     client.now = at(113);
     assert!(!client.timeout(&[]).contains(&Effect::LeaseOver { id: ONE }));
+}
+
+#[test]
+fn kept_lease_is_over_when_the_clock_is_looked_at_late() {
+    let mut client = keeping();
+    client.step(Input::Disconnected);
+    client.now = at(113);
+    assert!(client.timeout(&[]).contains(&Effect::LeaseOver { id: ONE }));
+}
+
+#[test]
+fn lease_that_is_let_go_leaves_the_others_kept() {
+    let mut client = keeping();
+    client.step(Input::Keep(TWO));
+    client.step(Input::LetGo(TWO));
+    client.step(Input::Disconnected);
+    client.now = at(112);
+    assert!(client.timeout(&[]).contains(&Effect::LeaseOver { id: ONE }));
+}
+
+#[test]
+fn last_lease_that_is_let_go_leaves_nothing_to_be_done() {
+    let mut client = keeping();
+    client.step(Input::LetGo(ONE));
+    assert_eq!(client.holder.keeping_deadline(), None);
+}
+
+/// The leases that the step's request names.
+fn asked_for(effects: &[Effect]) -> Vec<LeaseId> {
+    let of = |body| match body {
+        Body::KeepLeases { leases } => leases,
+        _ => vec![],
+    };
+    sent(effects).into_iter().flat_map(|(_, body)| of(body)).map(|lease| lease.id).collect()
+}
+
+#[test]
+fn leases_are_asked_for_by_one_request_at_a_time() {
+    let mut client = Client::registered();
+    let effects = client.step(Input::Keep(ONE));
+    let ticket = client.only(&effects).0;
+    assert_eq!(asked_for(&client.step(Input::Keep(TWO))), [], "one is on its way");
+    assert_eq!(client.holder.keeping_deadline(), None);
+    let effects = client.answer(ticket, kept(ONE, Some(TTL)));
+    assert_eq!(asked_for(&effects), [TWO], "the first was renewed just now");
+}
+
+#[test]
+fn lease_that_is_to_be_asked_for_later_is_not_named_before() {
+    let not_now = Answer::Kept(vec![Kept { id: ONE, incarnation: Incarnation(5), ttl: TTL, span: KeptSpan::NotNow }]);
+    let mut client = Client::registered();
+    let effects = client.step(Input::Keep(ONE));
+    let ticket = client.only(&effects).0;
+    client.answer(ticket, not_now);
+    assert_eq!(asked_for(&client.step(Input::Keep(TWO))), [TWO]);
+}
+
+#[test]
+fn grant_tells_until_when_its_lease_is_kept() {
+    let mut client = Client::registered();
+    let grant = |client: &mut Client, write, span| {
+        let effects = client.write(write, Write::GrantLease { id: Some(ONE), ttl: TTL });
+        let (ticket, _) = client.only(&effects);
+        let mut answer = written();
+        if let Answer::Written { kept, .. } = &mut answer {
+            *kept = Some(Kept { id: ONE, incarnation: Incarnation(5), ttl: TTL, span });
+        }
+        client.answer(ticket, answer)
+    };
+    assert!(grant(&mut client, 1, KeptSpan::Promised(TTL)).contains(&until(112)));
+    let effects = client.step(Input::Keep(ONE));
+    let (ticket, _) = client.only(&effects);
+    let over = Effect::LeaseOver { id: ONE };
+    assert!(!grant(&mut client, 2, KeptSpan::Gone).contains(&over), "it may be another of this name");
+    assert_eq!(client.answer(ticket, kept(ONE, Some(TTL))), [until(112)]);
+    assert!(grant(&mut client, 3, KeptSpan::Gone).contains(&over), "it is this one");
 }
 
 #[test]
@@ -126,7 +203,8 @@ fn lease_that_is_not_renewed_at_first_is_asked_for_slowly() {
     assert!(due > client.now && due <= client.now.after(Duration::from_millis(100)));
     client.now = due;
     let effects = client.timeout(&[]);
-    let ticket = client.only(&effects).0;
+    let (ticket, request) = client.only(&effects);
+    assert_eq!(request.body, Body::KeepLeases { leases: vec![meant(None)] });
     let effects = client.answer(ticket, kept(ONE, Some(TTL)));
     assert!(matches!(&effects[..], [Effect::LeaseKept { id: ONE, .. }]), "{effects:?}");
 }
@@ -198,6 +276,28 @@ fn a_write_waits_for_the_lease_that_its_node_is_to_go_with() {
     let effects = client.answer(acquire, acquired("/", 1, 1));
     let (_, request) = client.only(&effects);
     assert!(matches!(request.body, Body::Write { .. }));
+}
+
+#[test]
+fn attached_put_that_can_have_no_lease_is_sent_to_be_refused() {
+    let mut client = Client::registered();
+    let effects = client.write(1, attached("/a"));
+    let acquire = client.only(&effects).0;
+    let effects = client.refuse(acquire, Refusal::Busy { what: "leases".into(), got: 1, most: 1 });
+    assert!(matches!(client.only(&effects).1.body, Body::Write { .. }), "{effects:?}");
+}
+
+#[test]
+fn attached_put_that_was_sent_is_sent_again_without_a_lease() {
+    let mut client = Client::leased();
+    client.write(1, attached("/a"));
+    client.step(Input::Disconnected);
+    client.now = at(130);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    let writes = sent(&effects).into_iter().filter(|(_, body)| matches!(body, Body::Write { .. }));
+    assert_eq!(writes.count(), 1, "what became of it has to be known: {effects:?}");
 }
 
 #[test]
@@ -292,4 +392,17 @@ fn a_lease_whose_name_another_has_now_is_over() {
     let ticket = client.only(&effects).0;
     let other = Kept { id: ONE, incarnation: Incarnation(6), ttl: TTL, span: KeptSpan::Promised(TTL) };
     assert_eq!(client.answer(ticket, Answer::Kept(vec![other])), [Effect::LeaseOver { id: ONE }]);
+}
+
+#[test]
+fn lease_that_is_told_once_more_does_not_begin_anew() {
+    let mut client = Client::leased();
+    let lease = |client: &Client| client.holder.volumes.get(&Path::root()).and_then(|root| root.lease.clone());
+    client.holder.volumes.learn(&path("/v"));
+    let effects = client.write(1, attached("/v/b"));
+    let (acquire, request) = client.only(&effects);
+    assert!(matches!(request.body, Body::Acquire { .. }), "it believes in /v: {request:?}");
+    let before = lease(&client);
+    client.answer(acquire, acquired("/", 1, 9));
+    assert!(before.is_some() && lease(&client) == before);
 }

@@ -13,6 +13,7 @@ mod reads;
 mod recalls;
 mod sessions;
 mod transactions;
+mod upgrades;
 mod volumes;
 mod watches;
 mod with_lessor;

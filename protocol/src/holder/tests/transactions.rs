@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    command::{Attach, VolumeLease, Written},
-    transaction::{Compare, FailedCompare, Operation, Transacted, Transaction},
+    command::{Attach, VolumeLease, WriteRefusal, Written},
+    transaction::{Branch, Compare, FailedCompare, Operation, Transacted, Transaction},
 };
 
 fn put_op(at: &str) -> Operation {
@@ -90,4 +90,33 @@ fn a_transaction_waits_for_the_lease_that_one_of_its_nodes_is_to_go_with() {
     let effects = client.answer(ticket, Answer::Acquired(acquired));
     let Body::Write { write, .. } = client.only(&effects).1.body else { panic!("{effects:?}") };
     assert_eq!(write, Write::Transaction(transaction()));
+}
+
+#[test]
+fn transaction_in_a_volume_that_was_not_known_is_sent_again() {
+    let mut client = Client::leased();
+    let effects = client.write(1, Write::Transaction(Transaction::new().then(attach("/v/a"))));
+    let ticket = client.only(&effects).0;
+    let refusal = Box::new(WriteRefusal::NoVolumeLease { path: path("/v/a"), volume: path("/v") });
+    let effects =
+        client.refuse(ticket, Refusal::Write(WriteRefusal::Operation { branch: Branch::Then, place: 0, refusal }));
+    let (acquire, request) = client.only(&effects);
+    assert!(matches!(request.body, Body::Acquire { .. }), "{request:?}");
+    let effects = client.answer(acquire, acquired("/v", 2, 50));
+    assert!(matches!(client.only(&effects).1.body, Body::Write { write: Write::Transaction(_), .. }));
+}
+
+#[test]
+fn transaction_keeps_the_leases_of_its_volumes_in_use() {
+    let mut client = Client::leased();
+    let put = |client: &mut Client, write| {
+        let effects = client.write(write, Write::Transaction(Transaction::new().then(put_op("/a"))));
+        let (ticket, request) = client.only(&effects);
+        client.answer_renewing(ticket, answer_to(None));
+        request.header.renew
+    };
+    client.now = at(106);
+    assert_eq!(put(&mut client, 1), [root(1)]);
+    client.now = at(112);
+    assert_eq!(put(&mut client, 2), [root(1)]);
 }

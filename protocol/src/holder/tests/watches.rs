@@ -164,3 +164,24 @@ fn a_silent_server_is_given_up_when_the_wait_is_over_and_its_time_for_an_answer_
     client.now = over;
     assert_eq!(client.timeout(&[]), [Effect::FindLeader { hint: None }]);
 }
+
+#[test]
+fn watch_is_reason_enough_for_a_session() {
+    let (mut client, _) = watching();
+    assert!(client.holder.has_work());
+    client.step(Input::GiveUpWatch(ONE));
+    assert!(!client.holder.has_work());
+}
+
+#[test]
+fn server_may_be_silent_on_a_watch_while_its_clock_may_run() {
+    let silent_until = |ppm| {
+        let drift = DriftAllowance::from_ppm(ppm).expect("within bounds");
+        let mut client = Client::with(|config| config.drift = drift).connect();
+        client.step(begin(Some(5)));
+        client.holder.silence_deadline().expect("it is to be answered").since(client.now)
+    };
+    let margin = DriftAllowance::from_ppm(1_000).expect("within bounds").over(WATCH_WAIT) * 2;
+    assert!(margin > Duration::ZERO);
+    assert_eq!(silent_until(1_000), silent_until(0) + margin);
+}

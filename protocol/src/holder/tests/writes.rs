@@ -192,3 +192,16 @@ fn key_lease_that_could_not_be_kept_is_told_at_once() {
     let ticket = client.only(&effects).0;
     assert_eq!(told(&client.refuse(ticket, busy("writes"))), None, "it is tried again");
 }
+
+#[test]
+fn write_is_unsent_until_it_is_sent() {
+    let mut client = Client::leased();
+    assert!(!client.holder.is_unsent(WriteId(1)), "there is none");
+    client.step(Input::Disconnected);
+    client.write(1, put("/b"));
+    assert!(client.holder.is_unsent(WriteId(1)));
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    client.answer(register, Answer::Registered { coverings: vec![] });
+    assert!(!client.holder.is_unsent(WriteId(1)));
+}

@@ -1,0 +1,97 @@
+//! What the answer to a write says of a hold: news or not, of a lease that holds or not.
+
+use super::*;
+use crate::{
+    command::Written,
+    hold::{HoldMode, HoldStatus, Taken},
+    id::{HoldId, Token},
+};
+
+const HOLD: HoldId = HoldId(4);
+
+fn taken(mode: HoldMode, token: Option<u64>) -> Answer {
+    let taken = Taken {
+        path: path("/a"),
+        hold: HOLD,
+        mode,
+        token: token.map(Token),
+        volume: Path::root(),
+        incarnation: Incarnation(1),
+    };
+    let written = Written { taken: Some(Box::new(taken)), ..Written::default() };
+    Answer::Written { written, stamp: stamp(40), grant: None, applied: Revision(30), kept: None, cached: None }
+}
+
+fn held(mode: HoldMode, token: u64) -> HoldStatus {
+    HoldStatus::Held { token: Token(token), mode, is_wanted: false }
+}
+
+fn lock(client: &mut Client, mode: HoldMode) -> Ticket {
+    let effects = client.write(5, Write::Lock { path: path("/a"), mode, wait: true, delay: Duration::ZERO });
+    client.only(&effects).0
+}
+
+/// One that has a shared hold and has asked to have it alone.
+fn upgrading() -> (Client, Ticket) {
+    let mut client = Client::leased();
+    let ticket = lock(&mut client, HoldMode::Shared);
+    client.answer(ticket, taken(HoldMode::Shared, Some(9)));
+    let mode = HoldMode::Exclusive;
+    let effects = client.write(6, Write::Convert { path: path("/a"), hold: HOLD, mode, wait: true });
+    let ticket = client.only(&effects).0;
+    (client, ticket)
+}
+
+/// How the hold stands as far as the client knows: what its next request about holds says.
+fn known(client: &mut Client) -> (Ticket, HoldStatus) {
+    client.now = client.now.after(Duration::from_millis(100));
+    let of = |(ticket, body)| match body {
+        Body::AwaitHolds { holds } => Some((ticket, holds[0].known)),
+        _ => None,
+    };
+    sent(&client.timeout(&[])).into_iter().find_map(of).expect("it asks")
+}
+
+#[test]
+fn upgrade_is_known_by_its_answer() {
+    let (mut client, ticket) = upgrading();
+    client.answer(ticket, taken(HoldMode::Exclusive, Some(10)));
+    assert_eq!(known(&mut client).1, held(HoldMode::Exclusive, 10));
+}
+
+#[test]
+fn answer_to_an_upgrade_takes_back_nothing_that_was_told_since() {
+    let (mut client, ticket) = upgrading();
+    let (asked, before) = known(&mut client);
+    assert_eq!(before, held(HoldMode::Shared, 9));
+    client.answer(asked, Answer::Holds(vec![(HOLD, held(HoldMode::Exclusive, 10))]));
+    client.answer(ticket, taken(HoldMode::Shared, Some(9)));
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    let asked = sent(&effects).into_iter().find_map(|(_, body)| match body {
+        Body::AwaitHolds { holds } => Some(holds[0].known),
+        _ => None,
+    });
+    assert_eq!(asked, Some(held(HoldMode::Exclusive, 10)));
+}
+
+#[test]
+fn lock_that_is_answered_after_its_lease_is_over() {
+    let mut client = Client::leased();
+    let ticket = lock(&mut client, HoldMode::Exclusive);
+    client.now = at(110);
+    let effects = client.answer(ticket, taken(HoldMode::Exclusive, Some(9)));
+    assert_eq!(effects.last(), Some(&Effect::HoldsOver { holds: vec![HOLD] }));
+}
+
+#[test]
+fn wait_that_is_answered_after_its_lease_goes_on() {
+    let mut client = Client::leased();
+    let ticket = lock(&mut client, HoldMode::Exclusive);
+    client.now = at(110);
+    let effects = client.answer(ticket, taken(HoldMode::Exclusive, None));
+    assert!(!effects.contains(&Effect::HoldsOver { holds: vec![HOLD] }), "it may be renewed yet");
+    assert!(sent(&effects).iter().any(|(_, body)| matches!(body, Body::AwaitHolds { .. })), "it asks: {effects:?}");
+}
