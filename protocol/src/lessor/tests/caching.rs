@@ -456,3 +456,10 @@ fn whoever_asks_is_told_which_reads_wait_for_whom_since_when_and_at_most_how_muc
     world.flush(writer, None, true);
     assert_eq!(world.read_waits("/a"), []);
 }
+
+#[test]
+fn children_of_a_node_that_is_kept_are_leased() {
+    let mut world = World::new();
+    world.caching();
+    world.holder(&Object::children(path("/a")));
+}

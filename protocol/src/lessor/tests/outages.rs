@@ -175,3 +175,10 @@ fn renewal_of_a_lease_that_ends_before_the_answer_is_a_lapse() {
     assert_eq!(response.lapses, [Lapse { volume: Path::root(), incarnation: grant.incarnation }]);
     assert_eq!(response.promises, []);
 }
+
+#[test]
+fn margin_of_a_key_lease_is_the_drift_of_both_clocks_and_more() {
+    let seconds = Duration::from_secs;
+    let drift = DriftAllowance::from_ppm(1_000).expect("within bounds");
+    assert_eq!(key_lease_margin(seconds(90), seconds(10), drift), seconds(100) / 1_000 * 2 + MILLI);
+}

@@ -111,3 +111,16 @@ fn grant_is_acknowledged_only_when_it_is_committed() {
     world.apply_late(&proposal);
     assert_eq!(world.state.lease(&LeaseKey::Key(crate::id::LeaseId(1))), None, "of a leadership that is over");
 }
+
+#[test]
+fn proposal_is_full_when_as_many_commands_wait_as_one_takes() {
+    let mut world = World::new();
+    world.lessor.config.bounds.proposal_commands_full = 2;
+    let session = world.session();
+    world.write(session, put("/a", b"v"));
+    assert!(!world.lessor.has_full_proposal());
+    world.write(session, put("/b", b"v"));
+    assert!(world.lessor.has_full_proposal());
+    world.commit();
+    assert!(!world.lessor.has_full_proposal());
+}

@@ -65,3 +65,29 @@ fn late_consent_counts_under_the_next_write_lease() {
     world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
     assert_eq!(world.lessor.channel(holder).unanswered_since(), None);
 }
+
+#[test]
+fn repeated_request_brings_no_write_lease_that_is_over() {
+    let mut world = World::new();
+    let session = world.caching();
+    world.flush(session, None, true);
+    let (from, epoch) = (world.sequence + 1, world.state.epoch());
+    let registration = world.registration(session);
+    let send = |world: &mut World, sequence: u64, write: Write| {
+        let (sequence, unanswered_from) = (Sequence(sequence), Sequence(from));
+        let header = Header { session, epoch, registration, sequence, unanswered_from, ..Header::default() };
+        let (dropped, seen) = (vec![ObjectSet::One(data("/a"))], Stamp { epoch, sequence: 1000 });
+        let mut effects = world.send(Request { header, body: Body::Write { write, dropped, seen } });
+        effects.extend(world.commit());
+        match answer(&effects) {
+            Answer::Written { cached, .. } => cached.is_some(),
+            other => panic!("written: {other:?}"),
+        }
+    };
+    let cache = || Write::Cache { path: path("/a"), hold: HOLD };
+    assert!(send(&mut world, from, cache()));
+    assert!(send(&mut world, from, cache()), "what is there is told again");
+    let (hold, token, value) = (HOLD, Token(2), None);
+    send(&mut world, from + 1, Write::Flush { path: path("/a"), hold, token, value, ends: true });
+    assert!(!send(&mut world, from, cache()), "another may write it by now");
+}

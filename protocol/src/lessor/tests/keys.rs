@@ -1,0 +1,82 @@
+//! What is told of key leases, to people.
+
+use super::*;
+use crate::{
+    command::Attach,
+    id::LeaseId,
+    message::{KeysAfter, LeaseInfo},
+};
+
+const TTL: Duration = Duration::from_secs(4);
+
+/// Two key leases. The nodes of the first are `/a`, `/b` and `/c`.
+fn world() -> World {
+    let mut world = World::new();
+    let session = world.session();
+    for id in [1, 2] {
+        world.write(session, Write::GrantLease { id: Some(LeaseId(id)), ttl: TTL });
+        world.commit();
+    }
+    for node in ["/a", "/b", "/c"] {
+        let (value, attach) = (Bytes::from_static(b"v"), Attach::Lease(LeaseId(1)));
+        world.write(session, Write::Put { path: path(node), value, condition: Condition::Any, attach });
+        world.commit();
+    }
+    world
+}
+
+impl World {
+    fn inspect(&mut self, inspect: Inspect) -> Answer {
+        let effects = self.request(SessionId(0), Body::Inspect(inspect));
+        let proven = self.step(Input::Proven { round: self.lessor.round });
+        answer(
+            &effects
+                .into_iter()
+                .chain(proven)
+                .filter(|effect| matches!(effect, Effect::Reply { .. }))
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    fn lease_info(&mut self, id: u64, keys_after: Option<KeysAfter>) -> Option<LeaseInfo> {
+        match self.inspect(Inspect::Lease { id: LeaseId(id), keys_after }) {
+            Answer::Lease(info) => info,
+            other => panic!("a lease: {other:?}"),
+        }
+    }
+
+    fn keys(&mut self, after: Option<KeysAfter>) -> Vec<Path> {
+        self.lease_info(1, after).expect("it is there").keys
+    }
+}
+
+#[test]
+fn key_lease_is_told_with_its_term_and_what_remains() {
+    let mut world = world();
+    assert_eq!(world.lease_info(3, None), None);
+    world.pass(TTL / 2);
+    let told = world.lease_info(1, None).expect("it is there");
+    assert_eq!((told.id, told.ttl, &told.keys[..]), (LeaseId(1), TTL, &[][..]));
+    assert!(told.remaining > Duration::ZERO && told.remaining <= TTL / 2 + TTL / 4, "{told:?}");
+}
+
+#[test]
+fn nodes_of_a_key_lease_are_told_in_parts() {
+    let mut world = world();
+    assert_eq!(world.keys(Some(KeysAfter::Nothing)), ["/a", "/b", "/c"].map(path));
+    assert_eq!(world.keys(Some(KeysAfter::Path(path("/a")))), ["/b", "/c"].map(path));
+    world.lessor.config.bounds.keys_bytes_max = 4;
+    assert_eq!(world.keys(Some(KeysAfter::Nothing)), ["/a", "/b"].map(path));
+    assert_eq!(world.keys(Some(KeysAfter::Path(path("/b")))), [path("/c")]);
+    assert_eq!(world.keys(Some(KeysAfter::Path(path("/c")))), []);
+}
+
+#[test]
+fn key_leases_are_told_in_order_after_the_last() {
+    let mut world = world();
+    let mut ids = |after: Option<u64>| match world.inspect(Inspect::Leases { after: after.map(LeaseId) }) {
+        Answer::Leases(leases) => leases.into_iter().map(|lease| lease.id.0).collect::<Vec<_>>(),
+        other => panic!("leases: {other:?}"),
+    };
+    assert_eq!((ids(None), ids(Some(1)), ids(Some(2))), (vec![1, 2], vec![2], vec![]));
+}
