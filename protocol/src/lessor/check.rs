@@ -1,5 +1,7 @@
 //! What must hold after every step. Run by tests; see the invariants in docs/PROTOCOL.md.
 
+use std::collections::BTreeSet;
+
 use crate::{
     command::LeaseKey,
     id::SessionId,
@@ -25,6 +27,7 @@ impl Lessor {
             return Ok(());
         }
         self.writes.check()?;
+        self.writes.check_order()?;
         self.channels.values().try_for_each(Channel::check)?;
         self.ends.check()?;
         self.watching.check(state.revision())?;
@@ -33,6 +36,7 @@ impl Lessor {
         self.holdings.check()?;
         self.reads_wait_for_a_round()?;
         self.what_is_to_come_is_under_way()?;
+        self.what_is_proposed_is_under_way()?;
         self.promises_stay_within_horizons(state)?;
         self.every_volume_lease_is_tracked(state)?;
         self.every_orphan_is_removed(state)?;
@@ -66,6 +70,36 @@ impl Lessor {
             ((self.load_to_come, self.sessions_to_come, self.results_to_come), (load, sessions, results));
         if found != expected {
             return Err(format!("load, sessions and results to come are counted as {found:?}: expected {expected:?}"));
+        }
+        Ok(())
+    }
+
+    /// A write or a removal counts as proposed while its command is under way, and what waits for a bound is counted.
+    fn what_is_proposed_is_under_way(&self) -> Result<(), String> {
+        let turn_of = |reason: &Reason| match reason {
+            Reason::Write(turn) | Reason::Remove(turn) => Some(*turn),
+            _ => None,
+        };
+        let in_flight = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
+        let found: BTreeSet<Turn> = self.outbox.reasons().chain(in_flight).filter_map(turn_of).collect();
+        let is_proposed = |(_, pending): &(Turn, &Pending)| pending.is_proposed;
+        let expected: BTreeSet<Turn> = self.writes.iter().filter(is_proposed).map(|(turn, _)| turn).collect();
+        if found != expected {
+            return Err(format!("the commands of writes {found:?} are under way: expected those of {expected:?}"));
+        }
+        let (mut ends, mut requests) = (0, 0);
+        for reason in self.outbox.reasons() {
+            match reason {
+                Reason::Expire(..) => ends += 1,
+                Reason::Open(_) | Reason::Close(_) | Reason::Acquire(..) => requests += 1,
+                _ => {}
+            }
+        }
+        let removals = self.writes.iter().filter(|(_, pending)| pending.asked().is_none()).count();
+        let found = (self.outbox.ends(), self.outbox.requests(), self.writes.removals());
+        let expected = (ends, requests, removals);
+        if found != expected {
+            return Err(format!("ends, requests and removals are counted as {found:?}: expected {expected:?}"));
         }
         Ok(())
     }

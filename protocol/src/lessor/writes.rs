@@ -610,4 +610,5 @@ fn leave(table: &mut BTreeMap<Turn, BTreeSet<Turn>>, other: Turn, turn: Turn) {
     }
 }
 
+mod check;
 mod queues;

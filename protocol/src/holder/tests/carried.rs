@@ -41,19 +41,25 @@ impl Client {
 
     /// The lease on the root is over, and another has taken its place.
     fn replace_lease(&mut self) -> Vec<Effect> {
+        let (mut told, ticket) = self.lose_lease();
+        told.extend(self.answer(ticket, acquired("/", 2, 50)));
+        told
+    }
+
+    /// The lease on the root is over. What is told of that, and the request for another.
+    fn lose_lease(&mut self) -> (Vec<Effect>, Ticket) {
         let effects = self.read(70, "/lapsed");
         let read = self.only(&effects).0;
         let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(1) }];
         let result = Ok(answer(Some(value(9)), None));
-        let mut told = self.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
+        let told = self.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
         let acquire = |effects: &[Effect]| {
             let mut sent = sent(effects).into_iter().filter(|(_, body)| matches!(body, Body::Acquire { .. }));
             sent.next().map(|(ticket, _)| ticket)
         };
         let effects = self.read(71, "/anew");
         let ticket = acquire(&told).or_else(|| acquire(&effects)).expect("it asks for another");
-        told.extend(self.answer(ticket, acquired("/", 2, 50)));
-        told
+        (told, ticket)
     }
 }
 
@@ -146,4 +152,19 @@ fn lease_that_came_another_way_is_asked_for_again() {
     let effects = client.answer(again, acquired("/v", 5, 51));
     assert!(!tells_gone(&effects) && client.carries("/v", "/v/w/b"), "it is the same lease");
     assert!(sent(&effects).iter().any(|(_, body)| matches!(body, Body::Write { .. })), "nobody waits any more");
+}
+
+#[test]
+fn put_heard_while_another_lease_is_asked_for_is_gone_with_it() {
+    for is_refused in [false, true] {
+        let mut client = Client::leased();
+        let put = client.send(1, attached("/a"));
+        let (_, acquire) = client.lose_lease();
+        assert!(!tells_gone(&client.answer(put, written(30, "/", 1))), "the same lease may be given again");
+        let effects = match is_refused {
+            false => client.answer(acquire, acquired("/", 2, 50)),
+            true => client.refuse(acquire, Refusal::Busy { what: "leases".into(), got: 1, most: 1 }),
+        };
+        assert!(effects.contains(&gone("/a")) && !client.carries("/", "/a"), "{effects:?}");
+    }
 }

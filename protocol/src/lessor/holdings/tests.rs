@@ -156,3 +156,15 @@ fn subtree_holders_are_found_without_a_look_at_each_object() {
     assert_eq!(holdings.holders(&top, secs(1), &state), [(SessionId(1), Path::root(), Some(secs(90)))]);
     assert!(crate::work::take_visited() < 10);
 }
+
+#[test]
+fn session_that_has_room_once_it_is_tidied_is_not_covering() {
+    let state = State::new(VolumeSettings::DEFAULT);
+    let mut holdings = many(&state);
+    let top = ObjectSet::Subtree(Path::parse("/a").expect("valid"));
+    holdings.drop_through(&top, SessionId(1), 1_000);
+    assert!(holdings.is_tidying());
+    let (left, lease) = (holdings.leases.len(), ObjectLease { over: secs(90), source: Source::granted(2_000) });
+    holdings.add(&Path::root(), &object("/b"), SessionId(1), lease, left, &state);
+    assert_eq!((holdings.check(), holdings.coverings_of(&Path::root()).count()), (Ok(()), 0));
+}

@@ -489,3 +489,19 @@ fn node_being_removed_below_the_top_of_a_volume_is_not_revived() {
     };
     assert!(changed.iter().any(|set| set.contains(&data("/s/a"))), "{changed:?}");
 }
+
+#[test]
+fn holder_of_too_many_objects_is_asked_for_the_nodes_of_a_lease() {
+    let mut world = World::new();
+    world.lessor.config.limits.session_objects_max = 1;
+    let nodes: Vec<String> = (0..20).map(|number| format!("/{number}")).collect();
+    let session = world.lease(&nodes.iter().map(String::as_str).collect::<Vec<_>>());
+    let (holder, _) = world.holder(&data("/0"));
+    world.read(holder, data("/1"));
+    assert_eq!(world.lessor.holdings.coverings_of(&Path::root()).count(), 1);
+    let recall = recalls(&world.write(session, Write::RevokeLease { id: ONE })).remove(0);
+    assert_eq!(recall.session, holder);
+    for node in ["/0", "/1", "/19"] {
+        assert!(recall.sets.iter().any(|set| set.contains(&data(node))), "{node}: {:?}", recall.sets);
+    }
+}

@@ -68,6 +68,8 @@ fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
         (found[0].owner, found[0].name.as_str(), found[0].seen),
         (Some(Owner::Session(one)), "test", Some(Duration::ZERO))
     );
+    let registered = world.state.node(&path("/s/one")).map(|node| node.modify_revision);
+    assert!(registered.is_some() && found[0].registered == registered, "{found:?}");
     let term = found[0].remaining;
     assert_eq!(term, VolumeSettings::DEFAULT.term());
     world.pass(term * 3 / 4);
@@ -89,6 +91,7 @@ fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
     let gone = Standing::Gone { revision: Revision(5), reason: Reason::Expired };
     assert_eq!(standings(&found), [("/s/one", gone), ("/s/two", Standing::Live)]);
     assert_eq!((found[0].owner, found[0].remaining), (Some(Owner::Session(one)), Duration::ZERO));
+    assert_eq!(found[0].registered, registered, "also when it is gone");
     assert!(found[0].seen >= Some(term), "it is remembered when it was last seen: {found:?}");
 }
 

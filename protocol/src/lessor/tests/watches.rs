@@ -298,3 +298,24 @@ fn a_page_looks_at_so_many_paths_at_most_and_those_count_that_are_gone_and_not_b
     assert_eq!(list(&mut world, "/s", Some(through.as_str()), u32::MAX).0, ["/s/last"]);
     assert_eq!(list(&mut world, "/s", Some("/s/last"), u32::MAX).2, None);
 }
+
+#[test]
+fn watcher_of_a_change_too_large_to_be_told_starts_over() {
+    let mut world = World::new();
+    let (writer, watcher) = (world.session(), world.session());
+    world.put_and_tell(writer, "/a/x");
+    for watched in [node("/a/x"), subtree("/a/x"), subtree("/a"), node("/b")] {
+        assert_eq!(world.request(watcher, watch(watched, 1)), []);
+    }
+    let (sequence, write) = (Sequence(1_000), Write::put(path("/a/x"), vec![0; 9 << 20].into()));
+    let (covers, meant, carried) = (vec![ObjectSet::Subtree(Path::root())], Meant::default(), Revision(u64::MAX));
+    let commands =
+        vec![Command::Write { session: writer, sequence, unanswered_from: sequence, write, covers, meant, carried }];
+    world.index += 1;
+    let (epoch, time) = (world.state.epoch(), world.state.cluster_time());
+    let applied = world.state.apply(world.index, &Proposal { epoch, number: 0, time, commands });
+    let effects = world.step(Input::committed(0, applied));
+    let is_compacted = |response: &Response| matches!(response.result, Err(Refusal::Compacted { .. }));
+    let answers: Vec<bool> = replies(&effects).iter().map(is_compacted).collect();
+    assert_eq!(answers, [true; 3], "who watches another node waits on");
+}
