@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, io, time::Duration};
 
-use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use leasehold_protocol::path::{Path, PathError};
 
 use crate::{
@@ -53,10 +53,28 @@ pub(crate) struct Global {
     pub(crate) timeout: Duration,
     /// One JSON document on standard output, nothing else
     #[arg(long, global = true)]
-    pub(crate) json: bool,
+    json: bool,
+    /// What is written, in etcdctl's words: json is --json
+    #[arg(short, long, global = true, value_name = "FORMAT")]
+    write_out: Option<Format>,
     /// Say more on standard error: where a value came from, and how long it stays valid
     #[arg(short, long, global = true)]
     verbose: bool,
+}
+
+/// How answers are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people
+    Simple,
+    /// For scripts
+    Json,
+}
+
+impl Global {
+    fn is_json(&self) -> bool {
+        self.json || self.write_out == Some(Format::Json)
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -99,9 +117,9 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> Status {
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         // Not parsed, so looked for.
-        Err(error) => return not_parsed(&error, args.iter().any(|arg| arg == "--json")),
+        Err(error) => return not_parsed(&error, asks_for_json(&args)),
     };
-    let output = Output { json: cli.global.json, notes: cli.global.verbose };
+    let output = Output { json: cli.global.is_json(), notes: cli.global.verbose };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(output, &Failure::io("cannot start threads", &error)),
@@ -110,6 +128,11 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> Status {
         Ok(status) => status,
         Err(failure) => failed(output, &failure),
     }
+}
+
+fn asks_for_json(args: &[OsString]) -> bool {
+    let is_format = |pair: &[OsString]| (pair[0] == "-w" || pair[0] == "--write-out") && pair[1] == "json";
+    args.iter().any(|arg| arg == "--json") || args.windows(2).any(is_format)
 }
 
 impl Command {

@@ -41,8 +41,12 @@ fn the_transcript_is_that_of_etcdctl() {
     let line = granted.text().strip_suffix(" granted with TTL(60s)\n").expect("etcdctl's words");
     let id = line.strip_prefix("lease ").expect("etcdctl's words").to_owned();
     assert!(id.len() == 16 && id.bytes().all(|digit| digit.is_ascii_hexdigit()), "{id}");
-    assert_eq!(cli.run(["put", "hello", "world", "--lease", &id]).status, 0);
-    let got = cli.run(["get", "hello", "--json"]).json();
+    // etcdctl says OK, and shows the revision as JSON only.
+    let put = cli.run(["put", "hello", "world", "--lease", &id]);
+    assert_eq!((put.status, put.text()), (0, "revision 1\n"));
+    assert_eq!(cli.run(["get", "hello", "-w", "simple"]).text(), "world\n");
+    // etcdctl's document has keys, values and ids in the encodings of its wire format.
+    let got = cli.run(["get", "hello", "-w", "json"]).json();
     let expected = json!({ "path": "/hello", "value": "world", "lease": id });
     assert!(expected.as_object().expect("an object").iter().all(|(name, value)| got[name] == *value), "{got}");
 
@@ -68,6 +72,22 @@ fn the_transcript_is_that_of_etcdctl() {
             assert!(again.stderr.contains(&format!("lease {id} already expired")), "{again:?}");
         }
     }
+}
+
+#[test]
+fn write_out_json_is_json_for_answers_and_errors() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    cli.done(["put", "/a", "1"]);
+    for words in [&["-w", "json"][..], &["-w=json"], &["--write-out", "json"]] {
+        let stat = |words: &[&str]| cli.run(["stat", "/a"].iter().chain(words).copied()).json();
+        assert_eq!(stat(words), stat(&["--json"]), "{words:?}");
+    }
+    let absent = cli.run(["get", "/none", "-w", "json"]);
+    assert_eq!((absent.status, absent.error().1.as_str()), (1, "not_found"));
+    let misused = cli.run(["get", "-w", "json"]);
+    assert_eq!((misused.status, misused.error().1.as_str()), (2, "usage"));
+    assert_eq!(cli.run(["get", "/a", "-w", "protobuf"]).status, 2);
 }
 
 #[test]
