@@ -5,6 +5,7 @@
 
 mod given_up;
 mod many;
+mod riding;
 mod withdrawn;
 
 use std::{

@@ -1,0 +1,75 @@
+//! What holds cost: no messages while they last but those that renew their one lease, and a round trip when another wants
+//! the node.
+
+use std::time::{Duration, Instant};
+
+use futures::future::{join, join_all};
+use leasehold_client_cache::{Hold, Wait};
+
+use super::{exclusive, lock};
+use crate::{
+    common::{Server, path, within},
+    stall::{Missed, check, measured_async},
+};
+
+const HOLDS: usize = 100;
+
+/// Of leases that last for a few terms.
+const TERM: Duration = Duration::from_secs(2);
+
+/// Of a lease of which nobody waits for the end.
+const LONG_TERM: Duration = Duration::from_secs(60);
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// A volume lease is renewed 2.5 times a term; one more time as the first and the last are a whole distance apart.
+const RENEWALS_MAX: u64 = 6;
+
+/// What a client sends for holds beside renewals.
+const FOR_HOLDS: [&str; 4] = ["Write", "Acquire", "Read", "KeepLeases"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundred_holds_for_two_terms_cost_the_renewals_of_one_lease() {
+    measured_async(hold_on).await;
+}
+
+async fn hold_on() -> Result<(), Missed> {
+    let server = Server::start(TERM).await;
+    let client = server.client().await;
+    let take = async |number| client.lock(&path(&format!("/many/{number}")), exclusive(Wait::No)).await.unwrap();
+    let held: Vec<Hold> = within(join_all((0..HOLDS).map(take))).await;
+    let asked = || (FOR_HOLDS.map(|kind| server.asked(kind)), server.asked("KeepAlive"));
+    let ((before, renewed_before), waits_before) = (asked(), server.asked("AwaitHolds"));
+    let lasting = tokio::time::timeout(2 * TERM, held[0].over().cancelled()).await;
+    let ((after, renewed), certain) = (asked(), held.iter().filter(|hold| !hold.certain_for().is_zero()).count());
+    if lasting.is_ok() || certain < HOLDS {
+        return Err(Missed(format!("{certain} of {HOLDS} holds last")));
+    }
+    assert_eq!(after, before, "{FOR_HOLDS:?}: expected only renewals of the volume lease");
+    let waits = server.asked("AwaitHolds") - waits_before;
+    assert!(waits <= 1, "asked {waits} times to be told of holds, of which nothing is told");
+    let renewals = renewed - renewed_before;
+    assert!(renewals <= RENEWALS_MAX, "{renewals} renewals in two terms");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_another_wants_is_its_own_after_a_round_trip() {
+    measured_async(hand_over).await;
+}
+
+async fn hand_over() -> Result<(), Missed> {
+    let server = Server::start_with_margin(LONG_TERM, MARGIN).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let mut held = lock(&one, exclusive(Wait::No)).await;
+    let token = held.token();
+    let (before, asked) = (server.asked("Write"), Instant::now());
+    let give_back = async {
+        held.wanted().await;
+        held.release().await.unwrap();
+    };
+    let (next, ()) = within(join(lock(&two, exclusive(Wait::Forever)), give_back)).await;
+    let took = asked.elapsed();
+    assert!(next.token() > token);
+    assert_eq!(server.asked("Write") - before, 2, "one asked, and the other gave the node back");
+    check("the node is handed over", took, Duration::ZERO, Duration::ZERO)
+}
