@@ -416,18 +416,27 @@ fn leases_that_come_up_at_once_are_looked_at_over_several_steps() {
     assert_eq!(world.state.key_leases_after(None).count(), 0);
 }
 
-#[test]
-fn holder_of_many_nodes_of_a_lease_is_asked_for_all_of_them() {
-    let mut world = World::new();
-    world.lessor.config.bounds.removal_sets_max = 1;
-    let nodes: Vec<String> = (0..20).map(|number| format!("/{number}")).collect();
+/// A lease with twenty nodes is revoked, of which another session has two: it is asked for these.
+fn asked_for_many_nodes(expected: &[&str], configure: impl FnOnce(&mut Config)) {
+    let (mut world, nodes) = (World::new(), (0..20).map(|number| format!("/{number}")).collect::<Vec<_>>());
+    configure(&mut world.lessor.config);
     let session = world.lease(&nodes.iter().map(String::as_str).collect::<Vec<_>>());
     let (holder, _) = world.holder(&data("/0"));
     world.read(holder, data("/1"));
     let recall = recalls(&world.write(session, Write::RevokeLease { id: ONE })).remove(0);
-    for node in ["/0", "/1"] {
+    for node in expected {
         assert!(recall.sets.iter().any(|set| set.contains(&data(node))), "{node}: {:?}", recall.sets);
     }
+}
+
+#[test]
+fn holder_of_many_nodes_of_a_lease_is_asked_for_all_of_them() {
+    asked_for_many_nodes(&["/0", "/1"], |config| config.bounds.removal_sets_max = 1);
+}
+
+#[test]
+fn holder_of_too_many_objects_is_asked_for_the_nodes_of_a_lease() {
+    asked_for_many_nodes(&["/0", "/1", "/19"], |config| config.limits.session_objects_max = 1);
 }
 
 #[test]
@@ -488,20 +497,4 @@ fn node_being_removed_below_the_top_of_a_volume_is_not_revived() {
         panic!("the history reaches back")
     };
     assert!(changed.iter().any(|set| set.contains(&data("/s/a"))), "{changed:?}");
-}
-
-#[test]
-fn holder_of_too_many_objects_is_asked_for_the_nodes_of_a_lease() {
-    let mut world = World::new();
-    world.lessor.config.limits.session_objects_max = 1;
-    let nodes: Vec<String> = (0..20).map(|number| format!("/{number}")).collect();
-    let session = world.lease(&nodes.iter().map(String::as_str).collect::<Vec<_>>());
-    let (holder, _) = world.holder(&data("/0"));
-    world.read(holder, data("/1"));
-    assert_eq!(world.lessor.holdings.coverings_of(&Path::root()).count(), 1);
-    let recall = recalls(&world.write(session, Write::RevokeLease { id: ONE })).remove(0);
-    assert_eq!(recall.session, holder);
-    for node in ["/0", "/1", "/19"] {
-        assert!(recall.sets.iter().any(|set| set.contains(&data(node))), "{node}: {:?}", recall.sets);
-    }
 }
