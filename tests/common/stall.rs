@@ -29,42 +29,56 @@ const TRIES: u32 = 3;
 #[derive(Debug)]
 pub struct Stalls {
     ends: Arc<AtomicBool>,
-    /// When the thread should have been woken, and when it was, each time that it was late.
-    late: Arc<Mutex<Vec<(Instant, Instant)>>>,
+    seen: Arc<Mutex<Seen>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread has noted.
+#[derive(Debug)]
+struct Seen {
+    /// When it should have been woken, and when it was, each time that it was late.
+    late: Vec<(Instant, Instant)>,
+    /// When it should be woken next.
+    due: Instant,
 }
 
 impl Stalls {
     /// From now on.
     pub fn watched() -> Self {
-        let (ends, late) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let (until, noted) = (Arc::clone(&ends), Arc::<Mutex<Vec<(Instant, Instant)>>>::clone(&late));
+        let ends = Arc::new(AtomicBool::new(false));
+        let seen = Arc::new(Mutex::new(Seen { late: Vec::new(), due: Instant::now() + WAKE_EVERY }));
+        let (until, noted) = (Arc::clone(&ends), Arc::clone(&seen));
         let thread = std::thread::spawn(move || {
             while !until.load(Ordering::Relaxed) {
-                let due = Instant::now() + WAKE_EVERY;
                 std::thread::sleep(WAKE_EVERY);
-                let woken = Instant::now();
+                let mut seen = noted.lock().unwrap_or_else(PoisonError::into_inner);
+                let (due, woken) = (seen.due, Instant::now());
                 if woken.saturating_duration_since(due) > LATE_MIN {
-                    noted.lock().unwrap_or_else(PoisonError::into_inner).push((due, woken));
+                    seen.late.push((due, woken));
                 }
+                seen.due = Instant::now() + WAKE_EVERY;
             }
         });
-        Self { ends, late, thread: Some(thread) }
+        Self { ends, seen, thread: Some(thread) }
     }
 
     /// For how long the machine stood still, in all, until now.
     pub fn sum(mut self) -> Duration {
         // The thread may be late just now: it is waited for.
         self.end();
-        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        late.iter().map(|(due, woken)| *woken - *due).sum()
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.late.iter().map(|(due, woken)| *woken - *due).sum()
     }
 
     /// For how long it stood still between two times that have passed.
     pub fn during(&self, from: Instant, to: Instant) -> Duration {
-        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let overlap = |(due, woken): &(Instant, Instant)| (*woken).min(to).saturating_duration_since((*due).max(from));
-        late.iter().map(overlap).sum()
+        // The thread may be late just now: whoever asks can have been woken before it.
+        let now = Instant::now();
+        let is_late = now.saturating_duration_since(seen.due) > LATE_MIN;
+        let under_way = if is_late { overlap(&(seen.due, now)) } else { Duration::ZERO };
+        seen.late.iter().map(overlap).sum::<Duration>() + under_way
     }
 
     fn end(&mut self) {

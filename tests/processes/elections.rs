@@ -35,10 +35,11 @@ const NODE: &str = "/jobs/leader";
 /// How long the volume's leases are.
 const TERM: Duration = Duration::from_secs(2);
 
-/// How much longer than a term nobody leads, of a hundred times 99.
+/// How much longer than a term nobody leads, in 99 of 100 cases.
 const VACANT_BEYOND_TERM: Duration = Duration::from_secs(1);
 
-/// So long after a leader was answered an observer has been told too; as a rule it has so long after the leader asked.
+/// So long after a leader was answered an observer has been told too, in 95 of 100 cases; in half of them it has so long after the
+/// leader asked.
 const TOLD_WITHIN: Duration = Duration::from_millis(100);
 
 /// Who is killed at one time.
@@ -244,7 +245,7 @@ impl Election {
         let told = told.lock().expect("nobody panics").clone();
         let in_order = told.is_sorted_by(|(one, _), (other, _)| one.token <= other.token);
         assert!(in_order, "the observer is told of tokens that do not grow: {told:?}");
-        let (mut after_asked, mut after_answered, mut told_late) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut after_asked, mut after_answered) = (Vec::new(), Vec::new());
         for (token, reign) in reigns.iter() {
             let when = |value: &str| {
                 let mut of_it = told.iter().filter(|(leader, _)| leader.token.0 == token && leader.value == value);
@@ -255,12 +256,14 @@ impl Election {
             assert!(when(&reign.name).is_some(), "the observer was not told of {reign:?}");
             if let Some((asked, answered)) = reign.proclaimed.filter(|_| token != last) {
                 let at = when(&ready(&reign.name)).unwrap_or_else(|| panic!("{reign:?} was not told to be ready"));
-                after_asked.push(Duration::from_nanos(at - asked));
-                after_answered.push(Duration::from_nanos(at.saturating_sub(answered)));
                 let has_leader = self.out.iter().all(|(from, to)| at < *from || asked > *to);
-                let late = Duration::from_nanos(at.saturating_sub(answered));
-                if has_leader && late > TOLD_WITHIN + self.stood_still(answered, at).min(ALLOWANCE) {
-                    told_late.push(format!("{late:?} after {} was answered", reign.name));
+                if has_leader {
+                    let late = |since: u64| {
+                        let stall = self.stood_still(since, at).min(ALLOWANCE);
+                        Duration::from_nanos(at.saturating_sub(since)).saturating_sub(stall)
+                    };
+                    after_asked.push(late(asked));
+                    after_answered.push(late(answered));
                 }
             }
         }
@@ -272,10 +275,12 @@ impl Election {
         let vacant: Figures = self.vacant.iter().copied().collect();
         println!("without a leader after a kill, beside times in which no server led: {vacant}");
         let after_asked: Figures = after_asked.into_iter().collect();
+        let after_answered: Figures = after_answered.into_iter().collect();
         println!("told after a leader asked to proclaim something: {after_asked}");
-        println!("told after it was answered: {}", after_answered.into_iter().collect::<Figures>());
+        println!("told after it was answered: {after_answered}");
+        assert!(after_asked.count() > 0, "nothing was proclaimed while a server led");
         // The commit lies between the question and the answer.
-        assert!(told_late.is_empty(), "told too late of what leaders proclaimed: {told_late:?}");
+        assert!(after_answered.at(0.95) <= TOLD_WITHIN, "told after a leader was answered: {after_answered}");
         assert!(after_asked.at(0.5) <= TOLD_WITHIN, "told after a leader asked, commit included: {after_asked}");
         let most = TERM + VACANT_BEYOND_TERM;
         assert!(vacant.at(0.99) <= most, "without a leader: {vacant}; expected {most:?} at most at p99");
