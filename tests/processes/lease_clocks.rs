@@ -174,7 +174,7 @@ async fn abandon(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_whose_lease_clocks_are_hours_apart_end_no_lease_early() {
+async fn servers_with_clocks_hours_apart_end_no_lease_early() {
     let _alone = alone();
     let (Some(one), Some(two)) = (suspended_for(HOUR), suspended_for(2 * HOUR)) else { return };
     let mut changes = Changes::with_defaults();

@@ -1,5 +1,5 @@
-//! What holds cost: no messages while they last but those that renew their one lease, and a round trip when another wants
-//! the node.
+//! What holds cost. While they last, the client only renews their one lease. When another client
+//! wants the node, it is handed over within a second.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const HOLDS: usize = 100;
 /// Of leases that last for a few terms.
 const TERM: Duration = Duration::from_secs(2);
 
-/// Of a lease of which nobody waits for the end.
+/// The term of a lease so long that no test waits for its end.
 const LONG_TERM: Duration = Duration::from_secs(60);
 const MARGIN: Duration = Duration::from_secs(1);
 
@@ -55,7 +55,7 @@ async fn hold_on() -> Result<(), Missed> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_another_wants_is_its_own_after_a_round_trip() {
+async fn a_node_that_another_wants_is_handed_over_within_a_second() {
     measured_async(hand_over).await;
 }
 

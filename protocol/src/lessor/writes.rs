@@ -435,8 +435,9 @@ impl Writes {
         }
     }
 
-    /// The write attaches nodes to these leases. It waits for the last revocation of each that came before it, and for the last that was
-    /// found uncovered: each revocation waits for those before it.
+    /// The write attaches nodes to these leases. For each of them it waits for the last earlier
+    /// revocation, and for the last earlier one that was found uncovered. These wait for those
+    /// before them (S7b).
     fn hold_up_behind_revocations(&mut self, turn: Turn, attached: &BTreeSet<Incarnation>) {
         for lease in attached {
             let last = [&self.revoking, &self.uncovered].map(|index| turns_of(index, *lease, 0, turn).next_back());
@@ -487,8 +488,8 @@ impl Writes {
         ready
     }
 
-    /// Writes that attach nodes wait for this revocation no longer, but for the last one before it that is still to come. Returns those
-    /// that became ready.
+    /// Writes that attach nodes wait for this revocation no longer. They wait for the last earlier
+    /// one instead, if there is one (S7b). Returns those that became ready.
     fn release_attaching(&mut self, turn: Turn) -> Vec<Turn> {
         let mut ready = Vec::new();
         for other in self.held_up.remove(&turn).into_iter().flatten().counted() {

@@ -4,9 +4,10 @@
 //! What TCP excludes is not here: nothing is lost in the middle of what does arrive, and on one connection nothing comes twice. What a
 //! client says again on its next connection does come twice, and what it said on the one before can still arrive after that.
 //!
-//! Some wide worlds do more than TCP: reads, writes, renewals, answers, recalls and consents come twice on one connection. The rules
-//! bear that, with two exceptions. A request that begins a session, a registration or a lease anew comes once. A request that was
-//! refused does not come again: a leader does not remember what it refused before it was in the log.
+//! Some wide worlds do more than TCP: reads, writes, renewals, answers, recalls and consents come
+//! twice on one connection. The rules bear that, with two exceptions. A request that begins a
+//! session, a registration or a lease anew comes once. A request that was refused does not come
+//! again: a leader remembers no request that it refused before proposing it.
 //! Within a connection order is mostly kept, but the server works on several requests at a time, so that some overtake others.
 
 use std::collections::BTreeSet;

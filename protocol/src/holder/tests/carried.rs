@@ -46,7 +46,8 @@ impl Client {
         told
     }
 
-    /// The lease on the root is over. What is told of that, and the request for another.
+    /// The lease on the root is over. Returns what the application is told of that, and the request
+    /// for another lease.
     fn lose_lease(&mut self) -> (Vec<Effect>, Ticket) {
         let effects = self.read(70, "/lapsed");
         let read = self.only(&effects).0;

@@ -16,7 +16,7 @@ fn some_time(numbers: &mut Numbers) -> Duration {
 }
 
 #[test]
-fn renewals_are_half_a_term_apart_and_leave_a_third_of_what_was_promised() {
+fn renewals_are_half_a_term_apart_and_leave_a_third() {
     let mut numbers = Numbers(8);
     for round in 0..ROUNDS {
         let term = some_time(&mut numbers).max(Duration::from_millis(200));

@@ -138,8 +138,8 @@ fn in_a_day_with_a_third_of_packets_lost_no_session_ends() {
     assert_eq!(after, before);
 }
 
-/// A renewal is promised what the horizon has left, which is less than a term; and it is due when a third of that remains, a
-/// key lease's when two thirds do.
+/// A renewal is promised what the horizon has left, which is less than a term. A volume lease is
+/// renewed when a third of that remains, a key lease when two thirds do.
 #[test]
 fn volume_is_renewed_2_5_times_a_term_and_key_lease_4_times() {
     const TERMS: u64 = 1_000;
