@@ -1,7 +1,5 @@
 //! What must hold after every step. Run by tests; see the invariants in docs/PROTOCOL.md.
 
-use std::collections::BTreeSet;
-
 use crate::{
     command::LeaseKey,
     id::SessionId,
@@ -81,9 +79,11 @@ impl Lessor {
             _ => None,
         };
         let in_flight = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
-        let found: BTreeSet<Turn> = self.outbox.reasons().chain(in_flight).filter_map(turn_of).collect();
+        // A list: what is proposed twice stands there twice.
+        let mut found: Vec<Turn> = self.outbox.reasons().chain(in_flight).filter_map(turn_of).collect();
+        found.sort_unstable();
         let is_proposed = |(_, pending): &(Turn, &Pending)| pending.is_proposed;
-        let expected: BTreeSet<Turn> = self.writes.iter().filter(is_proposed).map(|(turn, _)| turn).collect();
+        let expected: Vec<Turn> = self.writes.iter().filter(is_proposed).map(|(turn, _)| turn).collect();
         if found != expected {
             return Err(format!("the commands of writes {found:?} are under way: expected those of {expected:?}"));
         }

@@ -435,11 +435,10 @@ impl Writes {
         }
     }
 
-    /// The write attaches nodes to these leases. For each of them it waits for the last earlier
-    /// revocation, and for the last earlier one that was found uncovered. These wait for those
-    /// before them (S7b).
+    /// The write attaches nodes to these leases. For each of them it waits for the last earlier revocation, and for the last earlier one
+    /// that was found uncovered. Those wait for still earlier ones themselves (S7b).
     fn hold_up_behind_revocations(&mut self, turn: Turn, attached: &BTreeSet<Incarnation>) {
-        for lease in attached {
+        for lease in attached.iter().counted() {
             let last = [&self.revoking, &self.uncovered].map(|index| turns_of(index, *lease, 0, turn).next_back());
             for other in last.into_iter().flatten() {
                 self.hold_up(turn, other);
@@ -488,14 +487,19 @@ impl Writes {
         ready
     }
 
-    /// Writes that attach nodes wait for this revocation no longer. They wait for the last earlier
-    /// one instead, if there is one (S7b). Returns those that became ready.
+    /// Writes that attach nodes to leases that this one revokes wait for it no longer. They wait for the last earlier revocation of the
+    /// same lease instead, if there is one (S7b). Returns those that became ready.
     fn release_attaching(&mut self, turn: Turn) -> Vec<Turn> {
+        let held_up = self.held_up.remove(&turn).unwrap_or_default();
+        if held_up.is_empty() {
+            return Vec::new();
+        }
+        let revoked = self.pending.get(&turn).map(|pending| pending.carried().clone()).unwrap_or_default();
         let mut ready = Vec::new();
-        for other in self.held_up.remove(&turn).into_iter().flatten().counted() {
+        for other in held_up.into_iter().counted() {
             let Some(pending) = self.pending.get_mut(&other) else { continue };
             pending.revoking.remove(&turn);
-            let attached = pending.attached().clone();
+            let attached = pending.attached().intersection(&revoked).copied().collect();
             self.hold_up_behind_revocations(other, &attached);
             ready.extend(self.pending.get(&other).is_some_and(Pending::is_ready).then_some(other));
         }
@@ -554,7 +558,10 @@ impl Writes {
                 pending.attached().iter().filter_map(move |lease| turns_of(index, *lease, 0, *turn).next_back())
             };
             let mut revocations = [&self.revoking, &self.uncovered].into_iter().flat_map(earlier);
-            if let Some(other) = revocations.find(|other| !pending.is_proposed && !pending.revoking.contains(other)) {
+            let passes = |other: &Turn| !pending.is_proposed && !pending.revoking.contains(other);
+            // With the mistake put back, the search is to find what comes of it.
+            let passes = |other: &Turn| passes(other) && !self.planted.has(Bug::AttachmentsPassRevocation);
+            if let Some(other) = revocations.find(passes) {
                 return Err(format!("write {turn} attaches nodes to a lease that {other} revokes, and passes it"));
             }
             let holds_up = |other: &Turn| {

@@ -51,7 +51,7 @@ const FOUND: &[(Bug, &str, usize)] = &[
     (Bug::ReplacementTakenForMeant, "lease-reused", 14),
     (Bug::EndingLeaseRenewed, "lease-kept", 8),
     (Bug::GrantAnsweredWithReplacement, "grant-repeated", 17),
-    (Bug::AttachmentsPassRevocation, "attach-revoke", 9),
+    (Bug::AttachmentsPassRevocation, "attach-revoke", 18),
 ];
 
 /// More than it takes to find any of them.
