@@ -128,6 +128,9 @@ impl Holder {
 
     /// The cache has dropped a copy of its own accord. If the server still counts it as leased, it is given back with the next
     /// request (S2).
+    ///
+    /// A return counts as a recall (S4): the server takes it for all grants of the object up to this one, and an earlier one may still be
+    /// on its way. If that were cached, nobody would recall it.
     pub(super) fn evicted(&mut self, object: Object, stamp: Stamp, now: Instant) {
         let Some(copy) = self.copies.get(&object) else { return };
         if copy.validity.stamp != stamp {
@@ -136,6 +139,7 @@ impl Holder {
         let is_leased = now < copy.validity.until && stamp.epoch == self.epoch;
         self.copies.remove(&object);
         if is_leased {
+            self.recalls.remember(&ObjectSet::One(object.clone()), stamp, self.flights.next());
             self.riders.give_back(Return { object, stamp }, &self.config.bounds);
         }
     }

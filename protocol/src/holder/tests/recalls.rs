@@ -246,3 +246,26 @@ fn consent_is_carried_again_after_a_refusal_to_try_again() {
     let effects = client.read(6, "/c");
     assert_eq!(client.only(&effects).1.header.consents, [stamp(3)], "a leader that has not begun looks at nothing");
 }
+
+/// A write is answered late, with a grant from before the one that was given back (seed 23871 of the wide worlds): the server has taken the
+/// return for both, and would recall neither.
+#[test]
+fn grant_from_before_one_that_was_given_back_is_not_cached() {
+    let mut client = Client::leased();
+    let effects = client.write(1, put("/a"));
+    let (late, _) = client.only(&effects);
+    let mut client = client.cache("/a", 6);
+    client.step(Input::Evicted { object: data("/a"), stamp: stamp(6) });
+    let Content::Data(Some(Data { stat, .. })) = value(10) else { unreachable!("it is data") };
+    let written = crate::command::Written { revision: Revision(10), stat: Some(stat), ..Default::default() };
+    let (grant, applied) = (Some(grant(4)), Revision(10));
+    let answer = Answer::Written { written, stamp: stamp(4), grant, applied, kept: None, cached: None };
+    let effects = client.answer(late, answer);
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Install { .. })), "{effects:?}");
+    assert!(!client.may_serve("/a"));
+    let effects = client.read(9, "/a");
+    let (read, request) = client.only(&effects);
+    assert_eq!(request.header.returns, [crate::message::Return { object: data("/a"), stamp: stamp(6) }]);
+    client.answer_renewing(read, super::answer(Some(value(10)), Some(super::grant(7))));
+    assert!(client.may_serve("/a"), "a later grant is cached");
+}
