@@ -75,13 +75,16 @@ impl Holder {
     pub(super) fn send_acquire(&mut self, top: &Path, now: Instant) {
         let Some(acquisition) = self.acquisitions.get(top) else { return };
         let is_sent = acquisition.is_sent;
+        let may_be_bound = self.writes.may_attach_in(top);
         let volume = self.volumes.learn(top);
         if !is_sent && volume.live(now).is_some() {
             return self.stop_acquiring(top);
         }
-        let is_bound = volume.is_bound() && volume.lease.is_some();
-        // Its nodes and holds would go with it, and the lease may go on at the server: that is asked first.
+        let is_bound = (volume.is_bound() || may_be_bound) && volume.lease.is_some();
+        // Its nodes and holds would go with it, those too that a write under way may have made, and the lease may go on at the server: that
+        // is asked first.
         if is_bound && !is_sent {
+            volume.is_used = true;
             self.keep_alive(now);
             return self.wants_again(Purpose::Acquire(top.clone()), now);
         }
@@ -134,8 +137,11 @@ impl Holder {
         let Some(acquisition) = self.acquisitions.remove(asked) else { return };
         self.seen = self.seen.max(answer.stamp);
         let top = answer.promise.volume.clone();
+        let is_late = answer.stamp <= self.volumes.begun(&top);
         let lease = self.volumes.get(&top).and_then(|volume| volume.lease.as_ref());
-        let is_newest = lease.is_none_or(|lease| lease.incarnation < answer.promise.incarnation);
+        // A late answer names a lease that the server has replaced, whether or not that one is still there: under the late one nobody
+        // would recall its copies.
+        let is_newest = !is_late && lease.is_none_or(|lease| lease.incarnation < answer.promise.incarnation);
         // The lease that there is, because nodes go with it: nothing begins, but the volume that was believed in is not there.
         let is_same = lease.is_some_and(|lease| lease.incarnation == answer.promise.incarnation);
         // A lease on a volume that the path is not in is no answer to what was asked: nothing begins by it.
@@ -190,6 +196,7 @@ impl Holder {
         let pace = Pace::new(sent, promise.span, promise.term, self.config.spread_permille, now);
         let volume = self.volumes.learn(top);
         volume.ended = None;
+        volume.begun = answer.stamp;
         volume.is_used = true;
         volume.lease = Some(Lease {
             incarnation: promise.incarnation,
@@ -233,8 +240,9 @@ impl Holder {
         }
         if volume.contains(&believed) {
             // A volume is not removed while the lease on it carries nodes: this was said before the volume was made, or
-            // the lease has ended, which its next renewal tells.
-            if self.volumes.get(&believed).is_some_and(|believed| !believed.carries.is_empty()) {
+            // the lease has ended, which its next renewal tells. Nodes of a write under way may be among them.
+            let carries = self.volumes.get(&believed).is_some_and(|believed| !believed.carries.is_empty());
+            if carries || self.writes.may_attach_in(&believed) {
                 return;
             }
             self.forget_volume(&believed);

@@ -25,7 +25,14 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Queue {
     ready: VecDeque<Purpose>,
     later: BTreeSet<(Instant, Purpose)>,
-    setbacks: BTreeMap<Purpose, u32>,
+    setbacks: BTreeMap<Purpose, Setbacks>,
+}
+
+/// How often a request has been set back, and until when it waits, or waited last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+struct Setbacks {
+    count: u32,
+    until: Instant,
 }
 
 impl Queue {
@@ -42,14 +49,23 @@ impl Queue {
     /// To be sent after a wait that doubles with each setback.
     pub(super) fn postpone(&mut self, purpose: Purpose, spread_permille: u16, now: Instant) {
         let setbacks = self.setbacks.entry(purpose.clone()).or_default();
-        let wait = WAIT_MIN * (1 << (*setbacks).min(10));
+        let wait = WAIT_MIN * (1 << setbacks.count.min(10));
         if wait > WAIT_MAX {
             reached(Bound::WaitMax);
         }
         let wait = wait.min(WAIT_MAX);
-        *setbacks += 1;
+        setbacks.count += 1;
         let wait = wait * (1000 + u32::from(spread_permille)) / 1000;
-        self.later.insert((now.after(wait), purpose));
+        setbacks.until = now.after(wait);
+        self.later.insert((setbacks.until, purpose));
+    }
+
+    /// What it waited for has come: it is ready now, if it waits.
+    pub(super) fn hasten(&mut self, purpose: &Purpose) {
+        let Some(setbacks) = self.setbacks.get(purpose) else { return };
+        if let Some((_, purpose)) = self.later.take(&(setbacks.until, purpose.clone())) {
+            self.ready.push_back(purpose);
+        }
     }
 
     /// The request has got its answer, or nobody wants it any more: its setbacks are forgotten.

@@ -122,6 +122,8 @@ pub(super) struct Ended {
 pub(super) struct Volume {
     pub(super) lease: Option<Lease>,
     pub(super) ended: Option<Ended>,
+    /// The stamp of the answer that began its last lease. An earlier answer that comes later names a lease that the server has replaced.
+    pub(super) begun: Stamp,
     /// It was used since its last renewal was sent.
     pub(super) is_used: bool,
     /// The nodes of this session that go with the lease: while there are any it is renewed whether or not anything is read.
@@ -180,6 +182,8 @@ pub(super) enum Ride<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Volumes {
     map: BTreeMap<Path, Volume>,
+    /// The latest stamp that began a lease on a volume which is forgotten.
+    forgotten: Stamp,
     /// How many there are at most.
     most: usize,
 }
@@ -187,7 +191,8 @@ pub(super) struct Volumes {
 impl Volumes {
     /// The root always is a volume.
     pub(super) fn new(bounds: &Bounds) -> Self {
-        Self { map: BTreeMap::from([(Path::root(), Volume::default())]), most: bounds.volumes_max }
+        let map = BTreeMap::from([(Path::root(), Volume::default())]);
+        Self { map, forgotten: Stamp::default(), most: bounds.volumes_max }
     }
 
     /// The nearest known volume at or above a path.
@@ -208,7 +213,13 @@ impl Volumes {
 
     /// The volume with this top, known from now on.
     pub(super) fn learn(&mut self, top: &Path) -> &mut Volume {
-        self.map.entry(top.clone()).or_default()
+        let begun = self.forgotten;
+        self.map.entry(top.clone()).or_insert_with(|| Volume { begun, ..Volume::default() })
+    }
+
+    /// The stamp of the answer that began the last lease on this volume; for one that is not known, the latest that it can have been.
+    pub(super) fn begun(&self, top: &Path) -> Stamp {
+        self.get(top).map_or(self.forgotten, |volume| volume.begun)
     }
 
     /// A volume without a lease that holds, if there are too many.
@@ -224,8 +235,10 @@ impl Volumes {
 
     /// Forgets a volume. Never the root.
     pub(super) fn forget(&mut self, top: &Path) {
-        if !top.is_root() {
-            self.map.remove(top);
+        if !top.is_root()
+            && let Some(volume) = self.map.remove(top)
+        {
+            self.forgotten = self.forgotten.max(volume.begun);
         }
     }
 

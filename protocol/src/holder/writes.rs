@@ -84,6 +84,12 @@ impl Writes {
         self.numbered.keys().next().copied().unwrap_or(self.next_sequence())
     }
 
+    /// The first that is not answered, if the one with this number was before it.
+    fn first_after(&self, ended: Option<Sequence>) -> Option<WriteId> {
+        let (first, write) = self.numbered.first_key_value()?;
+        ended.is_some_and(|ended| ended < *first).then_some(*write)
+    }
+
     /// Whether the write has not ended.
     pub(super) fn is_pending(&self, write: WriteId) -> bool {
         self.pending.contains_key(&write)
@@ -186,6 +192,12 @@ impl Writes {
     /// The changes that were sent and have not been answered.
     pub(super) fn sent(&self) -> impl Iterator<Item = &Write> {
         self.pending.values().filter(|pending| pending.sendings > 0).map(|pending| &pending.change)
+    }
+
+    /// Whether a write was sent and has not been answered that may attach nodes or a hold to this session's lease on the volume: until its
+    /// outcome is known, it is not known what goes with the lease.
+    pub(super) fn may_attach_in(&self, top: &Path) -> bool {
+        self.sent().flat_map(attached_to_session).any(|path| top.contains(path))
     }
 
     /// Ends all, in order; whether each was ever sent. Numbers begin anew, for another session.
@@ -431,6 +443,10 @@ impl Holder {
         self.queue.settle(&Purpose::Write(write));
         for next in self.writes.take_backlog() {
             self.queue.push(Purpose::Write(next));
+        }
+        // The first that is not answered is never refused for want of room to remember results: it need not wait to be sent again.
+        if let Some(first) = self.writes.first_after(pending.sequence) {
+            self.queue.hasten(&Purpose::Write(first));
         }
         Some(pending)
     }

@@ -169,3 +169,22 @@ fn put_heard_while_another_lease_is_asked_for_is_gone_with_it() {
         assert!(effects.contains(&gone("/a")) && !client.carries("/", "/a"), "{effects:?}");
     }
 }
+
+/// The lease has lapsed by this clock while a put that attaches a node to it is under way. A new one is not asked for before it is known
+/// whether that one goes on at the servers: else the client would take the node for gone, and they would keep it (seed 15885 of the wide
+/// worlds).
+#[test]
+fn lease_that_a_put_under_way_may_be_bound_to_is_asked_about_first() {
+    let mut client = Client::leased();
+    let put = client.send(1, attached("/a"));
+    client.now = client.now.after(TERM * 2);
+    let mut effects = client.timeout(&["/"]);
+    effects.extend(client.read(5, "/b"));
+    let is_acquire = |(_, body): &(Ticket, Body)| matches!(body, Body::Acquire { .. });
+    assert!(!sent(&effects).iter().any(is_acquire), "{effects:?}");
+    let (asked, renewed) = keep_alive(&effects).expect("it asks whether the lease goes on");
+    assert_eq!(renewed, [root(1)]);
+    assert!(!tells_gone(&client.answer(put, written(30, "/", 1))));
+    let effects = client.renew(asked, promise("/", 1));
+    assert!(!tells_gone(&effects) && client.carries("/", "/a"), "{effects:?}");
+}

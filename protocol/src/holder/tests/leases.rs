@@ -454,3 +454,35 @@ fn new_lease_of_another_epoch_is_asked_for_again() {
     let effects = client.timeout(&[]);
     assert!(matches!(client.only(&effects).1.body, Body::Acquire { .. }));
 }
+
+/// Answers to requests for leases overtake each other (seeds 27701 and 27965 of the wide worlds). The volume of a path was removed and made
+/// again, so that the client has asked twice for leases on what turns out to be one volume.
+#[test]
+fn late_answer_that_names_a_replaced_lease_begins_none() {
+    let mut client = Client::leased();
+    client.holder.volumes.learn(&path("/v"));
+    let effects = client.read(2, "/v/a");
+    let (late, _) = client.only(&effects);
+    client.holder.volumes.learn(&path("/v/w"));
+    let effects = client.read(3, "/v/w/b");
+    let (early, _) = client.only(&effects);
+    // There is no volume `/v/w`. The lease that comes first is the later one, and is over before it is used.
+    let nothing = Promise { span: Duration::ZERO, ..promise("/v", 6) };
+    let acquired_late = acquired("/v", 5, 50);
+    client.answer(early, Answer::Acquired(Acquired { promise: nothing, stamp: stamp(51), revival: Revival::None }));
+    let lapses = vec![Lapse { volume: path("/v"), incarnation: Incarnation(6) }];
+    let effects = client.read(4, "/first");
+    let (read, _) = client.only(&effects);
+    client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result: Ok(answer(Some(value(9)), None)) });
+    client.answer(late, acquired_late);
+    let lease = client.holder.volumes.get(&path("/v")).and_then(|volume| volume.lease.as_ref());
+    assert_eq!(lease.map(|lease| lease.incarnation), None, "that lease has been replaced");
+}
+
+#[test]
+fn late_answer_for_a_volume_that_was_forgotten_begins_no_lease() {
+    let mut volumes = crate::holder::volumes::Volumes::new(&Bounds::DEFAULT);
+    volumes.learn(&path("/v")).begun = stamp(51);
+    volumes.forget(&path("/v"));
+    assert_eq!([volumes.begun(&path("/v")), volumes.learn(&path("/v")).begun], [stamp(51); 2]);
+}

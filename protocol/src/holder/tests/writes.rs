@@ -205,3 +205,21 @@ fn write_is_unsent_until_it_is_sent() {
     client.answer(register, Answer::Registered { coverings: vec![] });
     assert!(!client.holder.is_unsent(WriteId(1)));
 }
+
+/// The first of a session's writes is never refused for want of room to remember results (seed 4223 of the wide worlds).
+#[test]
+fn write_that_has_become_the_first_is_sent_again_at_once() {
+    let mut client = Client::leased();
+    let busy = || Refusal::Busy { what: "results of transactions to remember".into(), got: 9, most: 8 };
+    let [first, second] = [1, 2].map(|write| {
+        let effects = client.write(write, put(&format!("/{write}")));
+        client.only(&effects).0
+    });
+    assert_eq!(requests(&client.refuse(second, busy())), [], "it waits a while");
+    let effects = client.answer(first, written(20, None));
+    let (_, body) = sent(&effects).pop().expect("it is sent again");
+    assert!(matches!(body, Body::Write { write: Write::Put { path: at, .. }, .. } if at == path("/2")));
+    client.now = client.now.after(TERM / 2);
+    let again = sent(&client.timeout(&[]));
+    assert!(!again.iter().any(|(_, body)| matches!(body, Body::Write { .. })), "once: {again:?}");
+}
