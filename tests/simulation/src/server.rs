@@ -18,7 +18,7 @@ use crate::{
     invariants::{self, kept::Kept, waits::Waits},
     judges::Judge,
     oracle::{WriteKey, innermost},
-    profile::MS,
+    profile::{MS, WAIT_MOST},
     raft::{Payload, Raft},
     world::{Machine, World},
 };
@@ -130,14 +130,23 @@ impl World {
         self.look_after_lessor(place);
     }
 
-    /// Writes wait no longer than they may, while a quorum lives: while what the leader appends is committed in time.
+    /// Writes wait no longer than they may, while a quorum lives: while what the leader appends is committed in time, and applied. What it
+    /// has not applied stops its clock (T4), as what is not committed does (seed 12370).
     fn watch_waits(&mut self, place: usize) {
         let server = &self.servers[place];
         let Some(leading) = server.raft.leading() else { return };
         let clock = server.machine.clock.read(self.now);
         let most = self.profile.commit_most();
-        let oldest = leading.appended.values().next();
-        let is_hindered = oldest.is_some_and(|since| self.now - since > most) || self.now < server.stalled_until + most;
+        let is_late = |after: u64, most: u64| {
+            let oldest = leading.appended.range(after + 1..).next();
+            oldest.is_some_and(|(_, since)| self.now - since > most)
+        };
+        let is_applied_late = is_late(server.applied, most + self.profile.apply * WAIT_MOST);
+        let is_hindered = is_late(server.raft.commit, most) || self.now < server.stalled_until + most;
+        if is_applied_late && !is_hindered {
+            self.tally.add("steps in which writes were not judged: entries were applied late");
+        }
+        let is_hindered = is_hindered || is_applied_late;
         let server = &mut self.servers[place];
         if is_hindered {
             server.waits.all_again(clock);
@@ -334,6 +343,9 @@ impl World {
         let index = server.applied + 1;
         let Some(entry) = server.raft.entry(index).filter(|_| index <= server.raft.commit).cloned() else { return };
         server.applied = index;
+        if let Some(leading) = server.raft.leading_mut() {
+            leading.appended.retain(|appended, _| *appended > index);
+        }
         if let Payload::Proposal(proposal) = &entry.payload {
             self.apply_proposal(place, index, proposal);
         }

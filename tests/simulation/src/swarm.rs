@@ -10,6 +10,7 @@ use leasehold_protocol::{holder, id::LeaseId, lessor::Bounds, object::Object, pa
 
 use crate::{
     churn::MANY,
+    event::Host,
     locks::NODES,
     profile::{MS, Profile, SECOND},
     rng::Rng,
@@ -167,11 +168,12 @@ impl Swarm {
 const COMMAND_MAX_BYTES: usize = 5 << 10;
 
 /// How many renewals a second go into ticks of so many bytes, which follow one another with each commit, if need be. At a server more
-/// leases than that are never granted (S10b): these bounds belong together (seed 1845).
-fn renewals_in_time(bounds: &Bounds) -> usize {
-    const TICKS_PER_SECOND: usize = 40;
+/// leases than that are never granted (S10b): these bounds belong together (seed 1845). A server whose clock is twice as fast has half as
+/// many ticks in what it takes for a second (seed 20656).
+fn renewals_in_time(bounds: &Bounds, rogue: Option<Host>) -> usize {
     const RENEWAL_BYTES: usize = 32;
-    (bounds.tick_bytes_max / RENEWAL_BYTES).max(1) * TICKS_PER_SECOND
+    let ticks_per_second = if matches!(rogue, Some(Host::Server(_))) { 20 } else { 40 };
+    (bounds.tick_bytes_max / RENEWAL_BYTES).max(1) * ticks_per_second
 }
 
 /// Bounds of which some are low.
@@ -270,7 +272,7 @@ impl Profile {
             swarm.bounds.renewals_per_second_max = self.clients * 4 + 3;
         }
         swarm.bounds.renewals_per_second_max =
-            swarm.bounds.renewals_per_second_max.min(renewals_in_time(&swarm.bounds));
+            swarm.bounds.renewals_per_second_max.min(renewals_in_time(&swarm.bounds, self.rogue));
         self.mute = self.mute.filter(|client| *client < self.clients);
         self.busy_until = rng.between(3, 8) * SECOND;
         self.act_every = *rng.pick(&[4 * MS, 15 * MS, 40 * MS, 120 * MS]);

@@ -91,7 +91,7 @@ pub(crate) struct Leading {
     pub(crate) beat: u64,
     /// Rounds of proof: the heartbeat that has to be answered, and what was committed when it began.
     pub(crate) proofs: BTreeMap<u64, (u64, u64)>,
-    /// When each entry that is not committed was appended.
+    /// When each entry that the leader has not applied was appended.
     pub(crate) appended: BTreeMap<u64, u64>,
 }
 

@@ -175,9 +175,6 @@ impl World {
         if index > raft.commit && raft.term_at(index) == Some(raft.term) {
             let raft = &mut self.servers[server].raft;
             raft.commit = index;
-            if let Some(leading) = raft.leading_mut() {
-                leading.appended.retain(|appended, _| *appended > index);
-            }
             self.committed(server);
             self.replicate(server);
         }
