@@ -55,6 +55,15 @@ fn races() -> Vec<World> {
             .least(800)
             .member(Member::slow().does(&[put("/a", "1")]))
             .member(Member::slow().holds(&[data("/a")]).does(&[Op::Evict(data("/a")), read("/a")]).does(&[read("/a")])),
+        world("evicted-late", "a cache drops a copy before the answer to an earlier request for it comes")
+            .least(25000)
+            .member(Member::slow().holds(&[data("/")]).does(&[put("/a", "1")]).does(&[
+                read("/a"),
+                Op::Evict(data("/a")),
+                read("/a"),
+            ]))
+            .member(Member::slow().holds(&[data("/")]).does(&[put("/a", "2")]))
+            .faults(Faults { overtakings: 1, ..NONE }),
         world("covering", "two clients of a volume whose objects are not kept track of write, and read")
             .least(400)
             .covering()

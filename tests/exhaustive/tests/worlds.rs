@@ -47,6 +47,7 @@ worlds! {
     two_writers_and_a_holder: "two-writers",
     a_writer_that_reads_what_it_writes: "writer-reads",
     a_copy_that_is_evicted_while_it_is_written: "evicted",
+    a_copy_that_is_evicted_before_an_earlier_answer: "evicted-late",
     objects_that_nobody_keeps_track_of: "covering",
     a_transaction_whose_branch_another_changes: "transaction",
     a_leader_replaced_during_a_recall: "election-recall",
