@@ -16,8 +16,8 @@ use crate::{history::Outcome, invariants, world::World};
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
     pub(crate) path: Path,
-    /// What was there when it began.
-    pub(crate) first: Value,
+    /// What was there when it began, once it was read: a lease may be over by this clock in the moment in which it is told.
+    pub(crate) first: Option<Value>,
     /// What it has set, and in which steps.
     pub(crate) changes: Vec<(Value, u64)>,
     /// How many of these are on the servers, or lost and told to be.
@@ -27,9 +27,9 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// What the application set last.
-    pub(crate) fn last(&self) -> &Value {
-        self.changes.last().map_or(&self.first, |(value, _)| value)
+    /// What the application set last, or found.
+    pub(crate) fn last(&self) -> Option<&Value> {
+        self.changes.last().map(|(value, _)| value).or(self.first.as_ref())
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
@@ -77,11 +77,12 @@ impl World {
     }
 
     fn use_kept(&mut self, place: usize, hold: HoldId, found: &Value) {
-        let Some(kept) = self.clients[place].kept_data.get(&hold) else {
+        let Some(kept) = self.clients[place].kept_data.get_mut(&hold) else {
             return self.demand(Err(format!("client {place} may use hold {hold} and was not told so")));
         };
-        if kept.last() != found {
-            let last = kept.last().clone();
+        let last = kept.last().unwrap_or(found).clone();
+        kept.first.get_or_insert_with(|| found.clone());
+        if last != *found {
             self.demand(Err(format!("client {place} set {last:?} under hold {hold}, and reads {found:?}")));
         }
         self.tally.add("reads under a write lease");
@@ -113,7 +114,7 @@ impl World {
         let path = path.clone();
         if status.is_open && status.changes == 0 {
             self.tally.add("write leases");
-            let first = client.holder.cached(hold, clock).cloned().unwrap_or_default();
+            let first = client.holder.cached(hold, clock).cloned();
             let kept = Kept { path, first, changes: Vec::new(), flushed: 0, status };
             client.kept_data.insert(hold, kept);
             return;
@@ -142,9 +143,9 @@ impl World {
         let Some(kept) = self.clients[place].kept_data.get_mut(&hold) else {
             return self.demand(Err(format!("client {place} is told to have lost {value:?}, which it did not set")));
         };
-        let (path, is_last) = (kept.path.clone(), kept.last() == value);
+        let (path, is_last) = (kept.path.clone(), kept.last() == Some(value));
         let lost = kept.changes.split_off(kept.flushed);
-        kept.first = value.clone();
+        kept.first = Some(value.clone());
         if !is_last || lost.is_empty() {
             self.demand(Err(format!("client {place} is told to have lost {value:?}; it has set {lost:?}")));
         }

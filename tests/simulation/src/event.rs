@@ -149,6 +149,8 @@ pub(crate) enum Event {
     /// Everything has had time to heal: look.
     Ask,
     Judge,
+    /// What had outlived its owner has had time to end.
+    JudgeLeft,
     /// Sessions whose clients are gone have had time to end.
     JudgeSessions,
 }
@@ -183,6 +185,7 @@ impl Event {
             | Self::Heal
             | Self::Ask
             | Self::Judge
+            | Self::JudgeLeft
             | Self::JudgeSessions => None,
         }
     }
@@ -217,6 +220,7 @@ impl Event {
             Self::Judge => 25,
             Self::JudgeSessions => 26,
             Self::LeaderAlone => 27,
+            Self::JudgeLeft => 28,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The end of a run: everything is asked for, and judged.
 
+use std::time::Duration;
+
 use crate::{event::Event, invariants, judges::Judge, profile::SECOND, swarm::Swarm, world::World};
 
 impl World {
@@ -24,8 +26,7 @@ impl World {
                 invariants::healing::check_all_current(&self.clients[client], &self.oracle, self.has_short_contents());
             self.demand(held);
         }
-        self.demand(invariants::owners::check_leases(&self.clients, &self.oracle.truth));
-        self.demand(invariants::owners::check_key_leases(&self.clients, &self.oracle.truth));
+        self.left = invariants::owners::left(&self.clients, &self.oracle.truth);
         for client in 0..self.clients.len() {
             if !self.is_put_down_to_clocks(client) {
                 let held = invariants::lives::check(&self.clients[client], &self.oracle.truth);
@@ -47,6 +48,27 @@ impl World {
         }
         self.is_judged = true;
         self.demand(invariants::linearizability::check(&self.told));
+        if !self.left.is_empty() {
+            // No key lease of these worlds is longer than three terms, or than what the swarm draws.
+            let longest = self.swarm().map_or(Duration::ZERO, |swarm| Duration::from_micros(swarm.ttl.1));
+            let longest = longest.max(3 * self.profile.term_max());
+            self.after(3 * SECOND + 2 * u64::try_from(longest.as_micros()).expect("short"), Event::JudgeLeft);
+        } else {
+            self.end();
+        }
+    }
+
+    /// What had outlived its owner is gone by now.
+    pub(crate) fn judge_left(&mut self) {
+        let left = invariants::owners::left(&self.clients, &self.oracle.truth);
+        if let Some(left) = left.intersection(&self.left).next() {
+            self.demand(Err(left.clone()));
+        }
+        self.tally.add("worlds whose leftovers were looked at twice");
+        self.end();
+    }
+
+    fn end(&mut self) {
         if self.profile.is_long {
             self.after(700 * SECOND, Event::JudgeSessions);
         } else {

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, mem, time::Duration};
 
 use leasehold_protocol::{
-    command::{Command, Outcome, Proposal, Write, WriteRefusal},
+    command::{Command, Outcome, Proposal, WriteRefusal},
     holder::Ticket,
     id::{Epoch, RequestId, SessionId},
     lessor::{Bounds, Config, Effect, Input, Lessor},
@@ -263,7 +263,7 @@ impl World {
         server.asked.insert(id, (connection, ticket, key));
         if let (Body::Write { write, .. }, Some(_)) = (&request.body, epoch) {
             let clock = server.machine.clock.read(self.now);
-            server.waits.begin(id, key, matches!(write, Write::RevokeLease { .. }), clock);
+            server.waits.begin(id, key, write, clock);
         }
         self.step_lessor(place, Input::Request { id, request });
     }

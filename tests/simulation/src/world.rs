@@ -95,6 +95,8 @@ pub(crate) struct World {
     pub(crate) asked_at: Revision,
     /// The histories have been judged. Sessions are yet to be, in a long world.
     pub(crate) is_judged: bool,
+    /// What outlived its owner then.
+    pub(crate) left: BTreeSet<String>,
     pub(crate) lives: u64,
     pub(crate) requests: u64,
     pub(crate) trace: Trace,
@@ -247,6 +249,7 @@ impl World {
             holds_changed_at: 0,
             asked_at: Revision(0),
             is_judged: false,
+            left: BTreeSet::new(),
             lives: 0,
             requests: 0,
             trace: Trace::new(plan.keeps_trace),
@@ -413,6 +416,7 @@ impl World {
             Event::Heal => self.heal(),
             Event::Ask => self.ask(),
             Event::Judge => self.judge(),
+            Event::JudgeLeft => self.judge_left(),
             Event::JudgeSessions => self.judge_sessions(),
         }
     }

@@ -15,12 +15,10 @@ pub(crate) fn check<'a>(
 ) -> Result<(), String> {
     let clock = client.machine.clock.read(now);
     for (hold, kept) in client.kept_data.iter().filter(|_| client.is_open) {
-        if client.holder.cached(*hold, clock).is_none() {
-            continue;
-        }
+        let Some(value) = client.holder.cached(*hold, clock) else { continue };
+        let first = kept.first.as_ref().unwrap_or(value);
         let found = truth.node(&kept.path).map(|node| &node.value);
-        let is_own =
-            found.is_some_and(|found| *found == kept.first || kept.changes.iter().any(|(value, _)| value == found));
+        let is_own = found.is_some_and(|found| found == first || kept.changes.iter().any(|(value, _)| value == found));
         if !is_own {
             return Err(format!(
                 "client {} keeps {} to itself under hold {hold}, and {found:?} is there by now",

@@ -115,7 +115,8 @@ impl World {
         (raft.leader, raft.heard) = (Some(from), now);
         raft.hear(term, now);
         if raft.term_at(previous.0) != Some(previous.1) {
-            let matched = Err(raft.last().min(previous.0.saturating_sub(1)));
+            // What is committed here is the leader's too. One entry less at a time would never end while the leader sends more (seed 33503).
+            let matched = Err(raft.commit.min(previous.0.saturating_sub(1)));
             return self.send_peer(server, from, Peer::Appended { term, matched, beat });
         }
         let mut index = previous.0;
