@@ -375,7 +375,7 @@ impl Lessor {
 }
 
 /// A page of the nodes at and below a path: as many as fit, and one at least if there is one.
-fn list(path: &Path, after: Option<&Path>, nodes_max: u32, bounds: &Bounds, state: &State) -> Listed {
+pub(super) fn list(path: &Path, after: Option<&Path>, nodes_max: u32, bounds: &Bounds, state: &State) -> Listed {
     if nodes_max > LIST_NODES_MAX {
         reached(Bound::ListNodes);
     }

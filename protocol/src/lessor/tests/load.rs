@@ -107,3 +107,14 @@ fn lease_asked_for_by_a_session_that_closes_adds_no_load() {
     world.commit();
     assert_eq!(world.lessor.load_to_come, 0, "the session is gone");
 }
+
+#[test]
+fn what_takes_nothing_more_is_not_refused_beyond_the_bound() {
+    let mut world = World::new();
+    let session = world.session();
+    world.acquire(session, None);
+    world.lessor.config.bounds.renewals_per_second_max = 0;
+    assert_eq!(world.lessor.beyond_load(0), None);
+    assert!(world.lessor.beyond_load(1).is_some());
+    world.acquire(session, None);
+}

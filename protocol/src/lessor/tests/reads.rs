@@ -208,3 +208,21 @@ fn list_that_is_too_long_is_refused_unread() {
     };
     assert_eq!(list.names.len(), children);
 }
+
+/// Of a node its path, its value and 64 bytes count: 2 + 10 + 64 and 4 + 10 + 64 are 154.
+#[test]
+fn page_of_a_list_has_as_many_bytes_as_its_bound() {
+    let mut world = World::new();
+    let session = world.session();
+    for text in ["/a", "/a/x", "/a/y"] {
+        world.write(session, put(text, b"0123456789"));
+        world.commit();
+    }
+    for (most, last) in [(153, "/a"), (154, "/a/x"), (155, "/a/x"), (231, "/a/x")] {
+        let bounds = Bounds { list_bytes_max: most, ..Bounds::DEFAULT };
+        let page = super::super::requests::list(&path("/a"), None, 9, &bounds, &world.state);
+        assert_eq!(page.through, Some(path(last)), "{most} bytes");
+    }
+    let bounds = Bounds { list_bytes_max: 232, ..Bounds::DEFAULT };
+    assert_eq!(super::super::requests::list(&path("/a"), None, 9, &bounds, &world.state).through, None);
+}

@@ -378,3 +378,21 @@ fn name_is_created_by_one_of_eight_across_failovers() {
     }
     assert!(retried > 500 && created.iter().all(|count| *count > 50), "{retried} failovers, {created:?}");
 }
+
+/// What changed is told with each path and a byte more: two objects of one path of two letters, and one of the root, are 8 bytes.
+#[test]
+fn revival_tells_as_many_bytes_as_its_bound() {
+    for (most, is_revived) in [(7, false), (8, true)] {
+        let mut world = World::new();
+        world.lessor.config.bounds.revival_bytes_max = most;
+        let (holder, grant) = world.holder(&data("/b"));
+        let revision = world.state.revision();
+        let writer = world.session();
+        world.write(writer, put("/a", b"1"));
+        world.commit();
+        let generation = grant.generation;
+        let valid_at = LastValid { incarnation: grant.incarnation, generation, revision };
+        let revival = world.acquire(holder, Some(valid_at)).revival;
+        assert_eq!(matches!(revival, Revival::AllBut { .. }), is_revived, "{most} bytes: {revival:?}");
+    }
+}
