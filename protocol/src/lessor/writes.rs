@@ -46,8 +46,8 @@ pub(super) struct Pending {
     /// The last of the earlier writes that share an object, or attach nodes to a lease that this one revokes, or revoke it too, of those
     /// that are not proposed yet.
     ahead: BTreeSet<Turn>,
-    /// The last earlier revocations of leases that this one attaches nodes to. It waits until they are proposed; until they are over
-    /// if they have been found uncovered: a stream of such writes would have them gather consents for ever (S7b).
+    /// Earlier revocations of leases that this one attaches nodes to, the last of each lease among them. It waits until they are
+    /// proposed; until they are over if they have been found uncovered: a stream of such writes would have them gather consents for ever (S7b).
     revoking: BTreeSet<Turn>,
     /// It was applied without effect once, because its consents did not cover what it would have changed.
     was_uncovered: bool,
@@ -435,15 +435,20 @@ impl Writes {
         }
     }
 
-    /// The write attaches nodes to these leases. For each of them it waits for the last earlier revocation, and for the last earlier one
-    /// that was found uncovered. Those wait for still earlier ones themselves (S7b).
+    /// The write attaches nodes to these leases. For each of them it waits for the last earlier revocation that it has to wait for. When
+    /// that one is out of its way, it waits for the last one that is left (S7b).
     fn hold_up_behind_revocations(&mut self, turn: Turn, attached: &BTreeSet<Incarnation>) {
         for lease in attached.iter().counted() {
-            let last = [&self.revoking, &self.uncovered].map(|index| turns_of(index, *lease, 0, turn).next_back());
-            for other in last.into_iter().flatten() {
+            if let Some(other) = self.last_revocation(*lease, turn) {
                 self.hold_up(turn, other);
             }
         }
+    }
+
+    /// The last of the revocations of the lease before a turn that hold up what attaches nodes to it.
+    fn last_revocation(&self, lease: Incarnation, before: Turn) -> Option<Turn> {
+        let last = |index| turns_of(index, lease, 0, before).next_back();
+        last(&self.revoking).max(last(&self.uncovered))
     }
 
     /// The write attaches nodes to a lease that the other revokes.
@@ -554,10 +559,7 @@ impl Writes {
             if !is_found || pending.attached().iter().any(|lease| is_in(&self.attached, lease) == pending.is_proposed) {
                 return Err(format!("write {turn} is not found by the leases whose nodes it removes, or attaches"));
             }
-            let earlier = |index| {
-                pending.attached().iter().filter_map(move |lease| turns_of(index, *lease, 0, *turn).next_back())
-            };
-            let mut revocations = [&self.revoking, &self.uncovered].into_iter().flat_map(earlier);
+            let mut revocations = pending.attached().iter().filter_map(|lease| self.last_revocation(*lease, *turn));
             let passes = |other: &Turn| !pending.is_proposed && !pending.revoking.contains(other);
             // With the mistake put back, the search is to find what comes of it.
             let passes = |other: &Turn| passes(other) && !self.planted.has(Bug::AttachmentsPassRevocation);

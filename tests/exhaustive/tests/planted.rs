@@ -18,6 +18,7 @@ const FOUND: &[(Bug, &str, usize)] = &[
     (Bug::ConsentBeforeDrop, "lost-recall", 5),
     (Bug::ConsentBeforeDrop, "close", 5),
     (Bug::CacheOvertakenGrant, "miss-write", 9),
+    (Bug::CacheOvertakenGrant, "evicted-late", 9),
     (Bug::CacheOvertakenGrant, "covering", 11),
     (Bug::JoinedReadTakesAnyAnswer, "evicted", 10),
     (Bug::GrantDuringWrite, "two-writers", 8),

@@ -241,34 +241,39 @@ fn repeated_grant_is_about_the_lease_that_it_granted() {
     );
 }
 
-/// Two revocations have been found uncovered, and the later one is given up: the earlier one is still to come.
+/// Two revocations have been found uncovered, in either order, and the later one is given up: the earlier one is still to come.
 #[test]
 fn attachment_waits_for_the_revocation_that_is_left() {
     let lease = Incarnation(7);
-    let mut writes = Writes::new(Planted::default());
-    let revocation = || Pending::new(Work::Removal(BTreeSet::from([lease])), Vec::new(), Instant::ZERO);
-    let turns = [revocation(), revocation()].map(|pending| writes.enter(pending));
-    let [first, second] = turns;
-    for turn in turns {
-        writes.proposed(turn);
-    }
-    for turn in turns {
-        writes.cover(turn, Vec::new());
-    }
-    let attachment = Asked {
-        session: SessionId(1),
-        sequence: Sequence(1),
-        unanswered_from: Sequence(1),
-        write: attached("/a", Attach::Lease(ONE)),
-        meant: Meant { leases: BTreeSet::from([lease]), ..Meant::default() },
-        askers: Vec::new(),
-        dropped: Vec::new(),
-        seen: Stamp::default(),
-        load: 0,
-    };
-    let attachment = writes.enter(Pending::new(Work::Client(attachment), Vec::new(), Instant::ZERO));
     let ready = |left: Option<(Pending, Vec<Turn>)>| left.expect("it waits").1;
-    assert_eq!(ready(writes.leave(second)), [], "it would pass the first one");
-    assert_eq!(writes.check(), Ok(()));
-    assert_eq!(ready(writes.leave(first)), [attachment]);
+    for is_last_found_first in [false, true] {
+        let mut writes = Writes::new(Planted::default());
+        let revocation = || Pending::new(Work::Removal(BTreeSet::from([lease])), Vec::new(), Instant::ZERO);
+        let [first, second] = [revocation(), revocation()].map(|pending| writes.enter(pending));
+        for turn in [first, second] {
+            writes.proposed(turn);
+        }
+        for turn in if is_last_found_first { [second, first] } else { [first, second] } {
+            writes.cover(turn, Vec::new());
+        }
+        let attachment = Asked {
+            session: SessionId(1),
+            sequence: Sequence(1),
+            unanswered_from: Sequence(1),
+            write: attached("/a", Attach::Lease(ONE)),
+            meant: Meant { leases: BTreeSet::from([lease]), ..Meant::default() },
+            askers: Vec::new(),
+            dropped: Vec::new(),
+            seen: Stamp::default(),
+            load: 0,
+        };
+        let attachment = writes.enter(Pending::new(Work::Client(attachment), Vec::new(), Instant::ZERO));
+        if is_last_found_first {
+            assert_eq!(writes.proposed(second), [], "it was found uncovered, and may be again");
+            assert_eq!(writes.check(), Ok(()));
+        }
+        assert_eq!(ready(writes.leave(second)), [], "it would pass the first one");
+        assert_eq!(writes.check(), Ok(()));
+        assert_eq!(ready(writes.leave(first)), [attachment]);
+    }
 }
