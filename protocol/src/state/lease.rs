@@ -453,6 +453,19 @@ mod tests {
     }
 
     #[test]
+    fn grant_of_a_key_lease_is_answered_with_the_present_revision() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let put = fixture.put(session, "/a", "").revision;
+        let granted = fixture.write(session, Write::GrantLease { id: None, ttl: Duration::from_secs(5) });
+        assert_eq!(
+            (granted.expect("a free name").revision, fixture.state.revision()),
+            (put, put),
+            "it changes no node"
+        );
+    }
+
+    #[test]
     fn a_lease_keeps_the_greatest_margin_that_its_volume_had() {
         let mut fixture = Fixture::new();
         let session = fixture.open();

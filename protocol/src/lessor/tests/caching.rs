@@ -463,3 +463,21 @@ fn children_of_a_node_that_is_kept_are_leased() {
     world.caching();
     world.holder(&Object::children(path("/a")));
 }
+
+/// What is flushed is waited for by others: a limit that they have reached must not keep it out.
+#[test]
+fn flush_is_taken_though_no_other_write_is() {
+    for configure in [(|bounds| bounds.writes_max = 1) as fn(&mut Bounds), |bounds| bounds.writes_bytes_max = 1] {
+        let mut world = World::new();
+        let holder = world.caching();
+        let writer = world.session();
+        configure(&mut world.lessor.config.bounds);
+        assert!(replies(&world.write(writer, put("/a", b"new"))).is_empty(), "it waits for what is flushed");
+        let refusal = result(&world.write(writer, put("/b", b"new"))).expect_err("one too many");
+        assert!(matches!(refusal, Refusal::Busy { most: 1, .. }), "{refusal}");
+        assert!(result(&world.flush(holder, Some(b"mine"), true)).is_ok());
+        assert_eq!(world.state.data(&path("/a")).expect("a node").value, &b"mine"[..]);
+        world.pass(TERM * 2);
+        assert_eq!(world.state.data(&path("/a")).expect("a node").value, &b"new"[..], "it has waited for that");
+    }
+}

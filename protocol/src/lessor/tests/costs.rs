@@ -151,3 +151,39 @@ fn lease_with_as_many_nodes_as_one_may_takes_no_other() {
         assert!(result(&world.commit()).is_ok());
     }
 }
+
+/// Leases that end together go with one command, unless they have more nodes than one command removes.
+#[test]
+fn leases_of_more_nodes_than_one_command_removes_go_one_after_the_other() {
+    let most = State::REMOVED_NODES_MAX;
+    for (counts, rounds) in
+        [([most / 2, most / 2], vec![2]), ([most / 2, most / 2 + 1], vec![1, 1]), ([most, 1], vec![1, 1])]
+    {
+        let mut world = World::new();
+        world.is_checked = false;
+        let session = world.session();
+        for id in [1, 2] {
+            world.write(session, Write::GrantLease { id: Some(LeaseId(id)), ttl: TERM });
+        }
+        world.commit();
+        for (id, count) in (1..).zip(counts) {
+            let attach = Attach::Lease(LeaseId(id));
+            world.fill(session, (0..count).map(|number| (path(&format!("/{id}/{number}")), attach)));
+        }
+        let mut removed = Vec::new();
+        let until = world.now.after(TERM * 2);
+        while world.now < until {
+            world.now = world.now.after(clock::STEP_EVERY);
+            world.step(Input::Timeout);
+            while let Some(proposal) = world.lessor.take_proposal(world.now) {
+                removed.extend(proposal.commands.iter().filter_map(|command| match command {
+                    Command::Remove { leases } => Some(leases.len()),
+                    _ => None,
+                }));
+                world.apply(&proposal);
+            }
+        }
+        assert_eq!((removed, world.state.node(&path("/1/0"))), (rounds, None), "{counts:?}");
+        world.check();
+    }
+}

@@ -1,7 +1,13 @@
 //! Volumes that come and go, and what the leader remembers of those who held something in them.
 
 use super::*;
-use crate::volume::{Tracking, VolumeSettings};
+use crate::{
+    command::Attach,
+    id::LeaseId,
+    state::FEW_NODES,
+    time::DriftAllowance,
+    volume::{Tracking, VolumeSettings},
+};
 
 impl World {
     fn acquire_at(&mut self, session: SessionId, text: &str) -> Promise {
@@ -167,4 +173,38 @@ fn it_is_said_how_many_sessions_have_leases_on_each_volume() {
     let Answer::Volumes(infos) = answer else { panic!("volumes: {answer:?}") };
     let leases: Vec<(&str, u64)> = infos.iter().map(|info| (info.path.as_str(), info.leases)).collect();
     assert_eq!(leases, [("/", 3), ("/v", 1)]);
+}
+
+/// Of the nodes of a lease the holder has copies in a volume whose objects are kept track of, for a second, and may have some in one
+/// whose objects are not, for ten.
+#[test]
+fn holder_in_a_covering_volume_too_is_waited_for_until_that_lease_is_over() {
+    let second = Duration::from_secs(1);
+    let mut world = World::new();
+    let writer = world.session();
+    for (volume, term, tracking) in [("/tracked", second, Tracking::Objects), ("/covered", TERM, Tracking::Covering)] {
+        let margin = Duration::from_millis(100);
+        let settings = VolumeSettings::new(term, term, margin, tracking, DriftAllowance::DEFAULT).expect("valid");
+        world.write(writer, Write::CreateVolume { path: path(volume), settings });
+        world.commit();
+    }
+    let lease = LeaseId(9);
+    world.write(writer, Write::GrantLease { id: Some(lease), ttl: TERM * 10 });
+    world.commit();
+    for number in 0..=FEW_NODES {
+        let volume = if number % 2 == 0 { "tracked" } else { "covered" };
+        let (path, attach) = (path(&format!("/{volume}/{number}")), Attach::Lease(lease));
+        world.write(writer, Write::Put { path, value: Bytes::new(), condition: Condition::Any, attach });
+        world.commit();
+    }
+    let holder = world.session();
+    for (volume, object) in [("/tracked", "/tracked/0"), ("/covered", "/covered/1")] {
+        world.acquire_at(holder, volume);
+        assert!(world.read(holder, data(object)).grant.is_some());
+    }
+    world.write(writer, Write::RevokeLease { id: lease });
+    world.pass(second * 5);
+    assert!(world.state.node(&path("/covered/1")).is_some(), "the holder may read its copy for another 5 s");
+    world.pass(second * 6);
+    assert_eq!(world.state.node(&path("/covered/1")), None, "it is waited for no longer");
 }

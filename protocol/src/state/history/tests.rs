@@ -66,6 +66,24 @@ fn what_changed_with_a_subtree_is_told_in_the_volumes_inside() {
 }
 
 #[test]
+fn volume_that_is_made_is_told_in_the_one_around_it_too() {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    for (inner, around) in [("/v", "/"), ("/v/w", "/v")] {
+        let before = fixture.state.revision();
+        fixture.write(session, create_volume(inner, 5)).expect("new");
+        for volume in [inner, around] {
+            let volume = path(volume);
+            let changed = fixture.state.changed_of(&volume, before).expect("known");
+            assert!(changed.into_iter().any(|set| *set == subtree(inner)), "{inner} in {volume}");
+        }
+        let elsewhere = path("/other");
+        let others = fixture.state.changed_of(&elsewhere, before).expect("known");
+        assert_eq!(others.count(), 0, "no volume is there");
+    }
+}
+
+#[test]
 fn the_history_is_bounded_and_says_when_it_does_not_reach_back() {
     let mut state = State::new(crate::volume::VolumeSettings::DEFAULT);
     let mut index = 0;

@@ -370,3 +370,18 @@ fn a_successor_whose_lease_has_ended_is_no_successor() {
     let refused = Err(WriteRefusal::NoSuccessor { path: path("/a"), to: two });
     assert_eq!(crowd.ask(0, hand_over("/a", one, two)), refused);
 }
+
+#[test]
+fn hold_that_is_made_what_it_is_waits_for_nothing() {
+    for mode in [Shared, Exclusive] {
+        let mut crowd = Crowd::new(2);
+        let (hold, token) = crowd.lock(0, mode);
+        let taken = crowd.ask(0, convert("/a", hold, mode, true)).expect("it is held").expect("a hold");
+        assert_eq!((taken.mode, taken.token), (mode, token));
+        // It is not in line before others, as one that waits to be exclusive would be.
+        let (next, granted) = crowd.lock(1, Shared);
+        assert_eq!(granted.is_some(), mode == Shared);
+        crowd.ask(0, unlock("/a", hold)).expect("it is held");
+        assert!(crowd.token(next).is_some());
+    }
+}

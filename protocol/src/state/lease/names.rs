@@ -44,8 +44,11 @@ impl State {
 mod tests {
     use std::time::Duration;
 
-    use super::super::super::fixture::*;
-    use crate::{command::Write, id::LeaseId};
+    use super::{super::super::fixture::*, TAKEN_NAMES_PASSED, scattered};
+    use crate::{
+        command::{LeaseKey, Write},
+        id::LeaseId,
+    };
 
     #[test]
     fn automatic_id_passes_very_many_taken_names_quickly() {
@@ -64,5 +67,24 @@ mod tests {
             assert!(visited < 100, "{visited} names were looked at");
             assert!(!(first..first + taken).contains(&granted.id.0) && granted.incarnation.0 >= first);
         }
+    }
+    #[test]
+    fn automatic_id_drawn_from_all_numbers_is_nobodys() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let grant = |id| Write::GrantLease { id, ttl: Duration::from_secs(60) };
+        let first = fixture.state.meta.next_incarnation.0 + 100;
+        for number in first..first + 100 {
+            fixture.write(session, grant(Some(LeaseId(number)))).expect("new");
+        }
+        // The next one takes an incarnation itself, and then as many names are passed.
+        let number = fixture.state.meta.next_incarnation.0 + 1 + TAKEN_NAMES_PASSED as u64;
+        let drawn = LeaseId(scattered(number.wrapping_add(0x9e37_79b9_7f4a_7c15)));
+        let taken = fixture.write(session, grant(Some(drawn))).expect("new").lease.expect("a lease");
+        let granted = fixture.write(session, grant(None)).expect("there is a free name").lease.expect("a lease");
+        assert_eq!(granted.incarnation.0, number, "the names before it were taken");
+        assert!(granted.id != drawn && granted.id.0 > number, "{granted:?}");
+        let lease = fixture.state.lease(&LeaseKey::Key(drawn)).expect("it lives");
+        assert_eq!(lease.incarnation, taken.incarnation, "it is what it was");
     }
 }
