@@ -16,6 +16,7 @@ use crate::{
 };
 
 mod day;
+mod elections;
 mod wire;
 
 enum Event {
@@ -63,6 +64,8 @@ struct Pair {
     wire: Option<Vec<Vec<u8>>>,
     /// Connections on which packets are lost, if they are.
     lossy: Option<day::Lossy>,
+    /// Clients that compete for a node, if they do.
+    contest: Option<elections::Contest>,
 }
 
 const KEYS: [&str; 4] = ["/k", "/k/a", "/v/a", "/v/b"];
@@ -106,6 +109,7 @@ impl Pair {
             is_checked: true,
             wire: None,
             lossy: None,
+            contest: None,
         };
         pair.propose();
         for client in 0..3 {
@@ -133,6 +137,9 @@ impl Pair {
 
     /// Something comes to a client, which is not looked at if its connection has ended by then.
     fn down(&mut self, client: usize, input: Input) {
+        if self.contest.as_ref().is_some_and(|contest| !contest.is_reached(client)) {
+            return;
+        }
         let (delay, connection) = match &mut self.lossy {
             Some(lossy) => lossy.down(client, self.now, &mut self.numbers),
             None => return self.later_to(client, input),
@@ -147,6 +154,9 @@ impl Pair {
 
     /// Something comes to the server.
     fn up(&mut self, client: usize, input: lessor::Input) {
+        if self.contest.as_ref().is_some_and(|contest| !contest.is_reached(client)) {
+            return;
+        }
         let delay = match &mut self.lossy {
             Some(lossy) => lossy.up(client, self.now, &mut self.numbers),
             None => self.delay(),
@@ -203,6 +213,9 @@ impl Pair {
     }
 
     fn carry_out(&mut self, client: usize, effect: Effect) {
+        if self.contest.is_some() && self.note_of_contest(client, &effect) {
+            return;
+        }
         let user = &mut self.users[client];
         match effect {
             Effect::Send { ticket, request } => {
@@ -318,10 +331,12 @@ impl Pair {
             let next = self.events.first_key_value().map(|((at, _), _)| *at);
             let server_now = self.server_now();
             let deadline = self.now.after(self.lessor.next_deadline(server_now).since(server_now));
-            let wanted = self.holders.iter().filter_map(Holder::next_deadline).min();
+            let deadlines = (0..self.holders.len()).filter(|client| self.runs(*client));
+            let wanted = deadlines.filter_map(|client| self.holders[client].next_deadline()).min();
             self.now = self.now.max([next, wanted, Some(deadline)].into_iter().flatten().min().expect("some time"));
             if next == Some(self.now) {
                 let (_, event) = self.events.pop_first().expect("it is there");
+                let Some(event) = self.unless_put_off(event) else { continue };
                 match event {
                     Event::ToServer(input) => self.lessor(input),
                     Event::ToClient(client, input) => self.client(client, input),
@@ -335,12 +350,14 @@ impl Pair {
                         let is_mine = self.lessor.is_mine(&proposal);
                         let applied = self.state.apply(self.index, &proposal);
                         assert!(is_mine);
+                        self.note_who_holds();
                         self.lessor(lessor::Input::committed(proposal.number, applied));
                     }
                 }
             }
             for client in 0..self.holders.len() {
-                if self.holders[client].next_deadline().is_some_and(|deadline| deadline <= self.now) {
+                let is_due = self.holders[client].next_deadline().is_some_and(|deadline| deadline <= self.now);
+                if is_due && self.runs(client) {
                     let used = std::mem::take(&mut self.users[client].used);
                     self.client(client, Input::Timeout { used });
                 }

@@ -11,7 +11,7 @@ use crate::{command::LeaseKey, holder::tests::random::Numbers, id::LeaseId};
 const SENT_AGAIN_AFTER: u64 = 200_000;
 
 /// What a packet takes that is not lost.
-const WAY: u64 = 500;
+pub(super) const WAY: u64 = 500;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -34,7 +34,7 @@ struct Line {
 }
 
 impl Lossy {
-    fn of(clients: usize, lost_one_of: u64) -> Self {
+    pub(super) fn of(clients: usize, lost_one_of: u64) -> Self {
         Self { lines: vec![Line { connection: 0, last: [Instant::ZERO; 2] }; clients], lost_one_of }
     }
 
