@@ -204,29 +204,45 @@ impl Hold {
 
     async fn become_exclusive(&mut self, wait: Wait) -> Result<Token, LockError> {
         let asked = Instant::now();
-        self.convert(HoldMode::Exclusive, wait != Wait::No).await?;
+        self.make_exclusive(wait != Wait::No).await?;
         let is_exclusive = |status: &HoldStatus| {
             matches!(status, HoldStatus::Held { mode: HoldMode::Exclusive, .. } | HoldStatus::Over)
         };
         granted(&mut self.status, &self.path, wait, asked, is_exclusive).await
     }
 
-    /// Makes an exclusive hold shared: those who wait to share the node get it. It is not exclusive any more from the call on.
+    /// Makes an exclusive hold shared: those who wait to share the node get it. It is not exclusive any more from the call on, whatever
+    /// comes of it: the request goes on until it is answered, or the hold is over, whoever waits for it.
     ///
     /// # Errors
     ///
-    /// [`LockError`].
+    /// [`LockError::Lost`] if it was over already; [`LockError::Write`] if nobody answered in time.
     pub async fn downgrade(&mut self) -> Result<(), LockError> {
         if self.mode() == HoldMode::Shared {
             self.until_withdrawn(Wait::Forever).await?;
         }
-        self.convert(HoldMode::Shared, true).await
+        let (path, hold) = (self.path.clone(), self.id);
+        let change = Write::Convert { path, hold, mode: HoldMode::Shared, wait: true };
+        let outcome = self.client.driver().give_back(&self.path, change);
+        self.known(outcome).await
     }
 
-    async fn convert(&mut self, mode: HoldMode, wait: bool) -> Result<(), LockError> {
-        let change = Write::Convert { path: self.path.clone(), hold: self.id, mode, wait };
+    async fn make_exclusive(&mut self, wait: bool) -> Result<(), LockError> {
+        let (path, hold) = (self.path.clone(), self.id);
+        let change = Write::Convert { path, hold, mode: HoldMode::Exclusive, wait };
         let after = self.client.driver().options.timeout;
         self.client.driver().carry(change, after).await.map(|_| ()).map_err(|error| self.lost_or(error))
+    }
+
+    /// Waits until the servers know of what goes on by itself, but no longer than the client's timeout.
+    async fn known(&self, outcome: oneshot::Receiver<WriteResult>) -> Result<(), LockError> {
+        let after = self.client.driver().options.timeout;
+        match tokio::time::timeout(after, outcome).await {
+            Ok(Ok(Ok(_))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(self.lost_or(crate::write::ended(error))),
+            Ok(Err(_)) => Err(LockError::Write(WriteError::SessionEnded)),
+            Err(_) => Err(LockError::Write(WriteError::TimedOut { after })),
+        }
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -252,13 +268,7 @@ impl Hold {
     /// the latest.
     pub async fn release(mut self) -> Result<(), LockError> {
         let outcome = self.give_back();
-        let after = self.client.driver().options.timeout;
-        match tokio::time::timeout(after, outcome).await {
-            Ok(Ok(Ok(_))) => Ok(()),
-            Ok(Ok(Err(error))) => Err(self.lost_or(crate::write::ended(error))),
-            Ok(Err(_)) => Err(LockError::Write(WriteError::SessionEnded)),
-            Err(_) => Err(LockError::Write(WriteError::TimedOut { after })),
-        }
+        self.known(outcome).await
     }
 
     /// Gives the node to another that waits for it (see [`Client::holds`]), past those that came before it: nobody has it in between, and its

@@ -90,6 +90,20 @@ async fn upgrade_that_timed_out_beside_a_reader_is_withdrawn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn downgrade_that_nobody_answered_is_done_when_somebody_does() {
+    let mut server = Server::start(TERM).await;
+    let (client, other) = (hasty(&server).await, server.client().await);
+    let mut hold = lock(&client, exclusive(Wait::No)).await;
+    server.stop().await;
+    let error = within(hold.downgrade()).await.unwrap_err();
+    assert!(matches!(error, LockError::Write(WriteError::TimedOut { .. })), "{error:?}");
+    assert_eq!(hold.mode(), HoldMode::Shared);
+    server.lead();
+    within(lock(&other, shared(Wait::Forever)).await.release()).await.unwrap();
+    within(hold.upgrade(Wait::No)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_that_timed_out_unsent_are_never_sent() {
     let mut server = Server::start(SHORT_TERM).await;
     let client = hasty(&server).await;

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use super::{
     Holder, WriteId,
     flights::Purpose,
-    volumes::{Lease, Pace, Ride},
+    volumes::{Lease, Pace, Ride, Volume},
 };
 use crate::{
     id::{Epoch, Generation, Incarnation},
@@ -36,6 +36,8 @@ pub(super) struct Acquisition {
     pub(super) writes: BTreeSet<WriteId>,
     /// It was sent at least once: what it may replace stands still.
     pub(super) is_sent: bool,
+    /// It was sent more than once: an earlier sending that nobody answered may be done, or still be done.
+    is_repeated: bool,
     /// What the copies were last valid at, as the request says.
     valid_at: Option<LastValid>,
 }
@@ -67,6 +69,7 @@ impl Holder {
             waiters: BTreeSet::new(),
             writes: BTreeSet::new(),
             is_sent: false,
+            is_repeated: false,
             valid_at: None,
         })
     }
@@ -98,7 +101,7 @@ impl Holder {
         // None without a copy that the answer could make good again.
         let valid_at = ended.filter(|ended| self.has_revivable(top, ended.since, now)).map(|ended| ended.last);
         let Some(acquisition) = self.acquisitions.get_mut(top) else { return };
-        acquisition.is_sent = true;
+        (acquisition.is_repeated, acquisition.is_sent) = (acquisition.is_sent, true);
         acquisition.valid_at = valid_at;
         let path = acquisition.path.clone();
         self.tell_validities(&path);
@@ -211,7 +214,24 @@ impl Holder {
     }
 
     /// The server will not give a lease there. Those who wait for one read without.
-    pub(super) fn refused_volume(&mut self, top: &Path) {
+    ///
+    /// An earlier sending may give one all the same, and replace whatever lease there is: nothing that stands still for it may be used
+    /// again under that one. A lease that nodes or holds go with is not given up: it is asked about again until that is known.
+    pub(super) fn refused_volume(&mut self, top: &Path, now: Instant) {
+        if let Some(acquisition) = self.acquisitions.get(top).filter(|acquisition| acquisition.is_repeated) {
+            let replaceable = self.volumes.at_and_above(&acquisition.path);
+            let is_bound = |top: &Path| {
+                let is_bound = self.volumes.get(top).is_some_and(|volume| volume.is_bound() && volume.lease.is_some());
+                is_bound || self.writes.may_attach_in(top)
+            };
+            if replaceable.iter().any(is_bound) {
+                return self.wants_again(Purpose::Acquire(top.clone()), now);
+            }
+            for volume in replaceable {
+                self.volumes.learn(&volume).end_lease();
+                self.held.remove(&volume);
+            }
+        }
         if let Some(acquisition) = self.acquisitions.get(top) {
             for object in &acquisition.waiters {
                 self.reads.go_without_lease(object);
@@ -239,15 +259,15 @@ impl Holder {
             return;
         }
         if volume.contains(&believed) {
-            // A volume is not removed while the lease on it carries nodes: this was said before the volume was made, or
-            // the lease has ended, which its next renewal tells. Nodes of a write under way may be among them.
-            let carries = self.volumes.get(&believed).is_some_and(|believed| !believed.carries.is_empty());
-            if carries || self.writes.may_attach_in(&believed) {
+            // A volume is not removed while nodes or holds go with the lease on it: this was said before the volume was made, or
+            // the lease has ended, which its next renewal tells. Those of a write under way may be among them.
+            let is_bound = self.volumes.get(&believed).is_some_and(Volume::is_bound);
+            if is_bound || self.writes.may_attach_in(&believed) {
                 return;
             }
             self.forget_volume(&believed);
         }
-        if let Some(idle) = self.volumes.to_be_forgotten() {
+        if let Some(idle) = self.volumes.to_be_forgotten(|top| self.writes.may_attach_in(top)) {
             self.forget_volume(&idle);
         }
         self.volumes.learn(volume);

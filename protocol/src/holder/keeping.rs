@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    Effect, Holder,
+    Effect, Holder, Ticket,
     flights::Purpose,
     session::Link,
     volumes::{Pace, Ride},
@@ -30,6 +30,8 @@ struct KeptLease {
     held: Option<(Instant, Pace)>,
     /// Which lease of its name it is, once that is known.
     incarnation: Option<Incarnation>,
+    /// An answer to a request from before this may be about a lease of its name that was let go.
+    since: Ticket,
     /// Before it is held: when to ask for it.
     ask_at: Instant,
 }
@@ -75,8 +77,9 @@ impl Holder {
         if self.is_closed() {
             return;
         }
+        let since = self.flights.next();
         if let Entry::Vacant(entry) = self.keeping.leases.entry(id) {
-            entry.insert(KeptLease { held: None, incarnation: None, ask_at: Instant::ZERO });
+            entry.insert(KeptLease { held: None, incarnation: None, since, ask_at: Instant::ZERO });
             self.keeping.due = Some(Instant::ZERO);
         }
     }
@@ -127,10 +130,10 @@ impl Holder {
     }
 
     /// The leader has renewed key leases, or not, or says that they are gone.
-    pub(super) fn kept(&mut self, kept: &[Kept], sent: Instant, now: Instant) {
-        // What the application has let go meanwhile is nobody's business any more.
+    pub(super) fn kept(&mut self, ticket: Ticket, kept: &[Kept], sent: Instant, now: Instant) {
+        // What the application has let go meanwhile is nobody's business any more, though another of its name may be kept by now.
         for one in kept {
-            if self.keeping.leases.contains_key(&one.id) {
+            if self.keeping.leases.get(&one.id).is_some_and(|lease| lease.since <= ticket) {
                 self.kept_one(one, sent, now);
             }
         }
@@ -139,8 +142,13 @@ impl Holder {
 
     /// The answer to a grant says how much time its lease has. A repeated answer may find it gone: that is no news of another lease
     /// of its name, which may be kept by now.
-    pub(super) fn granted(&mut self, kept: &Kept, sent: Instant, now: Instant) {
-        let known = self.keeping.leases.get(&kept.id).and_then(|lease| lease.incarnation);
+    pub(super) fn granted(&mut self, ticket: Ticket, kept: &Kept, sent: Instant, now: Instant) {
+        let lease = self.keeping.leases.get(&kept.id);
+        let known = lease.and_then(|lease| lease.incarnation);
+        // Which of its name is kept is not known, and the answer has been long in coming: it may be about another.
+        if known.is_none() && lease.is_some_and(|lease| lease.since > ticket) {
+            return;
+        }
         if kept.span != KeptSpan::Gone || known == Some(kept.incarnation) {
             self.kept_one(kept, sent, now);
         }

@@ -186,12 +186,12 @@ impl Holder {
             // Whoever leads has no room for one more lease: what waits for it is asked for without.
             Refusal::Busy { .. } if matches!(flight.purpose, Purpose::Acquire(_)) => {
                 self.queue.settle(&flight.purpose);
-                self.refused_for_good(flight.purpose, refusal);
+                self.refused_for_good(flight.purpose, refusal, now);
             }
             // Trying again helps only if others give their leases up: that is for the application to decide, and to be told at once.
             Refusal::Busy { .. } if epoch == self.epoch && self.is_about_load(&flight.purpose) => {
                 self.queue.settle(&flight.purpose);
-                self.refused_for_good(flight.purpose, refusal);
+                self.refused_for_good(flight.purpose, refusal, now);
             }
             Refusal::Retry | Refusal::Unknown | Refusal::Busy { .. } | Refusal::SessionGone { .. } => {
                 self.wants_again(flight.purpose, now);
@@ -202,7 +202,7 @@ impl Holder {
             | Refusal::Volume(_)
             | Refusal::Compacted { .. } => {
                 self.queue.settle(&flight.purpose);
-                self.refused_for_good(flight.purpose, refusal);
+                self.refused_for_good(flight.purpose, refusal, now);
             }
         }
     }
@@ -230,12 +230,12 @@ impl Holder {
         self.queue.postpone(purpose, self.config.spread_permille, now);
     }
 
-    fn refused_for_good(&mut self, purpose: Purpose, refusal: Refusal) {
+    fn refused_for_good(&mut self, purpose: Purpose, refusal: Refusal, now: Instant) {
         match purpose {
             Purpose::Open | Purpose::Register => self.refused_session(refusal),
             Purpose::Close => self.closed(),
             Purpose::KeepAlive | Purpose::KeepLeases | Purpose::AwaitHolds => {}
-            Purpose::Acquire(volume) => self.refused_volume(&volume),
+            Purpose::Acquire(volume) => self.refused_volume(&volume, now),
             Purpose::Held(volume) => {
                 self.held.remove(&volume);
             }

@@ -143,11 +143,11 @@ impl Holder {
             (Purpose::Acquire(volume), Answer::Acquired(answer)) => self.acquired(&volume, sent, epoch, answer, now),
             (Purpose::Read(object), Answer::Read(answer)) => self.read_answered(object, sent, epoch, answer, now),
             (Purpose::Read(object), Answer::Recalling) => self.read_recalling(object, now),
-            (Purpose::KeepLeases, Answer::Kept(kept)) => self.kept(&kept, sent, now),
+            (Purpose::KeepLeases, Answer::Kept(kept)) => self.kept(ticket, &kept, sent, now),
             (Purpose::AwaitHolds, Answer::Holds(told)) => self.holds_told(ticket, told, now),
             (Purpose::Write(write), Answer::Written { written, stamp, grant, applied, kept, cached }) => {
                 if let Some(kept) = kept {
-                    self.granted(&kept, sent, now);
+                    self.granted(ticket, &kept, sent, now);
                 }
                 let done = super::writes::Done { written, stamp, grant, applied, cached };
                 self.written(write, sent, epoch, done, now);

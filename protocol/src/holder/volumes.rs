@@ -222,15 +222,16 @@ impl Volumes {
         self.get(top).map_or(self.forgotten, |volume| volume.begun)
     }
 
-    /// A volume without a lease that holds, if there are too many.
-    pub(super) fn to_be_forgotten(&self) -> Option<Path> {
+    /// A volume without a lease that holds, if there are too many; none to which a write under way may bind something.
+    pub(super) fn to_be_forgotten(&self, may_be_bound: impl Fn(&Path) -> bool) -> Option<Path> {
         if self.map.len() < self.most {
             return None;
         }
         reached(Bound::Volumes);
         let is_idle =
             |volume: &Volume| !volume.is_bound() && volume.lease.as_ref().is_none_or(|lease| lease.has_lapsed);
-        self.map.iter().find(|(top, volume)| !top.is_root() && is_idle(volume)).map(|(top, _)| top.clone())
+        let is_idle = |top: &Path, volume| !top.is_root() && is_idle(volume) && !may_be_bound(top);
+        self.map.iter().find(|(top, volume)| is_idle(top, volume)).map(|(top, _)| top.clone())
     }
 
     /// Forgets a volume. Never the root.
@@ -407,13 +408,19 @@ mod tests {
         let mut volumes = Volumes::new(&Bounds::DEFAULT);
         volumes.learn(&path("/0")).lease = Some(lease(false));
         volumes.learn(&path("/1")).lease = Some(lease(true));
-        for number in 3..Bounds::DEFAULT.volumes_max {
-            assert_eq!(volumes.to_be_forgotten(), None);
+        volumes.learn(&path("/2")).lease = Some(lease(true));
+        for number in 4..Bounds::DEFAULT.volumes_max {
+            assert_eq!(volumes.to_be_forgotten(|_| false), None);
             volumes.learn(&path(&format!("/a{number}")));
         }
-        assert_eq!(volumes.to_be_forgotten(), Some(path("/1")));
+        assert_eq!(volumes.to_be_forgotten(|_| false), Some(path("/1")));
+        assert_eq!(
+            volumes.to_be_forgotten(|top| *top == path("/1")),
+            Some(path("/2")),
+            "a write may bind something to it"
+        );
         volumes.learn(&path("/zz"));
-        assert_eq!(volumes.to_be_forgotten(), Some(path("/1")));
+        assert_eq!(volumes.to_be_forgotten(|_| false), Some(path("/1")));
     }
 
     #[test]

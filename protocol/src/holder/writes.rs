@@ -16,6 +16,7 @@ use std::{
 use super::{Bounds, Effect, Holder, Ticket, WriteError, WriteId, flights::Purpose, grants::Arrival, volumes::Ride};
 use crate::{
     command::{Attach, Condition, Write, WriteRefusal, Written},
+    hold::HoldMode,
     id::{Epoch, Revision, Sequence, Stamp},
     message::{Body, Grant, Refusal},
     object::{Content, Data, Object, ObjectSet},
@@ -104,6 +105,12 @@ impl Writes {
     fn is_about_caching(&self, write: WriteId) -> bool {
         let change = self.pending.get(&write).map(|pending| &pending.change);
         matches!(change, Some(Write::Cache { .. } | Write::Flush { .. }))
+    }
+
+    /// Whether it makes a hold shared, which it counts as from the request on: that must not stay untold.
+    fn lowers_hold(&self, write: WriteId) -> bool {
+        let change = self.pending.get(&write).map(|pending| &pending.change);
+        matches!(change, Some(Write::Convert { mode: HoldMode::Shared, .. }))
     }
 
     /// Whether it may be refused because of what leases take.
@@ -394,7 +401,7 @@ impl Holder {
 
     /// The application does not wait any more.
     pub(super) fn give_up_write(&mut self, write: WriteId) {
-        if self.writes.is_about_caching(write) {
+        if self.writes.is_about_caching(write) || self.writes.lowers_hold(write) {
             return;
         }
         let Some(pending) = self.end_write(write) else { return };
@@ -434,20 +441,30 @@ impl Holder {
         let is_new = *volume != self.volumes.nearest(path);
         self.learn_volume(path, volume);
         let may_have_another = self.volumes.get(volume).is_some_and(|volume| volume.lease.is_some());
-        (is_new || may_have_another || self.is_suspended(volume)) && self.writes.begin_again(write)
+        let sequence = self.writes.sequence(write);
+        let begins_again = (is_new || may_have_another || self.is_suspended(volume)) && self.writes.begin_again(write);
+        if begins_again {
+            self.number_is_free(sequence);
+        }
+        begins_again
+    }
+
+    /// A write has no need of its number any more: others move up.
+    fn number_is_free(&mut self, sequence: Option<Sequence>) {
+        for next in self.writes.take_backlog() {
+            self.queue.push(Purpose::Write(next));
+        }
+        // The first that is not answered is never refused for want of room to remember results: it need not wait to be sent again.
+        if let Some(first) = self.writes.first_after(sequence) {
+            self.queue.hasten(&Purpose::Write(first));
+        }
     }
 
     fn end_write(&mut self, write: WriteId) -> Option<Pending> {
         let pending = self.writes.end(write)?;
         self.asked_of_hold(&pending.change);
         self.queue.settle(&Purpose::Write(write));
-        for next in self.writes.take_backlog() {
-            self.queue.push(Purpose::Write(next));
-        }
-        // The first that is not answered is never refused for want of room to remember results: it need not wait to be sent again.
-        if let Some(first) = self.writes.first_after(pending.sequence) {
-            self.queue.hasten(&Purpose::Write(first));
-        }
+        self.number_is_free(pending.sequence);
         Some(pending)
     }
 

@@ -251,8 +251,14 @@ impl Lessor {
     }
 
     /// Takes note of a consent that does not count yet, because the session keeps this node still.
-    pub(super) fn note_early(&mut self, kept: Path, Consent { session, stamp }: Consent) {
-        self.parked.early.insert((kept, session, stamp));
+    ///
+    /// The recall may have come to it before the answer that made it keep the node: it is sent once more, at once.
+    pub(super) fn note_early(&mut self, kept: Path, Consent { session, stamp }: Consent, turn: &mut StepContext<'_>) {
+        if self.parked.early.insert((kept, session, stamp))
+            && let Some(channel) = self.channels.get_mut(&session)
+        {
+            turn.effects.extend(channel.send_again(stamp, turn.now).map(Effect::Recall));
+        }
     }
 
     /// Nobody waits any more for what the session wanted to read.

@@ -175,14 +175,16 @@ impl Channel {
         let late = self.by_sent.iter().take_while(|(sent, _)| now.since(*sent) >= after).take(most).counted();
         let mut late: Vec<Stamp> = late.map(|(_, stamp)| *stamp).collect();
         late.sort_unstable();
-        let again = |stamp: &Stamp| {
-            let one = self.unanswered.get_mut(stamp)?;
-            self.by_sent.remove(&(one.sent, *stamp));
-            self.by_sent.insert((now, *stamp));
-            one.sent = now;
-            Some(one.recall.clone())
-        };
-        late.iter().filter_map(again).collect()
+        late.into_iter().filter_map(|stamp| self.send_again(stamp, now)).collect()
+    }
+
+    /// This recall, to be sent again, if it is unanswered.
+    pub(super) fn send_again(&mut self, stamp: Stamp, now: Instant) -> Option<Recall> {
+        let one = self.unanswered.get_mut(&stamp)?;
+        self.by_sent.remove(&(one.sent, stamp));
+        self.by_sent.insert((now, stamp));
+        one.sent = now;
+        Some(one.recall.clone())
     }
 
     /// Since when the oldest unanswered recall has been so (S5).

@@ -186,7 +186,7 @@ impl Lessor {
     pub(super) fn consent(&mut self, consent: Consent, turn: &mut StepContext<'_>) {
         let Consent { session, stamp } = consent;
         if let Some(kept) = self.still_keeps(session, stamp, turn.state) {
-            return self.note_early(kept, consent);
+            return self.note_early(kept, consent, turn);
         }
         let Some(recall) = self.channels.get_mut(&session).and_then(|channel| channel.consent(stamp)) else { return };
         for set in &recall.sets {

@@ -188,3 +188,34 @@ fn lease_that_a_put_under_way_may_be_bound_to_is_asked_about_first() {
     let effects = client.renew(asked, promise("/", 1));
     assert!(!tells_gone(&effects) && client.carries("/", "/a"), "{effects:?}");
 }
+
+/// An answer from before a volume was made says that there is none: it comes when something is held there already.
+#[test]
+fn late_answer_from_before_a_volume_was_made_ends_no_hold_in_it() {
+    use crate::{
+        hold::{HoldMode, Taken},
+        id::{HoldId, Token},
+    };
+    let mut client = Client::leased();
+    let effects = client.read(5, "/v/x");
+    let late = client.only(&effects).0;
+    let of_volume = Answer::Read(ReadAnswer { content: None, grant: None, volume: path("/v"), applied: Revision(20) });
+    let effects = client.read(6, "/v/y");
+    let read = client.only(&effects).0;
+    let effects = client.answer(read, of_volume);
+    let acquire = client.only(&effects).0;
+    client.answer(acquire, acquired("/v", 2, 13));
+    let lock = Write::Lock { path: path("/v/l"), mode: HoldMode::Exclusive, wait: true, delay: Duration::ZERO };
+    let ticket = client.send(7, lock);
+    let (hold, token) = (HoldId(4), Some(Token(5)));
+    let (volume, incarnation) = (path("/v"), Incarnation(2));
+    let taken = Taken { path: path("/v/l"), hold, mode: HoldMode::Exclusive, token, volume, incarnation };
+    let written = Written { taken: Some(Box::new(taken)), ..Written::default() };
+    let answered =
+        Answer::Written { written, stamp: stamp(40), grant: None, applied: Revision(30), kept: None, cached: None };
+    client.answer(ticket, answered);
+    assert!(!client.holder.hold_certain_for(hold, client.now).is_zero());
+    let effects = client.answer(late, answer(Some(value(10)), None));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::HoldsOver { .. })), "{effects:?}");
+    assert!(!client.holder.hold_certain_for(hold, client.now).is_zero());
+}

@@ -406,3 +406,24 @@ fn lease_that_is_told_once_more_does_not_begin_anew() {
     client.answer(acquire, acquired("/", 1, 9));
     assert!(before.is_some() && lease(&client) == before);
 }
+
+/// The lease was let go, revoked, granted anew under its name, and is kept: an answer about the earlier one comes late.
+#[test]
+fn late_answer_about_a_lease_that_was_let_go_says_nothing_of_the_next() {
+    for late in [kept(ONE, Some(TTL)), kept(ONE, None)] {
+        let mut client = keeping();
+        client.now = client.holder.next_deadline().expect("it is to be renewed");
+        let effects = client.timeout(&[]);
+        let earlier = client.only(&effects).0;
+        client.step(Input::LetGo(ONE));
+        client.step(Input::Keep(ONE));
+        let effects = client.answer(earlier, late);
+        let (ticket, request) = client.only(&effects);
+        assert_eq!(effects.len(), 1, "it says nothing of the next: {effects:?}");
+        assert_eq!(request.body, Body::KeepLeases { leases: vec![meant(None)] });
+        let next = Kept { id: ONE, incarnation: Incarnation(9), ttl: TTL / 4, span: KeptSpan::Promised(TTL / 4) };
+        let until = client.now.after(TTL / 4);
+        let kept = Effect::LeaseKept { id: ONE, incarnation: Incarnation(9), ttl: TTL / 4, until };
+        assert_eq!(client.answer(ticket, Answer::Kept(vec![next])), [kept]);
+    }
+}

@@ -95,3 +95,21 @@ fn wait_that_is_answered_after_its_lease_goes_on() {
     assert!(!effects.contains(&Effect::HoldsOver { holds: vec![HOLD] }), "it may be renewed yet");
     assert!(sent(&effects).iter().any(|(_, body)| matches!(body, Body::AwaitHolds { .. })), "it asks: {effects:?}");
 }
+
+/// It counts as shared from the request on: were the request given up, the servers would count it as exclusive for ever.
+#[test]
+fn request_to_share_is_not_given_up() {
+    let mut client = Client::leased();
+    let ticket = lock(&mut client, HoldMode::Exclusive);
+    client.answer(ticket, taken(HoldMode::Exclusive, Some(9)));
+    client.step(Input::Disconnected);
+    client.write(6, Write::Convert { path: path("/a"), hold: HOLD, mode: HoldMode::Shared, wait: true });
+    assert_eq!(client.step(Input::GiveUpWrite(WriteId(6))), []);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    let convert = |(ticket, body)| matches!(body, Body::Write { write: Write::Convert { .. }, .. }).then_some(ticket);
+    let convert = sent(&effects).into_iter().find_map(convert).expect("it is sent");
+    let effects = client.answer(convert, taken(HoldMode::Shared, Some(9)));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::WriteDone { write: WriteId(6), result: Ok(_) })));
+}

@@ -84,3 +84,31 @@ fn a_list_names_what_is_good_under_the_lease_and_nothing_else() {
         "not /a of an earlier lease, /v/a of another volume, /short that is over"
     );
 }
+
+/// The client believes in `/v`, which has been removed: its request for a lease may replace that on the root. The connection broke
+/// before the answer, and the repetition is refused: the first may be done all the same.
+#[test]
+fn lease_that_a_lost_request_may_replace_is_not_used_when_its_repetition_is_refused() {
+    let mut client = Client::cached().cache_below();
+    client.now = at(109);
+    let effects = client.timeout(&["/"]);
+    client.renew(keep_alive(&effects).expect("it is due").0, promise("/", 1));
+    client.now = at(112);
+    assert!(client.may_serve("/a") && !client.may_serve("/v/a"));
+    let effects = client.read(5, "/v/b");
+    assert!(matches!(client.only(&effects).1.body, Body::Acquire { .. }));
+    assert!(!client.may_serve("/a"), "the root's lease may be replaced");
+    client.step(Input::Disconnected);
+    let effects = client.step(Input::Connected);
+    let register = client.only(&effects).0;
+    let registered = Ok(Answer::Registered { coverings: vec![] });
+    let promises = vec![promise("/", 1)];
+    let effects = client.respond(register, Response { epoch: EPOCH, promises, lapses: vec![], result: registered });
+    let acquire = |(ticket, body)| matches!(body, Body::Acquire { .. }).then_some(ticket);
+    let again = sent(&effects).into_iter().find_map(acquire).expect("it is asked again");
+    let busy = Refusal::Busy { what: "requests to propose".to_owned(), got: 9, most: 8 };
+    let effects = client.refuse(again, busy);
+    assert!(!client.may_serve("/a"), "nobody would recall it: {effects:?}");
+    let reads = |(_, body): &(Ticket, Body)| matches!(body, Body::Read { .. } | Body::AwaitRead { .. });
+    assert!(sent(&effects).iter().any(reads), "it reads without a lease: {effects:?}");
+}

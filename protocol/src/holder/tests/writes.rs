@@ -223,3 +223,25 @@ fn write_that_has_become_the_first_is_sent_again_at_once() {
     let again = sent(&client.timeout(&[]));
     assert!(!again.iter().any(|(_, body)| matches!(body, Body::Write { .. })), "once: {again:?}");
 }
+
+/// The first write was refused because its volume was not known: it is sent again under another number.
+#[test]
+fn write_that_has_become_the_first_because_another_begins_again_is_sent_again_at_once() {
+    let mut client = Client::leased();
+    let busy = || Refusal::Busy { what: "results of transactions to remember".into(), got: 9, most: 8 };
+    let attached = Write::Put {
+        path: path("/v/a"),
+        value: "v".into(),
+        condition: Condition::Any,
+        attach: crate::command::Attach::Session,
+    };
+    let [first, second] = [(1, attached), (2, put("/2"))].map(|(write, change)| {
+        let effects = client.write(write, change);
+        client.only(&effects).0
+    });
+    assert_eq!(requests(&client.refuse(second, busy())), [], "it waits a while");
+    let misplaced = crate::command::WriteRefusal::NoVolumeLease { path: path("/v/a"), volume: path("/v") };
+    let effects = client.refuse(first, Refusal::Write(misplaced));
+    let second = |(_, body): &(Ticket, Body)| matches!(body, Body::Write { write: Write::Put { path: at, .. }, .. } if *at == path("/2"));
+    assert!(sent(&effects).iter().any(second), "{effects:?}");
+}
