@@ -319,3 +319,18 @@ fn watcher_of_a_change_too_large_to_be_told_starts_over() {
     let answers: Vec<bool> = replies(&effects).iter().map(is_compacted).collect();
     assert_eq!(answers, [true; 3], "who watches another node waits on");
 }
+
+/// Both come with one entry: who is told them is woken once.
+#[test]
+fn changes_of_one_entry_are_told_together() {
+    let mut world = World::new();
+    let (writer, watcher) = (world.session(), world.session());
+    assert_eq!(world.request(watcher, watch(node("/a"), 0)), []);
+    for value in [&b"1"[..], b"2"] {
+        world.write(writer, put("/a", value));
+    }
+    let proposal = world.lessor.take_proposal(world.now).expect("two writes");
+    assert_eq!((proposal.commands.len(), world.lessor.take_proposal(world.now)), (2, None), "in one entry");
+    let told: Vec<_> = told(&world.apply(&proposal)).into_values().collect();
+    assert_eq!(told, [(vec![vec!["/a".to_owned()], vec!["/a".to_owned()]], 2)]);
+}

@@ -1,13 +1,14 @@
 //! What goes with a lease goes with it: at once, wholly, and nothing else.
 
+mod lists;
+
 use std::time::Duration;
 
 use super::{super::fixture::*, *};
 use crate::{
     command::{Command, Condition, Outcome, Proposal, Write, Written},
     id::{LeaseId, Sequence},
-    limits::LimitError,
-    object::{Content, Object, Value},
+    object::Value,
     transaction::{Operation, Transaction},
 };
 
@@ -193,21 +194,6 @@ fn what_is_gone_and_not_yet_removed_is_in_nobodys_way() {
     fixture.run(Command::Tick { renewals: vec![] });
     assert_eq!(fixture.state.nodes.len(), 3, "/, /a and what was made anew");
     assert_eq!(names(&fixture, "/a"), [last.rsplit('/').next().expect("a name")]);
-}
-
-#[test]
-fn list_names_nothing_that_is_gone_and_not_yet_removed() {
-    let (mut fixture, session) = fixture();
-    attach_many(&mut fixture, session, "/a", BURIED_PER_ENTRY + 10, ONE);
-    fixture.put(session, "/a/kept", "");
-    fixture.write(session, revoke(ONE)).expect("it exists");
-    assert!(fixture.state.nodes.len() > 3, "not all are removed yet");
-    assert_eq!(names(&fixture, "/a"), ["kept"]);
-    let list = Object::children(path("/a"));
-    let most = Content::name_weight("kept");
-    assert_eq!(fixture.state.content_within(&list, most), Ok(fixture.state.content(&list)), "they weigh nothing");
-    let refused = LimitError::Content { got: most, expected: most - 1 };
-    assert_eq!(fixture.state.content_within(&list, most - 1), Err(refused));
 }
 
 #[test]

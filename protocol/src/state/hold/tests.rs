@@ -385,3 +385,16 @@ fn hold_that_is_made_what_it_is_waits_for_nothing() {
         assert!(crowd.token(next).is_some());
     }
 }
+
+/// The session holds the node without a delay, and waits for it once more with one.
+#[test]
+fn hold_that_waited_when_its_lease_ended_keeps_the_node_from_nobody() {
+    let mut crowd = Crowd::new(2);
+    crowd.lock(0, Exclusive);
+    let delay = Duration::from_secs(60);
+    let again = Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay };
+    assert_eq!(crowd.ask(0, again).expect("it may wait").expect("a hold").token, None);
+    let (other, _) = crowd.lock(1, Exclusive);
+    crowd.expire(crowd.lease(0));
+    assert!(crowd.token(other).is_some(), "what was never held is not kept for a while");
+}
