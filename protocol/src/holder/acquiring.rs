@@ -42,6 +42,13 @@ pub(super) struct Acquisition {
     valid_at: Option<LastValid>,
 }
 
+impl Acquisition {
+    /// Those who wait for the lease wait no more.
+    fn take_waiters(&mut self) -> (BTreeSet<Object>, BTreeSet<WriteId>) {
+        (std::mem::take(&mut self.waiters), std::mem::take(&mut self.writes))
+    }
+}
+
 impl Holder {
     /// Whether the volume stands still because the new lease that was asked for may turn out to be its own.
     pub(super) fn is_suspended(&self, volume: &Path) -> bool {
@@ -114,7 +121,7 @@ impl Holder {
             self.tell_validities(&acquisition.path);
             self.settle_carried_above(&acquisition.path);
             self.settle_holds();
-            self.wake_waiters(acquisition);
+            self.wake_waiters(acquisition.waiters, acquisition.writes);
         }
     }
 
@@ -163,7 +170,7 @@ impl Holder {
         self.tell_validities(&acquisition.path);
         self.settle_carried_above(&acquisition.path);
         self.settle_holds();
-        self.wake_waiters(acquisition);
+        self.wake_waiters(acquisition.waiters, acquisition.writes);
         if let Revival::AllBut { covering, .. } = answer.revival {
             let incarnation = answer.promise.incarnation;
             self.list_held(&Covering { volume: top, incarnation, number: covering }, now);
@@ -214,38 +221,57 @@ impl Holder {
     }
 
     /// The server will not give a lease there. Those who wait for one read without.
-    ///
-    /// An earlier sending may give one all the same, and replace whatever lease there is: nothing that stands still for it may be used
-    /// again under that one. A lease that nodes or holds go with is not given up: it is asked about again until that is known.
-    pub(super) fn refused_volume(&mut self, top: &Path, now: Instant) {
-        if let Some(acquisition) = self.acquisitions.get(top).filter(|acquisition| acquisition.is_repeated) {
-            let replaceable = self.volumes.at_and_above(&acquisition.path);
-            let is_bound = |top: &Path| {
-                let is_bound = self.volumes.get(top).is_some_and(|volume| volume.is_bound() && volume.lease.is_some());
-                is_bound || self.writes.may_attach_in(top)
-            };
-            if replaceable.iter().any(is_bound) {
-                return self.wants_again(Purpose::Acquire(top.clone()), now);
-            }
-            for volume in replaceable {
-                self.volumes.learn(&volume).end_lease();
-                self.held.remove(&volume);
-            }
-        }
-        if let Some(acquisition) = self.acquisitions.get(top) {
-            for object in &acquisition.waiters {
-                self.reads.go_without_lease(object);
-            }
-            self.writes.go_without_lease(&acquisition.writes);
+    pub(super) fn refused_volume(&mut self, top: &Path) {
+        if let Some(acquisition) = self.acquisitions.get_mut(top) {
+            let waiters = acquisition.take_waiters();
+            self.go_without_lease(waiters);
         }
         self.stop_acquiring(top);
     }
 
-    fn wake_waiters(&mut self, acquisition: Acquisition) {
-        for write in acquisition.writes {
+    /// The leader has no room for one more lease. Those who wait for one read without.
+    ///
+    /// An earlier sending may be done all the same, and replace whatever lease there is: nothing that stands still for it may be used
+    /// again under that one. A lease that nodes or holds go with is not given up; it stands still until it is known what has become of it.
+    pub(super) fn no_room_for_lease(&mut self, top: &Path, now: Instant) {
+        let Some(acquisition) = self.acquisitions.get_mut(top).filter(|acquisition| acquisition.is_repeated) else {
+            self.queue.settle(&Purpose::Acquire(top.clone()));
+            return self.refused_volume(top);
+        };
+        let waiters = acquisition.take_waiters();
+        let replaceable = self.volumes.at_and_above(&acquisition.path);
+        self.go_without_lease(waiters);
+        let mut are_bound = false;
+        for replaceable in replaceable {
+            let may_be_bound = self.writes.may_attach_in(&replaceable);
+            let volume = self.volumes.learn(&replaceable);
+            if volume.is_bound() || may_be_bound {
+                are_bound |= volume.lease.is_some();
+            } else {
+                volume.end_lease();
+                self.held.remove(&replaceable);
+            }
+        }
+        if are_bound {
+            return self.wants_again(Purpose::Acquire(top.clone()), now);
+        }
+        self.queue.settle(&Purpose::Acquire(top.clone()));
+        self.stop_acquiring(top);
+    }
+
+    fn go_without_lease(&mut self, (objects, writes): (BTreeSet<Object>, BTreeSet<WriteId>)) {
+        for object in &objects {
+            self.reads.go_without_lease(object);
+        }
+        self.writes.go_without_lease(&writes);
+        self.wake_waiters(objects, writes);
+    }
+
+    fn wake_waiters(&mut self, objects: BTreeSet<Object>, writes: BTreeSet<WriteId>) {
+        for write in writes {
             self.queue.push(Purpose::Write(write));
         }
-        for object in acquisition.waiters {
+        for object in objects {
             if self.reads.stop_waiting(&object) {
                 self.queue.push(Purpose::Read(object));
             }

@@ -171,6 +171,9 @@ impl Holder {
 
     fn refused(&mut self, ticket: Ticket, flight: Flight, (epoch, refusal): (Epoch, Refusal), now: Instant) {
         self.holds_not_told(ticket, now);
+        if let (Purpose::Acquire(volume), Refusal::Busy { .. }) = (&flight.purpose, &refusal) {
+            return self.no_room_for_lease(volume, now);
+        }
         match refusal {
             Refusal::NotLeader { leader } => {
                 self.wants_again(flight.purpose, now);
@@ -183,15 +186,10 @@ impl Holder {
             }
             Refusal::SessionGone { session } if self.session() == Some(session) => self.expire(flight.purpose, now),
             Refusal::NotRegistered { .. } => self.not_registered(ticket, flight.purpose, now),
-            // Whoever leads has no room for one more lease: what waits for it is asked for without.
-            Refusal::Busy { .. } if matches!(flight.purpose, Purpose::Acquire(_)) => {
-                self.queue.settle(&flight.purpose);
-                self.refused_for_good(flight.purpose, refusal, now);
-            }
             // Trying again helps only if others give their leases up: that is for the application to decide, and to be told at once.
             Refusal::Busy { .. } if epoch == self.epoch && self.is_about_load(&flight.purpose) => {
                 self.queue.settle(&flight.purpose);
-                self.refused_for_good(flight.purpose, refusal, now);
+                self.refused_for_good(flight.purpose, refusal);
             }
             Refusal::Retry | Refusal::Unknown | Refusal::Busy { .. } | Refusal::SessionGone { .. } => {
                 self.wants_again(flight.purpose, now);
@@ -202,7 +200,7 @@ impl Holder {
             | Refusal::Volume(_)
             | Refusal::Compacted { .. } => {
                 self.queue.settle(&flight.purpose);
-                self.refused_for_good(flight.purpose, refusal, now);
+                self.refused_for_good(flight.purpose, refusal);
             }
         }
     }
@@ -230,12 +228,12 @@ impl Holder {
         self.queue.postpone(purpose, self.config.spread_permille, now);
     }
 
-    fn refused_for_good(&mut self, purpose: Purpose, refusal: Refusal, now: Instant) {
+    fn refused_for_good(&mut self, purpose: Purpose, refusal: Refusal) {
         match purpose {
             Purpose::Open | Purpose::Register => self.refused_session(refusal),
             Purpose::Close => self.closed(),
             Purpose::KeepAlive | Purpose::KeepLeases | Purpose::AwaitHolds => {}
-            Purpose::Acquire(volume) => self.refused_volume(&volume, now),
+            Purpose::Acquire(volume) => self.refused_volume(&volume),
             Purpose::Held(volume) => {
                 self.held.remove(&volume);
             }

@@ -85,30 +85,62 @@ fn a_list_names_what_is_good_under_the_lease_and_nothing_else() {
     );
 }
 
-/// The client believes in `/v`, which has been removed: its request for a lease may replace that on the root. The connection broke
-/// before the answer, and the repetition is refused: the first may be done all the same.
+impl Client {
+    /// The client believes in `/v`, which may have been removed, and has no lease on it any more. It asks for one, and its connection
+    /// breaks before the answer; the repetition of the request is refused. What it does then.
+    fn ask_twice_in_vain(&mut self) -> Vec<Effect> {
+        self.now = at(109);
+        let effects = self.timeout(&["/"]);
+        self.renew(keep_alive(&effects).expect("it is due").0, promise("/", 1));
+        self.now = at(112);
+        assert!(self.may_serve("/a") && !self.may_serve("/v/a"));
+        let effects = self.read(5, "/v/b");
+        assert!(acquiring(&effects).is_some(), "{effects:?}");
+        assert!(!self.may_serve("/a"), "the root's lease may be replaced");
+        self.step(Input::Disconnected);
+        let effects = self.step(Input::Connected);
+        let register = self.only(&effects).0;
+        let registered = Ok(Answer::Registered { coverings: vec![] });
+        let promises = vec![promise("/", 1)];
+        let effects = self.respond(register, Response { epoch: EPOCH, promises, lapses: vec![], result: registered });
+        let again = acquiring(&effects).expect("it is asked again");
+        let busy = Refusal::Busy { what: "requests to propose".to_owned(), got: 9, most: 8 };
+        let effects = self.refuse(again, busy);
+        let reads = |(_, body): &(Ticket, Body)| matches!(body, Body::Read { .. } | Body::AwaitRead { .. });
+        assert!(sent(&effects).iter().any(reads), "it reads without a lease: {effects:?}");
+        assert!(!self.may_serve("/a"), "the first request may be done, and nobody would recall the copy");
+        effects
+    }
+}
+
+/// A request for a volume lease among the effects.
+fn acquiring(effects: &[Effect]) -> Option<Ticket> {
+    sent(effects).into_iter().find_map(|(ticket, body)| matches!(body, Body::Acquire { .. }).then_some(ticket))
+}
+
 #[test]
 fn lease_that_a_lost_request_may_replace_is_not_used_when_its_repetition_is_refused() {
     let mut client = Client::cached().cache_below();
-    client.now = at(109);
-    let effects = client.timeout(&["/"]);
-    client.renew(keep_alive(&effects).expect("it is due").0, promise("/", 1));
-    client.now = at(112);
-    assert!(client.may_serve("/a") && !client.may_serve("/v/a"));
-    let effects = client.read(5, "/v/b");
-    assert!(matches!(client.only(&effects).1.body, Body::Acquire { .. }));
-    assert!(!client.may_serve("/a"), "the root's lease may be replaced");
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
-    let register = client.only(&effects).0;
-    let registered = Ok(Answer::Registered { coverings: vec![] });
-    let promises = vec![promise("/", 1)];
-    let effects = client.respond(register, Response { epoch: EPOCH, promises, lapses: vec![], result: registered });
-    let acquire = |(ticket, body)| matches!(body, Body::Acquire { .. }).then_some(ticket);
-    let again = sent(&effects).into_iter().find_map(acquire).expect("it is asked again");
-    let busy = Refusal::Busy { what: "requests to propose".to_owned(), got: 9, most: 8 };
-    let effects = client.refuse(again, busy);
-    assert!(!client.may_serve("/a"), "nobody would recall it: {effects:?}");
-    let reads = |(_, body): &(Ticket, Body)| matches!(body, Body::Read { .. } | Body::AwaitRead { .. });
-    assert!(sent(&effects).iter().any(reads), "it reads without a lease: {effects:?}");
+    client.ask_twice_in_vain();
+    client.now = at(120);
+    assert_eq!(acquiring(&client.timeout(&[])), None, "it has given up asking");
+}
+
+#[test]
+fn lease_that_nodes_go_with_and_a_lost_request_may_replace_is_asked_about_again() {
+    let mut client = Client::cached().cache_below();
+    let attach = crate::command::Attach::Session;
+    let change = Write::Put { path: path("/n"), value: "v".into(), condition: Condition::Any, attach };
+    let effects = client.write(3, change);
+    let attached = vec![crate::command::VolumeLease { volume: Path::root(), incarnation: Incarnation(1) }];
+    let written = crate::command::Written { revision: Revision(30), attached, ..Default::default() };
+    let ticket = client.only(&effects).0;
+    let (stamp, applied) = (stamp(40), Revision(30));
+    client.answer(ticket, Answer::Written { written, stamp, grant: None, applied, kept: None, cached: None });
+    client.ask_twice_in_vain();
+    client.now = at(113);
+    let again = acquiring(&client.timeout(&[])).expect("whether the lease goes on is to be known");
+    let gone = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::CarriedGone { .. }));
+    let effects = client.answer(again, acquired("/", 1, 50));
+    assert!(!gone(&effects) && client.may_serve("/a"), "it is the one that there was: {effects:?}");
 }
