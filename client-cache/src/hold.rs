@@ -211,12 +211,14 @@ impl Hold {
         granted(&mut self.status, &self.path, wait, asked, is_exclusive).await
     }
 
-    /// Makes an exclusive hold shared: those who wait to share the node get it. It is not exclusive any more from the call on, whatever
-    /// comes of it: the request goes on until it is answered, or the hold is over, whoever waits for it.
+    /// Makes an exclusive hold shared. Others who wait to share the node get it then.
+    ///
+    /// The hold is shared from the call on. If nobody answers in time, or the future is dropped, the client
+    /// goes on asking until a server answers or the hold is over.
     ///
     /// # Errors
     ///
-    /// [`LockError::Lost`] if it was over already; [`LockError::Write`] if nobody answered in time.
+    /// [`LockError::Lost`] if the hold was over already; [`LockError::Write`] if nobody answered in time.
     pub async fn downgrade(&mut self) -> Result<(), LockError> {
         if self.mode() == HoldMode::Shared {
             self.until_withdrawn(Wait::Forever).await?;
@@ -224,7 +226,7 @@ impl Hold {
         let (path, hold) = (self.path.clone(), self.id);
         let change = Write::Convert { path, hold, mode: HoldMode::Shared, wait: true };
         let outcome = self.client.driver().give_back(&self.path, change);
-        self.known(outcome).await
+        self.confirmed(outcome).await
     }
 
     async fn make_exclusive(&mut self, wait: bool) -> Result<(), LockError> {
@@ -234,8 +236,8 @@ impl Hold {
         self.client.driver().carry(change, after).await.map(|_| ()).map_err(|error| self.lost_or(error))
     }
 
-    /// Waits until the servers know of what goes on by itself, but no longer than the client's timeout.
-    async fn known(&self, outcome: oneshot::Receiver<WriteResult>) -> Result<(), LockError> {
+    /// Waits for the answer to a request that is not given up, for as long as the client's timeout.
+    async fn confirmed(&self, outcome: oneshot::Receiver<WriteResult>) -> Result<(), LockError> {
         let after = self.client.driver().options.timeout;
         match tokio::time::timeout(after, outcome).await {
             Ok(Ok(Ok(_))) => Ok(()),
@@ -268,7 +270,7 @@ impl Hold {
     /// the latest.
     pub async fn release(mut self) -> Result<(), LockError> {
         let outcome = self.give_back();
-        self.known(outcome).await
+        self.confirmed(outcome).await
     }
 
     /// Gives the node to another that waits for it (see [`Client::holds`]), past those that came before it: nobody has it in between, and its

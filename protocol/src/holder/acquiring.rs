@@ -36,7 +36,7 @@ pub(super) struct Acquisition {
     pub(super) writes: BTreeSet<WriteId>,
     /// It was sent at least once: what it may replace stands still.
     pub(super) is_sent: bool,
-    /// It was sent more than once: an earlier sending that nobody answered may be done, or still be done.
+    /// It was sent more than once. A leader may have carried out an earlier sending, or may do so yet.
     is_repeated: bool,
     /// What the copies were last valid at, as the request says.
     valid_at: Option<LastValid>,
@@ -229,10 +229,12 @@ impl Holder {
         self.stop_acquiring(top);
     }
 
-    /// The leader has no room for one more lease. Those who wait for one read without.
+    /// The leader has no room for one more lease. The reads that wait for one are done without.
     ///
-    /// An earlier sending may be done all the same, and replace whatever lease there is: nothing that stands still for it may be used
-    /// again under that one. A lease that nodes or holds go with is not given up; it stands still until it is known what has become of it.
+    /// That says nothing of an earlier sending: it may have replaced a lease that this client still has,
+    /// and then nobody recalls the copies under that one (S2). So this client ends such a lease itself. It
+    /// cannot end one that nodes or holds go with: it keeps the lease, serves nothing under it, and asks
+    /// the leader again.
     pub(super) fn no_room_for_lease(&mut self, top: &Path, now: Instant) {
         let Some(acquisition) = self.acquisitions.get_mut(top).filter(|acquisition| acquisition.is_repeated) else {
             self.queue.settle(&Purpose::Acquire(top.clone()));
@@ -243,9 +245,8 @@ impl Holder {
         self.go_without_lease(waiters);
         let mut are_bound = false;
         for replaceable in replaceable {
-            let may_be_bound = self.writes.may_attach_in(&replaceable);
-            let volume = self.volumes.learn(&replaceable);
-            if volume.is_bound() || may_be_bound {
+            let Some(volume) = self.volumes.get_mut(&replaceable) else { continue };
+            if volume.is_bound() || self.writes.may_attach_in(&replaceable) {
                 are_bound |= volume.lease.is_some();
             } else {
                 volume.end_lease();
@@ -285,8 +286,9 @@ impl Holder {
             return;
         }
         if volume.contains(&believed) {
-            // A volume is not removed while nodes or holds go with the lease on it: this was said before the volume was made, or
-            // the lease has ended, which its next renewal tells. Those of a write under way may be among them.
+            // A volume is not removed while nodes or holds go with a lease on it. So the server said this
+            // before the volume was made, or the lease has ended, and its next renewal will tell. A write
+            // under way may bind a node or a hold to the lease, too.
             let is_bound = self.volumes.get(&believed).is_some_and(Volume::is_bound);
             if is_bound || self.writes.may_attach_in(&believed) {
                 return;

@@ -86,8 +86,8 @@ pub enum Input {
     /// The application does not wait for the read any more.
     GiveUpRead(ReadId),
     /// The application does not wait for the write any more. Answered by [`Effect::WriteDone`](super::Effect::WriteDone)
-    /// with an error that says whether it may still happen. Not given up, because what came of it has to be known, are a request for a write
-    /// lease, and one that makes a hold shared: the hold counts as shared from the request on.
+    /// with an error that says whether it may still happen. A request for a write lease, or to share a
+    /// hold, is not given up: its outcome has to be known.
     GiveUpWrite(WriteId),
     /// The answer to what was sent under this ticket.
     Answered {

@@ -30,7 +30,8 @@ struct KeptLease {
     held: Option<(Instant, Pace)>,
     /// Which lease of its name it is, once that is known.
     incarnation: Option<Incarnation>,
-    /// An answer to a request from before this may be about a lease of its name that was let go.
+    /// The first request that can be about it. An answer to an earlier one may be about another lease
+    /// of its name, which was let go.
     since: Ticket,
     /// Before it is held: when to ask for it.
     ask_at: Instant,
@@ -131,10 +132,10 @@ impl Holder {
 
     /// The leader has renewed key leases, or not, or says that they are gone.
     pub(super) fn kept(&mut self, ticket: Ticket, kept: &[Kept], sent: Instant, now: Instant) {
-        // What the application has let go meanwhile is nobody's business any more, though another of its name may be kept by now.
+        // The application may have let some of them go meanwhile.
         for one in kept {
-            if self.keeping.leases.get(&one.id).is_some_and(|lease| lease.since <= ticket) {
-                self.kept_one(one, sent, now);
+            if self.keeping.leases.contains_key(&one.id) {
+                self.kept_one(ticket, one, sent, now);
             }
         }
         self.keeping.settle();
@@ -143,23 +144,24 @@ impl Holder {
     /// The answer to a grant says how much time its lease has. A repeated answer may find it gone: that is no news of another lease
     /// of its name, which may be kept by now.
     pub(super) fn granted(&mut self, ticket: Ticket, kept: &Kept, sent: Instant, now: Instant) {
-        let lease = self.keeping.leases.get(&kept.id);
-        let known = lease.and_then(|lease| lease.incarnation);
-        // Which of its name is kept is not known, and the answer has been long in coming: it may be about another.
-        if known.is_none() && lease.is_some_and(|lease| lease.since > ticket) {
-            return;
-        }
+        let known = self.keeping.leases.get(&kept.id).and_then(|lease| lease.incarnation);
         if kept.span != KeptSpan::Gone || known == Some(kept.incarnation) {
-            self.kept_one(kept, sent, now);
+            self.kept_one(ticket, kept, sent, now);
         }
     }
 
     /// More time on one key lease, which may have been granted just now; or its end.
-    fn kept_one(&mut self, kept: &Kept, sent: Instant, now: Instant) {
+    fn kept_one(&mut self, ticket: Ticket, kept: &Kept, sent: Instant, now: Instant) {
         let Kept { id, incarnation, ttl, span } = *kept;
-        let known = self.keeping.leases.get(&id).and_then(|lease| lease.incarnation);
-        // An answer that has been long in coming, about one that came before the one that is kept.
-        if known.is_some_and(|known| incarnation < known) {
+        let lease = self.keeping.leases.get(&id);
+        let known = lease.and_then(|lease| lease.incarnation);
+        // A late answer, about a lease that had the name before the one that is kept. While that one's
+        // incarnation is not known, the request that was answered tells which is older (S7b).
+        let is_late = match known {
+            Some(known) => incarnation < known,
+            None => lease.is_some_and(|lease| ticket < lease.since),
+        };
+        if is_late {
             return;
         }
         // One that is kept, and another of its name: the first is gone.

@@ -222,7 +222,8 @@ impl Volumes {
         self.get(top).map_or(self.forgotten, |volume| volume.begun)
     }
 
-    /// A volume without a lease that holds, if there are too many; none to which a write under way may bind something.
+    /// If too many volumes are known: one without a lease that holds, and to whose lease no write under
+    /// way may bind a node or a hold.
     pub(super) fn to_be_forgotten(&self, may_be_bound: impl Fn(&Path) -> bool) -> Option<Path> {
         if self.map.len() < self.most {
             return None;

@@ -101,16 +101,15 @@ impl Writes {
         self.pending.get(&write).is_some_and(|pending| pending.sendings > 0)
     }
 
-    /// Whether it is about a write lease: what comes of it has to be known.
-    fn is_about_caching(&self, write: WriteId) -> bool {
+    /// Whether its outcome has to be known, so that it cannot be given up: the rest of the client counts
+    /// on it. A request for a write lease may give one that has to be flushed. A hold counts as shared as
+    /// soon as the client asks for that.
+    fn is_never_given_up(&self, write: WriteId) -> bool {
         let change = self.pending.get(&write).map(|pending| &pending.change);
-        matches!(change, Some(Write::Cache { .. } | Write::Flush { .. }))
-    }
-
-    /// Whether it makes a hold shared, which it counts as from the request on: that must not stay untold.
-    fn lowers_hold(&self, write: WriteId) -> bool {
-        let change = self.pending.get(&write).map(|pending| &pending.change);
-        matches!(change, Some(Write::Convert { mode: HoldMode::Shared, .. }))
+        matches!(
+            change,
+            Some(Write::Cache { .. } | Write::Flush { .. } | Write::Convert { mode: HoldMode::Shared, .. })
+        )
     }
 
     /// Whether it may be refused because of what leases take.
@@ -401,7 +400,7 @@ impl Holder {
 
     /// The application does not wait any more.
     pub(super) fn give_up_write(&mut self, write: WriteId) {
-        if self.writes.is_about_caching(write) || self.writes.lowers_hold(write) {
+        if self.writes.is_never_given_up(write) {
             return;
         }
         let Some(pending) = self.end_write(write) else { return };
@@ -449,7 +448,8 @@ impl Holder {
         begins_again
     }
 
-    /// A write has no need of its number any more: others move up.
+    /// A write's number is not needed any more. Writes that wait for a number get one, and the write that
+    /// has become the first is sent.
     fn number_is_free(&mut self, sequence: Option<Sequence>) {
         for next in self.writes.take_backlog() {
             self.queue.push(Purpose::Write(next));

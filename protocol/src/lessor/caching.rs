@@ -252,7 +252,8 @@ impl Lessor {
 
     /// Takes note of a consent that does not count yet, because the session keeps this node still.
     ///
-    /// The recall may have come to it before the answer that made it keep the node: it is sent once more, at once.
+    /// The recall may have reached the client before the answer with its write lease. So it is sent once
+    /// more, at once.
     pub(super) fn note_early(&mut self, kept: Path, Consent { session, stamp }: Consent, turn: &mut StepContext<'_>) {
         if self.parked.early.insert((kept, session, stamp))
             && let Some(channel) = self.channels.get_mut(&session)

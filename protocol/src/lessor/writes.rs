@@ -46,8 +46,9 @@ pub(super) struct Pending {
     /// The last of the earlier writes that share an object, or attach nodes to a lease that this one revokes, or revoke it too, of those
     /// that are not proposed yet.
     ahead: BTreeSet<Turn>,
-    /// Earlier revocations of leases that this one attaches nodes to, the last of each lease among them. It waits until they are
-    /// proposed; until they are over if they have been found uncovered: a stream of such writes would have them gather consents for ever (S7b).
+    /// Earlier revocations of leases that this one attaches nodes to, the last of each lease among them.
+    /// It waits until they are proposed, or, if they have been found uncovered, until they are over: else
+    /// a stream of such writes would have them gather consents for ever (S7b).
     revoking: BTreeSet<Turn>,
     /// It was applied without effect once, because its consents did not cover what it would have changed.
     was_uncovered: bool,
@@ -435,8 +436,8 @@ impl Writes {
         }
     }
 
-    /// The write attaches nodes to these leases. For each of them it waits for the last earlier revocation that it has to wait for. When
-    /// that one is out of its way, it waits for the last one that is left (S7b).
+    /// The write attaches nodes to these leases. For each lease it waits for the last earlier revocation.
+    /// When that one does not hold it up any more, it waits for the last one that still does (S7b).
     fn hold_up_behind_revocations(&mut self, turn: Turn, attached: &BTreeSet<Incarnation>) {
         for lease in attached.iter().counted() {
             if let Some(other) = self.last_revocation(*lease, turn) {
@@ -445,7 +446,7 @@ impl Writes {
         }
     }
 
-    /// The last of the revocations of the lease before a turn that hold up what attaches nodes to it.
+    /// The last revocation of the lease, before a turn, that holds up writes which attach nodes to it.
     fn last_revocation(&self, lease: Incarnation, before: Turn) -> Option<Turn> {
         let last = |index| turns_of(index, lease, 0, before).next_back();
         last(&self.revoking).max(last(&self.uncovered))

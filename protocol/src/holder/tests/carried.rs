@@ -189,7 +189,7 @@ fn lease_that_a_put_under_way_may_be_bound_to_is_asked_about_first() {
     assert!(!tells_gone(&effects) && client.carries("/", "/a"), "{effects:?}");
 }
 
-/// An answer from before a volume was made says that there is none: it comes when something is held there already.
+/// A read was answered before the volume was made. The answer comes when the client holds a lock there.
 #[test]
 fn late_answer_from_before_a_volume_was_made_ends_no_hold_in_it() {
     use crate::{

@@ -407,9 +407,10 @@ fn lease_that_is_told_once_more_does_not_begin_anew() {
     assert!(before.is_some() && lease(&client) == before);
 }
 
-/// The lease was let go, revoked, granted anew under its name, and is kept: an answer about the earlier one comes late.
+/// A lease was let go and revoked. Another was granted under its name, and is kept. Then an answer about
+/// the first one comes.
 #[test]
-fn late_answer_about_a_lease_that_was_let_go_says_nothing_of_the_next() {
+fn late_answer_about_an_earlier_lease_of_the_name_is_ignored() {
     for late in [kept(ONE, Some(TTL)), kept(ONE, None)] {
         let mut client = keeping();
         client.now = client.holder.next_deadline().expect("it is to be renewed");

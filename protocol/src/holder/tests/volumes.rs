@@ -86,8 +86,9 @@ fn a_list_names_what_is_good_under_the_lease_and_nothing_else() {
 }
 
 impl Client {
-    /// The client believes in `/v`, which may have been removed, and has no lease on it any more. It asks for one, and its connection
-    /// breaks before the answer; the repetition of the request is refused. What it does then.
+    /// The client knows the volume `/v`, which may have been removed, and its lease there has lapsed. It
+    /// asks for a new one, and the connection breaks before the answer. It asks again, and is refused.
+    /// Returns what it does then.
     fn ask_twice_in_vain(&mut self) -> Vec<Effect> {
         self.now = at(109);
         let effects = self.timeout(&["/"]);
@@ -119,7 +120,7 @@ fn acquiring(effects: &[Effect]) -> Option<Ticket> {
 }
 
 #[test]
-fn lease_that_a_lost_request_may_replace_is_not_used_when_its_repetition_is_refused() {
+fn lease_is_not_used_after_a_lost_request_may_replace_it() {
     let mut client = Client::cached().cache_below();
     client.ask_twice_in_vain();
     client.now = at(120);
@@ -127,7 +128,7 @@ fn lease_that_a_lost_request_may_replace_is_not_used_when_its_repetition_is_refu
 }
 
 #[test]
-fn lease_that_nodes_go_with_and_a_lost_request_may_replace_is_asked_about_again() {
+fn lease_with_nodes_that_may_be_replaced_is_asked_about() {
     let mut client = Client::cached().cache_below();
     let attach = crate::command::Attach::Session;
     let change = Write::Put { path: path("/n"), value: "v".into(), condition: Condition::Any, attach };

@@ -224,9 +224,9 @@ fn write_that_has_become_the_first_is_sent_again_at_once() {
     assert!(!again.iter().any(|(_, body)| matches!(body, Body::Write { .. })), "once: {again:?}");
 }
 
-/// The first write was refused because its volume was not known: it is sent again under another number.
+/// The first write was refused because the client did not know its volume. It gets another number.
 #[test]
-fn write_that_has_become_the_first_because_another_begins_again_is_sent_again_at_once() {
+fn write_behind_one_that_gets_another_number_is_sent_at_once() {
     let mut client = Client::leased();
     let busy = || Refusal::Busy { what: "results of transactions to remember".into(), got: 9, most: 8 };
     let attached = Write::Put {

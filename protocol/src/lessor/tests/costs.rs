@@ -152,9 +152,9 @@ fn lease_with_as_many_nodes_as_one_may_takes_no_other() {
     }
 }
 
-/// Leases that end together go with one command, unless they have more nodes than one command removes.
+/// One command removes the nodes of several leases, as long as they are not too many for it.
 #[test]
-fn leases_of_more_nodes_than_one_command_removes_go_one_after_the_other() {
+fn leases_too_large_for_one_command_go_one_by_one() {
     let most = State::REMOVED_NODES_MAX;
     for (counts, rounds) in
         [([most / 2, most / 2], vec![2]), ([most / 2, most / 2 + 1], vec![1, 1]), ([most, 1], vec![1, 1])]

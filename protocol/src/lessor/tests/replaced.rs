@@ -241,7 +241,8 @@ fn repeated_grant_is_about_the_lease_that_it_granted() {
     );
 }
 
-/// Two revocations have been found uncovered, in either order, and the later one is given up: the earlier one is still to come.
+/// Two revocations have been found uncovered, in either order, and the later one leaves. The attachment
+/// still waits for the earlier one.
 #[test]
 fn attachment_waits_for_the_revocation_that_is_left() {
     let lease = Incarnation(7);

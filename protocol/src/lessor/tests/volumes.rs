@@ -175,8 +175,8 @@ fn it_is_said_how_many_sessions_have_leases_on_each_volume() {
     assert_eq!(leases, [("/", 3), ("/v", 1)]);
 }
 
-/// Of the nodes of a lease the holder has copies in a volume whose objects are kept track of, for a second, and may have some in one
-/// whose objects are not, for ten.
+/// A lease has nodes in two volumes. In one the servers track the holder's copies, for a second. In the
+/// other they do not: the holder may have any copy there, for ten seconds.
 #[test]
 fn holder_in_a_covering_volume_too_is_waited_for_until_that_lease_is_over() {
     let second = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! Candidates that compete for a node, in virtual time, with the terms that there are unless told otherwise. Who leads holds the
-//! node exclusively; the others wait in its queue. A message takes half a millisecond, an entry is committed after two.
+//! Candidates that compete for a node, in virtual time, with the default terms. The leader holds the node
+//! exclusively; the others wait in its queue. A message takes 0.5 ms, a commit 2 ms.
 
 use super::*;
 use crate::{
@@ -7,14 +7,14 @@ use crate::{
     id::{HoldId, Token},
 };
 
-/// Within this after a fault that ends a leadership another one begins, besides the term.
+/// After a fault that ends a leadership, the next one begins within a term and this.
 const ALLOWANCE: Duration = Duration::from_secs(1);
 
-/// How a candidate is.
+/// What has happened to a candidate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Well,
-    /// What it sends and what is sent to it is lost. Then its connections fail, and after this time they do not.
+    /// Until then its messages are lost in both directions, and it cannot connect.
     CutUntil(Instant),
     /// The process stands still until then.
     StopsUntil(Instant),
@@ -115,7 +115,7 @@ impl Pair {
         }
     }
 
-    /// What comes to a process that stands still waits for it; to one that is cut off no connection can be made.
+    /// Keeps messages back from a process that stands still, and connections from one that is cut off.
     pub(super) fn unless_put_off(&mut self, event: Event) -> Option<Event> {
         let (Event::ToClient(client, _) | Event::OnConnection(client, ..)) = &event else { return Some(event) };
         let client = *client;
@@ -142,7 +142,7 @@ impl Pair {
         None
     }
 
-    /// Something was applied.
+    /// Notes who holds the node, after an entry was applied.
     pub(super) fn note_who_holds(&mut self) {
         let Some(contest) = &mut self.contest else { return };
         let holder = self.state.holds().find(|(_, _, hold)| hold.token.is_some()).map(|(id, ..)| id);
@@ -203,7 +203,8 @@ impl Pair {
         self.state.holds().filter_map(|(id, ..)| client(id)).filter(|client| self.runs(*client)).collect()
     }
 
-    /// Lets time pass until all are well, in the line, and one of them leads. Whoever has lost its place campaigns anew.
+    /// Lets time pass until all candidates are well and in line, and one leads. Those who have lost their
+    /// place campaign again.
     fn settle(&mut self) {
         let until = self.now.after(TERM * 100);
         loop {
@@ -231,7 +232,7 @@ impl Pair {
         }
     }
 
-    /// Another process begins in the place of one that died. Nothing that was sent to that one comes to it.
+    /// Starts a process in place of one that died. It receives nothing that was sent to that one.
     fn replace(&mut self, client: usize) {
         for (asker, _) in self.asked.values_mut().filter(|(asker, _)| *asker == client) {
             *asker = usize::MAX;
@@ -247,7 +248,7 @@ impl Pair {
         self.campaign(client);
     }
 
-    /// Lets time pass until somebody else is told that it leads, or all of it has passed.
+    /// Lets time pass until a candidate is told that it leads, or `most` has passed.
     fn until_elected(&mut self, most: Duration) -> Option<Elected> {
         let until = self.now.after(most);
         while self.contest().elected.is_empty() && self.now < until {
@@ -259,7 +260,7 @@ impl Pair {
 
 /// A16: 50 candidates, 200 leaders that die.
 #[test]
-fn of_fifty_candidates_only_the_next_in_line_is_told_within_100_ms_of_the_commit() {
+fn only_the_next_of_fifty_is_told_within_100_ms_of_the_commit() {
     let mut pair = Pair::of_candidates(1, 50);
     let mut slowest = Duration::ZERO;
     for kill in 0..200 {
@@ -281,7 +282,7 @@ fn of_fifty_candidates_only_the_next_in_line_is_told_within_100_ms_of_the_commit
 
 /// A21: 1,000 faults of leaders, some of them with a fault of the next in line at the same time.
 #[test]
-fn in_a_thousand_faults_tokens_grow_and_another_leads_a_term_and_a_second_later() {
+fn another_leads_within_a_term_and_a_second_of_a_fault() {
     let mut pair = Pair::of_candidates(2, 10);
     let (mut took, mut kept) = (Vec::new(), 0);
     for fault in 0..1_000 {
@@ -332,17 +333,18 @@ fn in_a_thousand_faults_tokens_grow_and_another_leads_a_term_and_a_second_later(
     assert!(p99 <= TERM + ALLOWANCE, "{p99:?}");
 }
 
-/// A69: who leads is told at once that another wants the node, and that one has it a round trip after it was asked for.
+/// A69: a leader is told at once that another candidate wants the node. When it gives the node back, the
+/// other has it after one exchange of messages and a commit.
 #[test]
-fn node_that_is_given_back_when_another_wants_it_changes_hands_in_a_round_trip() {
+fn node_that_is_wanted_changes_hands_in_a_round_trip() {
     let exchange = Duration::from_micros(2 * day::WAY) + Duration::from_millis(2);
     let mut pair = Pair::of_clients(3, 3);
     pair.campaign(0);
     for round in 0..100 {
         pair.pass(ALLOWANCE);
         let (leader, another) = (round % 2, (round + 1) % 2);
-        // It leads since the last round, and has a lease.
-        assert_eq!(pair.in_line(), [leader]);
+        assert_eq!(pair.in_line(), [leader], "elected in the last round");
+        // The other has a lease on the volume when it campaigns.
         pair.read(another, data("/k"));
         pair.pass(ALLOWANCE);
         pair.contest().elected.clear();
