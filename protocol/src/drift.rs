@@ -54,6 +54,8 @@ pub struct ClockAnswer {
     pub since: Vec<Since>,
     /// What the leader's clock is allowed.
     pub allowance: DriftAllowance,
+    /// How long the leader kept the answer back after it had dealt with the exchange.
+    pub waited: Duration,
 }
 
 /// How long ago the leader dealt with an exchange.
@@ -254,7 +256,7 @@ impl Marks {
         let asked = self.noted.iter().filter(|(mark, _)| question.against.contains(mark));
         let since = asked.map(|(mark, at)| Since { mark: *mark, span: now.since(*at) }).collect();
         self.note(question.mark, now);
-        ClockAnswer { since, allowance }
+        ClockAnswer { since, allowance, waited: Duration::ZERO }
     }
 }
 

@@ -118,6 +118,9 @@ bugs! {
     AnyEndFreesWrite,
     /// A lease is renewed beyond its replicated horizon (T6). Read.
     RenewBeyondHorizon,
+    /// A renewal that waited for a tick is promised a whole term, and the lease ends when the shorter promise of its arrival
+    /// does (T6). Read.
+    LongerPromiseNotCounted,
     /// A leader promises by the clamped clock instead of all the time that has passed (T6). Traces.
     PromiseByClampedClock,
     /// A session that owes a consent is promised a full term all the same (S5). Elsewhere: nfs-ganesha 1382.

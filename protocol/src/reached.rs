@@ -50,6 +50,10 @@ bounds! {
     /// As above.
     RenewalsPerSecond: "renewals_per_second_max",
     /// As above.
+    RenewalsWaiting: "renewals_waiting_max",
+    /// As above.
+    RenewalsTold: "renewals_told_per_step",
+    /// As above.
     ListBytes: "list_bytes_max",
     /// As above.
     Watches: "watches_max",

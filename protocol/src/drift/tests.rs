@@ -87,6 +87,7 @@ fn leader_answers_what_it_noted_and_forgets_the_rest() {
     let answer = |since: &[(u64, u64)]| ClockAnswer {
         since: since.iter().map(|(mark, micros)| Since { mark: *mark, span: span(*micros) }).collect(),
         allowance,
+        waited: Duration::ZERO,
     };
     assert_eq!(marks.answer(&ask(5, [3, 0, 0, 0]), allowance, at(30)), answer(&[(3, 20)]));
     assert_eq!(marks.answer(&ask(6, [5, 4, 0, 0]), allowance, at(40)), answer(&[(5, 10)]), "4 is not known");
@@ -131,7 +132,8 @@ fn reference_that_the_leader_does_not_know_is_forgotten() {
     let mut references = References::default();
     references.keep(1, at(0), at(MS));
     references.keep(2, at(S), at(S + MS));
-    let answer = ClockAnswer { since: vec![Since { mark: 2, span: span(9 * S) }], allowance: ppm(0) };
+    let answer =
+        ClockAnswer { since: vec![Since { mark: 2, span: span(9 * S) }], allowance: ppm(0), waited: Duration::ZERO };
     assert_eq!(references.count(&answer, at(10 * S), at(10 * S + MS)), [counted(9 * S - MS, 9 * S + MS, 9 * S)]);
     assert_eq!(references.marks(), [2, 0, 0, 0]);
 }

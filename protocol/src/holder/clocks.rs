@@ -94,7 +94,10 @@ impl Holder {
 
     /// The leader has answered a keep-alive.
     pub(super) fn clocks_compared(&mut self, ticket: Ticket, sent: Instant, answer: &ClockAnswer, now: Instant) {
-        let counted = self.clocks.references.count(answer, sent, now);
+        // When the leader had dealt with the exchange, at the latest: it kept the answer back for so long at least.
+        let waited = self.config.drift.shorten(answer.allowance.shorten(answer.waited));
+        let dealt = now.before(waited).max(sent);
+        let counted = self.clocks.references.count(answer, sent, dealt);
         let judge = |counted: &Counted| counted.judge(self.config.drift, answer.allowance);
         let excess = counted.iter().find_map(|counted| match judge(counted) {
             Verdict::Beyond(excess) => Some(excess),
@@ -106,11 +109,11 @@ impl Holder {
             Some(excess) => {
                 // The window over which they have to be within again begins with this exchange.
                 self.clocks.references.clear();
-                self.clocks.references.keep(ticket.0, sent, now);
+                self.clocks.references.keep(ticket.0, sent, dealt);
                 self.set_clock_excess(Some(excess), now);
             }
             None => {
-                self.clocks.references.keep(ticket.0, sent, now);
+                self.clocks.references.keep(ticket.0, sent, dealt);
                 if is_within {
                     self.set_clock_excess(None, now);
                 }

@@ -119,7 +119,7 @@ impl Holder {
                 break;
             }
             match &mut lease.held {
-                Some((_, pace)) if pace.rides_from() > now => continue,
+                Some((_, pace)) if pace.joins_from() > now => continue,
                 Some((until, pace)) => pace.asked(*until, now),
                 None if lease.ask_at > now => continue,
                 None => {}
@@ -192,9 +192,9 @@ impl Holder {
             Some((last, _)) if until < *last => return,
             Some((last, pace)) => {
                 *last = until;
-                pace.renewed(sent, soon(span), ttl, spread, now);
+                pace.renewed(sent, span, ttl, now);
             }
-            None => lease.held = Some((until, Pace::new(sent, soon(span), ttl, spread, now))),
+            None => lease.held = Some((until, Pace::new(sent, span, ttl, spread, now))),
         }
         // One that was just granted, and kept before: none ends before either.
         self.keeping.ends = Some(self.keeping.ends.map_or(until, |ends| ends.min(until)));
@@ -216,10 +216,4 @@ impl Holder {
         });
         self.keeping.settle();
     }
-}
-
-/// A key lease that is over does not come back, as a volume lease does that only its holder took for over. It is renewed earlier: at about
-/// a third of its term, as etcd does it.
-fn soon(span: Duration) -> Duration {
-    span / 2
 }

@@ -37,14 +37,13 @@ impl Holder {
     /// A promise, of the epoch that the session has registered with. It never moves a deadline back.
     pub(super) fn promised(&mut self, promise: &Promise, sent: Instant, now: Instant) {
         let until = self.ends_at(sent, promise.span.min(promise.term), now);
-        let spread = self.config.spread_permille;
         let Some(lease) = self.volumes.promised(promise) else { return };
         lease.revision = lease.revision.max(promise.revision);
         // One that is less is limited by the horizon or by an unanswered recall: it is asked for again.
         if until >= lease.until {
             lease.until = until;
             lease.has_lapsed = until <= now;
-            lease.pace.renewed(sent, promise.span, promise.term, spread, now);
+            lease.pace.renewed(sent, promise.span, promise.term, now);
         }
         let is_newer = promise.generation > lease.generation;
         lease.generation = promise.generation;

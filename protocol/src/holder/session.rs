@@ -216,14 +216,13 @@ impl Holder {
 
     /// The leader has answered a request that was sent at `sent`: a sign of life of both.
     pub(super) fn session_renewed(&mut self, sent: Instant, now: Instant) {
-        let spread = self.config.spread_permille;
         let Some(term) = self.session.as_ref().map(|session| session.pace.term) else { return };
         let until = self.ends_at(sent, term, now);
         let Some(session) = &mut self.session else { return };
         if until > session.until {
             session.until = until;
         }
-        session.pace.renewed(sent, term, term, spread, now);
+        session.pace.renewed(sent, term, term, now);
     }
 
     /// The leader has answered: the session is connected, or again. Not while leases that are in use have ended here and are

@@ -28,8 +28,8 @@ const LOOKS_PER_TERM: u32 = 8;
 /// shortest term that there is.
 const APART_MIN: Duration = Duration::from_micros(12_500);
 
-/// When a lease is to be renewed: at about half of its term, never more than twice in one when all goes well, and soon
-/// enough that a third of what was granted is left for further tries.
+/// When a lease is to be renewed: when half of its term is left, so that half of it remains for further tries, and two
+/// renewals in a term suffice.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pace {
     pub(super) term: Duration,
@@ -40,25 +40,19 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Of a lease that was granted by a request sent at `sent`.
+    /// Of a lease that was granted by a request sent at `sent`. The first renewal comes up to a quarter of a term earlier than
+    /// the others, at another time for each client: those that began together do not renew together for ever.
     pub(super) fn new(sent: Instant, span: Duration, term: Duration, spread_permille: u16, now: Instant) -> Self {
         let mut pace = Self { term, due: Instant::ZERO, is_wanted: false };
-        pace.renewed(sent, span, term, spread_permille, now);
+        let spread = (term / 4).saturating_mul(u32::from(spread_permille)) / 1000;
+        pace.renewed(sent, span.saturating_sub(spread), term, now);
         pace
     }
 
-    /// The lease was renewed by a request sent at `sent`.
-    pub(super) fn renewed(
-        &mut self,
-        sent: Instant,
-        span: Duration,
-        term: Duration,
-        spread_permille: u16,
-        now: Instant,
-    ) {
-        // From half of the term for those that come first to six tenths for the last.
-        let spread = (term / 10).saturating_mul(u32::from(spread_permille)) / 1000;
-        let interval = (term / 2 + spread).min(span.saturating_mul(2) / 3);
+    /// The lease was renewed by a request sent at `sent`, for `span`.
+    pub(super) fn renewed(&mut self, sent: Instant, span: Duration, term: Duration, now: Instant) {
+        // Who is promised less than half of a term asks again soon.
+        let interval = span.saturating_sub(term / 2).max(span / 8);
         self.term = term;
         self.due = self.due.max(sent.after(interval)).max(now.after(self.part(RETRIES_PER_TERM_MAX)));
         // A leader without a quorum promises less and less, up to the horizon: the lease ends before it can be asked again.
@@ -89,6 +83,12 @@ impl Pace {
     /// From when on a renewal rides along with any request: a third of a term after the last.
     pub(super) fn rides_from(&self) -> Instant {
         self.due.before(self.term / 6)
+    }
+
+    /// From when on it is renewed together with one that is due: a quarter of a term after the last renewal. Of two groups
+    /// with one term, one is always that old when the other is due, so that all become one group.
+    pub(super) fn joins_from(&self) -> Instant {
+        self.due.before(self.term / 4)
     }
 }
 
@@ -458,15 +458,19 @@ mod tests {
     }
 
     #[test]
-    fn renewals_are_due_twice_in_a_term_at_most() {
+    fn renewals_are_due_when_half_of_the_term_is_left() {
         let seconds = Duration::from_secs;
         let at = |secs| Instant::ZERO.after(seconds(secs));
-        let early = Pace::new(at(100), seconds(10), seconds(10), 0, at(100));
-        let late = Pace::new(at(100), seconds(10), seconds(10), 1000, at(100));
-        assert_eq!((early.due, late.due), (at(105), at(106)));
-        let short = Pace::new(at(100), seconds(3), seconds(10), 0, at(100));
-        assert_eq!(short.due, at(102), "two thirds of what was granted, if that is sooner");
-        let nothing = Pace::new(at(100), Duration::ZERO, seconds(16), 0, at(100));
+        let term = seconds(16);
+        let mut late = Pace::new(at(100), term, term, 0, at(100));
+        let mut early = Pace::new(at(100), term, term, 1000, at(100));
+        assert_eq!((early.due, late.due), (at(104), at(108)), "the first is spread over a quarter of the term");
+        late.renewed(at(108), term, term, at(108));
+        early.renewed(at(104), term, term, at(104));
+        assert_eq!((early.due, late.due), (at(112), at(116)), "the others come when half of the term is left");
+        let short = Pace::new(at(100), seconds(11), term, 0, at(100));
+        assert_eq!(short.due, at(103), "half of the term is left then");
+        let nothing = Pace::new(at(100), Duration::ZERO, term, 0, at(100));
         assert_eq!(nothing.due, at(101), "a server that promises nothing is not asked all the time");
     }
 

@@ -49,6 +49,11 @@ pub struct Bounds {
     /// would need more is refused as busy. So all that are granted can be kept (S10b), though clients renew up to three times in a
     /// term. A choice, not the measured limit of a server: 327,680 leases of 10 s.
     pub renewals_per_second_max: usize,
+    /// The most leases whose renewals wait for the next tick, to be promised a whole term. With more, a request to renew is
+    /// answered at once, with what the horizon leaves.
+    pub renewals_waiting_max: usize,
+    /// About the most leases of which one step tells those who wait for a tick: others are served between two steps.
+    pub renewals_told_per_step: usize,
     /// About the most bytes of nodes in one page of a list, but for the first node: a page fits into a frame.
     pub list_bytes_max: usize,
     /// The most watches that may wait at one time; one more is refused as busy.
@@ -110,6 +115,8 @@ impl Bounds {
         recalls_again_max: 1024,
         tick_bytes_max: 256 << 10,
         renewals_per_second_max: 1 << 15,
+        renewals_waiting_max: 1 << 18,
+        renewals_told_per_step: 1 << 14,
         list_bytes_max: 1 << 20,
         watches_max: 1 << 17,
         session_watches_max: 1 << 14,

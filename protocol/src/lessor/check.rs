@@ -30,6 +30,7 @@ impl Lessor {
         self.ends.check()?;
         self.watching.check(state.revision())?;
         self.awaiting.check()?;
+        self.renewals.check()?;
         self.parked.check(self.config.bounds.parked_max, state)?;
         self.holdings.check()?;
         self.reads_wait_for_a_round()?;

@@ -44,6 +44,7 @@ impl Lessor {
                 Reason::Tick => {
                     self.is_ticking = false;
                     self.ends.ticked(turn.state);
+                    self.renewals.ticked();
                 }
                 Reason::Remove(waiting) => self.removed(waiting, turn.state),
                 Reason::Open(asker) => {

@@ -272,6 +272,14 @@ impl Ends {
         }
     }
 
+    /// More was promised to a renewal that was counted before: the lease ends at `end` at the earliest. This is no sign of
+    /// life: that was when the renewal arrived.
+    pub(super) fn extend(&mut self, key: &LeaseKey, end: ClusterTime) {
+        if let Some(lease) = self.ends.get_mut(key) {
+            lease.end = lease.end.max(end);
+        }
+    }
+
     /// The renewals since the last tick, for the next one (T6). About `most` bytes of them; the rest waits for the tick after, and
     /// [`Ends::is_behind`] says so.
     pub(super) fn take_renewals(&mut self, most: usize) -> Vec<Renewal> {

@@ -75,6 +75,7 @@ impl Lessor {
         if is_due && !self.is_ticking && !self.ends.is_empty() {
             self.last_tick = Some(now);
             self.is_ticking = true;
+            self.renewals.tick_proposed();
             let renewals = self.ends.take_renewals(self.config.bounds.tick_bytes_max);
             self.propose(Command::Tick { renewals }, Reason::Tick);
             self.holdings.sweep(now, self.config.bounds.sweep_max);

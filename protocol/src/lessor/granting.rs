@@ -1,5 +1,7 @@
 //! What the leader promises in its memory: more time on volume leases (T6, S5), and leases on objects (S3).
 
+use std::time::Duration;
+
 use crate::{
     command::LeaseKey,
     id::SessionId,
@@ -9,6 +11,7 @@ use crate::{
     planted::Bug,
     reached::{Bound, reached},
     state::State,
+    time::{ClusterTime, Instant},
 };
 
 use super::{
@@ -17,6 +20,15 @@ use super::{
     ends::Renewing,
     holdings::{Mode, ObjectLease, Source},
 };
+
+/// How far a promise reaches from the arrival of its request on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reach {
+    /// Up to the horizon at most (T6).
+    pub(super) span: Duration,
+    /// What it would be if the horizon were further away: a term, or less while a recall is unanswered (S5).
+    pub(super) wanted: Duration,
+}
 
 impl Lessor {
     /// Renews volume leases in memory, as a request that has just arrived asks.
@@ -64,20 +76,7 @@ impl Lessor {
         let lease = turn.state.lease(key)?;
         let settings = turn.state.volume(volume)?;
         let term = settings.settings.term();
-        let promising = if self.planted(Bug::PromiseByClampedClock) {
-            self.clock.ending()
-        } else {
-            self.clock.promising(turn.now)?
-        };
-        let mut span = term;
-        if !self.planted(Bug::RenewBeyondHorizon) {
-            span = span.min(lease.horizon.since(promising));
-        }
-        let channel = key.session().and_then(|session| self.channels.get(&session));
-        let unanswered = channel.and_then(Channel::unanswered_since);
-        if let Some(since) = unanswered.filter(|_| !self.planted(Bug::PromisePastUnansweredRecall)) {
-            span = span.min(since.after(term).since(turn.now));
-        }
+        let Reach { span, .. } = self.reach(key, lease.horizon, term, turn.now, turn.now)?;
         let ending = self.clock.ending();
         self.ends.renew(key, ending, span, Renewing { horizon: lease.horizon, term });
         Some(Promise {
@@ -88,6 +87,31 @@ impl Lessor {
             term,
             revision: turn.state.revision(),
         })
+    }
+
+    /// How far a promise may reach that answers a request which arrived then. None before an entry of the epoch is committed.
+    ///
+    /// The promising clock at the arrival is its reading of now, less the time since: later entries in the log never make
+    /// that clock read more.
+    pub(super) fn reach(
+        &self,
+        key: &LeaseKey,
+        horizon: ClusterTime,
+        term: Duration,
+        arrived: Instant,
+        now: Instant,
+    ) -> Option<Reach> {
+        let promising =
+            if self.planted(Bug::PromiseByClampedClock) { self.clock.ending() } else { self.clock.promising(now)? };
+        let to_horizon = match self.planted(Bug::RenewBeyondHorizon) {
+            true => Duration::MAX,
+            false => horizon.since(promising.before(now.since(arrived))),
+        };
+        let channel = key.volume().and(key.session()).and_then(|session| self.channels.get(&session));
+        let unanswered = channel.and_then(Channel::unanswered_since);
+        let unanswered = unanswered.filter(|_| !self.planted(Bug::PromisePastUnansweredRecall));
+        let wanted = unanswered.map_or(term, |since| term.min(since.after(term).since(arrived)));
+        Some(Reach { span: wanted.min(to_horizon), wanted })
     }
 
     /// Leases an object to a session, if it has a live lease on the volume, and no write of the object is under way (S3).

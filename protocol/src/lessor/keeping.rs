@@ -11,7 +11,7 @@ use crate::{
     state::Lease,
 };
 
-use super::{Asker, Lessor, StepContext, ends::Renewing};
+use super::{Asker, Lessor, StepContext, ends::Renewing, granting::Reach};
 
 impl Lessor {
     /// A key lease is granted: its entry is committed. It has been promised nothing yet.
@@ -24,9 +24,9 @@ impl Lessor {
         }
     }
 
-    pub(super) fn keep_leases(&mut self, asker: &Asker, leases: &[KeepLease], turn: &mut StepContext<'_>) {
+    pub(super) fn keep_leases(&mut self, asker: Asker, leases: &[KeepLease], turn: &mut StepContext<'_>) {
         let kept = leases.iter().map(|lease| self.keep(*lease, turn)).collect();
-        self.reply(asker, Ok(Answer::Kept(kept)), turn);
+        self.answer_in_full(asker, Answer::Kept(kept), turn);
     }
 
     /// Renews a key lease in memory: for its term, but no further than its horizon by the promising clock (T6). One whose end has
@@ -43,9 +43,9 @@ impl Lessor {
         let is_live = self.ends.get(&key).is_some_and(|end| !end.is_ending || self.planted(Bug::EndingLeaseRenewed));
         let lease = found.filter(|_| is_live);
         let promised = lease.and_then(|lease| {
-            let promising = self.clock.promising(turn.now)?;
-            let of = Renewing { horizon: lease.horizon, term: lease.term() };
-            Some((lease.term().min(lease.horizon.since(promising)), of))
+            let (horizon, term) = (lease.horizon, lease.term());
+            let Reach { span, .. } = self.reach(&key, horizon, term, turn.now, turn.now)?;
+            Some((span, Renewing { horizon, term }))
         });
         if let Some((span, of)) = promised {
             let ending = self.clock.ending();

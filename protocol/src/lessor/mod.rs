@@ -36,6 +36,7 @@ mod keeping;
 mod load;
 mod outbox;
 mod removal;
+mod renewals;
 mod requests;
 mod services;
 #[cfg(test)]
@@ -71,6 +72,7 @@ use ends::Ends;
 use holding::Awaiting;
 use holdings::Holdings;
 use outbox::Outbox;
+use renewals::Renewals;
 use watching::Watching;
 use writes::{Turn, Writes};
 
@@ -268,6 +270,8 @@ pub struct Lessor {
     results_to_come: usize,
     /// A tick is on its way.
     is_ticking: bool,
+    /// Requests to renew that wait for a tick.
+    renewals: Renewals,
     watching: Watching,
     clocks: Clocks,
 }
@@ -318,6 +322,7 @@ impl Lessor {
             sessions_to_come: 0,
             results_to_come: 0,
             is_ticking: false,
+            renewals: Renewals::default(),
             watching: Watching::default(),
             clocks: Clocks::default(),
             config,
@@ -352,6 +357,7 @@ impl Lessor {
         if !is_proof {
             self.answer_proven(&mut turn);
         }
+        self.answer_renewals(&mut turn);
         self.look_at_the_clock(&mut turn);
         self.look_after_watches(&mut turn);
         turn.effects
@@ -368,6 +374,7 @@ impl Lessor {
         let ending = self.clock.ending();
         let until = self.ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
         let is_behind = self.watching.is_behind() || self.holdings.is_tidying() || !self.proven.is_empty();
+        let is_behind = is_behind || self.renewals.are_ready(now);
         let until = if is_behind { Duration::ZERO } else { until };
         now.after(until.clamp(Duration::from_millis(1), clock::STEP_EVERY))
     }
@@ -425,6 +432,9 @@ impl Lessor {
         let proving = std::mem::take(&mut self.proving).into_iter().chain(std::mem::take(&mut self.next_round));
         for read in std::mem::take(&mut self.proven).into_iter().chain(proving).chain(parked) {
             self.reply_bare(&read.asker, Err(Refusal::Retry), &mut turn);
+        }
+        for asker in std::mem::take(&mut self.renewals).into_askers() {
+            self.reply_bare(&asker, Err(Refusal::Retry), &mut turn);
         }
         let writes = std::mem::take(&mut self.writes);
         for (_, pending) in writes.iter() {

@@ -102,7 +102,7 @@ impl Lessor {
             }
             Body::KeepAlive(question) => {
                 let answer = self.compare_clocks(session, &question, turn);
-                self.reply(&asker, Ok(Answer::Alive(answer)), turn);
+                self.answer_in_full(asker, Answer::Alive(answer), turn);
             }
             Body::Close => self.propose(Command::CloseSession { session }, Reason::Close(asker)),
             Body::Acquire { path, valid_at } => {
@@ -116,7 +116,7 @@ impl Lessor {
                 self.load_to_come += load;
                 self.propose(Command::AcquireVolume { session, path }, Reason::Acquire(asker, valid_at, load));
             }
-            Body::KeepLeases { leases } => self.keep_leases(&asker, &leases, turn),
+            Body::KeepLeases { leases } => self.keep_leases(asker, &leases, turn),
             Body::Read { object, known } => {
                 self.read(WaitingRead { asker, wanted: Wanted::Object { object, known, waits: false } }, turn);
             }

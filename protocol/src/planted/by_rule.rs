@@ -45,6 +45,7 @@ pub const BY_RULE: &[(Bug, &str)] = &[
         "lessor::tests::mistakes::a_write_over_two_volumes_waits_for_both_leases_of_a_silent_holder",
     ),
     (Bug::RenewalWithoutIncarnation, "lessor::tests::mistakes::a_renewal_of_another_incarnation_is_answered_expired"),
+    (Bug::LongerPromiseNotCounted, "lessor::tests::renewals::lease_promised_a_whole_term_by_the_tick_lasts_that_long"),
     (Bug::EndLowered, "lessor::ends::tests::a_shorter_promise_lowers_no_end"),
     (Bug::PauseEndsLeases, "lessor::tests::mistakes::a_pause_of_the_leader_ends_no_lease"),
     (Bug::ClockOfDeposedLeader, "state::tests::a_proposal_of_another_epoch_changes_nothing_not_even_the_clock"),

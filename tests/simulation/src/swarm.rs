@@ -237,6 +237,8 @@ fn more_bounds(bounds: &mut Bounds, rng: &mut Rng) {
     low(&mut bounds.results_max, &[most, 2 * most]);
     low(&mut bounds.reads_per_step, &[1, 2]);
     low(&mut bounds.recalls_again_max, &[1, 2]);
+    low(&mut bounds.renewals_waiting_max, &[0, 2]);
+    low(&mut bounds.renewals_told_per_step, &[1, 2]);
 }
 
 /// Bounds of clients of which some are low.

@@ -304,7 +304,8 @@ fn value_is_not_kept_in_memory_while_clocks_are_beyond() {
     let (ticket, question) = sent(&effects).into_iter().find_map(question).expect("it renews");
     assert_eq!(client.kept(), Some("old".into()));
     let since = vec![crate::drift::Since { mark: question.against[0], span: TERM }];
-    let answer = Answer::Alive(crate::drift::ClockAnswer { since, allowance: DriftAllowance::DEFAULT });
+    let answer =
+        Answer::Alive(crate::drift::ClockAnswer { since, allowance: DriftAllowance::DEFAULT, waited: Duration::ZERO });
     client.answer_renewing(ticket, answer);
     assert_eq!(client.kept(), None, "another may have written by now");
     client.set("one");

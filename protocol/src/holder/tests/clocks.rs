@@ -47,7 +47,11 @@ impl Pair {
         let since =
             asked.map(|(mark, at)| Since { mark: *mark, span: now.since(*at) * self.permille / 1_000 }).collect();
         self.noted.push((question.mark, now));
-        ClockAnswer { since, allowance: DriftAllowance::from_ppm(1_000).expect("within bounds") }
+        ClockAnswer {
+            since,
+            allowance: DriftAllowance::from_ppm(1_000).expect("within bounds"),
+            waited: Duration::ZERO,
+        }
     }
 
     /// Goes on until then, reading `/a` all the time. What the application was told, and when.

@@ -48,12 +48,12 @@ fn keeping() -> Client {
 fn a_kept_lease_counts_from_the_sending_and_is_renewed_in_good_time() {
     let mut client = keeping();
     let due = client.holder.next_deadline().expect("it is to be renewed");
-    assert_eq!(due, at(104), "a third of what was granted");
+    assert_eq!(due, at(106), "half of its term is left");
     client.now = due;
     let effects = client.timeout(&[]);
     let ticket = client.only(&effects).0;
-    client.now = at(106);
-    assert_eq!(client.answer(ticket, kept(ONE, Some(TTL))), [until(116)]);
+    client.now = at(108);
+    assert_eq!(client.answer(ticket, kept(ONE, Some(TTL))), [until(118)]);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_key_lease_is_kept_on_under_the_next_session() {
     let open = client.only(&effects).0;
     let effects = client.answer(open, Answer::Opened { session: SessionId(8), term: SESSION_TERM });
     let register = client.only(&effects).0;
-    client.now = at(107);
+    client.now = at(109);
     let mut effects = client.answer(register, Answer::Registered { coverings: vec![] });
     effects.extend(client.timeout(&[]));
     assert!(

@@ -28,6 +28,7 @@ impl Lessor {
         let [watches, by_node, by_subtree, by_session, by_time, woken] = self.watching.sizes();
         let [outbox, lengths, bytes, ends] = self.outbox.sizes();
         let [marks, beyond] = self.clocks.sizes();
+        let [renewals, renewing] = self.renewals.sizes();
         sizes.extend([
             ("channels", self.channels.len()),
             ("recalls", unanswered),
@@ -55,6 +56,8 @@ impl Lessor {
             ("watches by time", by_time),
             ("watches woken", woken),
             ("clocks", marks + beyond),
+            ("renewals that wait for a tick", renewals),
+            ("leases whose renewals wait for a tick", renewing),
         ]);
         sizes
     }

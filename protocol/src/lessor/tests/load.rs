@@ -17,7 +17,10 @@ impl World {
 
     fn keep_leases(&mut self, session: SessionId, names: impl Iterator<Item = u64>) -> Vec<Kept> {
         let leases = names.map(|name| KeepLease { id: LeaseId(name), incarnation: None }).collect();
-        let Answer::Kept(kept) = answer(&self.request(session, Body::KeepLeases { leases })) else { panic!("kept") };
+        let Answer::Kept(kept) = answer(&self.at_once(|world| world.request(session, Body::KeepLeases { leases })))
+        else {
+            panic!("kept")
+        };
         kept
     }
 

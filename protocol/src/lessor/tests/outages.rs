@@ -26,7 +26,10 @@ impl World {
 
     fn keep_one(&mut self, session: SessionId) -> KeptSpan {
         let leases = vec![KeepLease { id: ONE, incarnation: None }];
-        let Answer::Kept(kept) = answer(&self.request(session, Body::KeepLeases { leases })) else { panic!("kept") };
+        let Answer::Kept(kept) = answer(&self.at_once(|world| world.request(session, Body::KeepLeases { leases })))
+        else {
+            panic!("kept")
+        };
         kept[0].span
     }
 

@@ -36,7 +36,7 @@ impl World {
     }
 
     fn keep(&mut self, session: SessionId) -> Option<Duration> {
-        match answer(&self.request(session, Body::KeepLeases { leases: vec![MEANT] })) {
+        match answer(&self.at_once(|world| world.request(session, Body::KeepLeases { leases: vec![MEANT] }))) {
             Answer::Kept(kept) => match kept[0].span {
                 KeptSpan::Promised(span) => Some(span),
                 KeptSpan::NotNow | KeptSpan::Gone => None,

@@ -110,7 +110,7 @@ impl World {
             Body::KeepAlive(question) => {
                 let mark = |draw: &mut Draw<'_>| if draw.one_in(4) { draw.number(16) } else { question.against[0] };
                 let since = draw.list(3, |draw| Since { mark: mark(draw), span: draw.span() });
-                Answer::Alive(ClockAnswer { since, allowance: DriftAllowance::DEFAULT })
+                Answer::Alive(ClockAnswer { since, allowance: DriftAllowance::DEFAULT, waited: draw.span() })
             }
             Body::Held(_) | Body::Inspect(_) | Body::List { .. } => Answer::Noted,
             Body::Watch { after, .. } => {

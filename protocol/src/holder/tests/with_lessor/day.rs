@@ -138,10 +138,9 @@ fn in_a_day_with_a_third_of_packets_lost_no_session_ends() {
     assert_eq!(after, before);
 }
 
-/// A renewal is promised what the horizon has left, which is less than a term. A volume lease is
-/// renewed when a third of that remains, a key lease when two thirds do.
+/// A renewal that waits for the next tick is promised a whole term: half a term later it is time for the next.
 #[test]
-fn volume_is_renewed_2_5_times_a_term_and_key_lease_4_times() {
+fn volume_and_key_lease_are_renewed_twice_a_term() {
     const TERMS: u64 = 1_000;
     let mut pair = Pair::new(1);
     pair.is_checked = false;
@@ -160,6 +159,7 @@ fn volume_is_renewed_2_5_times_a_term_and_key_lease_4_times() {
     println!("in {TERMS} terms: {:?}", pair.sent);
     let a_term = |client, what| pair.sent.get(&(client, what)).map_or(0.0, |sent| *sent as f64 / TERMS as f64);
     let (volume, key) = (a_term(1, "keep alive"), a_term(0, "keep leases"));
-    assert!((2.0..=2.6).contains(&volume), "{volume} renewals of a volume lease in a term");
-    assert!((3.0..=4.0).contains(&key), "{key} renewals of a key lease in a term");
+    // A few messages are so long on their way that they are sent again.
+    assert!((1.9..=2.05).contains(&volume), "{volume} renewals of a volume lease in a term");
+    assert!((1.9..=2.05).contains(&key), "{key} renewals of a key lease in a term");
 }

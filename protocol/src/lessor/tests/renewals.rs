@@ -1,0 +1,213 @@
+//! Requests to renew that wait for a tick: when they wait, and what they are promised (T6).
+
+use super::*;
+use crate::{
+    id::LeaseId,
+    message::{KeepLease, Kept, KeptSpan},
+    reached::{Bound, take_reached},
+};
+
+const ONE: LeaseId = LeaseId(1);
+const TICK: Duration = Duration::from_millis(250);
+
+impl World {
+    /// Asks for more time on the session's lease on the root, as a client does that has nothing else to say.
+    fn keep_alive(&mut self, session: SessionId, incarnation: Incarnation) -> Vec<Effect> {
+        let header = Header {
+            session,
+            epoch: self.state.epoch(),
+            registration: self.registration(session),
+            renew: vec![Renew { volume: Path::root(), incarnation }],
+            ..Header::default()
+        };
+        self.send(Request { header, body: Body::KeepAlive(Default::default()) })
+    }
+
+    fn keep_key(&mut self, session: SessionId) -> Vec<Effect> {
+        let leases = vec![KeepLease { id: ONE, incarnation: None }];
+        self.request(session, Body::KeepLeases { leases })
+    }
+
+    /// A session with a lease on the root, and a key lease, both half a term old.
+    fn half_a_term_old() -> (Self, SessionId, Incarnation) {
+        let mut world = World::new();
+        let session = world.session();
+        let incarnation = world.acquire(session, None).promise.incarnation;
+        world.write(session, Write::GrantLease { id: Some(ONE), ttl: TERM });
+        world.commit();
+        world.pass(TERM / 2);
+        (world, session, incarnation)
+    }
+
+    /// Lets time pass in small steps up to the first answer.
+    fn until_answered(&mut self, most: Duration) -> Vec<Response> {
+        let end = self.now.after(most);
+        while self.now < end {
+            let answered = replies(&self.pass(Duration::from_millis(10)));
+            if !answered.is_empty() {
+                return answered;
+            }
+        }
+        Vec::new()
+    }
+}
+
+fn kept_span(response: &Response) -> KeptSpan {
+    let Ok(Answer::Kept(kept)) = &response.result else { panic!("kept: {response:?}") };
+    let [Kept { span, .. }] = kept.as_slice() else { panic!("one: {kept:?}") };
+    *span
+}
+
+#[test]
+fn renewal_at_half_a_term_is_promised_a_whole_term_by_the_tick() {
+    let (mut world, session, incarnation) = World::half_a_term_old();
+    assert_eq!(replies(&world.keep_alive(session, incarnation)), [], "it waits for the tick");
+    assert_eq!(replies(&world.keep_key(session)), []);
+    let sent = world.now;
+    let answered = world.until_answered(2 * TICK);
+    assert!(world.now.since(sent) <= TICK, "{:?}", world.now.since(sent));
+    let [alive, kept] = answered.as_slice() else { panic!("both: {answered:?}") };
+    assert_eq!(alive.promises.iter().map(|promise| promise.span).collect::<Vec<_>>(), [TERM]);
+    assert_eq!(kept_span(kept), KeptSpan::Promised(TERM));
+    let Ok(Answer::Alive(answer)) = &alive.result else { panic!("alive: {alive:?}") };
+    assert_eq!(answer.waited, world.now.since(sent), "the client does not take it for a slow network");
+}
+
+/// Planted: `LongerPromiseNotCounted`.
+#[test]
+fn lease_promised_a_whole_term_by_the_tick_lasts_that_long() {
+    let (mut world, session, incarnation) = World::half_a_term_old();
+    world.keep_alive(session, incarnation);
+    world.keep_key(session);
+    let sent = world.now;
+    assert_eq!(world.until_answered(2 * TICK).len(), 2);
+    world.pass(sent.after(TERM).since(world.now));
+    assert!(world.state.lease(&LeaseKey::Volume(session, Path::root())).is_some(), "it is promised up to here");
+    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_some(), "it is promised up to here");
+    world.pass(TERM / 10);
+    assert!(world.state.lease(&LeaseKey::Volume(session, Path::root())).is_none(), "counted from the arrival");
+    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_none(), "counted from the arrival");
+}
+
+#[test]
+fn promise_after_a_tick_stays_within_the_horizon() {
+    let (mut world, session, incarnation) = World::half_a_term_old();
+    world.keep_alive(session, incarnation);
+    let arrived = world.now;
+    // The tick that tells of it is not committed for as long as the renewal waits.
+    while !world.lessor.has_proposal() {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    let tick = world.lessor.take_proposal(world.now).expect("a tick");
+    let horizon = world.state.lease(&LeaseKey::Volume(session, Path::root())).expect("a lease").horizon;
+    let answered = loop {
+        world.now = world.now.after(clock::STEP_EVERY);
+        let answered = replies(&world.step(Input::Timeout));
+        if !answered.is_empty() {
+            break answered;
+        }
+    };
+    let waited = world.now.since(arrived);
+    assert!(waited >= 2 * TICK && waited <= 2 * TICK + clock::STEP_EVERY, "{waited:?}");
+    let span = answered[0].promises[0].span;
+    let promising = world.lessor.clock.promising(world.now).expect("the epoch has begun");
+    assert_eq!(promising.after(span).before(waited), horizon, "what the horizon leaves, counted from the arrival");
+    world.apply(&tick);
+}
+
+#[test]
+fn renewal_that_gains_little_by_a_tick_is_answered_at_once() {
+    let mut world = World::new();
+    let session = world.session();
+    let incarnation = world.acquire(session, None).promise.incarnation;
+    world.pass(TERM / 5);
+    let answered = replies(&world.keep_alive(session, incarnation));
+    let [Promise { span, .. }] = answered[0].promises.as_slice() else { panic!("{answered:?}") };
+    assert!(*span < TERM && *span >= TERM / 4 * 3, "{span:?}");
+}
+
+#[test]
+fn renewal_with_little_time_left_is_answered_at_once() {
+    let (mut world, session, incarnation) = World::half_a_term_old();
+    world.pass(TERM / 2 - TICK);
+    let answered = replies(&world.keep_alive(session, incarnation));
+    assert!(answered[0].promises[0].span < 4 * TICK, "{answered:?}");
+}
+
+#[test]
+fn renewal_limited_by_an_unanswered_recall_is_answered_at_once() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let writer = world.session();
+    world.write(writer, put("/a", b"2"));
+    world.pass(TERM / 2);
+    let answered = replies(&world.keep_alive(holder, grant.incarnation));
+    assert!(answered[0].promises[0].span <= TERM / 2, "a tick moves no bound of S5: {answered:?}");
+}
+
+#[test]
+fn lease_that_is_gone_when_the_tick_comes_is_not_promised() {
+    let (mut world, session, _) = World::half_a_term_old();
+    world.keep_key(session);
+    world.write(session, Write::RevokeLease { id: ONE });
+    let answered = replies(&world.pass(2 * TICK));
+    let kept: Vec<_> = answered.iter().filter(|response| matches!(response.result, Ok(Answer::Kept(_)))).collect();
+    assert_eq!(kept.iter().map(|response| kept_span(response)).collect::<Vec<_>>(), [KeptSpan::Gone]);
+}
+
+#[test]
+fn session_that_is_gone_when_the_tick_comes_is_told_so() {
+    let (mut world, session, incarnation) = World::half_a_term_old();
+    world.keep_alive(session, incarnation);
+    world.request(session, Body::Close);
+    let answered = replies(&world.pass(2 * TICK));
+    let refused = Err(Refusal::SessionGone { session });
+    assert!(answered.iter().any(|response| response.result == refused), "{answered:?}");
+}
+
+#[test]
+fn waiting_renewals_of_a_leader_that_steps_down_are_to_be_sent_again() {
+    let (mut world, session, incarnation) = World::half_a_term_old();
+    world.keep_alive(session, incarnation);
+    let refused = replies(&world.lessor.clone().step_down(&world.state, world.now));
+    assert_eq!(refused.iter().map(|response| response.result.clone()).collect::<Vec<_>>(), [Err(Refusal::Retry)]);
+}
+
+#[test]
+fn renewals_beyond_the_bound_are_answered_at_once() {
+    let (mut world, session, incarnation) = World::half_a_term_old();
+    world.lessor.config.bounds.renewals_waiting_max = 1;
+    take_reached();
+    assert_eq!(replies(&world.keep_alive(session, incarnation)), []);
+    let answered = replies(&world.keep_alive(session, incarnation));
+    assert!(answered[0].promises[0].span < TERM, "{answered:?}");
+    assert_eq!(take_reached().get(&Bound::RenewalsWaiting), Some(&1));
+    assert_eq!(world.until_answered(2 * TICK).len(), 1);
+}
+
+#[test]
+fn renewals_beyond_what_a_step_tells_follow_at_once() {
+    let (mut world, session, incarnation) = World::half_a_term_old();
+    world.lessor.config.bounds.renewals_told_per_step = 1;
+    (0..3).for_each(|_| assert_eq!(replies(&world.keep_alive(session, incarnation)), []));
+    assert_eq!(world.until_answered(2 * TICK).len(), 1, "others are served between two steps");
+    let soon = world.lessor.next_deadline(world.now).since(world.now);
+    assert!(soon <= Duration::from_millis(1), "{soon:?}");
+    assert_eq!(replies(&world.step(Input::Timeout)).len(), 1);
+    assert_eq!(replies(&world.step(Input::Timeout)).len(), 1);
+    assert_eq!(replies(&world.step(Input::Timeout)).len(), 0);
+}
+
+/// F4: a renewal counts from its arrival, never from its answer.
+#[test]
+fn answer_of_a_tick_is_no_sign_of_life() {
+    let (mut world, session, incarnation) = World::half_a_term_old();
+    world.keep_alive(session, incarnation);
+    assert_eq!(world.until_answered(2 * TICK).len(), 1);
+    let horizon =
+        |world: &World| world.state.lease(&LeaseKey::Volume(session, Path::root())).map(|lease| lease.horizon);
+    let before = horizon(&world);
+    world.pass(TERM / 2);
+    assert_eq!(horizon(&world), before, "no later tick tells of it again");
+}
