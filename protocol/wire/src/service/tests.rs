@@ -11,6 +11,7 @@ use tarpc::{
     client::RpcError,
     context::Context,
     server::{BaseChannel, Channel},
+    trace,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -18,7 +19,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::{ConnectionError, Role, accept, connect, frame::FRAME_MAX_BYTES};
+use crate::{ConnectionError, Role, accept, codec::Decode, connect, frame::FRAME_MAX_BYTES};
 
 /// A connection over TCP, after its handshake: the client's end and the server's.
 async fn connection() -> (TcpStream, TcpStream) {
@@ -204,6 +205,92 @@ async fn a_bad_connection_ends_and_the_server_goes_on() {
     tokio::spawn(client_driver);
     tokio::spawn(serve(requests, Server { callback: None }));
     leasehold.call(context(), request(1, Body::KeepAlive(Default::default()))).await.unwrap();
+}
+
+/// A frame of the requests' channel: a request of this sequence, its deadline as these bytes.
+fn request_frame(sequence: u64, deadline: &[u8]) -> Vec<u8> {
+    let message = LeaseholdRequest::Call { request: request(sequence, Body::KeepAlive(Default::default())) };
+    let message = postcard::to_stdvec(&message).unwrap();
+    // A request (0), its id, the deadline, and no trace: no number, no span, not sampled.
+    let id = postcard::to_stdvec(&sequence).unwrap();
+    frame(&[&[0], &id[..], deadline, &[0, 0, 0], &message[..]].concat())
+}
+
+fn frame(call: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(call.len() + 1).unwrap().to_be_bytes();
+    [&length[..], &[crate::mux::REQUESTS], call].concat()
+}
+
+/// Reads answers from the client's end of a connection until the one to this request comes.
+async fn answer_to(client: &mut TcpStream, sequence: u64) -> Response {
+    loop {
+        let length = client.read_u32().await.unwrap() as usize;
+        let mut bytes = vec![0; length];
+        client.read_exact(&mut bytes).await.unwrap();
+        if bytes[0] != crate::mux::REQUESTS {
+            continue;
+        }
+        let answer = tarpc::Response::<LeaseholdResponse>::decode(&bytes[1..]).unwrap();
+        if answer.request_id == sequence {
+            let LeaseholdResponse::Call(answer) = answer.message.unwrap();
+            return answer;
+        }
+    }
+}
+
+/// tarpc's timer panics at a deadline of more than two years. The codec cuts each to an hour.
+#[tokio::test]
+async fn request_with_any_deadline_on_the_wire_harms_nobody() {
+    const FOUR_YEARS_US: u64 = 4 * 365 * 24 * 3600 * 1_000_000;
+    let (mut client, server) = connection().await;
+    let (requests, _callback, driver) = server_connection(server);
+    tokio::spawn(driver);
+    tokio::spawn(serve(requests, Server { callback: None }));
+    let hour_us = crate::codec::DEADLINE_MAX.as_micros() as u64;
+    for (sequence, us) in (1..).zip([u64::MAX, u64::MAX / 2 + 1, FOUR_YEARS_US, hour_us + 1, hour_us]) {
+        let deadline = postcard::to_stdvec(&us).unwrap();
+        client.write_all(&request_frame(sequence, &deadline)).await.unwrap();
+        assert_eq!(answer_to(&mut client, sequence).await.epoch, Epoch(sequence), "{us} µs");
+    }
+    // These are over when they arrive. They may go without an answer; the next request may not.
+    for sequence in 10..20 {
+        client.write_all(&request_frame(sequence, &[0])).await.unwrap();
+    }
+    let minute = postcard::to_stdvec(&60_000_000_u64).unwrap();
+    client.write_all(&request_frame(20, &minute)).await.unwrap();
+    assert_eq!(answer_to(&mut client, 20).await.epoch, Epoch(20));
+}
+
+#[tokio::test]
+async fn deadline_that_is_no_number_ends_its_connection_alone() {
+    let (other, server) = connection().await;
+    let (requests, _callback, driver) = server_connection(server);
+    let (leasehold, _recalls, other_driver) = client_connection(other);
+    tokio::spawn(driver);
+    tokio::spawn(other_driver);
+    tokio::spawn(serve(requests, Server { callback: None }));
+
+    // As tarpc itself writes a request: deadline (seconds, nanoseconds), trace, id, message.
+    let longest = postcard::to_stdvec(&(u64::MAX, 999_999_999_u32)).unwrap();
+    let request = LeaseholdRequest::Call { request: request(1, Body::KeepAlive(Default::default())) };
+    let rest = postcard::to_stdvec(&(trace::Context::default(), 1_u64, request)).unwrap();
+    let as_tarpc = frame(&[&[0], &longest[..], &rest[..]].concat());
+    // 2^64 microseconds, and a number that does not end.
+    let too_large = request_frame(1, &[&[0x80; 9][..], &[2]].concat());
+    let endless = request_frame(1, &[0xff; 11]);
+    for (sequence, frame) in (1..).zip([as_tarpc, too_large, endless]) {
+        let (mut client, server) = connection().await;
+        let (requests, _callback, driver) = server_connection(server);
+        let serving = tokio::spawn(serve(requests, Server { callback: None }));
+        let driver = tokio::spawn(driver);
+        client.write_all(&frame).await.unwrap();
+        let end = driver.await.unwrap();
+        let is_refused = matches!(&end, Err(error @ ConnectionError::Codec(_)) if error.is_violation());
+        assert!(is_refused, "{frame:02x?}: {end:?}");
+        serving.await.unwrap();
+        let answer = leasehold.call(context(), self::request(sequence, Body::KeepAlive(Default::default()))).await;
+        assert_eq!(answer.unwrap().epoch, Epoch(sequence));
+    }
 }
 
 #[tokio::test]
