@@ -29,6 +29,8 @@ pub enum Tool {
     TimeNamespaces,
     /// Small disks: root, and `mount`.
     SmallDisks,
+    /// A real etcd to compare with: `etcd`, and `etcdctl`.
+    Etcd,
 }
 
 impl Tool {
@@ -41,6 +43,7 @@ impl Tool {
             Self::Faketime => "libfaketime (Debian: faketime)",
             Self::TimeNamespaces => "root, and `unshare` (Debian: util-linux) with a kernel that has time namespaces",
             Self::SmallDisks => "root, and `mount` (Debian: mount)",
+            Self::Etcd => "`etcd` and `etcdctl` (Debian: etcd-server, etcd-client)",
         }
     }
 }
@@ -54,6 +57,7 @@ impl fmt::Display for Tool {
             Self::Faketime => "bent clocks",
             Self::TimeNamespaces => "time namespaces",
             Self::SmallDisks => "small disks",
+            Self::Etcd => "etcd",
         })
     }
 }

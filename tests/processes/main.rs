@@ -8,7 +8,7 @@
 //! time for something to happen; deadlines are generous, because the machine may be busy too.
 //!
 //! `cargo test --test processes -- --nocapture` prints what was measured. A test that fails prints the ends of its
-//! servers' logs. A test that lacks what it needs (root, iproute2, libfaketime) fails, or is skipped and noted as such
+//! servers' logs. A test that lacks what it needs (root, iproute2, libfaketime, etcd) fails, or is skipped and noted as such
 //! where `LEASEHOLD_ALLOW_SKIPS=1` allows that ([`skips`]).
 
 #[path = "../common/mod.rs"]
@@ -26,6 +26,7 @@ mod disk;
 mod drift;
 mod elections;
 mod ends;
+mod etcd;
 mod failover;
 mod figures;
 mod files;
