@@ -1,83 +1,322 @@
-//! Consistency carried out to other servers: a primary that holds a lease orders operations for its followers by itself. The core is asked who is
-//! primary, and kept in mind of it; of the operations it hears nothing.
+//! Consistency carried out to other servers: a primary that holds a lease orders operations for
+//! its followers by itself. The core says who is primary, and renews that lease. It hears nothing
+//! of the operations.
 //!
-//! `cargo run --example leased_primary` starts a server in this process, with its data in a temporary folder, two clients of it that stand for primary,
-//! and two followers that know neither.
+//! `cargo run --example leased_primary` starts a server in this process, with its data in a
+//! temporary folder, two clients of it that stand for primary, and two followers. Each follower is
+//! a process of its own: this program again, told so by [`FOLLOWS`]. It knows neither core nor
+//! clients.
 //!
-//! What the lease promises: an operation that all followers have, and after which the primary is still certain (`certain_for`), was ordered while
-//! nobody else could order any, so the order is one, without a word to the core. What only the token can: keep out what a former primary sent before its end and
-//! what arrives after it. A follower takes no order under a lower token than the highest that it has seen.
+//! What the lease promises: while the primary is certain (`certain_for`), nobody else orders
+//! anything. If it still is when all followers have an operation, the order is one, without a word
+//! to the core. What only the token can: keep out what a former primary sent before its end and
+//! what arrives after it. A follower takes no order under a lower token than the highest that it
+//! has seen, and none that leaves a gap.
 
-use std::{error::Error, time::Instant};
+use std::{
+    env,
+    error::Error,
+    io,
+    net::Ipv4Addr,
+    process::Stdio,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use leasehold_client_cache::{CampaignOptions, Client, Leadership, Options, Path, Token, VolumeSettings};
 use leasehold_server::{Config, Server};
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, BufReader, BufWriter},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    process::{Child, Command},
+    task::JoinSet,
+    time::timeout,
+};
 
 const OPERATIONS: u64 = 100_000;
 
 /// Operations that are under way at one time: acknowledged together.
 const BATCH: u64 = 1000;
 
-/// An operation's place in the order, and under which token it has got that.
-#[derive(Debug, Clone, Copy)]
+const FOLLOWERS: usize = 2;
+
+/// Makes this program a follower: its value is where the overseer listens.
+const FOLLOWS: &str = "LEASED_PRIMARY_OVERSEER";
+
+/// How long a follower may take to start, to say what it has, and to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// An operation, its place in the order, and the token under which it got that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Order {
     token: Token,
     number: u64,
+    operation: u64,
 }
 
-/// What a follower has taken.
-#[derive(Debug, Clone, Copy, Default)]
-struct Progress {
-    token: Option<Token>,
-    through: u64,
-    refused: u64,
-}
+impl Order {
+    fn new(token: Token, number: u64) -> Self {
+        // Whatever it is, followers have to have the same.
+        Self { token, number, operation: number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ token.0 }
+    }
 
-impl Progress {
-    fn take(&mut self, order: Order) {
-        if Some(order.token) < self.token || order.number != self.through + 1 {
-            self.refused += 1;
-            return;
+    async fn send(self, to: &mut BufWriter<OwnedWriteHalf>) -> io::Result<()> {
+        for number in [self.token.0, self.number, self.operation] {
+            to.write_u64(number).await?;
         }
-        *self = Self { token: Some(order.token), through: order.number, ..*self };
+        Ok(())
+    }
+
+    /// None if there are no more.
+    async fn receive(from: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Self>> {
+        let token = match from.read_u64().await {
+            Ok(token) => Token(token),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(Some(Self { token, number: from.read_u64().await?, operation: from.read_u64().await? }))
     }
 }
 
-/// A server that follows whoever has the highest token.
+/// What a follower makes of an order: its answer, a byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Verdict {
+    Taken,
+    /// Another primary has a higher token.
+    Late,
+    /// It is not the next one.
+    Gap,
+}
+
+impl Verdict {
+    fn of(byte: u8) -> io::Result<Self> {
+        let verdicts = [Self::Taken, Self::Late, Self::Gap];
+        let verdict = verdicts.into_iter().find(|verdict| *verdict as u8 == byte);
+        verdict.ok_or_else(|| io::Error::other(format!("verdict {byte}: expected 0 to 2")))
+    }
+}
+
+/// What a follower has taken, in this order.
+#[derive(Debug, Default)]
+struct Log {
+    /// The highest that it has seen.
+    token: Option<Token>,
+    orders: Vec<Order>,
+}
+
+impl Log {
+    fn take(&mut self, order: Order) -> Verdict {
+        if Some(order.token) < self.token {
+            return Verdict::Late;
+        }
+        self.token = Some(order.token);
+        if order.number != self.orders.len() as u64 + 1 {
+            return Verdict::Gap;
+        }
+        self.orders.push(order);
+        Verdict::Taken
+    }
+}
+
+/// A follower's process: it takes orders from whoever connects. It ends when the overseer closes
+/// the connection, as the kernel does when the overseer ends in whatever way.
+async fn follow(overseer: &str) -> Outcome<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let (mut asked, told) = TcpStream::connect(overseer).await?.into_split();
+    let mut told = BufWriter::new(told);
+    told.write_u16(listener.local_addr()?.port()).await?;
+    told.flush().await?;
+    let log = Arc::new(Mutex::new(Log::default()));
+    let mut primaries = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                primaries.spawn(take_orders(accepted?.0, Arc::clone(&log)));
+            }
+            question = asked.read_u8() => match question {
+                Ok(_) => tell(&log, &mut told).await?,
+                Err(_) => return Ok(()),
+            },
+        }
+    }
+}
+
+/// Answers each order of a primary with a [`Verdict`].
+async fn take_orders(primary: TcpStream, log: Arc<Mutex<Log>>) -> io::Result<()> {
+    let (orders, verdicts) = primary.into_split();
+    let (mut orders, mut verdicts) = (BufReader::new(orders), BufWriter::new(verdicts));
+    while let Some(order) = Order::receive(&mut orders).await? {
+        let verdict = log.lock().unwrap_or_else(PoisonError::into_inner).take(order);
+        verdicts.write_u8(verdict as u8).await?;
+        if orders.buffer().is_empty() {
+            verdicts.flush().await?;
+        }
+    }
+    Ok(())
+}
+
+/// Tells the overseer the whole log: its length, then each order.
+async fn tell(log: &Mutex<Log>, to: &mut BufWriter<OwnedWriteHalf>) -> io::Result<()> {
+    let orders = log.lock().unwrap_or_else(PoisonError::into_inner).orders.clone();
+    to.write_u64(orders.len() as u64).await?;
+    for order in orders {
+        order.send(to).await?;
+    }
+    to.flush().await
+}
+
+/// A follower's process, as the overseer has it. It is killed if this is dropped.
 struct Follower {
-    orders: mpsc::Sender<Order>,
-    progress: watch::Receiver<Progress>,
+    process: Child,
+    port: u16,
+    told: BufReader<OwnedReadHalf>,
+    asks: OwnedWriteHalf,
 }
 
 impl Follower {
-    fn start() -> Self {
-        let (orders, mut given) = mpsc::channel(BATCH as usize);
-        let (told, progress) = watch::channel(Progress::default());
-        tokio::spawn(async move {
-            while let Some(order) = given.recv().await {
-                told.send_modify(|progress| progress.take(order));
+    async fn start() -> Outcome<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let mut command = Command::new(env::current_exe()?);
+        if cfg!(test) {
+            // The program is a test binary then, and its one test does what the program does.
+            command.args(["it_runs", "--exact", "--nocapture"]);
+        }
+        command.env(FOLLOWS, listener.local_addr()?.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut process = command.kill_on_drop(true).spawn()?;
+        let accepted = tokio::select! {
+            accepted = timeout(PATIENCE, listener.accept()) => accepted??.0,
+            status = process.wait() => return Err(format!("a follower has ended: {}", status?).into()),
+        };
+        let (told, asks) = accepted.into_split();
+        let mut told = BufReader::new(told);
+        let port = timeout(PATIENCE, told.read_u16()).await??;
+        Ok(Self { process, port, told, asks })
+    }
+
+    /// All that it has taken.
+    async fn log(&mut self) -> Outcome<Vec<Order>> {
+        self.asks.write_u8(0).await?;
+        let receive = async {
+            let length = self.told.read_u64().await?;
+            let mut orders = Vec::new();
+            for _ in 0..length {
+                orders.push(Order::receive(&mut self.told).await?.ok_or(io::ErrorKind::UnexpectedEof)?);
             }
-        });
-        Self { orders, progress }
+            io::Result::Ok(orders)
+        };
+        Ok(timeout(PATIENCE, receive).await??)
+    }
+
+    /// Lets it end.
+    async fn stop(mut self) -> Outcome<()> {
+        drop((self.told, self.asks));
+        let status = timeout(PATIENCE, self.process.wait()).await??;
+        if status.success() { Ok(()) } else { Err(format!("a follower has failed: {status}").into()) }
+    }
+}
+
+/// A primary's connection to a follower.
+struct Line {
+    orders: BufWriter<OwnedWriteHalf>,
+    verdicts: BufReader<OwnedReadHalf>,
+}
+
+impl Line {
+    async fn to(follower: &Follower) -> io::Result<Self> {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, follower.port)).await?;
+        stream.set_nodelay(true)?;
+        let (verdicts, orders) = stream.into_split();
+        Ok(Self { orders: BufWriter::new(orders), verdicts: BufReader::new(verdicts) })
+    }
+
+    /// Sends orders, and gives the follower's verdict on each.
+    async fn send(&mut self, batch: &[Order]) -> io::Result<Vec<Verdict>> {
+        let send = async {
+            for order in batch {
+                order.send(&mut self.orders).await?;
+            }
+            self.orders.flush().await
+        };
+        let receive = async {
+            let mut verdicts = vec![0; batch.len()];
+            self.verdicts.read_exact(&mut verdicts).await?;
+            verdicts.into_iter().map(Verdict::of).collect::<io::Result<Vec<_>>>()
+        };
+        Ok(tokio::try_join!(send, receive)?.1)
+    }
+}
+
+/// Who orders, while it leads.
+struct Primary {
+    leadership: Leadership,
+    lines: Vec<Line>,
+}
+
+impl Primary {
+    async fn elected(client: &Client, name: &str, followers: &[Follower]) -> Outcome<Self> {
+        let path: Path = "/primary".parse()?;
+        let leadership = client.campaign(&path, name, CampaignOptions::default()).await?;
+        let mut lines = Vec::new();
+        for follower in followers {
+            lines.push(Line::to(follower).await?);
+        }
+        Ok(Self { leadership, lines })
+    }
+
+    /// Orders so many operations behind those of `acknowledged`, and adds them to it.
+    async fn order(&mut self, operations: u64, acknowledged: &mut Vec<Order>) -> Outcome<()> {
+        let token = self.leadership.token();
+        let end = acknowledged.len() as u64 + operations;
+        while (acknowledged.len() as u64) < end {
+            let last = acknowledged.len() as u64;
+            let numbers = last + 1..=end.min(last + BATCH);
+            let batch: Vec<Order> = numbers.map(|number| Order::new(token, number)).collect();
+            let verdicts = futures::future::try_join_all(self.lines.iter_mut().map(|line| line.send(&batch)));
+            if let Some(refused) = verdicts.await?.concat().iter().find(|verdict| **verdict != Verdict::Taken) {
+                return Err(format!("a follower refuses an order: {refused:?}").into());
+            }
+            // Only now they are acknowledged: nobody else can have ordered anything before this.
+            if self.leadership.certain_for().is_zero() {
+                return Err("the lease is over: the next primary says whether the last orders count".into());
+            }
+            acknowledged.extend(batch);
+        }
+        Ok(())
     }
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Outcome<()> {
+    match env::var(FOLLOWS) {
+        Ok(overseer) => follow(&overseer).await,
+        Err(_) => oversee().await,
+    }
+}
+
+async fn oversee() -> Outcome<()> {
     let folder = tempfile::tempdir()?;
     let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
     let server = Server::start(config).await?;
     let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
     let [one, two] = [connect("host-1").await?, connect("host-2").await?];
-    let mut followers = [Follower::start(), Follower::start()];
+    let mut followers = Vec::new();
+    for _ in 0..FOLLOWERS {
+        followers.push(Follower::start().await?);
+    }
+    let mut acknowledged = Vec::new();
 
-    let path: Path = "/primary".parse()?;
-    let first = one.campaign(&path, "host-1", CampaignOptions::default()).await?;
+    let mut first = Primary::elected(&one, "host-1", &followers).await?;
     let (before, began) = (one.stats(), Instant::now());
-    order(&first, &mut followers, OPERATIONS).await?;
+    first.order(OPERATIONS, &mut acknowledged).await?;
     let (after, took) = (one.stats(), began.elapsed());
-    println!("host-1 has ordered {OPERATIONS} operations in {took:.1?}, under token {}", first.token());
+    let token = first.leadership.token();
+    println!("host-1 has ordered {OPERATIONS} operations for {FOLLOWERS} processes in {took:.1?}, under token {token}");
     let (reads, writes) = (after.server_reads - before.server_reads, after.writes - before.writes);
     let renewals = after.messages_sent - before.messages_sent;
     println!("the core was sent {reads} reads and {writes} writes for them, and {renewals} renewals in that time");
@@ -86,52 +325,37 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let terms = took.as_secs_f64() / VolumeSettings::DEFAULT.term().as_secs_f64();
     assert!(renewals as f64 <= 4.0 * terms + 2.0, "{renewals} requests in {took:.1?}");
 
-    let old = first.token();
-    first.resign().await?;
-    let second = two.campaign(&path, "host-2", CampaignOptions::default()).await?;
-    order(&second, &mut followers, 1).await?;
-    println!("host-2 has ordered another, under token {}", second.token());
+    let Primary { leadership, lines: mut old_lines } = first;
+    leadership.resign().await?;
+    let mut second = Primary::elected(&two, "host-2", &followers).await?;
+    second.order(1, &mut acknowledged).await?;
+    println!("host-2 has ordered another, under token {}", second.leadership.token());
 
-    // Sent by the first before its end, as far as the followers can tell.
-    for follower in &mut followers {
-        follower.orders.send(Order { token: old, number: OPERATIONS + 2 }).await?;
-        let progress = *follower.progress.wait_for(|progress| progress.refused == 1).await?;
-        assert_eq!((progress.token, progress.through), (Some(second.token()), OPERATIONS + 1));
+    // The first has sent this before its end, as far as the followers can tell.
+    let next = acknowledged.len() as u64 + 1;
+    for line in &mut old_lines {
+        assert_eq!(line.send(&[Order::new(token, next)]).await?, [Verdict::Late]);
     }
     println!("what comes late from host-1 is refused by its token");
+    for line in &mut second.lines {
+        assert_eq!(line.send(&[Order::new(second.leadership.token(), next + 1)]).await?, [Verdict::Gap]);
+    }
 
-    second.resign().await?;
+    for follower in &mut followers {
+        let log = follower.log().await?;
+        let differs = log.iter().zip(&acknowledged).find(|(had, expected)| had != expected);
+        assert_eq!((log.len(), differs), (acknowledged.len(), None), "a follower's log");
+    }
+    println!("both followers have the same log: {} operations, in one order", acknowledged.len());
+
+    second.leadership.resign().await?;
+    for follower in followers {
+        follower.stop().await?;
+    }
     for client in [one, two] {
         client.close().await;
     }
     server.stop().await?;
-    Ok(())
-}
-
-/// Orders so many operations, behind those that the followers have.
-async fn order(primary: &Leadership, followers: &mut [Follower], operations: u64) -> Result<(), Box<dyn Error>> {
-    let token = primary.token();
-    let mut last = followers.iter().map(|follower| follower.progress.borrow().through).max().unwrap_or(0);
-    let end = last + operations;
-    while last < end {
-        let batch = last + 1..=end.min(last + BATCH);
-        last = *batch.end();
-        for number in batch {
-            for follower in followers.iter() {
-                follower.orders.send(Order { token, number }).await?;
-            }
-        }
-        for follower in followers.iter_mut() {
-            let is_over = |progress: &Progress| progress.through >= last || progress.token > Some(token);
-            if follower.progress.wait_for(is_over).await?.through < last {
-                return Err("another is primary: expected nobody while this one is".into());
-            }
-        }
-        // Only now they are acknowledged: nobody else can have ordered anything before this.
-        if primary.certain_for().is_zero() {
-            return Err("the lease is over: whether the last operations count is for the next primary to say".into());
-        }
-    }
     Ok(())
 }
 
