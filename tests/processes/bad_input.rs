@@ -1,14 +1,19 @@
 //! Garbage on the port, and nonsense on the command line: nothing changes, and who sent it is told what was wrong.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
 use leasehold_client_cache::{Client, Source};
+use leasehold_protocol::message::{Body, Header, Request};
 use leasehold_wire::{
+    codec::{Decode, Encode},
     frame::FRAME_MAX_BYTES,
     handshake::{HANDSHAKE_TIMEOUT, MAGIC, PROTOCOL_VERSION, REFUSAL_TIMEOUT},
     mux::{RECALLS, REQUESTS},
+    service::{LeaseholdRequest, LeaseholdResponse},
 };
 use rand::{RngCore, SeedableRng, rngs::SmallRng};
+use tarpc::ClientMessage;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -16,7 +21,7 @@ use tokio::{
 
 use crate::{
     alone,
-    common::{Cluster, soon},
+    common::{Cluster, soon, within},
     path,
 };
 
@@ -146,6 +151,54 @@ async fn a_connection_that_speaks_nonsense_is_closed_and_changes_nothing() {
     assert_eq!(read.source, Source::Memory, "the bystander's copy has suffered");
     still_serves(&client).await;
     cluster.assert_all_run();
+}
+
+/// A frame that asks for a session, which takes a write, within so long.
+fn open_within(time: Duration, id: u64) -> Vec<u8> {
+    let mut context = tarpc::context::current();
+    context.deadline = Instant::now() + time;
+    let request = Request { header: Header::default(), body: Body::Open { name: "late".to_owned() } };
+    let message = LeaseholdRequest::Call { request };
+    let call = ClientMessage::Request(tarpc::Request { context, id, message });
+    let mut bytes = BytesMut::from(&[REQUESTS][..]);
+    call.encode(&mut bytes, FRAME_MAX_BYTES).expect("it fits");
+    let length = u32::try_from(bytes.len()).expect("it fits").to_be_bytes();
+    [&length[..], &bytes[..]].concat()
+}
+
+/// tarpc has a line for each of them. With that, any client could fill the disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_are_over_on_arrival_leave_the_log_as_it_is() {
+    const LATE: u64 = 1000;
+    let _alone = alone();
+    let mut cluster = Cluster::start(1);
+    let client = cluster.client("bystander").await;
+    client.put(&path("/kept"), "kept").await.expect("written");
+    let before = cluster.log(1);
+    let mut stream = TcpStream::connect(cluster.address(1)).await.expect("it listens");
+    let mut frames = hello(PROTOCOL_VERSION, CLIENT);
+    frames.extend((0..LATE).flat_map(|id| open_within(Duration::ZERO, id)));
+    frames.extend(open_within(Duration::from_secs(60), LATE));
+    stream.write_all(&frames).await.expect("sent");
+    let mut accepted = vec![0; hello(PROTOCOL_VERSION, 0).len()];
+    let answered = async {
+        stream.read_exact(&mut accepted).await.expect("accepted");
+        loop {
+            let length = stream.read_u32().await.expect("an answer");
+            let mut frame = vec![0; length as usize];
+            stream.read_exact(&mut frame).await.expect("an answer");
+            let answer = frame.strip_prefix(&[REQUESTS]).map(tarpc::Response::<LeaseholdResponse>::decode);
+            if answer.is_some_and(|answer| answer.expect("a message").request_id == LATE) {
+                return;
+            }
+        }
+    };
+    within("the answer to the one that is not late", answered).await;
+    still_serves(&client).await;
+    cluster.assert_all_run();
+    let log = cluster.log(1);
+    let more: Vec<&str> = log[before.len()..].lines().collect();
+    assert!(more.is_empty(), "{} lines more, of which the first is {:?}", more.len(), more[0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
