@@ -29,7 +29,7 @@ const LOOKS_PER_TERM: u32 = 8;
 const APART_MIN: Duration = Duration::from_micros(12_500);
 
 /// When a lease is to be renewed: when half of its term is left, so that half of it remains for further tries, and two
-/// renewals in a term suffice.
+/// renewals in a term suffice. Who is promised less than a whole term asks again sooner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pace {
     pub(super) term: Duration,
@@ -51,7 +51,7 @@ impl Pace {
 
     /// The lease was renewed by a request sent at `sent`, for `span`.
     pub(super) fn renewed(&mut self, sent: Instant, span: Duration, term: Duration, now: Instant) {
-        // Who is promised less than half of a term asks again soon.
+        // One that was promised less than half of a term is asked for again soon.
         let interval = span.saturating_sub(term / 2).max(span / 8);
         self.term = term;
         self.due = self.due.max(sent.after(interval)).max(now.after(self.part(RETRIES_PER_TERM_MAX)));
@@ -80,13 +80,14 @@ impl Pace {
         (self.term / per_term).max(APART_MIN)
     }
 
-    /// From when on a renewal rides along with any request: a third of a term after the last.
+    /// From when on a renewal rides along with any request: a third of a term after the last, if that promised a whole term.
     pub(super) fn rides_from(&self) -> Instant {
         self.due.before(self.term / 6)
     }
 
-    /// From when on it is renewed together with one that is due: a quarter of a term after the last renewal. Of two groups
-    /// with one term, one is always that old when the other is due, so that all become one group.
+    /// From when on it is renewed together with another that is due: a quarter of a term after its last renewal. So leases with
+    /// one term soon are all renewed at one time: if one is younger than that when the other is due, the other
+    /// is older when the first is.
     pub(super) fn joins_from(&self) -> Instant {
         self.due.before(self.term / 4)
     }

@@ -44,7 +44,9 @@ impl Lessor {
                 Reason::Tick => {
                     self.is_ticking = false;
                     self.ends.ticked(turn.state);
-                    self.renewals.ticked();
+                    if !self.ends.is_behind() {
+                        self.renewals.all_are_told();
+                    }
                 }
                 Reason::Remove(waiting) => self.removed(waiting, turn.state),
                 Reason::Open(asker) => {
@@ -146,7 +148,7 @@ impl Lessor {
         let Some(epoch) = self.epoch else { return };
         let stamp = self.channel(session).stamp(epoch);
         match self.promise(&key, volume, turn) {
-            Some(promise) => self.reply(asker, Ok(Answer::Acquired(Acquired { promise, stamp, revival })), turn),
+            Some((promise, _)) => self.reply(asker, Ok(Answer::Acquired(Acquired { promise, stamp, revival })), turn),
             None => self.reply(asker, Err(Refusal::Retry), turn),
         }
     }
@@ -159,7 +161,7 @@ impl Lessor {
         let stamp = self.channel(asker.session).stamp(epoch);
         let promise = if is_ending { None } else { self.promise(key, volume, turn) };
         match promise {
-            Some(promise) => {
+            Some((promise, _)) => {
                 let acquired = Acquired { promise, stamp, revival: Revival::None };
                 self.reply(asker, Ok(Answer::Acquired(acquired)), turn);
             }

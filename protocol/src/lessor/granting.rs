@@ -26,7 +26,7 @@ use super::{
 pub(super) struct Reach {
     /// Up to the horizon at most (T6).
     pub(super) span: Duration,
-    /// What it would be if the horizon were further away: a term, or less while a recall is unanswered (S5).
+    /// What the span would be if the horizon set no limit: a term, or less while a recall is unanswered (S5).
     pub(super) wanted: Duration,
 }
 
@@ -45,8 +45,9 @@ impl Lessor {
             let is_meant = end.incarnation == *incarnation || self.planted(Bug::RenewalWithoutIncarnation);
             is_meant && (!end.is_ending || self.planted(Bug::EndingLeaseRenewed))
         });
-        let promise = is_live.then(|| self.promise(&key, volume, turn)).flatten();
-        Renewed { renew, promise }
+        let promised = is_live.then(|| self.promise(&key, volume, turn)).flatten();
+        let (promise, wanted) = promised.map_or((None, Duration::ZERO), |(promise, wanted)| (Some(promise), wanted));
+        Renewed { renew, promise, wanted }
     }
 
     /// What is told of a renewal with the answer: the promise that was made on arrival if that lease is still there, a lapse if its end is
@@ -54,7 +55,7 @@ impl Lessor {
     pub(super) fn told(
         &self,
         session: SessionId,
-        Renewed { renew, promise }: &Renewed,
+        Renewed { renew, promise, .. }: &Renewed,
         state: &State,
     ) -> Option<Result<Promise, Lapse>> {
         let Renew { volume, incarnation } = renew;
@@ -72,27 +73,28 @@ impl Lessor {
 
     /// Promises more time on a volume lease: a term, but no further than the horizon by the promising clock (T6), and no further
     /// than a term after the oldest recall that the session has left unanswered (S5).
-    pub(super) fn promise(&mut self, key: &LeaseKey, volume: &Path, turn: &StepContext<'_>) -> Option<Promise> {
+    /// Returns also the span that it would promise if the horizon set no limit.
+    pub(super) fn promise(
+        &mut self,
+        key: &LeaseKey,
+        volume: &Path,
+        turn: &StepContext<'_>,
+    ) -> Option<(Promise, Duration)> {
         let lease = turn.state.lease(key)?;
         let settings = turn.state.volume(volume)?;
         let term = settings.settings.term();
-        let Reach { span, .. } = self.reach(key, lease.horizon, term, turn.now, turn.now)?;
+        let Reach { span, wanted } = self.reach(key, lease.horizon, term, turn.now, turn.now)?;
         let ending = self.clock.ending();
         self.ends.renew(key, ending, span, Renewing { horizon: lease.horizon, term });
-        Some(Promise {
-            volume: volume.clone(),
-            incarnation: lease.incarnation,
-            generation: settings.generation,
-            span,
-            term,
-            revision: turn.state.revision(),
-        })
+        let (volume, incarnation, generation) = (volume.clone(), lease.incarnation, settings.generation);
+        Some((Promise { volume, incarnation, generation, span, term, revision: turn.state.revision() }, wanted))
     }
 
-    /// How far a promise may reach that answers a request which arrived then. None before an entry of the epoch is committed.
+    /// How far a promise may reach that answers a request which arrived at `arrived`. None before an entry of the epoch is committed.
     ///
-    /// The promising clock at the arrival is its reading of now, less the time since: later entries in the log never make
-    /// that clock read more.
+    /// The horizon is compared with the promising clock at the arrival: its reading of now, less the time since then. That is
+    /// no more than what it read then. An entry carries the ending clock, which is never ahead of the promising one, so an
+    /// entry that was committed meanwhile can only have set the promising clock back.
     pub(super) fn reach(
         &self,
         key: &LeaseKey,

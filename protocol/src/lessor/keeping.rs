@@ -5,13 +5,13 @@ use std::time::Duration;
 use crate::{
     command::{Granted, LeaseKey, Written},
     id::{Incarnation, LeaseId},
-    message::{Answer, KeepLease, Kept, KeptSpan, KeysAfter, LeaseInfo},
+    message::{KeepLease, Kept, KeptSpan, KeysAfter, LeaseInfo},
     planted::Bug,
     reached::{Bound, reached},
     state::Lease,
 };
 
-use super::{Asker, Lessor, StepContext, ends::Renewing, granting::Reach};
+use super::{Asker, Lessor, StepContext, ends::Renewing, granting::Reach, renewals::RenewalAnswer};
 
 impl Lessor {
     /// A key lease is granted: its entry is committed. It has been promised nothing yet.
@@ -26,7 +26,7 @@ impl Lessor {
 
     pub(super) fn keep_leases(&mut self, asker: Asker, leases: &[KeepLease], turn: &mut StepContext<'_>) {
         let kept = leases.iter().map(|lease| self.keep(*lease, turn)).collect();
-        self.answer_in_full(asker, Answer::Kept(kept), turn);
+        self.answer_renewal(asker, RenewalAnswer::Kept(kept), turn);
     }
 
     /// Renews a key lease in memory: for its term, but no further than its horizon by the promising clock (T6). One whose end has

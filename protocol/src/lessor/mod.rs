@@ -187,6 +187,8 @@ struct Asker {
 struct Renewed {
     renew: Renew,
     promise: Option<Promise>,
+    /// The span that would be promised if the horizon set no limit.
+    wanted: Duration,
 }
 
 /// A read that waits for a proof of leadership.
@@ -375,7 +377,8 @@ impl Lessor {
         let until = self.ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
         let is_behind = self.watching.is_behind() || self.holdings.is_tidying() || !self.proven.is_empty();
         let is_behind = is_behind || self.renewals.are_ready(now);
-        let until = if is_behind { Duration::ZERO } else { until };
+        let answers = self.renewals.next_deadline().map_or(until, |deadline| deadline.since(now));
+        let until = if is_behind { Duration::ZERO } else { until.min(answers) };
         now.after(until.clamp(Duration::from_millis(1), clock::STEP_EVERY))
     }
 

@@ -7,8 +7,8 @@
 //!
 //! What a waiting request asked for was done when it arrived: its consents count, its leases are renewed, and the renewals
 //! count from then. Only the answer waits, and only if it gains by that: the horizon leaves less than three quarters of a
-//! term, and enough that the client does not miss the time. A leader whose ticks do not commit answers after
-//! [`run_on_max`], with what the horizon leaves.
+//! term on one of its leases, and on none so little that its client would lose it while it waits. A leader whose ticks do
+//! not commit answers after [`TICKS_WAITED_MAX`], with what the horizon leaves.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -22,35 +22,72 @@ use crate::{
     time::Instant,
 };
 
-use super::{Asker, Lessor, Renewed, StepContext, clock::run_on_max, granting::Reach};
+use super::{Asker, Lessor, Renewed, StepContext, granting::Reach};
+
+/// So many ticks a request waits at most: one may have to be proposed first, and then committed.
+const TICKS_WAITED_MAX: u32 = 2;
+
+/// What it answers to a request that is there only to renew.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum RenewalAnswer {
+    Alive(ClockAnswer),
+    Kept(Vec<Kept>),
+}
+
+impl From<RenewalAnswer> for Answer {
+    fn from(answer: RenewalAnswer) -> Self {
+        match answer {
+            RenewalAnswer::Alive(clocks) => Self::Alive(clocks),
+            RenewalAnswer::Kept(kept) => Self::Kept(kept),
+        }
+    }
+}
 
 /// A request that waits for a tick.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Waiting {
     asker: Asker,
     /// What it would have been answered with when it arrived.
-    answer: Answer,
+    answer: RenewalAnswer,
     arrived: Instant,
-    /// The first tick that tells of its renewals.
+    /// The first tick that is taken after the arrival.
     tick: u64,
     /// It is answered after this, whatever became of that tick.
     until: Instant,
 }
 
 impl Waiting {
-    fn is_ready(&self, committed: u64, now: Instant) -> bool {
-        self.tick <= committed || now >= self.until
+    fn is_ready(&self, told: u64, now: Instant) -> bool {
+        self.tick <= told || now >= self.until
     }
 
     /// How many leases it renews; a request without any counts as one.
     fn leases(&self) -> usize {
-        leases(&self.asker, &self.answer)
+        self.spans().count().max(1)
     }
-}
 
-fn leases(asker: &Asker, answer: &Answer) -> usize {
-    let kept = if let Answer::Kept(kept) = answer { kept.len() } else { 0 };
-    (asker.renewed.len() + kept).max(1)
+    /// What was promised on each lease when the request arrived, and what would have been if the horizon set no limit. None for
+    /// a lease that is gone, or whose end is proposed.
+    fn spans(&self) -> impl Iterator<Item = Option<(Duration, Duration)>> {
+        let volume = |renewed: &Renewed| renewed.promise.as_ref().map(|promise| (promise.span, renewed.wanted));
+        let key = |kept: &Kept| match kept.span {
+            KeptSpan::Promised(span) => Some((span, kept.ttl)),
+            KeptSpan::NotNow | KeptSpan::Gone => None,
+        };
+        let kept = match &self.answer {
+            RenewalAnswer::Alive(_) => [].as_slice(),
+            RenewalAnswer::Kept(kept) => kept,
+        };
+        self.asker.renewed.iter().map(volume).chain(kept.iter().map(key))
+    }
+
+    /// Whether it gains by waiting, where horizons move once in a `tick`. A horizon is up to two ticks beyond what the client
+    /// counts on, and the answer comes up to two ticks later: as much again has to be left then.
+    fn gains(&self, tick: Duration) -> bool {
+        let enough = tick * TICKS_WAITED_MAX * 3;
+        let is_safe = self.spans().all(|lease| lease.is_some_and(|(span, _)| span >= enough));
+        is_safe && self.spans().flatten().any(|(span, wanted)| span < wanted / 4 * 3)
+    }
 }
 
 /// All that wait, in the order of their arrival.
@@ -59,25 +96,30 @@ pub(super) struct Renewals {
     waiting: VecDeque<Waiting>,
     /// How many leases they renew together.
     leases: usize,
-    /// How many ticks this leader has proposed, and how many of those are committed.
+    /// The number of the last tick that was proposed, and of the last up to which all renewals are told of in the log.
     proposed: u64,
-    committed: u64,
+    told: u64,
 }
 
 impl Renewals {
-    /// A tick is proposed. It tells of all renewals that were counted before.
+    /// A tick is proposed.
     pub(super) fn tick_proposed(&mut self) {
         self.proposed += 1;
     }
 
-    /// The tick is committed: at most one is on its way at any time.
-    pub(super) fn ticked(&mut self) {
-        self.committed = self.proposed;
+    /// The tick is committed, and it told of all that was renewed before. At most one is on its way at any time.
+    pub(super) fn all_are_told(&mut self) {
+        self.told = self.proposed;
     }
 
     /// Whether somebody is to be answered.
     pub(super) fn are_ready(&self, now: Instant) -> bool {
-        self.waiting.front().is_some_and(|first| first.is_ready(self.committed, now))
+        self.waiting.front().is_some_and(|first| first.is_ready(self.told, now))
+    }
+
+    /// When somebody is to be answered, if no tick is committed before.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.waiting.front().map(|first| first.until)
     }
 
     fn push(&mut self, waiting: Waiting) {
@@ -120,31 +162,18 @@ impl Renewals {
 
 impl Lessor {
     /// Answers a request that is there only to renew: at once, or after the next tick if it is promised more then.
-    pub(super) fn answer_in_full(&mut self, asker: Asker, answer: Answer, turn: &mut StepContext<'_>) {
-        if !self.gains_by_waiting(&asker, &answer, turn) {
-            return self.reply(&asker, Ok(answer), turn);
+    pub(super) fn answer_renewal(&mut self, asker: Asker, answer: RenewalAnswer, turn: &mut StepContext<'_>) {
+        let (tick, until) = (self.renewals.proposed + 1, turn.now.after(self.tick * TICKS_WAITED_MAX));
+        let waiting = Waiting { asker, answer, arrived: turn.now, tick, until };
+        let gains = waiting.gains(self.tick);
+        let fits = self.renewals.leases + waiting.leases() <= self.config.bounds.renewals_waiting_max;
+        if gains && fits {
+            return self.renewals.push(waiting);
         }
-        if self.renewals.leases + leases(&asker, &answer) > self.config.bounds.renewals_waiting_max {
+        if gains {
             reached(Bound::RenewalsWaiting);
-            return self.reply(&asker, Ok(answer), turn);
         }
-        let (tick, until) = (self.renewals.proposed + 1, turn.now.after(run_on_max(self.tick)));
-        self.renewals.push(Waiting { asker, answer, arrived: turn.now, tick, until });
-    }
-
-    fn gains_by_waiting(&self, asker: &Asker, answer: &Answer, turn: &StepContext<'_>) -> bool {
-        let enough = run_on_max(self.tick) * 2;
-        let gains = |span: Duration, wanted: Duration| span < wanted / 4 * 3 && span >= enough;
-        let volume_gains = |renewed: &Renewed| {
-            let Some(promise) = &renewed.promise else { return false };
-            let key = LeaseKey::Volume(asker.session, promise.volume.clone());
-            let Some(lease) = turn.state.lease(&key) else { return false };
-            let reach = self.reach(&key, lease.horizon, promise.term, turn.now, turn.now);
-            reach.is_some_and(|reach| gains(reach.span, reach.wanted))
-        };
-        let key_gains = |kept: &Kept| matches!(kept.span, KeptSpan::Promised(span) if gains(span, kept.ttl));
-        let keys_gain = matches!(answer, Answer::Kept(kept) if kept.iter().any(key_gains));
-        keys_gain || asker.renewed.iter().any(volume_gains)
+        self.reply(&waiting.asker, Ok(waiting.answer.into()), turn);
     }
 
     /// Answers those whose tick is in the log, as many as one step may.
@@ -174,11 +203,10 @@ impl Lessor {
             promise.span = more.unwrap_or_default().max(promise.span);
         }
         match &mut answer {
-            Answer::Alive(ClockAnswer { waited, .. }) => *waited = turn.now.since(arrived),
-            Answer::Kept(kept) => kept.iter_mut().for_each(|kept| self.keep_longer(kept, arrived, turn)),
-            _ => {}
+            RenewalAnswer::Alive(clocks) => clocks.waited = turn.now.since(arrived),
+            RenewalAnswer::Kept(kept) => kept.iter_mut().for_each(|kept| self.keep_longer(kept, arrived, turn)),
         }
-        self.reply(&asker, Ok(answer), turn);
+        self.reply(&asker, Ok(answer.into()), turn);
     }
 
     /// The same of a key lease, which may be gone by now.

@@ -20,6 +20,7 @@ use super::{
     Asker, Bounds, Effect, Lessor, Reason, StepContext, WaitingRead, Wanted,
     channel::{Channel, RECALL_AGAIN},
     holdings::{Mode, ObjectLease, Source},
+    renewals::RenewalAnswer,
     watching::Wish,
 };
 
@@ -102,7 +103,7 @@ impl Lessor {
             }
             Body::KeepAlive(question) => {
                 let answer = self.compare_clocks(session, &question, turn);
-                self.answer_in_full(asker, Answer::Alive(answer), turn);
+                self.answer_renewal(asker, RenewalAnswer::Alive(answer), turn);
             }
             Body::Close => self.propose(Command::CloseSession { session }, Reason::Close(asker)),
             Body::Acquire { path, valid_at } => {

@@ -49,7 +49,7 @@ fn races() -> Vec<World> {
             .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")])),
         world("writer-reads", "a client reads what it is writing, and another writes it too")
             .least(15000)
-            .member(Member::slow().holds(&[data("/a")]).does(&[put("/a", "1")]).does(&[read("/a"), read("/a")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[put("/a", "1")]).does(&[read("/a")]))
             .member(Member::slow().holds(&[data("/")]).does(&[put("/a", "2"), read("/a")])),
         world("evicted", "a client's cache drops a copy that another is writing, and reads it again")
             .least(800)
@@ -121,19 +121,19 @@ fn lapses() -> Vec<World> {
             .large()
             .least(150000)
             .member(Member::slow().does(&[put("/a", "1")]))
-            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a"), read("/a")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
             .moments(&[199, 204])
             .splits_hits(),
         world("slow-answer", "the answer that brings a lease is so slow that the lease has nearly ended when it comes")
             .large()
             .least(150000)
             .member(Member::slow().does(&[put("/a", "1")]))
-            .member(Member::slow().does(&[read("/a"), read("/a")]))
+            .member(Member::slow().does(&[read("/a")]))
             .moments(&[100, 204]),
         world("lapse-return", "a client comes back after its lease has ended, while another writes what it had")
             .least(14000)
             .member(Member::slow().does(&[put("/a", "1")]))
-            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a"), read("/a")]))
+            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
             .moments(&[201]),
         world("object-lapse", "a client's object lease ends before its volume lease, while another writes")
             .least(30000)
@@ -219,6 +219,11 @@ fn leases() -> Vec<World> {
             .member(Member::slow().first(&[grant(TERM)]).does(&[Op::Keep(LEASE)]))
             .member(Member::slow().does(&[write(revoke()), write(grant(TERM))]))
             .moments(&[100, 204]),
+        World::new("renewal-waits", "the renewal of a holder waits for a tick, which may come late")
+            .least(15000)
+            .slow_ticks()
+            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a"), read("/a")]))
+            .moments(&[102, 125, 260]),
         World::new("grant-repeated", "the answer to a grant is lost, and another client grants the lease meanwhile")
             .least(1300)
             .member(Member::slow().does(&[write(grant(LONG))]))

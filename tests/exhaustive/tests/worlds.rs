@@ -66,6 +66,7 @@ worlds! {
     a_subtree_that_is_removed: "subtree",
     a_lease_expired_and_reused_during_its_revocation: "lease-reused",
     a_lease_that_is_kept_while_it_is_replaced: "lease-kept",
+    a_renewal_that_waits_for_a_tick: "renewal-waits",
     a_grant_whose_answer_is_lost: "grant-repeated",
     a_revocation_among_attachments: "attach-revoke",
     a_connection_that_breaks_during_a_write: "broken-write",

@@ -127,6 +127,43 @@ fn renewal_that_gains_little_by_a_tick_is_answered_at_once() {
     assert!(*span < TERM && *span >= TERM / 4 * 3, "{span:?}");
 }
 
+/// A lease that another of the request would wait for is lost to its client meanwhile.
+#[test]
+fn renewal_beside_one_with_little_time_left_is_answered_at_once() {
+    for ttl in [200, 400, 1_000] {
+        let (mut world, session, incarnation) = World::half_a_term_old();
+        let (short, ttl) = (LeaseId(2), Duration::from_millis(ttl));
+        world.write(session, Write::GrantLease { id: Some(short), ttl });
+        world.commit();
+        world.pass(ttl / 2);
+        let header = Header {
+            session,
+            epoch: world.state.epoch(),
+            registration: world.registration(session),
+            renew: vec![Renew { volume: Path::root(), incarnation }],
+            ..Header::default()
+        };
+        let leases = vec![KeepLease { id: short, incarnation: None }];
+        let answered = replies(&world.send(Request { header, body: Body::KeepLeases { leases } }));
+        assert_eq!(answered.len(), 1, "a lease of {ttl:?} beside one of {TERM:?}");
+    }
+}
+
+#[test]
+fn renewal_that_a_tick_could_not_tell_of_waits_for_the_next() {
+    let (mut world, session, incarnation) = World::half_a_term_old();
+    // One lease goes into a tick: that on the root, whose horizon is nearer than that of the key lease.
+    world.lessor.config.bounds.tick_bytes_max = 1;
+    world.keep_alive(session, incarnation);
+    world.keep_key(session);
+    let answered = world.until_answered(2 * TICK);
+    let spans = answered.iter().map(|response| match response.promises.as_slice() {
+        [promise] => KeptSpan::Promised(promise.span),
+        _ => kept_span(response),
+    });
+    assert_eq!(spans.collect::<Vec<_>>(), vec![KeptSpan::Promised(TERM); 2]);
+}
+
 #[test]
 fn renewal_with_little_time_left_is_answered_at_once() {
     let (mut world, session, incarnation) = World::half_a_term_old();
