@@ -27,7 +27,7 @@ macro_rules! bounds {
 }
 
 bounds! {
-    /// Of [`lessor::Bounds`](crate::lessor::Bounds), as all up to [`Bound::Departed`].
+    /// Of [`lessor::Bounds`](crate::lessor::Bounds), as all up to [`Bound::CoveringClaims`].
     ProposalCommands: "proposal_commands_max",
     /// As above.
     ProposalBytes: "proposal_bytes_max",
@@ -85,6 +85,10 @@ bounds! {
     KeysBytes: "keys_bytes_max",
     /// As above.
     Departed: "departed_max",
+    /// As above.
+    RecallSets: "recall_sets_max",
+    /// As above.
+    CoveringClaims: "covering_claims_max",
     /// Of [`Request::check_lengths`](crate::message::Request::check_lengths), as all up to [`Bound::KeepLeases`].
     Renewals: "RENEWALS_MAX",
     /// As above.
@@ -216,6 +220,8 @@ bounds! {
 /// other bound is drawn low in some worlds, and has to be reached in some of them.
 pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::Sessions, "lessor::tests::full::sessions_beyond_the_bound_are_busy"),
+    (Bound::RecallSets, "lessor::tests::rounds::recall_of_too_many_sets_names_the_subtree"),
+    (Bound::CoveringClaims, "lessor::tests::rounds::round_beside_coverings_costs_their_sum"),
     (Bound::ValueBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::ComponentBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::PathBytes, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),

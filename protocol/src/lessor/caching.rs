@@ -25,7 +25,7 @@ use crate::{
     work::Counted,
 };
 
-use super::{Effect, Lessor, StepContext, WaitingRead, Wanted, writing::Claim};
+use super::{Effect, Lessor, StepContext, WaitingRead, Wanted, writing::Claims};
 
 /// The reads that wait, by the node that keeps them waiting and who asks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -270,19 +270,13 @@ impl Lessor {
     }
 
     /// Adds those who keep to themselves what the write changes or compares.
-    pub(super) fn claim_cached(
-        &self,
-        write: &Write,
-        covers: &[ObjectSet],
-        claims: &mut BTreeMap<SessionId, Claim>,
-        state: &State,
-    ) {
+    pub(super) fn claim_cached(&self, write: &Write, covers: &[ObjectSet], claims: &mut Claims, state: &State) {
         for path in state.kept_from(write, covers) {
             let Some((_, hold)) = state.cached_by(&path) else { continue };
             let LeaseKey::Volume(_, volume) = &hold.lease else { continue };
-            let claim = claims.entry(hold.session).or_default();
+            let claim = claims.of.entry(hold.session).or_default();
             claim.add(volume.clone(), hold.incarnation, None);
-            claim.sets.push(ObjectSet::One(Object::data(path)));
+            claim.sets.insert(ObjectSet::One(Object::data(path)));
         }
     }
 

@@ -416,22 +416,24 @@ impl Holdings {
         now: ClusterTime,
         state: &State,
     ) -> Vec<(SessionId, Path, Option<ClusterTime>)> {
-        let mut holders: BTreeMap<(SessionId, Path), Option<ClusterTime>> = BTreeMap::new();
-        for (session, under, over) in self.known_holders(set, now) {
-            if let Some((volume, _)) = self.counting.get(&under) {
-                let latest = holders.entry((session, volume.clone())).or_insert(Some(over));
-                *latest = latest.map(|latest| latest.max(over));
-            }
-        }
-        let mut add_coverings = |volume: &Path| {
-            visit(1);
+        let exact = self.exact_holders(set, now).into_iter().map(|(key, over)| (key, Some(over)));
+        let mut holders: BTreeMap<(SessionId, Path), Option<ClusterTime>> = exact.collect();
+        for volume in volumes_of(set, state) {
             holders.extend(self.covering_keys(volume).map(|(volume, session)| ((*session, volume.clone()), None)));
-        };
-        add_coverings(state.volume_of(set.path()).0);
-        if let ObjectSet::Subtree(top) = set {
-            state.volumes_below(top).for_each(|(volume, _)| add_coverings(volume));
         }
         holders.into_iter().map(|((session, volume), over)| (session, volume, over)).collect()
+    }
+
+    /// The sessions that hold an object of the set by exact entry, each with the volume of its lease and the latest end.
+    pub(super) fn exact_holders(&self, set: &ObjectSet, now: ClusterTime) -> BTreeMap<(SessionId, Path), ClusterTime> {
+        let mut holders: BTreeMap<(SessionId, Path), ClusterTime> = BTreeMap::new();
+        for (session, under, over) in self.known_holders(set, now) {
+            if let Some((volume, _)) = self.counting.get(&under) {
+                let latest = holders.entry((session, volume.clone())).or_insert(over);
+                *latest = over.max(*latest);
+            }
+        }
+        holders
     }
 
     /// The sessions that hold an object of the set by exact entry that is not over yet, under which volume lease, and until when at
@@ -701,6 +703,15 @@ impl Holdings {
         }
         Ok(())
     }
+}
+
+/// The volumes that have objects of the set.
+pub(super) fn volumes_of<'a>(set: &ObjectSet, state: &'a State) -> impl Iterator<Item = &'a Path> + use<'a> {
+    let below = match set {
+        ObjectSet::One(_) => None,
+        ObjectSet::Subtree(top) => Some(state.volumes_below(top).map(|(volume, _)| volume)),
+    };
+    std::iter::once(state.volume_of(set.path()).0).chain(below.into_iter().flatten()).counted()
 }
 
 /// The texts of the nodes above a path, nearest first.

@@ -376,7 +376,7 @@ impl Lessor {
         let ending = self.clock.ending();
         let until = self.ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
         let is_behind = self.watching.is_behind() || self.holdings.is_tidying() || !self.proven.is_empty();
-        let is_behind = is_behind || self.renewals.are_ready(now);
+        let is_behind = is_behind || self.renewals.are_ready(now) || self.may_remove_orphans();
         let answers = self.renewals.next_deadline().map_or(until, |deadline| deadline.since(now));
         let until = if is_behind { Duration::ZERO } else { until.min(answers) };
         now.after(until.clamp(Duration::from_millis(1), clock::STEP_EVERY))

@@ -21,28 +21,38 @@ use crate::{
 use super::{
     Lessor, StepContext,
     writes::{Pending, Turn, Work},
-    writing::Claim,
+    writing::{Claim, Claims},
 };
 
 impl Lessor {
-    /// Begins to gather consents for the removal of orphans.
+    /// Begins to gather consents for the removal of orphans. One step begins one round, so that it stays short; the next step follows
+    /// as soon as a timer can.
     pub(super) fn remove_orphans(&mut self, turn: &mut StepContext<'_>) {
-        while self.writes.removals() < self.config.bounds.removal_rounds_max {
-            let leases = self.take_orphans(turn.state);
-            if leases.is_empty() {
-                return;
+        if !self.may_remove_orphans() {
+            if !self.orphans.is_empty() {
+                reached(Bound::RemovalRounds);
             }
-            let spares = self.planted(Bug::RemovalSparesLists);
-            let lists = if spares {
-                BTreeSet::new()
-            } else {
-                lists_of_all(&leases, self.config.bounds.removal_sets_max, turn.state)
-            };
-            let pending = Pending::new(Work::Removal(leases), lists.into_iter().collect(), turn.now);
-            let entered = self.writes.enter(pending);
-            self.gather(entered, turn);
+            return;
         }
-        reached(Bound::RemovalRounds);
+        let leases = self.take_orphans(turn.state);
+        if leases.is_empty() {
+            return;
+        }
+        let spares = self.planted(Bug::RemovalSparesLists);
+        let lists = if spares {
+            BTreeSet::new()
+        } else {
+            lists_of_all(&leases, self.config.bounds.removal_sets_max, turn.state)
+        };
+        let pending = Pending::new(Work::Removal(leases), lists.into_iter().collect(), turn.now);
+        let entered = self.writes.enter(pending);
+        self.gather(entered, turn);
+    }
+
+    /// Whether orphans wait, and one more round may begin.
+    pub(super) fn may_remove_orphans(&self) -> bool {
+        let is_under_way = self.writes.removals() >= self.config.bounds.removal_rounds_max;
+        self.epoch.is_some() && !self.orphans.is_empty() && !is_under_way
     }
 
     /// Takes orphans that nobody removes yet, as many as share a round.
@@ -78,61 +88,79 @@ impl Lessor {
         }
     }
 
-    /// Who may hold copies of what goes with the leases. Of leases with few nodes those are returned, to be looked at one by one; of one
-    /// with very many, the claims are made here.
+    /// Who may hold copies of what goes with the leases. Of leases with few nodes the objects are returned, to be looked at one by one. Of
+    /// those with very many, the claims on known copies are made here, and what is to be asked of coverings is returned for each volume.
     pub(super) fn claim_carried(
         &self,
         leases: &BTreeSet<Incarnation>,
-        claims: &mut BTreeMap<SessionId, Claim>,
+        claims: &mut Claims,
         state: &State,
-    ) -> Vec<ObjectSet> {
-        let mut sets = Vec::new();
+    ) -> (Vec<ObjectSet>, Vec<(Path, ObjectSet)>) {
+        let (mut sets, mut large) = (Vec::new(), BTreeSet::new());
         if self.planted(Bug::RemovalSparesNodes) {
-            return sets;
+            return (sets, Vec::new());
         }
         for lease in leases {
             let nodes: Vec<&Path> = state.carried(*lease).take(FEW_NODES + 1).collect();
             if nodes.len() > FEW_NODES {
-                self.claim_all_carried(*lease, claims, state);
+                large.insert(*lease);
                 continue;
             }
             let objects = |path: &Path| [Object::data(path.clone()), Object::children(path.clone())];
             sets.extend(nodes.into_iter().flat_map(objects).map(ObjectSet::One));
         }
-        sets
+        (sets, self.claim_large(&large, claims, state))
     }
 
-    /// Who may hold copies of what goes with a lease that carries very much: a walk along the copies instead of along the nodes.
-    fn claim_all_carried(&self, lease: Incarnation, claims: &mut BTreeMap<SessionId, Claim>, state: &State) {
+    /// Who holds copies of what goes with leases that carry very much: a walk along the copies instead of along the nodes, once for all of
+    /// the leases. Returns what is to be asked of coverings: for each volume, the subtree that all of it lies in.
+    fn claim_large(
+        &self,
+        leases: &BTreeSet<Incarnation>,
+        claims: &mut Claims,
+        state: &State,
+    ) -> Vec<(Path, ObjectSet)> {
+        let lists: BTreeSet<Path> = leases.iter().flat_map(|lease| state.lists_carried(*lease).into_keys()).collect();
+        let mut by_volume: BTreeMap<&Path, Vec<&Path>> = BTreeMap::new();
+        for list in &lists {
+            by_volume.entry(state.volume_of(list).0).or_default().push(list);
+        }
+        let subtree = |lists: Vec<&Path>| ObjectSet::Subtree(Path::common(lists));
+        let tops = by_volume.into_iter().map(|(volume, lists)| (volume.clone(), subtree(lists)));
+        let tops: Vec<(Path, ObjectSet)> = tops.collect();
+        for (volume, all) in &tops {
+            self.claim_copies(volume, all, leases, claims, state);
+        }
+        tops
+    }
+
+    /// Claims the copies of nodes of these leases in a volume from those who are known to hold them.
+    fn claim_copies(
+        &self,
+        volume: &Path,
+        all: &ObjectSet,
+        leases: &BTreeSet<Incarnation>,
+        claims: &mut Claims,
+        state: &State,
+    ) {
         let now = self.clock.ending();
-        let lists = state.lists_carried(lease);
-        let all = ObjectSet::Subtree(Path::common(lists.keys()));
         let goes = |path: &Path| {
             let node = state.node(path).and_then(|node| node.attachment.as_ref());
-            node.is_some_and(|to| to.incarnation == lease)
+            node.is_some_and(|to| leases.contains(&to.incarnation)) && state.volume_of(path).0 == volume
         };
         let mut own: BTreeMap<SessionId, Claim> = BTreeMap::new();
-        let copies = self.holdings.leases_in(&all).filter(|((object, _), held)| held.over > now && goes(&object.path));
+        let copies = self.holdings.leases_in(all).filter(|((object, _), held)| held.over > now && goes(&object.path));
         for ((object, holder), held) in copies {
-            let volume = state.volume_of(&object.path).0;
             let Some(track) = self.holdings.track(volume, *holder) else { continue };
             let claim = own.entry(*holder).or_default();
             claim.add(volume.clone(), track.incarnation, Some(held.over));
-            claim.sets.push(ObjectSet::One(object.clone()));
-        }
-        let volumes: BTreeSet<&Path> = lists.keys().map(|list| state.volume_of(list).0).collect();
-        for volume in volumes {
-            for (holder, incarnation) in self.holdings.coverings_of(volume) {
-                let claim = own.entry(holder).or_default();
-                claim.add(volume.clone(), incarnation, None);
-                claim.sets = vec![all.clone()];
-            }
+            claim.sets.insert(ObjectSet::One(object.clone()));
         }
         for (holder, mut claim) in own {
             if claim.sets.len() > self.config.bounds.removal_sets_max {
-                claim.sets = vec![all.clone()];
+                claim.sets = [all.clone()].into();
             }
-            claims.entry(holder).or_default().merge(claim);
+            claims.of.entry(holder).or_default().merge(claim);
         }
     }
 }

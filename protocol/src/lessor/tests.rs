@@ -21,6 +21,7 @@ mod reads;
 mod removals;
 mod renewals;
 mod replaced;
+mod rounds;
 mod services;
 mod sizes;
 mod transactions;

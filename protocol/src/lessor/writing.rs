@@ -14,10 +14,12 @@ use crate::{
     time::ClusterTime,
     transaction::{Operation, Transaction, place_of},
     volume::VolumeError,
+    work::visit,
 };
 
 use super::{
     Asker, Effect, Lessor, Reason, StepContext,
+    holdings::volumes_of,
     load::results_of_write,
     removal::lists_of,
     writes::{Asked, Pending, Turn, Wait, Work},
@@ -26,7 +28,7 @@ use super::{
 /// What is to be recalled from one session for one write.
 #[derive(Default)]
 pub(super) struct Claim {
-    pub(super) sets: Vec<ObjectSet>,
+    pub(super) sets: BTreeSet<ObjectSet>,
     leases: BTreeMap<Path, Incarnation>,
     /// None once a covering is among them: then there is no end to wait for but the volume leases'.
     over: Option<ClusterTime>,
@@ -48,6 +50,20 @@ impl Claim {
         self.is_covering |= other.is_covering;
         self.over = self.over.max(other.over);
     }
+}
+
+/// What is to be recalled for one write.
+#[derive(Default)]
+pub(super) struct Claims {
+    pub(super) of: BTreeMap<SessionId, Claim>,
+    writer: Option<Writer>,
+}
+
+/// Who writes: the copies that it dropped when it sent the write, and the highest stamp that it had seen (S2w).
+struct Writer {
+    session: SessionId,
+    dropped: Vec<ObjectSet>,
+    seen: Stamp,
 }
 
 impl Lessor {
@@ -259,8 +275,9 @@ impl Lessor {
         let Some(pending) = self.writes.get_mut(waiting) else { return };
         pending.carried_at = turn.state.revision();
         let (covers, leases) = (pending.covers.clone(), pending.carried().clone());
-        let writer = pending.asked().map(|asked| (asked.session, asked.dropped.clone(), asked.seen));
-        let mut claims: BTreeMap<SessionId, Claim> = BTreeMap::new();
+        let writer =
+            |asked: &Asked| Writer { session: asked.session, dropped: asked.dropped.clone(), seen: asked.seen };
+        let mut claims = Claims { writer: pending.asked().map(writer), ..Claims::default() };
         if let Some(asked) = pending.asked() {
             if let Write::Flush { .. } = asked.write {
                 return self.propose_ready(vec![waiting]);
@@ -268,34 +285,92 @@ impl Lessor {
             let write = asked.write.clone();
             self.claim_cached(&write, &covers, &mut claims, turn.state);
         }
-        let nodes = self.claim_carried(&leases, &mut claims, turn.state);
-        for set in covers.into_iter().chain(nodes) {
-            for (holder, volume, over) in self.holdings.holders(&set, self.clock.ending(), turn.state) {
-                if let Some((writer, dropped, seen)) = &writer
-                    && holder == *writer
-                    && self.is_exempt(holder, &volume, &set, dropped, *seen)
-                {
-                    let planted = self.planted(Bug::ExemptWriterWithoutStamp);
-                    self.holdings.drop_through(&set, holder, if planted { u64::MAX } else { seen.sequence });
-                    continue;
-                }
-                let Some(track) = self.holdings.track(&volume, holder) else { continue };
-                let claim = claims.entry(holder).or_default();
-                claim.add(volume, track.incarnation, over);
-                if claim.sets.last() != Some(&set) {
-                    claim.sets.push(set.clone());
-                }
+        let (nodes, tops) = self.claim_carried(&leases, &mut claims, turn.state);
+        let sets: Vec<ObjectSet> = covers.into_iter().chain(nodes).collect();
+        for set in &sets {
+            for ((holder, volume), over) in self.holdings.exact_holders(set, self.clock.ending()) {
+                self.claim(set, (holder, &volume, Some(over)), &mut claims);
             }
         }
-        for (holder, claim) in claims {
+        self.claim_from_coverings(&sets, tops, &mut claims, turn.state);
+        for (holder, claim) in claims.of {
             self.recall(waiting, holder, claim, turn);
         }
         self.propose_ready(vec![waiting]);
     }
 
+    /// Claims the sets, and the tops of volumes, from those who may hold anything of their volumes: set by set, or one subtree of each
+    /// volume if those would be too many claims. The writer is looked at set by set: it may have dropped them all.
+    fn claim_from_coverings(
+        &mut self,
+        sets: &[ObjectSet],
+        tops: Vec<(Path, ObjectSet)>,
+        claims: &mut Claims,
+        state: &State,
+    ) {
+        let mut by_volume: BTreeMap<Path, Vec<ObjectSet>> = BTreeMap::new();
+        for set in sets {
+            for volume in volumes_of(set, state) {
+                by_volume.entry(volume.clone()).or_default().push(set.clone());
+            }
+        }
+        for (volume, top) in tops {
+            by_volume.entry(volume).or_default().push(top);
+        }
+        let are_few = self.are_few_claims(&by_volume);
+        let writer = claims.writer.as_ref().map(|writer| writer.session);
+        for (volume, sets) in by_volume {
+            let together = [ObjectSet::Subtree(Path::common(sets.iter().map(ObjectSet::path)))];
+            let coverings: Vec<(SessionId, Incarnation)> = self.holdings.coverings_of(&volume).collect();
+            for (holder, _) in coverings {
+                let one_by_one = are_few || sets.len() == 1 || Some(holder) == writer;
+                for set in if one_by_one { &sets[..] } else { &together } {
+                    self.claim(set, (holder, &volume, None), claims);
+                }
+            }
+        }
+    }
+
+    /// Whether coverings can be asked for each set by itself.
+    fn are_few_claims(&self, by_volume: &BTreeMap<Path, Vec<ObjectSet>>) -> bool {
+        let mut left = self.config.bounds.covering_claims_max;
+        for (volume, sets) in by_volume {
+            let most = left / sets.len();
+            let coverings = self.holdings.coverings_of(volume).take(most + 1).count();
+            if coverings > most {
+                reached(Bound::CoveringClaims);
+                return false;
+            }
+            left -= coverings * sets.len();
+        }
+        true
+    }
+
+    /// Claims a set from a holder, unless that is the writer, and needs no recall.
+    fn claim(
+        &mut self,
+        set: &ObjectSet,
+        (holder, volume, over): (SessionId, &Path, Option<ClusterTime>),
+        claims: &mut Claims,
+    ) {
+        visit(1);
+        if let Some(Writer { session, dropped, seen }) = &claims.writer
+            && holder == *session
+            && self.is_exempt(holder, volume, set, dropped, *seen)
+        {
+            let planted = self.planted(Bug::ExemptWriterWithoutStamp);
+            return self.holdings.drop_through(set, holder, if planted { u64::MAX } else { seen.sequence });
+        }
+        let Some(track) = self.holdings.track(volume, holder) else { return };
+        let claim = claims.of.entry(holder).or_default();
+        claim.add(volume.clone(), track.incarnation, over);
+        claim.sets.insert(set.clone());
+    }
+
     fn recall(&mut self, waiting: Turn, holder: SessionId, claim: Claim, turn: &mut StepContext<'_>) {
         let Claim { sets, leases, over, is_covering } = claim;
         let Some(epoch) = self.epoch else { return };
+        let sets = within_a_recall(sets, self.config.bounds.recall_sets_max);
         let through = turn.state.last_write_lease();
         let (stamp, recall) = self.channel(holder).recall(holder, epoch, (sets, through), turn.now);
         turn.effects.extend(recall.map(Effect::Recall));
@@ -392,4 +467,14 @@ pub(super) fn within_a_command(covers: Vec<ObjectSet>) -> Vec<ObjectSet> {
     }
     reached(Bound::CoversBytes);
     vec![ObjectSet::Subtree(Path::common(covers.iter().map(ObjectSet::path)))]
+}
+
+/// The same sets, or the subtree that has them all if they are more than one recall names. Its holder drops more than is wanted, and
+/// all that is wanted (S2).
+fn within_a_recall(sets: BTreeSet<ObjectSet>, sets_max: usize) -> Vec<ObjectSet> {
+    if sets.len() <= sets_max {
+        return sets.into_iter().collect();
+    }
+    reached(Bound::RecallSets);
+    vec![ObjectSet::Subtree(Path::common(sets.iter().map(ObjectSet::path)))]
 }

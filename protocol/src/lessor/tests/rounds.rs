@@ -1,0 +1,147 @@
+//! What one step claims and recalls, with very many sets and sessions: bounded, and never less than is wanted (S2, S10b).
+
+use super::*;
+use crate::{
+    command::Attach,
+    id::LeaseId,
+    transaction::{Operation, Transaction},
+    work::take_visited,
+};
+
+impl World {
+    /// So many sessions with leases on the root, and so many ended leases with so many nodes each, as an old leader leaves them.
+    fn with_orphans(sessions: usize, leases: u64, nodes: u64) -> (Self, Vec<SessionId>) {
+        let mut world = Self { is_checked: false, ..Self::new() };
+        let holders: Vec<SessionId> = (0..sessions).map(|_| world.holder(&data("/x")).0).collect();
+        let owner = world.session();
+        for id in 1..=leases {
+            world.write(owner, Write::GrantLease { id: Some(LeaseId(id)), ttl: TERM });
+        }
+        world.commit();
+        let node = |id, number| (path(&format!("/list/{id}-{number}")), Attach::Lease(LeaseId(id)));
+        world.fill(owner, (1..=leases).flat_map(|id| (0..nodes).map(move |number| node(id, number))));
+        let end = |id| {
+            let lease = LeaseKey::Key(LeaseId(id));
+            let found = world.state.lease(&lease).expect("it was granted");
+            Command::Expire { incarnation: found.incarnation, horizon: found.horizon, lease }
+        };
+        let commands = (1..=leases).map(end).collect();
+        world.index += 1;
+        let (epoch, time) = (world.state.epoch(), world.state.cluster_time());
+        world.state.apply(world.index, &Proposal { epoch, number: 1 << 41, time, commands });
+        assert_eq!(world.state.orphaned().count() as u64, leases);
+        (world, holders)
+    }
+
+    fn fail_over_with(&mut self, bounds: Bounds) {
+        let config = Config { bounds, ..config(self.lessor.config.attempt + 1) };
+        self.lessor = Lessor::new(config, &self.state, Duration::ZERO, self.now);
+        self.commit();
+    }
+}
+
+/// What the first step of a new leader looks at, which begins a round. No session has listed what it holds.
+fn round_after_failover(sessions: usize, leases: u64, nodes: u64) -> u64 {
+    let bounds = Bounds { covering_claims_max: 1_000, ..Bounds::DEFAULT };
+    let (mut world, holders) = World::with_orphans(sessions, leases, nodes);
+    take_visited();
+    world.fail_over_with(bounds);
+    let visited = take_visited();
+    let nodes: Vec<Path> = world.state.nodes_in(&path("/list"), None).map(|(path, _)| path.clone()).collect();
+    for holder in holders {
+        let asked = recalls(&world.request(holder, Body::Register));
+        let [recall] = &asked[..] else { panic!("one round: {asked:?}") };
+        assert!(recall.sets.len() <= 2, "{:?}", recall.sets);
+        for object in nodes.iter().skip(1).flat_map(|path| [Object::data(path.clone()), Object::children(path.clone())])
+        {
+            assert!(recall.sets.iter().any(|set| set.contains(&object)), "{object} is not in {:?}", recall.sets);
+        }
+        assert!(recall.sets.iter().all(|set| !set.contains(&data("/x"))), "what lies apart stays: {:?}", recall.sets);
+        assert!(world.state.node(&nodes[1]).is_some(), "the copies may be in use");
+        world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+        world.commit();
+    }
+    assert_eq!(world.state.node(&nodes[1]), None);
+    world.check();
+    visited
+}
+
+#[test]
+fn round_beside_coverings_costs_their_sum() {
+    for nodes in [1, 20] {
+        let [few, leases, sessions, both] = [(50, 64), (50, 128), (100, 64), (100, 128)]
+            .map(|(sessions, leases)| round_after_failover(sessions, leases, nodes));
+        assert!(both + few <= leases + sessions + 200, "{few}, {leases}, {sessions}, {both} with {nodes} nodes each");
+    }
+}
+
+#[test]
+fn coverings_are_asked_for_few_sets_one_by_one() {
+    let (mut world, holders) = World::with_orphans(2, 3, 1);
+    world.fail_over();
+    let recall = recalls(&world.request(holders[0], Body::Register)).remove(0);
+    assert_eq!(recall.sets.len(), 3 * 2 + 1, "{:?}", recall.sets);
+    assert!(recall.sets.iter().all(|set| matches!(set, ObjectSet::One(_))), "{:?}", recall.sets);
+}
+
+#[test]
+fn covering_writer_that_dropped_all_sets_is_not_recalled() {
+    let mut world = World::new();
+    let [writer, other] = [(); 2].map(|()| world.holder(&data("/x")).0);
+    world.fail_over_with(Bounds { covering_claims_max: 0, ..Bounds::DEFAULT });
+    world.request(writer, Body::Register);
+    world.request(other, Body::Register);
+    let dropped = [data("/s/a"), Object::children(path("/s/a")), data("/s"), Object::children(path("/s"))];
+    let dropped = dropped.into_iter().chain([Object::children(Path::root())]).map(ObjectSet::One).collect();
+    let seen = Stamp { epoch: world.state.epoch(), sequence: 0 };
+    let effects = world.request(writer, Body::Write { write: put("/s/a", b""), dropped, seen });
+    let asked: Vec<_> = recalls(&effects).into_iter().map(|recall| (recall.session, recall.sets)).collect();
+    assert_eq!(asked, [(other, vec![ObjectSet::Subtree(Path::root())])]);
+}
+
+#[test]
+fn recall_of_too_many_sets_names_the_subtree() {
+    let mut world = World::new();
+    world.lessor.config.bounds.recall_sets_max = 5;
+    let writer = world.session();
+    for number in 0..6 {
+        world.write(writer, put(&format!("/s/{number}"), b"1"));
+        world.commit();
+    }
+    let (holder, _) = world.holder(&data("/s/0"));
+    (1..6).for_each(|number| drop(world.read(holder, data(&format!("/s/{number}")))));
+    let puts = |count| {
+        let then = (0..count).map(|number| Operation::put(path(&format!("/s/{number}")), "2")).collect();
+        Write::Transaction(Transaction { then, ..Transaction::new() })
+    };
+    let recall = recalls(&world.write(writer, puts(6))).remove(0);
+    assert_eq!(recall.sets, [ObjectSet::Subtree(path("/s"))]);
+    world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+    assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
+    (0..5).for_each(|number| drop(world.read(holder, data(&format!("/s/{number}")))));
+    let recall = recalls(&world.write(writer, puts(5))).remove(0);
+    assert_eq!(recall.sets.len(), 5, "as many as it may name: {:?}", recall.sets);
+}
+
+#[test]
+fn rounds_begin_one_in_a_step_and_each_step_at_once() {
+    let bounds = Bounds { removal_leases_per_round: 1, removal_rounds_max: 4, ..Bounds::DEFAULT };
+    let (mut world, holders) = World::with_orphans(1, 6, 1);
+    world.fail_over_with(bounds);
+    let mut begun = world.lessor.writes.removals();
+    assert!(begun < 3, "one with each entry: {begun} have begun");
+    while begun < 4 {
+        assert_eq!(world.lessor.next_deadline(world.now).since(world.now), MILLI, "{begun} have begun");
+        world.step(Input::Timeout);
+        begun += 1;
+        assert_eq!(world.lessor.writes.removals(), begun);
+    }
+    assert!(world.lessor.next_deadline(world.now).since(world.now) > MILLI, "the others wait for consents");
+    for _ in 0..3 {
+        for recall in recalls(&world.request(holders[0], Body::Register)) {
+            world.step(Input::Consent(Consent { session: holders[0], stamp: recall.stamp }));
+        }
+        world.commit();
+    }
+    assert_eq!((world.lessor.writes.removals(), world.state.orphaned().count()), (0, 0));
+}
