@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     change::Changes,
-    command::Command,
+    command::{Command, LeaseKey},
     id::{CoveringNumber, Epoch, RequestId, Sequence, SessionId, Stamp},
     message::{
         Answer, Body, Consent, Header, HeldPiece, Inspect, LIST_NODES_MAX, Listed, ReadAnswer, Refusal, Request,
@@ -110,6 +110,9 @@ impl Lessor {
                 if let Err(error) = self.config.limits.check_path(&path) {
                     return self.reply(&asker, Err(error.into()), turn);
                 }
+                if self.extends_ending(session, &path, turn.state) {
+                    return self.reply(&asker, Err(Refusal::Retry), turn);
+                }
                 let load = self.load_of_acquiring(session, &path, turn.state);
                 if let Some(refusal) = self.beyond_load(load) {
                     return self.reply_bare(&asker, Err(refusal), turn);
@@ -134,6 +137,13 @@ impl Lessor {
                 self.reply(&asker, Ok(Answer::Noted), turn);
             }
         }
+    }
+
+    /// Whether a request for a volume lease would give more time to one whose end has been proposed, because nodes or holds go with it.
+    /// With a stream of such requests its horizon would move before each end that is proposed, and it would never end (T5).
+    fn extends_ending(&self, session: SessionId, path: &Path, state: &State) -> bool {
+        let key = LeaseKey::Volume(session, state.volume_of(path).0.clone());
+        self.ends.get(&key).is_some_and(|end| end.is_ending) && state.carries(&key)
     }
 
     fn open(&mut self, asker: Asker, name: String, turn: &mut StepContext<'_>) {

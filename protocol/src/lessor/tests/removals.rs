@@ -321,6 +321,51 @@ fn a_session_whose_lease_carries_nodes_gets_that_lease_again() {
     assert!(world.has("/a"));
 }
 
+/// Before each entry that ends the lease is applied, the client asks for the lease once more.
+#[test]
+fn lease_asked_for_without_pause_ends_once_that_is_decided() {
+    let mut world = World::new();
+    let session = world.session();
+    let first = world.acquire(session, None).promise.incarnation;
+    world.write(session, attached("/a", Attach::Session));
+    world.commit();
+    let key = LeaseKey::Volume(session, Path::root());
+    world.pass(TERM);
+    let ask = |world: &mut World| world.request(session, Body::Acquire { path: Path::root(), valid_at: None });
+    assert_eq!(ask(&mut world), [], "its end is not decided yet: it waits for its entry");
+    while world.lessor.ends.get(&key).is_some_and(|end| !end.is_ending) {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    let (mut entries, mut asked) = (0, Vec::new());
+    while world.state.lease(&key).is_some_and(|lease| lease.incarnation == first) {
+        entries += 1;
+        assert!(entries <= 2, "the one that was asked for before moves the horizon once");
+        world.now = world.now.after(MILLI);
+        let proposal = world.lessor.take_proposal(world.now).expect("the end");
+        asked.extend(ask(&mut world));
+        world.apply(&proposal);
+    }
+    assert!(replies(&asked).iter().all(|reply| reply.result == Err(Refusal::Retry)), "{asked:?}");
+    assert_eq!((entries, asked.len()), (2, 2));
+    let again = world.acquire(session, None);
+    assert!(again.promise.incarnation > first, "what it gets then is a new one");
+}
+
+#[test]
+fn lease_that_carries_nothing_is_given_anew_while_it_ends() {
+    let mut world = World::new();
+    let session = world.session();
+    let first = world.acquire(session, None).promise.incarnation;
+    let key = LeaseKey::Volume(session, Path::root());
+    while world.lessor.ends.get(&key).is_some_and(|end| !end.is_ending) {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    assert!(world.state.lease(&key).is_some(), "its end is proposed and not applied");
+    assert!(world.acquire(session, None).promise.incarnation > first);
+}
+
 #[test]
 fn too_many_leases_in_one_request_are_refused() {
     let mut world = World::new();
