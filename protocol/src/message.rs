@@ -214,6 +214,10 @@ pub struct AwaitHold {
 /// The most holds that one request asks after.
 pub const AWAIT_HOLDS_MAX: usize = 4096;
 
+/// The most bytes of paths that one such request has, by its sender's count: with its header it fits into a frame, however long the paths
+/// are. The answer names holds by number, and fits.
+pub const AWAIT_HOLDS_BYTES_MAX: usize = 8 << 20;
+
 /// What a returning client last knew of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LastValid {

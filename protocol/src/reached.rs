@@ -101,6 +101,8 @@ bounds! {
     HeldObjects: "HELD_PIECE_OBJECTS_MAX",
     /// As above.
     AwaitHolds: "AWAIT_HOLDS_MAX",
+    /// Of the request that a holder makes.
+    AwaitHoldsBytes: "AWAIT_HOLDS_BYTES_MAX",
     /// As above.
     KeepLeases: "KEEP_LEASES_MAX",
     /// Of [`holder::Bounds`](crate::holder::Bounds), as all up to [`Bound::ReadWaits`].
@@ -252,6 +254,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::ListNodes, "lessor::tests::full::wishes_for_more_than_one_answer_has_are_cut"),
     (Bound::ClockInfos, "lessor::tests::clocks::clients_beyond_are_all_counted_and_some_of_them_shown"),
     (Bound::Candidates, "lessor::channel::tests::recall_of_sets_that_one_recall_has_together_is_no_new_one"),
+    (Bound::AwaitHoldsBytes, "holder::tests::holding::holds_with_long_paths_are_asked_after_in_turn"),
     (Bound::KeepAlives, "holder::flights::tests::of_too_many_keep_alives_the_oldest_is_abandoned"),
     (Bound::RemovalsRemembered, "holder::carried::tests::of_too_many_removals_the_earliest_is_forgotten"),
     (Bound::Answers, "state::session::tests::the_window_forgets_what_was_answered_and_is_bounded"),

@@ -25,9 +25,10 @@ use crate::{
     command::{Write, Written},
     hold::{HoldMode, HoldStatus, Taken},
     id::{HoldId, Incarnation},
-    message::{AWAIT_HOLDS_MAX, AwaitHold, Body},
+    message::{AWAIT_HOLDS_BYTES_MAX, AWAIT_HOLDS_MAX, AwaitHold, Body},
     path::Path,
     planted::Bug,
+    reached::{Bound, reached},
     time::Instant,
 };
 
@@ -92,19 +93,35 @@ impl Holding {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// The holds that the next request names: all, or the next ones in turn if there are too many.
+    /// The holds that the next request names: all, or the next ones in turn if there are too many, or their paths too long.
     /// And how long after it the one that follows is sent.
     fn ask(&mut self) -> (Vec<AwaitHold>, Duration) {
-        let (last, again) = match self.holds.len() > AWAIT_HOLDS_MAX {
-            true => (self.asked_through, ASKED_NEXT_AFTER),
-            false => (HoldId(0), ASKED_AGAIN_AFTER),
+        let (last, again) = match self.fits_one_request() {
+            true => (HoldId(0), ASKED_AGAIN_AFTER),
+            false => (self.asked_through, ASKED_NEXT_AFTER),
         };
         let (before, after) = ((Unbounded, Included(last)), (Excluded(last), Unbounded));
-        let in_turn = self.holds.range(after).chain(self.holds.range(before)).take(AWAIT_HOLDS_MAX);
+        let mut bytes = 0;
+        let fits = |(_, hold): &(&HoldId, &OwnHold)| {
+            bytes += hold.path.as_str().len();
+            bytes <= AWAIT_HOLDS_BYTES_MAX
+        };
+        let in_turn = self.holds.range(after).chain(self.holds.range(before)).take(AWAIT_HOLDS_MAX).take_while(fits);
         let named = in_turn.map(|(id, hold)| AwaitHold { path: hold.path.clone(), hold: *id, known: hold.status });
         let named: Vec<AwaitHold> = named.collect();
         self.asked_through = named.last().map_or(HoldId(0), |last| last.hold);
         (named, again)
+    }
+
+    fn fits_one_request(&self) -> bool {
+        if self.holds.len() > AWAIT_HOLDS_MAX {
+            return false;
+        }
+        let fits = self.holds.values().map(|hold| hold.path.as_str().len()).sum::<usize>() <= AWAIT_HOLDS_BYTES_MAX;
+        if !fits {
+            reached(Bound::AwaitHoldsBytes);
+        }
+        fits
     }
 }
 

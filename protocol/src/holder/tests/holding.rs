@@ -5,7 +5,8 @@ use crate::{
     command::{WriteRefusal, Written},
     hold::{HoldMode, HoldStatus, Taken},
     id::{HoldId, Token},
-    message::{AWAIT_HOLDS_MAX, AwaitHold, Lapse},
+    message::{AWAIT_HOLDS_MAX, AwaitHold, CONSENTS_MAX, Lapse, RENEWALS_MAX, RETURNS_MAX},
+    path::PATH_MAX_BYTES,
 };
 
 const HOLD: HoldId = HoldId(4);
@@ -314,6 +315,44 @@ fn holds_beyond_one_request_are_asked_after_in_turn() {
     let granted = held(count, false);
     let effects = client.answer(ticket, Answer::Holds(vec![(HoldId(count), granted)]));
     assert!(effects.contains(&Effect::HoldChanged { hold: HoldId(count), status: granted }), "{effects:?}");
+}
+
+/// `FRAME_MAX_BYTES` of the wire.
+const FRAME_BYTES_MAX: usize = 16 << 20;
+
+fn encoded_bytes(value: &impl serde::Serialize) -> usize {
+    postcard::to_allocvec(value).expect("plain data").len()
+}
+
+#[test]
+fn holds_with_long_paths_are_asked_after_in_turn() {
+    let mut client = Client::leased();
+    let dirs = format!("/{}", "d".repeat(255)).repeat(15);
+    for number in 1..=AWAIT_HOLDS_MAX as u64 {
+        let path = path(&format!("{dirs}/{number:0>255}"));
+        assert_eq!(path.as_str().len(), PATH_MAX_BYTES);
+        let (hold, mode, token) = (HoldId(number), HoldMode::Exclusive, Some(Token(number)));
+        let taken = Taken { path, hold, mode, token, volume: Path::root(), incarnation: Incarnation(1) };
+        client.holder.taken(&lock(), &Written { taken: Some(Box::new(taken)), ..Written::default() }, client.now);
+    }
+    client.step(Input::Disconnected);
+    let register = client.step(Input::Connected);
+    let register = client.only(&register).0;
+    let mut effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    let mut named = BTreeSet::new();
+    for _ in 0..2 {
+        let longest = requests(&effects).iter().map(|(_, request)| encoded_bytes(request)).max();
+        // What a header carries at most: renewals and returns, each with the longest path.
+        let header = (RENEWALS_MAX + RETURNS_MAX) * (PATH_MAX_BYTES + 100) + CONSENTS_MAX * 20;
+        assert!(longest.is_some_and(|longest| longest + header < FRAME_BYTES_MAX), "{longest:?}");
+        named.extend(asked_after(&effects).expect("the next have their turn").1);
+        client.now = client.now.after(Duration::from_secs(1));
+        effects = client.timeout(&[]);
+    }
+    assert_eq!(named, (1..=AWAIT_HOLDS_MAX as u64).map(HoldId).collect());
+    let told = (0..AWAIT_HOLDS_MAX as u64).map(|_| (HoldId(u64::MAX), held(u64::MAX, true))).collect();
+    let promises = RENEWALS_MAX * (PATH_MAX_BYTES + 100);
+    assert!(encoded_bytes(&Answer::Holds(told)) + promises < FRAME_BYTES_MAX, "the answer fits too");
 }
 
 #[test]
