@@ -13,6 +13,7 @@ use crate::{
     object::Owner,
     path::Path,
     state::{Attachment, Node, State},
+    time::ClusterTime,
     work::Counted,
 };
 
@@ -104,14 +105,16 @@ impl Lessor {
     fn present(&self, path: &Path, node: &Node, state: &State) -> Option<ServiceInfo> {
         let to = node.attachment.as_ref()?;
         let (standing, remaining) = self.standing(to, state);
-        let info = self.info_of(path, to.owner(), state);
+        let info = self.info_of(path, to.owner(), self.seen(to), state);
         Some(ServiceInfo { registered: Some(node.modify_revision), standing, remaining, ..info })
     }
 
     /// One that is gone.
     fn absent(&self, path: &Path, past: &Past, state: &State) -> Option<ServiceInfo> {
         let Past::Gone { revision, reason, before } = *past else { return None };
-        let info = self.info_of(path, before.map(|(owner, _)| owner), state);
+        let owner = before.map(|(owner, _)| owner);
+        let seen = owner.and_then(|owner| self.ends.seen(&key(owner, path, state)));
+        let info = self.info_of(path, owner, seen, state);
         let registered = before.map(|(_, registered)| registered);
         Some(ServiceInfo { registered, standing: Standing::Gone { revision, reason }, ..info })
     }
@@ -125,13 +128,18 @@ impl Lessor {
         (if is_in_time { Standing::Live } else { Standing::Jeopardy }, remaining)
     }
 
+    /// When the lease that a node goes with was last renewed. Another incarnation that took its place says nothing of it.
+    fn seen(&self, to: &Attachment) -> Option<ClusterTime> {
+        let is_replaced = self.ends.get(&to.lease).is_some_and(|end| end.incarnation != to.incarnation);
+        if is_replaced { None } else { self.ends.seen(&to.lease) }
+    }
+
     /// What is known of a service by what its node goes with, or did.
-    fn info_of(&self, path: &Path, owner: Option<Owner>, state: &State) -> ServiceInfo {
+    fn info_of(&self, path: &Path, owner: Option<Owner>, seen: Option<ClusterTime>, state: &State) -> ServiceInfo {
         let session = match owner {
             Some(Owner::Session(session)) => state.session(session),
             Some(Owner::Lease(_)) | None => None,
         };
-        let seen = owner.and_then(|owner| self.ends.seen(&key(owner, path, state)));
         ServiceInfo {
             path: path.clone(),
             owner,
@@ -174,7 +182,8 @@ fn past<'a>(part: &mut Part<'_>, bounds: &Bounds, state: &'a State) -> BTreeMap<
     known
 }
 
-/// The lease that a node goes with.
+/// The lease that a node went with which is gone: of a session, its lease on the volume that the path is in today. The changes do not say
+/// on which volume it was.
 fn key(owner: Owner, path: &Path, state: &State) -> LeaseKey {
     match owner {
         Owner::Lease(id) => LeaseKey::Key(id),

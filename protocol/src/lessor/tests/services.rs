@@ -96,6 +96,45 @@ fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
 }
 
 #[test]
+fn service_below_a_volume_made_later_was_seen_with_its_own_lease() {
+    let mut world = World::new();
+    let session = world.registers("/s/one");
+    let other = world.session();
+    let asked = world.write(other, Write::CreateVolume { path: path("/s"), settings: VolumeSettings::DEFAULT });
+    for Recall { session, stamp, .. } in recalls(&asked) {
+        world.step(Input::Consent(Consent { session, stamp }));
+    }
+    answer(&world.commit());
+    let incarnation = world.incarnation(session);
+    world.renew(session, incarnation).expect("promised");
+    world.pass(MILLI);
+    let found = world.services();
+    assert_eq!(standings(&found), [("/s/one", Standing::Live)]);
+    assert_eq!(found[0].seen, Some(MILLI), "by its lease on the root");
+    world.request(session, Body::Acquire { path: path("/s"), valid_at: None });
+    answer(&world.commit());
+    assert_eq!(world.services()[0].seen, Some(MILLI), "not by that on the volume");
+}
+
+#[test]
+fn service_of_a_lease_that_was_replaced_is_not_seen_with_the_new_one() {
+    let mut world = World::new();
+    let session = world.registers("/s/one");
+    let (reader, _) = world.holder(&data("/s/one"));
+    let first = world.incarnation(session);
+    let kept = world.incarnation(reader);
+    while world.state.orphaned().count() == 0 {
+        world.renew(reader, kept).expect("promised");
+        world.pass(clock::STEP_EVERY);
+    }
+    let again = world.acquire(session, None).promise.incarnation;
+    assert!(again > first);
+    let found = world.services();
+    assert_eq!(standings(&found), [("/s/one", Standing::Jeopardy)], "the reader may have a copy");
+    assert_eq!(found[0].seen, None);
+}
+
+#[test]
 fn it_is_said_why_services_are_gone_and_who_comes_back_is_there() {
     let mut world = World::new();
     // Without copies of its own, which would have to be given up.
