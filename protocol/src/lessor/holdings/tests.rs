@@ -168,3 +168,17 @@ fn session_that_has_room_once_it_is_tidied_is_not_covering() {
     holdings.add(&Path::root(), &object("/b"), SessionId(1), lease, left, &state);
     assert_eq!((holdings.check(), holdings.coverings_of(&Path::root()).count()), (Ok(()), 0));
 }
+
+#[test]
+fn copy_granted_again_counts_nothing_of_the_dropped_one() {
+    let state = State::new(VolumeSettings::DEFAULT);
+    let mut holdings = many(&state);
+    let top = ObjectSet::Subtree(Path::parse("/a").expect("valid"));
+    holdings.drop_through(&top, SessionId(1), 1_000);
+    let last = object("/a/999");
+    assert!(holdings.leases.contains_key(&(last.clone(), SessionId(1))), "it is yet to be forgotten");
+    let lease = ObjectLease { over: secs(50), source: Source::listed(1_001) };
+    holdings.add(&Path::root(), &last, SessionId(1), lease, 5_000, &state);
+    assert_eq!(holdings.lease(&last, SessionId(1)), Some(&lease));
+    assert_eq!(holdings.check(), Ok(()));
+}

@@ -226,3 +226,20 @@ fn page_of_a_list_has_as_many_bytes_as_its_bound() {
     let bounds = Bounds { list_bytes_max: 232, ..Bounds::DEFAULT };
     assert_eq!(super::super::requests::list(&path("/a"), None, 9, &bounds, &world.state).through, None);
 }
+
+/// Each page has one node with one byte. Two of them have as much content as one step answers with.
+#[test]
+fn lists_of_one_step_are_bounded_by_what_they_have() {
+    let mut world = World::new();
+    let session = world.session();
+    world.write(session, put("/a", b"1"));
+    world.commit();
+    world.lessor.config.bounds.content_bytes_max = 2 * (64 + 1);
+    for _ in 0..5 {
+        world.request(session, Body::List { path: path("/a"), after: None, nodes_max: 9 });
+    }
+    let round = world.lessor.round;
+    assert_eq!(replies(&world.step(Input::Proven { round })).len(), 1, "the others wait for the next round");
+    let effects = world.step(Input::Proven { round: round + 1 });
+    assert_eq!((replies(&effects).len(), world.lessor.proven.len()), (2, 2));
+}

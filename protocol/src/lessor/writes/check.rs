@@ -62,6 +62,12 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_covers_are_those_of_their_paths_and_places() {
+        let covers = [one("/a/x"), subtree("/b")];
+        assert_eq!(super::super::covers_bytes(&covers), 2 * super::super::SET_BYTES + 4 + 2);
+    }
+
+    #[test]
     fn writes_of_subtrees_wait_for_what_came_first_inside() {
         let mut writes = Writes::default();
         enter(&mut writes, [subtree("/a/b"), subtree("/a"), one("/a/b/c"), subtree("/"), one("/a/x"), subtree("/a")]);

@@ -239,3 +239,17 @@ fn list_of(set: &ObjectSet) -> Option<&Path> {
         ObjectSet::One(Object { kind: Kind::Data, .. }) | ObjectSet::Subtree(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_before_a_write_ends_with_one_that_waits() {
+        let waiting = BTreeMap::from([(1, false), (2, false), (3, true), (4, true), (5, false), (6, true)]);
+        let queue = Queue { all: waiting.keys().copied().collect(), waiting };
+        let before = |turn| queue.last_before(turn).collect::<Vec<_>>();
+        assert_eq!((before(7), before(5)), (vec![6, 5], vec![4, 3, 2]));
+        assert_eq!((before(2), before(1)), (vec![1], vec![]));
+    }
+}

@@ -226,7 +226,22 @@ fn a_look_stops_between_changes_and_comes_to_the_end() {
     assert_eq!(looks(Watched::Node(path("/d")), little), [(vec![1], 4)], "what is not watched has no weight");
     let short = LookBounds { events: 1, ..UNBOUNDED };
     assert_eq!(looks(Watched::Node(path("/d")), short), [(vec![], 1), (vec![], 2), (vec![1], 3), (vec![], 4)]);
+    let four = LookBounds { events: 4, ..UNBOUNDED };
+    assert_eq!(
+        looks(Watched::Node(path("/d")), four),
+        [(vec![], 1), (vec![1], 3), (vec![], 4)],
+        "a change is a look too"
+    );
     assert_eq!(looks(everything_below(), UNBOUNDED), [(vec![2, 1, 1, 1], 4)]);
+    let events = fixture.state.events_after(Revision(1)).expect("known").filter_map(|(_, events)| events);
+    let two = events.take(2).map(|events| CHANGE_BYTES + weight_of(events)).sum();
+    for (bytes, expected) in [(two, 2), (two - 1, 1)] {
+        let bounds = LookBounds { bytes, ..UNBOUNDED };
+        let Look::Found(found) = fixture.state.look_after(Revision(1), &everything_below(), bounds) else {
+            panic!("known")
+        };
+        assert_eq!(found.changes.len(), expected, "within {bytes} bytes");
+    }
 }
 
 #[test]
