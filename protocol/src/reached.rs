@@ -222,8 +222,6 @@ bounds! {
 /// other bound is drawn low in some worlds, and has to be reached in some of them.
 pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::Sessions, "lessor::tests::full::sessions_beyond_the_bound_are_busy"),
-    (Bound::RecallSets, "lessor::tests::rounds::recall_of_too_many_sets_names_the_subtree"),
-    (Bound::CoveringClaims, "lessor::tests::rounds::round_beside_coverings_costs_their_sum"),
     (Bound::ValueBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::ComponentBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::PathBytes, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),

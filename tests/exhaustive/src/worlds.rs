@@ -215,7 +215,7 @@ fn leases() -> Vec<World> {
         .member(Member::slow().holds(&[data("/a")]).does(&[write(attach("/d/b", "1")), read("/d/b")]))
         .first_moment(10),
         World::new("lease-kept", "a client keeps a lease alive around its end, another revokes it and grants it anew")
-            .least(14000)
+            .least(11000)
             .member(Member::slow().first(&[grant(TERM)]).does(&[Op::Keep(LEASE)]))
             .member(Member::slow().does(&[write(revoke()), write(grant(TERM))]))
             .moments(&[100, 204]),

@@ -51,6 +51,7 @@ const FOUND: &[(Bug, &str, usize)] = &[
     (Bug::TransactionRecallsFirst, "transaction", 3),
     (Bug::ReplacementTakenForMeant, "lease-reused", 14),
     (Bug::EndingLeaseRenewed, "lease-kept", 8),
+    (Bug::LongerPromiseNotCounted, "renewal-waits", 12),
     (Bug::GrantAnsweredWithReplacement, "grant-repeated", 17),
     (Bug::AttachmentsPassRevocation, "attach-revoke", 18),
 ];
