@@ -95,7 +95,8 @@ pub enum Body {
     Register,
     /// The session ends: all its copies are dropped.
     Close,
-    /// What rides along, renewals, consents, returns, and a comparison of clocks. Answered by [`Answer::Alive`].
+    /// What rides along, renewals, consents, returns, and a comparison of clocks. Answered by [`Answer::Alive`]: at once, or when the
+    /// next tick is in the log and the renewals can be promised a whole term (docs/adr/0014).
     KeepAlive(ClockQuestion),
     /// A lease on the volume that `path` belongs to. From sending it on, the client has stopped using any lease
     /// that it had there, and takes no promise for it any more.
@@ -135,8 +136,8 @@ pub enum Body {
     },
     /// One piece of the list of objects that the session holds in a volume (S7). Only ever adds; never a consent.
     Held(HeldPiece),
-    /// More time on key leases, please: each gets its full term again. Answered by [`Answer::Kept`]. Lost or twice: a lease
-    /// that is gone stays gone.
+    /// More time on key leases, please: each gets its full term again. Answered by [`Answer::Kept`], at once or when the next tick is in
+    /// the log, as [`Body::KeepAlive`] is. Lost or twice: a lease that is gone stays gone.
     KeepLeases {
         /// The leases; at most [`KEEP_LEASES_MAX`].
         leases: Vec<KeepLease>,

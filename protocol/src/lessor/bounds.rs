@@ -46,8 +46,8 @@ pub struct Bounds {
     /// this one is applied.
     pub tick_bytes_max: usize,
     /// The most renewals in a second that keeping all leases may take, if each is renewed once in its term: a lease, a session too, that
-    /// would need more is refused as busy. So all that are granted can be kept (S10b), though clients renew up to three times in a
-    /// term. A choice, not the measured limit of a server: 327,680 leases of 10 s.
+    /// would need more is refused as busy. So all that are granted can be kept (S10b), though clients renew twice in a
+    /// term, and more often while renewals are answered at once. A choice, not the measured limit of a server: 327,680 leases of 10 s.
     pub renewals_per_second_max: usize,
     /// The most leases whose renewals wait for the next tick, to be promised a whole term. With more, a request to renew is
     /// answered at once, with what the horizon leaves.

@@ -51,8 +51,8 @@ pub const STEP_EVERY: Duration = Duration::from_millis(50);
 ///
 /// A leader that has leases to keep proposes at least once in a tick, so that what it has in the log is a tick old at most, and the time of a
 /// commit: two ticks, and [`STEP_MAX`] where ticks are shorter than commits may be. Before a leader without a quorum has a proposal in flight up to a
-/// tick may pass, so that its clients lose three ticks at most of a lease, three tenths of a term; they ask for more time before six
-/// tenths are over, and go on asking. Whoever is further ahead cannot commit what
+/// tick may pass, so that its clients lose three ticks at most of a lease, three tenths of a term; they ask for more time when half
+/// of it is left, and go on asking. Whoever is further ahead cannot commit what
 /// it proposes, and then nobody can renew: nobody may lose time either (T4).
 pub(super) fn run_on_max(tick: Duration) -> Duration {
     (tick * 2).max(STEP_MAX)

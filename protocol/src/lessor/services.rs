@@ -19,7 +19,7 @@ use crate::{
 
 use super::{Bounds, Lessor, StepContext};
 
-/// The part of a lease that is left, at least, when it is renewed in time: clients renew after six tenths of it at the latest.
+/// A lease with less than this part left was not renewed in time: clients renew when half of it is left.
 const LEFT_IN_TIME: u32 = 3;
 
 /// What one answer is about: what lies at and below `top`, after `after`, and not after `through`, in the order of paths.

@@ -23,6 +23,11 @@ pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL))?;
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+    {
+        socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+        // With few packets under way, the first six repetitions of one come at a constant pace instead of at twice the time
+        // each. A renewal then gets through a network that loses every third packet before its lease ends.
+        socket.set_tcp_thin_linear_timeouts(true)?;
+    }
     Ok(())
 }

@@ -7,8 +7,12 @@
 use super::*;
 use crate::{command::LeaseKey, holder::tests::random::Numbers, id::LeaseId};
 
-/// After this a packet that was lost is sent again, for the first time; each further time takes twice as long (Linux' TCP).
+/// After this a packet that was lost is sent again (Linux' TCP).
 const SENT_AGAIN_AFTER: u64 = 200_000;
+
+/// So often it is sent again at that pace, as Linux does if told that the stream is thin (`TCP_THIN_LINEAR_TIMEOUTS`, set in
+/// `protocol/wire/src/socket.rs`). Each further time takes twice as long.
+const SENT_AGAIN_AT_PACE: u32 = 6;
 
 /// What a packet takes that is not lost.
 pub(super) const WAY: u64 = 500;
@@ -44,10 +48,10 @@ impl Lossy {
 
     /// How long a message is on its way.
     fn way(&self, numbers: &mut Numbers) -> u64 {
-        let (mut way, mut again) = (WAY, SENT_AGAIN_AFTER);
+        let (mut way, mut times) = (WAY, 0);
         while self.is_lost(numbers) {
-            way += again;
-            again *= 2;
+            times += 1;
+            way += SENT_AGAIN_AFTER << times.saturating_sub(SENT_AGAIN_AT_PACE);
         }
         way
     }
