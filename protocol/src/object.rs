@@ -1,6 +1,6 @@
 //! The things that are cached, and sets of them.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -123,6 +123,22 @@ pub fn compact(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
     compact
 }
 
+/// At most `most` sets, and one at least, that include all of these: the same ones, or subtrees in place of those that lie
+/// deepest. Sets that lie deep are taken together with their neighbours first, so that what lies apart stays apart.
+pub fn few_including(sets: impl IntoIterator<Item = ObjectSet>, most: usize) -> BTreeSet<ObjectSet> {
+    let mut few: BTreeSet<ObjectSet> = sets.into_iter().collect();
+    while few.len() > most.max(1) {
+        let deepest = few.iter().map(|set| set.path().depth()).max().unwrap_or_default();
+        let raised = |set: ObjectSet| match set.path().parent() {
+            Some(parent) if set.path().depth() == deepest => ObjectSet::Subtree(parent),
+            Some(_) => set,
+            None => ObjectSet::Subtree(Path::root()),
+        };
+        few = few.into_iter().map(raised).collect();
+    }
+    few
+}
+
 /// A node's value: any bytes. Cheap to clone.
 pub type Value = Bytes;
 
@@ -209,6 +225,29 @@ mod tests {
 
     fn path(text: &str) -> Path {
         Path::parse(text).expect("a valid path")
+    }
+
+    #[test]
+    fn sets_that_lie_deep_are_taken_together_first() {
+        let set = |text: &str| ObjectSet::One(Object::data(Path::parse(text).expect("valid")));
+        let tree = |text: &str| ObjectSet::Subtree(Path::parse(text).expect("valid"));
+        let all: Vec<ObjectSet> = ["/a/1/x", "/a/1/y", "/a/2", "/b"].map(set).to_vec();
+        let few = |most| few_including(all.clone(), most).into_iter().collect::<Vec<_>>();
+        assert_eq!(few(4), all);
+        assert_eq!(few(3), [set("/a/2"), set("/b"), tree("/a/1")]);
+        assert_eq!(few(2), [set("/b"), tree("/a")]);
+        assert_eq!((few(1), few(0)), (vec![tree("/")], vec![tree("/")]));
+        for most in 0..5 {
+            let few = few(most);
+            assert!(all.iter().all(|set| few.iter().any(|one| one.includes(set))), "{few:?}");
+        }
+    }
+
+    #[test]
+    fn sets_of_the_root_become_its_subtree() {
+        let objects = [Object::data(Path::root()), Object::children(Path::root())].map(ObjectSet::One);
+        let few = few_including(objects, 1);
+        assert_eq!(few, [ObjectSet::Subtree(Path::root())].into());
     }
 
     #[test]

@@ -27,7 +27,7 @@ macro_rules! bounds {
 }
 
 bounds! {
-    /// Of [`lessor::Bounds`](crate::lessor::Bounds), as all up to [`Bound::CoveringClaims`].
+    /// Of [`lessor::Bounds`](crate::lessor::Bounds), as all up to [`Bound::Claims`].
     ProposalCommands: "proposal_commands_max",
     /// As above.
     ProposalBytes: "proposal_bytes_max",
@@ -88,7 +88,7 @@ bounds! {
     /// As above.
     RecallSets: "recall_sets_max",
     /// As above.
-    CoveringClaims: "covering_claims_max",
+    Claims: "claims_max",
     /// Of [`Request::check_lengths`](crate::message::Request::check_lengths), as all up to [`Bound::KeepLeases`].
     Renewals: "RENEWALS_MAX",
     /// As above.

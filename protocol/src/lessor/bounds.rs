@@ -78,16 +78,15 @@ pub struct Bounds {
     pub removal_leases_per_round: usize,
     /// The most removals of orphans that wait for consents or for the log at one time. One step begins one of them.
     pub removal_rounds_max: usize,
-    /// The most sets that a removal recalls one by one. With more lists, or more copies at one holder, it recalls the subtree that
-    /// they share.
+    /// The most lists of children that a removal names one by one; of more it names the subtree that they share.
     pub removal_sets_max: usize,
-    /// The most sets that one recall names; with more, it names the subtree that they share. So it fits into a frame, with the longest
-    /// paths too. A transaction has fewer.
+    /// The most sets that one recall names; with more, it names subtrees that include them. So it fits into a frame, with the longest
+    /// paths too.
     pub recall_sets_max: usize,
-    /// The most sets that one write claims from coverings, counted once for each of those sessions. After a failover
-    /// each session is covering, and what a removal changes may be thousands of sets: with more, each session is asked
-    /// for one subtree of its volume.
-    pub covering_claims_max: usize,
+    /// About the most claims that one write makes: one for each set and each session that may hold an object of it. After a
+    /// failover each session may hold everything, and what a removal changes may be thousands of sets. With more claims,
+    /// sessions are asked for a few subtrees that include the sets.
+    pub claims_max: usize,
     /// The most bytes of paths in the list of changes for a returning session; with more, it revives nothing: revalidating
     /// copies one by one is cheaper.
     pub revival_bytes_max: usize,
@@ -136,7 +135,7 @@ impl Bounds {
         removal_rounds_max: 8,
         removal_sets_max: 512,
         recall_sets_max: 1024,
-        covering_claims_max: 1 << 16,
+        claims_max: 1 << 16,
         revival_bytes_max: 256 << 10,
         rows_max: 1024,
         places_max: 1 << 14,

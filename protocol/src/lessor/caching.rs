@@ -25,7 +25,7 @@ use crate::{
     work::Counted,
 };
 
-use super::{Effect, Lessor, StepContext, WaitingRead, Wanted, writing::Claims};
+use super::{Effect, Lessor, StepContext, WaitingRead, Wanted, gathering::Claims};
 
 /// The reads that wait, by the node that keeps them waiting and who asks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

@@ -154,7 +154,7 @@ pub(super) struct Ends {
     /// The renewals of key leases in the tick that is on its way.
     ticking: Vec<Renewal>,
     /// When leases that are gone were last renewed, the latest at the end.
-    departed: Untold<VecDeque<(LeaseKey, ClusterTime)>>,
+    departed: Untold<VecDeque<(LeaseKey, Incarnation, ClusterTime)>>,
     /// How many of those are remembered.
     departed_max: usize,
     planted: Planted,
@@ -204,7 +204,7 @@ impl Ends {
         let Some(removed) = self.take_out(key) else { return };
         let carries = matches!(key, LeaseKey::Volume(..) | LeaseKey::Key(_));
         if let Some(seen) = removed.seen().filter(|_| carries) {
-            self.departed.0.push_back((key.clone(), seen));
+            self.departed.0.push_back((key.clone(), removed.incarnation, seen));
             if self.departed.0.len() > self.departed_max {
                 reached(reached::Bound::Departed);
                 self.departed.0.pop_front();
@@ -212,10 +212,14 @@ impl Ends {
         }
     }
 
-    /// When the lease was last renewed, if that is known; also of one that has gone lately. For people.
-    pub(super) fn seen(&self, key: &LeaseKey) -> Option<ClusterTime> {
-        let departed = || self.departed.0.iter().rev().find(|(gone, _)| gone == key).map(|(_, seen)| *seen);
-        self.ends.get(key).and_then(End::seen).or_else(departed)
+    /// When the lease was last renewed, if that is known; also of one that has gone lately. Without an incarnation the last lease of
+    /// that name is meant. For people.
+    pub(super) fn seen(&self, key: &LeaseKey, meant: Option<Incarnation>) -> Option<ClusterTime> {
+        let is_meant = |incarnation| meant.is_none_or(|meant| meant == incarnation);
+        let gone =
+            |(gone, incarnation, _): &&(LeaseKey, Incarnation, ClusterTime)| gone == key && is_meant(*incarnation);
+        let departed = || self.departed.0.iter().rev().find(gone).map(|(.., seen)| *seen);
+        self.ends.get(key).filter(|end| is_meant(end.incarnation)).and_then(End::seen).or_else(departed)
     }
 
     pub(super) fn get(&self, key: &LeaseKey) -> Option<&End> {

@@ -28,6 +28,7 @@ mod clocks;
 mod committed;
 mod ends;
 mod expiry;
+mod gathering;
 mod granting;
 mod holding;
 mod holdings;

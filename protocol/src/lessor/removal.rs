@@ -6,22 +6,21 @@
 //! Orphans of several leases share one round of consents: a million leases that end in one second must be gone in seconds (etcd 12105),
 //! and a holder is asked once for all. A lease with very many nodes is recalled as the subtree that they lie in.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::{
-    id::{Incarnation, SessionId},
+    id::Incarnation,
     object::{Object, ObjectSet},
     path::Path,
     planted::Bug,
     reached::{Bound, reached},
-    state::{FEW_NODES, State},
+    state::State,
     work::visit,
 };
 
 use super::{
     Lessor, StepContext,
     writes::{Pending, Turn, Work},
-    writing::{Claim, Claims},
 };
 
 impl Lessor {
@@ -85,82 +84,6 @@ impl Lessor {
         if let Some((pending, ready)) = self.writes.leave(waiting) {
             self.orphans.extend(pending.carried().iter().filter(|lease| state.is_orphaned(**lease)));
             self.propose_ready(ready);
-        }
-    }
-
-    /// Who may hold copies of what goes with the leases. Of leases with few nodes the objects are returned, to be looked at one by one. Of
-    /// those with very many, the claims on known copies are made here, and what is to be asked of coverings is returned for each volume.
-    pub(super) fn claim_carried(
-        &self,
-        leases: &BTreeSet<Incarnation>,
-        claims: &mut Claims,
-        state: &State,
-    ) -> (Vec<ObjectSet>, Vec<(Path, ObjectSet)>) {
-        let (mut sets, mut large) = (Vec::new(), BTreeSet::new());
-        if self.planted(Bug::RemovalSparesNodes) {
-            return (sets, Vec::new());
-        }
-        for lease in leases {
-            let nodes: Vec<&Path> = state.carried(*lease).take(FEW_NODES + 1).collect();
-            if nodes.len() > FEW_NODES {
-                large.insert(*lease);
-                continue;
-            }
-            let objects = |path: &Path| [Object::data(path.clone()), Object::children(path.clone())];
-            sets.extend(nodes.into_iter().flat_map(objects).map(ObjectSet::One));
-        }
-        (sets, self.claim_large(&large, claims, state))
-    }
-
-    /// Who holds copies of what goes with leases that carry very much: a walk along the copies instead of along the nodes, once for all of
-    /// the leases. Returns what is to be asked of coverings: for each volume, the subtree that all of it lies in.
-    fn claim_large(
-        &self,
-        leases: &BTreeSet<Incarnation>,
-        claims: &mut Claims,
-        state: &State,
-    ) -> Vec<(Path, ObjectSet)> {
-        let lists: BTreeSet<Path> = leases.iter().flat_map(|lease| state.lists_carried(*lease).into_keys()).collect();
-        let mut by_volume: BTreeMap<&Path, Vec<&Path>> = BTreeMap::new();
-        for list in &lists {
-            by_volume.entry(state.volume_of(list).0).or_default().push(list);
-        }
-        let subtree = |lists: Vec<&Path>| ObjectSet::Subtree(Path::common(lists));
-        let tops = by_volume.into_iter().map(|(volume, lists)| (volume.clone(), subtree(lists)));
-        let tops: Vec<(Path, ObjectSet)> = tops.collect();
-        for (volume, all) in &tops {
-            self.claim_copies(volume, all, leases, claims, state);
-        }
-        tops
-    }
-
-    /// Claims the copies of nodes of these leases in a volume from those who are known to hold them.
-    fn claim_copies(
-        &self,
-        volume: &Path,
-        all: &ObjectSet,
-        leases: &BTreeSet<Incarnation>,
-        claims: &mut Claims,
-        state: &State,
-    ) {
-        let now = self.clock.ending();
-        let goes = |path: &Path| {
-            let node = state.node(path).and_then(|node| node.attachment.as_ref());
-            node.is_some_and(|to| leases.contains(&to.incarnation)) && state.volume_of(path).0 == volume
-        };
-        let mut own: BTreeMap<SessionId, Claim> = BTreeMap::new();
-        let copies = self.holdings.leases_in(all).filter(|((object, _), held)| held.over > now && goes(&object.path));
-        for ((object, holder), held) in copies {
-            let Some(track) = self.holdings.track(volume, *holder) else { continue };
-            let claim = own.entry(*holder).or_default();
-            claim.add(volume.clone(), track.incarnation, Some(held.over));
-            claim.sets.insert(ObjectSet::One(object.clone()));
-        }
-        for (holder, mut claim) in own {
-            if claim.sets.len() > self.config.bounds.removal_sets_max {
-                claim.sets = [all.clone()].into();
-            }
-            claims.of.entry(holder).or_default().merge(claim);
         }
     }
 }

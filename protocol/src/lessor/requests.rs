@@ -110,7 +110,7 @@ impl Lessor {
                 if let Err(error) = self.config.limits.check_path(&path) {
                     return self.reply(&asker, Err(error.into()), turn);
                 }
-                if self.extends_ending(session, &path, turn.state) {
+                if self.may_extend_ending(session, &path, turn.state) {
                     return self.reply(&asker, Err(Refusal::Retry), turn);
                 }
                 let load = self.load_of_acquiring(session, &path, turn.state);
@@ -139,11 +139,14 @@ impl Lessor {
         }
     }
 
-    /// Whether a request for a volume lease would give more time to one whose end has been proposed, because nodes or holds go with it.
-    /// With a stream of such requests its horizon would move before each end that is proposed, and it would never end (T5).
-    fn extends_ending(&self, session: SessionId, path: &Path, state: &State) -> bool {
-        let key = LeaseKey::Volume(session, state.volume_of(path).0.clone());
-        self.ends.get(&key).is_some_and(|end| end.is_ending) && state.carries(&key)
+    /// Whether a request for a volume lease may give more time to one whose end has been proposed, because nodes or holds go with it.
+    /// With a stream of such requests its horizon would move before each end that is proposed, and it would never end (T5). The
+    /// volume that the path is in may be removed before the request is applied: then it is in one of those above.
+    fn may_extend_ending(&self, session: SessionId, path: &Path, state: &State) -> bool {
+        let tops = std::iter::once(path.clone()).chain(path.ancestors());
+        let keys = tops.map(|top| LeaseKey::Volume(session, top));
+        let mut ending = keys.filter(|key| self.ends.get(key).is_some_and(|end| end.is_ending));
+        ending.any(|key| state.carries(&key))
     }
 
     fn open(&mut self, asker: Asker, name: String, turn: &mut StepContext<'_>) {

@@ -105,7 +105,8 @@ impl Lessor {
     fn present(&self, path: &Path, node: &Node, state: &State) -> Option<ServiceInfo> {
         let to = node.attachment.as_ref()?;
         let (standing, remaining) = self.standing(to, state);
-        let info = self.info_of(path, to.owner(), self.seen(to), state);
+        let seen = self.ends.seen(&to.lease, Some(to.incarnation));
+        let info = self.info_of(path, to.owner(), seen, state);
         Some(ServiceInfo { registered: Some(node.modify_revision), standing, remaining, ..info })
     }
 
@@ -113,7 +114,7 @@ impl Lessor {
     fn absent(&self, path: &Path, past: &Past, state: &State) -> Option<ServiceInfo> {
         let Past::Gone { revision, reason, before } = *past else { return None };
         let owner = before.map(|(owner, _)| owner);
-        let seen = owner.and_then(|owner| self.ends.seen(&key(owner, path, state)));
+        let seen = owner.and_then(|owner| self.ends.seen(&key(owner, path, state), None));
         let info = self.info_of(path, owner, seen, state);
         let registered = before.map(|(_, registered)| registered);
         Some(ServiceInfo { registered, standing: Standing::Gone { revision, reason }, ..info })
@@ -126,12 +127,6 @@ impl Lessor {
         let remaining = end.map_or(Duration::ZERO, |end| end.end.since(self.clock.ending()));
         let is_in_time = lease.is_some_and(|lease| remaining >= lease.term() / LEFT_IN_TIME);
         (if is_in_time { Standing::Live } else { Standing::Jeopardy }, remaining)
-    }
-
-    /// When the lease that a node goes with was last renewed. Another incarnation that took its place says nothing of it.
-    fn seen(&self, to: &Attachment) -> Option<ClusterTime> {
-        let is_replaced = self.ends.get(&to.lease).is_some_and(|end| end.incarnation != to.incarnation);
-        if is_replaced { None } else { self.ends.seen(&to.lease) }
     }
 
     /// What is known of a service by what its node goes with, or did.

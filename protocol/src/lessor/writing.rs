@@ -1,6 +1,6 @@
 //! A write from its arrival to the log: deduplicated (S9), queued (S3), recalled from all who may hold what it changes (S2).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::{
     command::{Attach, Command, LeaseKey, Meant, Write, WriteRefusal, encoded_bytes_of_sets},
@@ -11,60 +11,16 @@ use crate::{
     planted::Bug,
     reached::{Bound, reached},
     state::{Answered, State},
-    time::ClusterTime,
     transaction::{Operation, Transaction, place_of},
     volume::VolumeError,
-    work::visit,
 };
 
 use super::{
-    Asker, Effect, Lessor, Reason, StepContext,
-    holdings::volumes_of,
+    Asker, Lessor, Reason, StepContext,
     load::results_of_write,
     removal::lists_of,
     writes::{Asked, Pending, Turn, Wait, Work},
 };
-
-/// What is to be recalled from one session for one write.
-#[derive(Default)]
-pub(super) struct Claim {
-    pub(super) sets: BTreeSet<ObjectSet>,
-    leases: BTreeMap<Path, Incarnation>,
-    /// None once a covering is among them: then there is no end to wait for but the volume leases'.
-    over: Option<ClusterTime>,
-    is_covering: bool,
-}
-
-impl Claim {
-    /// Something is held under this lease: known to be over at a time, or not known.
-    pub(super) fn add(&mut self, volume: Path, incarnation: Incarnation, over: Option<ClusterTime>) {
-        self.leases.insert(volume, incarnation);
-        self.is_covering |= over.is_none();
-        self.over = self.over.max(over);
-    }
-
-    /// Both are to be recalled.
-    pub(super) fn merge(&mut self, other: Self) {
-        self.sets.extend(other.sets);
-        self.leases.extend(other.leases);
-        self.is_covering |= other.is_covering;
-        self.over = self.over.max(other.over);
-    }
-}
-
-/// What is to be recalled for one write.
-#[derive(Default)]
-pub(super) struct Claims {
-    pub(super) of: BTreeMap<SessionId, Claim>,
-    writer: Option<Writer>,
-}
-
-/// Who writes: the copies that it dropped when it sent the write, and the highest stamp that it had seen (S2w).
-struct Writer {
-    session: SessionId,
-    dropped: Vec<ObjectSet>,
-    seen: Stamp,
-}
 
 impl Lessor {
     pub(super) fn write(
@@ -269,133 +225,6 @@ impl Lessor {
         refusals.next()
     }
 
-    /// Asks everyone who may hold an object that the write covers for consent (S2), and proposes the write if there is
-    /// nothing to wait for. Of what is flushed nobody has a copy: that was seen to when it began to be written back.
-    pub(super) fn gather(&mut self, waiting: Turn, turn: &mut StepContext<'_>) {
-        let Some(pending) = self.writes.get_mut(waiting) else { return };
-        pending.carried_at = turn.state.revision();
-        let (covers, leases) = (pending.covers.clone(), pending.carried().clone());
-        let writer =
-            |asked: &Asked| Writer { session: asked.session, dropped: asked.dropped.clone(), seen: asked.seen };
-        let mut claims = Claims { writer: pending.asked().map(writer), ..Claims::default() };
-        if let Some(asked) = pending.asked() {
-            if let Write::Flush { .. } = asked.write {
-                return self.propose_ready(vec![waiting]);
-            }
-            let write = asked.write.clone();
-            self.claim_cached(&write, &covers, &mut claims, turn.state);
-        }
-        let (nodes, tops) = self.claim_carried(&leases, &mut claims, turn.state);
-        let sets: Vec<ObjectSet> = covers.into_iter().chain(nodes).collect();
-        for set in &sets {
-            for ((holder, volume), over) in self.holdings.exact_holders(set, self.clock.ending()) {
-                self.claim(set, (holder, &volume, Some(over)), &mut claims);
-            }
-        }
-        self.claim_from_coverings(&sets, tops, &mut claims, turn.state);
-        for (holder, claim) in claims.of {
-            self.recall(waiting, holder, claim, turn);
-        }
-        self.propose_ready(vec![waiting]);
-    }
-
-    /// Claims the sets, and the tops of volumes, from those who may hold anything of their volumes: set by set, or one subtree of each
-    /// volume if those would be too many claims. The writer is looked at set by set: it may have dropped them all.
-    fn claim_from_coverings(
-        &mut self,
-        sets: &[ObjectSet],
-        tops: Vec<(Path, ObjectSet)>,
-        claims: &mut Claims,
-        state: &State,
-    ) {
-        let mut by_volume: BTreeMap<Path, Vec<ObjectSet>> = BTreeMap::new();
-        for set in sets {
-            for volume in volumes_of(set, state) {
-                by_volume.entry(volume.clone()).or_default().push(set.clone());
-            }
-        }
-        for (volume, top) in tops {
-            by_volume.entry(volume).or_default().push(top);
-        }
-        let are_few = self.are_few_claims(&by_volume);
-        let writer = claims.writer.as_ref().map(|writer| writer.session);
-        for (volume, sets) in by_volume {
-            let together = [ObjectSet::Subtree(Path::common(sets.iter().map(ObjectSet::path)))];
-            let coverings: Vec<(SessionId, Incarnation)> = self.holdings.coverings_of(&volume).collect();
-            for (holder, _) in coverings {
-                let one_by_one = are_few || sets.len() == 1 || Some(holder) == writer;
-                for set in if one_by_one { &sets[..] } else { &together } {
-                    self.claim(set, (holder, &volume, None), claims);
-                }
-            }
-        }
-    }
-
-    /// Whether coverings can be asked for each set by itself.
-    fn are_few_claims(&self, by_volume: &BTreeMap<Path, Vec<ObjectSet>>) -> bool {
-        let mut left = self.config.bounds.covering_claims_max;
-        for (volume, sets) in by_volume {
-            let most = left / sets.len();
-            let coverings = self.holdings.coverings_of(volume).take(most + 1).count();
-            if coverings > most {
-                reached(Bound::CoveringClaims);
-                return false;
-            }
-            left -= coverings * sets.len();
-        }
-        true
-    }
-
-    /// Claims a set from a holder, unless that is the writer, and needs no recall.
-    fn claim(
-        &mut self,
-        set: &ObjectSet,
-        (holder, volume, over): (SessionId, &Path, Option<ClusterTime>),
-        claims: &mut Claims,
-    ) {
-        visit(1);
-        if let Some(Writer { session, dropped, seen }) = &claims.writer
-            && holder == *session
-            && self.is_exempt(holder, volume, set, dropped, *seen)
-        {
-            let planted = self.planted(Bug::ExemptWriterWithoutStamp);
-            return self.holdings.drop_through(set, holder, if planted { u64::MAX } else { seen.sequence });
-        }
-        let Some(track) = self.holdings.track(volume, holder) else { return };
-        let claim = claims.of.entry(holder).or_default();
-        claim.add(volume.clone(), track.incarnation, over);
-        claim.sets.insert(set.clone());
-    }
-
-    fn recall(&mut self, waiting: Turn, holder: SessionId, claim: Claim, turn: &mut StepContext<'_>) {
-        let Claim { sets, leases, over, is_covering } = claim;
-        let Some(epoch) = self.epoch else { return };
-        let sets = within_a_recall(sets, self.config.bounds.recall_sets_max);
-        let through = turn.state.last_write_lease();
-        let (stamp, recall) = self.channel(holder).recall(holder, epoch, (sets, through), turn.now);
-        turn.effects.extend(recall.map(Effect::Recall));
-        let over = over.filter(|_| !is_covering);
-        self.writes.wait(waiting, holder, Wait { stamp, leases, over });
-    }
-
-    /// Whether the writer needs no recall: it dropped its own copy when it sent the write, in this epoch, and nothing was granted to
-    /// it since (S2w).
-    fn is_exempt(&self, writer: SessionId, volume: &Path, set: &ObjectSet, dropped: &[ObjectSet], seen: Stamp) -> bool {
-        if !dropped.iter().any(|one| one.includes(set)) {
-            return false;
-        }
-        if self.planted(Bug::ExemptWriterWithoutStamp) {
-            return true;
-        }
-        let is_covering = self.holdings.track(volume, writer).is_some_and(|track| track.is_covering());
-        let last_grant = if is_covering && !self.planted(Bug::ExemptCoveringWriter) {
-            self.channels.get(&writer).map_or(0, |channel| channel.last_grant())
-        } else {
-            self.holdings.newest_of(set, writer)
-        };
-        Some(seen.epoch) == self.epoch && last_grant <= seen.sequence
-    }
-
     /// Ends a session's waits for which the condition holds, and proposes what has become ready.
     pub(super) fn end_waits(&mut self, session: SessionId, is_over: impl Fn(&Wait) -> bool) {
         let ready = self.writes.end_waits(session, is_over);
@@ -467,14 +296,4 @@ pub(super) fn within_a_command(covers: Vec<ObjectSet>) -> Vec<ObjectSet> {
     }
     reached(Bound::CoversBytes);
     vec![ObjectSet::Subtree(Path::common(covers.iter().map(ObjectSet::path)))]
-}
-
-/// The same sets, or the subtree that has them all if they are more than one recall names. Its holder drops more than is wanted, and
-/// all that is wanted (S2).
-fn within_a_recall(sets: BTreeSet<ObjectSet>, sets_max: usize) -> Vec<ObjectSet> {
-    if sets.len() <= sets_max {
-        return sets.into_iter().collect();
-    }
-    reached(Bound::RecallSets);
-    vec![ObjectSet::Subtree(Path::common(sets.iter().map(ObjectSet::path)))]
 }

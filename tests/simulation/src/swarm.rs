@@ -240,7 +240,7 @@ fn more_bounds(bounds: &mut Bounds, rng: &mut Rng) {
     low(&mut bounds.renewals_waiting_max, &[0, 2]);
     low(&mut bounds.renewals_told_per_step, &[1, 2]);
     low(&mut bounds.recall_sets_max, &[1, 2]);
-    low(&mut bounds.covering_claims_max, &[1, 4]);
+    low(&mut bounds.claims_max, &[1, 4]);
 }
 
 /// Bounds of clients of which some are low.

@@ -352,6 +352,28 @@ fn lease_asked_for_without_pause_ends_once_that_is_decided() {
     assert!(again.promise.incarnation > first, "what it gets then is a new one");
 }
 
+/// The volume may be removed before the request is applied: then it is about the lease above.
+#[test]
+fn lease_below_one_that_ends_is_to_be_asked_for_again() {
+    let mut world = World::new();
+    let (session, maker) = (world.session(), world.session());
+    world.acquire(session, None);
+    world.write(session, attached("/a", Attach::Session));
+    world.write(maker, Write::CreateVolume { path: path("/v"), settings: VolumeSettings::DEFAULT });
+    let consents = recalls(&world.commit());
+    assert_eq!(consents, [], "nobody holds anything below it");
+    let key = LeaseKey::Volume(session, Path::root());
+    while world.lessor.ends.get(&key).is_some_and(|end| !end.is_ending) {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    let ask = |world: &mut World, at: &str| world.request(session, Body::Acquire { path: path(at), valid_at: None });
+    assert_eq!(result(&ask(&mut world, "/v/x")), Err(Refusal::Retry));
+    world.commit();
+    ask(&mut world, "/v/x");
+    assert!(matches!(answer(&world.commit()), Answer::Acquired(_)), "the end is applied");
+}
+
 #[test]
 fn lease_that_carries_nothing_is_given_anew_while_it_ends() {
     let mut world = World::new();
@@ -487,7 +509,7 @@ fn holder_of_too_many_objects_is_asked_for_the_nodes_of_a_lease() {
 /// What a holder is asked for that has copies of so many nodes of a lease with twenty, and of one node that goes with nothing.
 fn asked_of_copies(copies: usize, sets_max: usize) -> Vec<ObjectSet> {
     let (mut world, nodes) = (World::new(), (0..20).map(|number| format!("/s/{number}")).collect::<Vec<_>>());
-    world.lessor.config.bounds.removal_sets_max = sets_max;
+    world.lessor.config.bounds.recall_sets_max = sets_max;
     let session = world.lease(&nodes.iter().map(String::as_str).collect::<Vec<_>>());
     let (holder, _) = world.holder(&data("/s/plain"));
     (0..copies).for_each(|number| drop(world.read(holder, data(&nodes[number]))));

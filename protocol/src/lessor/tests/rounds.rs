@@ -9,8 +9,18 @@ use crate::{
 };
 
 impl World {
-    /// So many sessions with leases on the root, and so many ended leases with so many nodes each, as an old leader leaves them.
+    /// So many sessions with leases on the root, and so many ended leases with so many nodes each in one list, as an old leader
+    /// leaves them.
     fn with_orphans(sessions: usize, leases: u64, nodes: u64) -> (Self, Vec<SessionId>) {
+        Self::with_orphans_at(sessions, leases, nodes, |id, number| format!("/list/{id}-{number}"))
+    }
+
+    fn with_orphans_at(
+        sessions: usize,
+        leases: u64,
+        nodes: u64,
+        place: impl Fn(u64, u64) -> String,
+    ) -> (Self, Vec<SessionId>) {
         let mut world = Self { is_checked: false, ..Self::new() };
         let holders: Vec<SessionId> = (0..sessions).map(|_| world.holder(&data("/x")).0).collect();
         let owner = world.session();
@@ -18,7 +28,8 @@ impl World {
             world.write(owner, Write::GrantLease { id: Some(LeaseId(id)), ttl: TERM });
         }
         world.commit();
-        let node = |id, number| (path(&format!("/list/{id}-{number}")), Attach::Lease(LeaseId(id)));
+        let place = &place;
+        let node = |id, number| (path(&place(id, number)), Attach::Lease(LeaseId(id)));
         world.fill(owner, (1..=leases).flat_map(|id| (0..nodes).map(move |number| node(id, number))));
         let end = |id| {
             let lease = LeaseKey::Key(LeaseId(id));
@@ -42,7 +53,7 @@ impl World {
 
 /// What the first step of a new leader looks at, which begins a round. No session has listed what it holds.
 fn round_after_failover(sessions: usize, leases: u64, nodes: u64) -> u64 {
-    let bounds = Bounds { covering_claims_max: 1_000, ..Bounds::DEFAULT };
+    let bounds = Bounds { claims_max: 1_000, ..Bounds::DEFAULT };
     let (mut world, holders) = World::with_orphans(sessions, leases, nodes);
     take_visited();
     world.fail_over_with(bounds);
@@ -88,15 +99,18 @@ fn coverings_are_asked_for_few_sets_one_by_one() {
 fn covering_writer_that_dropped_all_sets_is_not_recalled() {
     let mut world = World::new();
     let [writer, other] = [(); 2].map(|()| world.holder(&data("/x")).0);
-    world.fail_over_with(Bounds { covering_claims_max: 0, ..Bounds::DEFAULT });
+    world.fill(writer, (0..20).map(|number| (path(&format!("/s/{number}")), Attach::Nothing)));
+    world.fail_over_with(Bounds { claims_max: 0, ..Bounds::DEFAULT });
     world.request(writer, Body::Register);
     world.request(other, Body::Register);
-    let dropped = [data("/s/a"), Object::children(path("/s/a")), data("/s"), Object::children(path("/s"))];
-    let dropped = dropped.into_iter().chain([Object::children(Path::root())]).map(ObjectSet::One).collect();
+    let nodes = || (0..20).map(|number| path(&format!("/s/{number}")));
+    let then = nodes().map(|path| Operation::put(path, "2")).collect();
+    let dropped = nodes().map(|path| ObjectSet::One(Object::data(path))).collect();
     let seen = Stamp { epoch: world.state.epoch(), sequence: 0 };
-    let effects = world.request(writer, Body::Write { write: put("/s/a", b""), dropped, seen });
+    let write = Write::Transaction(Transaction { then, ..Transaction::new() });
+    let effects = world.request(writer, Body::Write { write, dropped, seen });
     let asked: Vec<_> = recalls(&effects).into_iter().map(|recall| (recall.session, recall.sets)).collect();
-    assert_eq!(asked, [(other, vec![ObjectSet::Subtree(Path::root())])]);
+    assert_eq!(asked, [(other, vec![ObjectSet::Subtree(path("/s"))])]);
 }
 
 #[test]
@@ -144,4 +158,94 @@ fn rounds_begin_one_in_a_step_and_each_step_at_once() {
         world.commit();
     }
     assert_eq!((world.lessor.writes.removals(), world.state.orphaned().count()), (0, 0));
+}
+
+#[test]
+fn write_of_few_sets_asks_coverings_for_those_alone() {
+    let mut world = World::new();
+    let [writer, other] = [(); 2].map(|()| world.holder(&data("/x")).0);
+    world.fail_over_with(Bounds { claims_max: 0, ..Bounds::DEFAULT });
+    world.request(writer, Body::Register);
+    world.request(other, Body::Register);
+    let asked = recalls(&world.write(writer, put("/s/1/2/3/4/5/6", b"")));
+    let [recall] = asked.iter().filter(|recall| recall.session == other).collect::<Vec<_>>()[..] else {
+        panic!("one recall: {asked:?}")
+    };
+    assert!(recall.sets.iter().all(|set| matches!(set, ObjectSet::One(_))), "{:?}", recall.sets);
+}
+
+#[test]
+fn large_leases_in_two_places_are_recalled_apart() {
+    let place = |id, number| format!("/{}/{number}", ["a", "b"][id as usize % 2]);
+    let (mut world, holders) = World::with_orphans_at(1, 2, 20, place);
+    world.fail_over();
+    let recall = recalls(&world.request(holders[0], Body::Register)).remove(0);
+    for object in [data("/a/0"), data("/b/19"), Object::children(path("/a"))] {
+        assert!(recall.sets.iter().any(|set| set.contains(&object)), "{object} is not in {:?}", recall.sets);
+    }
+    for object in [data("/x"), Object::children(Path::root())] {
+        assert!(!recall.sets.iter().any(|set| set.contains(&object)), "{object} does not change: {:?}", recall.sets);
+    }
+}
+
+/// What the step that begins a removal looks at, when so many sessions are known to hold each of the nodes.
+fn round_beside_known_holders(sessions: usize, leases: u64) -> u64 {
+    let (mut world, holders) = World::with_orphans(sessions, leases, 1);
+    // Of an earlier lessor: it has not begun the removal.
+    let nodes: Vec<Path> = world.state.nodes_in(&path("/list"), None).map(|(path, _)| path.clone()).skip(1).collect();
+    world.lessor.config.bounds.removal_rounds_max = 0;
+    let over = world.lessor.clock.ending().after(TERM * 100);
+    for (holder, node) in holders.iter().flat_map(|holder| nodes.iter().map(move |node| (*holder, node))) {
+        let lease = holdings::ObjectLease { over, source: holdings::Source::granted(1) };
+        let object = Object::data(node.clone());
+        world.lessor.holdings.add(&Path::root(), &object, holder, lease, 1 << 20, &world.state);
+    }
+    world.lessor.config.bounds.removal_rounds_max = 8;
+    world.lessor.config.bounds.claims_max = 1_000;
+    world.lessor.orphans = world.state.orphaned().collect();
+    take_visited();
+    let asked = recalls(&world.step(Input::Timeout));
+    let visited = take_visited();
+    assert_eq!(asked.len(), sessions);
+    for recall in asked {
+        assert!(recall.sets.len() <= 2, "{:?}", recall.sets);
+        let has = |node: &&Path| recall.sets.iter().any(|set| set.contains(&Object::data((*node).clone())));
+        assert!(nodes.iter().all(|node| has(&node)), "{:?}", recall.sets);
+    }
+    visited
+}
+
+#[test]
+fn round_beside_known_holders_costs_their_sum() {
+    let [few, leases, sessions, both] = [(50, 64), (50, 128), (100, 64), (100, 128)]
+        .map(|(sessions, leases)| round_beside_known_holders(sessions, leases));
+    // The claims that are found to be too many are at most the bound, and those on one set more.
+    assert!(both + few <= leases + sessions + 1_200, "{few}, {leases}, {sessions}, {both}");
+}
+
+#[test]
+fn large_lease_beside_many_copies_costs_by_its_nodes() {
+    let visited = |others: u64| {
+        let place = |_, number| format!("/{}/{number}", ["a", "b"][number as usize % 2]);
+        let (mut world, holders) = World::with_orphans_at(1, 1, 20, place);
+        let lease = holdings::ObjectLease {
+            over: world.lessor.clock.ending().after(TERM * 100),
+            source: holdings::Source::granted(1),
+        };
+        let copies = (0..others).map(|number| data(&format!("/c/{number}"))).chain([data("/a/0")]);
+        for copy in copies {
+            world.lessor.holdings.add(&Path::root(), &copy, holders[0], lease, 1 << 20, &world.state);
+        }
+        world.lessor.orphans = world.state.orphaned().collect();
+        take_visited();
+        let asked = recalls(&world.step(Input::Timeout));
+        let visited = take_visited();
+        assert_eq!(
+            asked.iter().map(|recall| recall.sets.clone()).collect::<Vec<_>>(),
+            [[ObjectSet::One(data("/a/0"))]]
+        );
+        visited
+    };
+    let (few, many) = (visited(100), visited(10_000));
+    assert!(many <= few + 100, "{few} beside 100 copies, {many} beside 10,000");
 }

@@ -131,7 +131,9 @@ fn service_of_a_lease_that_was_replaced_is_not_seen_with_the_new_one() {
     assert!(again > first);
     let found = world.services();
     assert_eq!(standings(&found), [("/s/one", Standing::Jeopardy)], "the reader may have a copy");
-    assert_eq!(found[0].seen, None);
+    let term_and_margin =
+        world.state.lease(&LeaseKey::Volume(session, Path::root())).map(|lease| TERM + lease.margin());
+    assert_eq!(found[0].seen, term_and_margin, "when the first one was renewed last");
 }
 
 #[test]
