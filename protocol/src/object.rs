@@ -1,6 +1,9 @@
 //! The things that are cached, and sets of them.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -9,6 +12,7 @@ use crate::{
     id::{LeaseId, Revision, SessionId},
     path::Path,
     reached::{Bound, reached},
+    work::visit,
 };
 
 /// Which of a node's two cacheable objects.
@@ -124,19 +128,28 @@ pub fn compact(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
 }
 
 /// At most `most` sets, and one at least, that include all of these: the same ones, or subtrees in place of those that lie
-/// deepest. Sets that lie deep are taken together with their neighbours first, so that what lies apart stays apart.
+/// deepest. Deep sets are taken together with their neighbours first, so that what lies apart stays apart for longest.
 pub fn few_including(sets: impl IntoIterator<Item = ObjectSet>, most: usize) -> BTreeSet<ObjectSet> {
-    let mut few: BTreeSet<ObjectSet> = sets.into_iter().collect();
-    while few.len() > most.max(1) {
-        let deepest = few.iter().map(|set| set.path().depth()).max().unwrap_or_default();
-        let raised = |set: ObjectSet| match set.path().parent() {
-            Some(parent) if set.path().depth() == deepest => ObjectSet::Subtree(parent),
-            Some(_) => set,
-            None => ObjectSet::Subtree(Path::root()),
-        };
-        few = few.into_iter().map(raised).collect();
+    let mut by_depth: BTreeMap<usize, BTreeSet<ObjectSet>> = BTreeMap::new();
+    for set in sets {
+        by_depth.entry(set.path().depth()).or_default().insert(set);
     }
-    few
+    let mut count: usize = by_depth.values().map(BTreeSet::len).sum();
+    while count > most.max(1)
+        && let Some((depth, deepest)) = by_depth.pop_last()
+    {
+        visit(deepest.len());
+        count -= deepest.len();
+        let tops: BTreeSet<Path> = deepest.iter().map(|set| set.path().parent().unwrap_or_else(Path::root)).collect();
+        let above = by_depth.entry(depth.saturating_sub(1)).or_default();
+        for top in tops {
+            for object in [Object::data(top.clone()), Object::children(top.clone())] {
+                count -= usize::from(above.remove(&ObjectSet::One(object)));
+            }
+            count += usize::from(above.insert(ObjectSet::Subtree(top)));
+        }
+    }
+    by_depth.into_values().flatten().collect()
 }
 
 /// A node's value: any bytes. Cheap to clone.
@@ -241,6 +254,18 @@ mod tests {
             let few = few(most);
             assert!(all.iter().all(|set| few.iter().any(|one| one.includes(set))), "{few:?}");
         }
+    }
+
+    #[test]
+    fn set_that_lies_in_a_subtree_does_not_count() {
+        let path = |text: &str| Path::parse(text).expect("valid");
+        let of = |number: usize| {
+            let list = ObjectSet::One(Object::children(path(&format!("/{number}"))));
+            (0..3).map(move |node| ObjectSet::One(Object::data(path(&format!("/{number}/{node}"))))).chain([list])
+        };
+        let few = few_including((0..9).flat_map(of), 16);
+        let tops: BTreeSet<ObjectSet> = (0..9).map(|number| ObjectSet::Subtree(path(&format!("/{number}")))).collect();
+        assert_eq!(few, tops);
     }
 
     #[test]

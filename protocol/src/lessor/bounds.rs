@@ -78,7 +78,8 @@ pub struct Bounds {
     pub removal_leases_per_round: usize,
     /// The most removals of orphans that wait for consents or for the log at one time. One step begins one of them.
     pub removal_rounds_max: usize,
-    /// The most lists of children that a removal names one by one; of more it names the subtree that they share.
+    /// The most lists of children of one lease's nodes that a removal names one by one; of more it names the subtree that they
+    /// share.
     pub removal_sets_max: usize,
     /// The most sets that one recall names; with more, it names subtrees that include them. So it fits into a frame, with the longest
     /// paths too.

@@ -1,7 +1,8 @@
 //! From a write that has its turn to the recalls that it waits for: who may hold what it changes, and what each is asked for (S2).
 //!
 //! It guarantees: whoever may hold an object that the write covers is asked for a set that includes the object, but for the
-//! writer, if it has dropped the object itself (S2w). It may ask for more than is covered, and the holder drops more then.
+//! writer, if it has dropped the object itself (S2w). It may ask for more than is covered, and the holder drops more then. Where
+//! it asks for subtrees, it may ask a writer that has dropped all that is known of it.
 //!
 //! It asks for each set by itself as long as those are few. The sets of one write, such as the removal of what many leases
 //! carry, and the sessions that hold them may each be thousands. Their product would stop the leader (S10b). So with more than
@@ -33,7 +34,8 @@ use super::{
 pub(super) struct Claim {
     pub(super) sets: BTreeSet<ObjectSet>,
     leases: BTreeMap<Path, Incarnation>,
-    /// None once a covering is among them: then there is no end to wait for but the volume leases'.
+    /// When the last known copy is over. It says nothing if a covering is among them: then there is no end to wait for but the
+    /// volume leases'.
     over: Option<ClusterTime>,
     is_covering: bool,
 }
@@ -68,11 +70,11 @@ struct Changed {
     sets: Vec<ObjectSet>,
     /// Leases that carry so many nodes that the copies of those are looked for together.
     large: Vec<Incarnation>,
-    /// Where the nodes of those leases lie: for each list, its volume, and the subtree.
-    lists: Vec<(Path, ObjectSet)>,
+    /// The sets, and the subtrees below the lists of those leases, by the volumes that they lie in.
+    by_volume: BTreeMap<Path, BTreeSet<ObjectSet>>,
 }
 
-/// A copy that is known, or several in one set: who holds it, under a lease on which volume, until when, and what.
+/// Known copies of one holder in a set: the holder, the volume of its lease, when the last of them is over, and the set.
 type Known = (SessionId, Path, ClusterTime, ObjectSet);
 
 impl Lessor {
@@ -94,7 +96,7 @@ impl Lessor {
         }
         let changed = self.changed_with(covers, &leases, turn.state);
         self.claim_from_known(&changed, &mut claims, turn.state);
-        self.claim_from_coverings(&changed, &mut claims, turn.state);
+        self.claim_from_coverings(&changed, &mut claims);
         for (holder, claim) in claims.of {
             self.recall(waiting, holder, claim, turn);
         }
@@ -104,19 +106,24 @@ impl Lessor {
     /// What the write covers, and the nodes that go with these leases.
     fn changed_with(&self, covers: Vec<ObjectSet>, leases: &BTreeSet<Incarnation>, state: &State) -> Changed {
         let mut changed = Changed { sets: covers, ..Changed::default() };
-        if self.planted(Bug::RemovalSparesNodes) {
-            return changed;
-        }
-        for lease in leases {
+        let spares_nodes = self.planted(Bug::RemovalSparesNodes);
+        for lease in leases.iter().filter(|_| !spares_nodes) {
             let nodes: Vec<&Path> = state.carried(*lease).take(FEW_NODES + 1).collect();
             if nodes.len() <= FEW_NODES {
                 changed.sets.extend(nodes.into_iter().flat_map(objects_of).map(ObjectSet::One));
                 continue;
             }
             changed.large.push(*lease);
-            // Nothing is attached to the top of a volume: a node is in the volume of the list that it is in.
-            let lists = state.lists_carried(*lease).into_keys();
-            changed.lists.extend(lists.map(|list| (state.volume_of(&list).0.clone(), ObjectSet::Subtree(list))));
+            for list in state.lists_carried(*lease).into_keys() {
+                // No node that goes with a lease is the top of a volume, so each is in the volume of its parent.
+                let volume = state.volume_of(&list).0.clone();
+                changed.by_volume.entry(volume).or_default().insert(ObjectSet::Subtree(list));
+            }
+        }
+        for set in &changed.sets {
+            for volume in volumes_of(set, state) {
+                changed.by_volume.entry(volume.clone()).or_default().insert(set.clone());
+            }
         }
         changed
     }
@@ -125,9 +132,10 @@ impl Lessor {
     fn claim_from_known(&mut self, changed: &Changed, claims: &mut Claims, state: &State) {
         let known = self.known_copies(changed, state).unwrap_or_else(|| {
             reached(Bound::Claims);
-            let lists = changed.lists.iter().map(|(_, list)| list);
-            let few = few_including(changed.sets.iter().chain(lists).cloned(), SETS_MAX);
-            few.iter().flat_map(|set| self.known_in(set)).collect()
+            let few = few_including(changed.by_volume.values().flatten().cloned(), SETS_MAX);
+            let known = few.iter().flat_map(|set| self.known_in(set));
+            // The write waits for nobody who holds copies in other volumes only: their leases may last for longer.
+            known.filter(|(_, volume, ..)| changed.by_volume.contains_key(volume)).collect()
         });
         for (holder, volume, over, set) in known {
             self.claim(&set, (holder, &volume, Some(over)), claims);
@@ -139,7 +147,7 @@ impl Lessor {
         let most = self.config.bounds.claims_max;
         let mut known = Vec::new();
         for set in &changed.sets {
-            // Few sets are claimed each by itself, however many sessions hold them: they cannot be fewer.
+            // Few sets are claimed each by itself, however many sessions hold them.
             if known.len() > most && changed.sets.len() > SETS_MAX {
                 return None;
             }
@@ -162,60 +170,53 @@ impl Lessor {
         known.map(|((holder, volume), over)| (holder, volume, over, set.clone())).collect()
     }
 
-    /// The copies of nodes that go with a lease, of which there are very many: a walk along the copies in the subtree that they
-    /// lie in, or along the nodes if that is shorter.
-    fn copies_of<'a>(
-        &'a self,
-        lease: Incarnation,
-        state: &'a State,
-    ) -> impl Iterator<Item = (Object, SessionId, Path, ClusterTime)> + use<'a> {
-        let lists = state.lists_carried(lease);
-        let subtree = ObjectSet::Subtree(Path::common(lists.keys()));
-        let most = 2 * state.carried_count(lease);
-        let walk: Vec<_> = self.holdings.leases_in(&subtree).take(most + 1).collect();
-        let is_long = walk.len() > most;
-        let along_copies = walk.into_iter().filter(move |_| !is_long);
-        let nodes = state.carried(lease).filter(move |_| is_long).flat_map(objects_of).map(ObjectSet::One);
-        let along_nodes = nodes.flat_map(|one| self.holdings.leases_in(&one).collect::<Vec<_>>());
-        let goes = move |path: &Path| {
+    /// The copies of nodes that go with a lease, of which there are very many: by a walk along all copies in the subtree that the
+    /// nodes lie in, or along the nodes if that is shorter.
+    fn copies_of(&self, lease: Incarnation, state: &State) -> Vec<(Object, SessionId, Path, ClusterTime)> {
+        let subtree = ObjectSet::Subtree(Path::common(state.lists_carried(lease).keys()));
+        let walked = self.holdings.few_leases_in(&subtree, 2 * state.carried_count(lease));
+        let copies = walked.unwrap_or_else(|| {
+            let objects = state.carried(lease).flat_map(objects_of).map(ObjectSet::One);
+            objects.flat_map(|one| self.holdings.leases_in(&one).collect::<Vec<_>>()).collect()
+        });
+        let now = self.clock.ending();
+        let goes = |path: &Path| {
             let node = state.node(path).and_then(|node| node.attachment.as_ref());
             node.is_some_and(|to| to.incarnation == lease)
         };
-        let now = self.clock.ending();
-        let copies = along_copies.chain(along_nodes);
-        let copies = copies.filter(move |((object, _), held)| held.over > now && goes(&object.path));
-        copies.map(|((object, holder), held)| {
-            (object.clone(), *holder, state.volume_of(&object.path).0.clone(), held.over)
-        })
+        let copies = copies.into_iter().filter(|((object, _), held)| held.over > now && goes(&object.path));
+        let volume = |object: &Object| state.volume_of(&object.path).0.clone();
+        copies.map(|((object, holder), held)| (object.clone(), *holder, volume(object), held.over)).collect()
     }
 
     /// Claims what is changed from those who may hold anything of the volumes that it lies in.
-    fn claim_from_coverings(&mut self, changed: &Changed, claims: &mut Claims, state: &State) {
-        let mut by_volume: BTreeMap<Path, BTreeSet<ObjectSet>> = BTreeMap::new();
-        for (volume, list) in &changed.lists {
-            by_volume.entry(volume.clone()).or_default().insert(list.clone());
+    fn claim_from_coverings(&mut self, changed: &Changed, claims: &mut Claims) {
+        let mut coverings: BTreeMap<&Path, Vec<SessionId>> = BTreeMap::new();
+        for volume in changed.by_volume.keys() {
+            let of = self.holdings.coverings_of(volume).map(|(session, _)| session).collect();
+            coverings.insert(volume, of);
         }
-        for set in &changed.sets {
-            for volume in volumes_of(set, state) {
-                by_volume.entry(volume.clone()).or_default().insert(set.clone());
-            }
-        }
+        let sessions: usize = coverings.values().map(Vec::len).sum();
+        // Few sets are asked for each by itself, whoever may hold them.
+        let least = if changed.sets.len() <= SETS_MAX { SETS_MAX } else { 1 };
+        let most = (self.config.bounds.claims_max / sessions.max(1)).max(least);
         let writer = claims.writer.as_ref().map(|writer| writer.session);
-        for (volume, sets) in by_volume {
-            let coverings: Vec<SessionId> = self.holdings.coverings_of(&volume).map(|(session, _)| session).collect();
-            if coverings.is_empty() {
-                continue;
-            }
-            let most = (self.config.bounds.claims_max / coverings.len()).max(SETS_MAX);
+        for (volume, holders) in coverings {
+            let Some(sets) = changed.by_volume.get(volume).filter(|_| !holders.is_empty()) else { continue };
             let few = (sets.len() > most).then(|| {
                 reached(Bound::Claims);
-                few_including(sets.iter().cloned(), most)
+                // What they hold under a lease on the volume lies at and below its top.
+                let within = |set: ObjectSet| match set.path().contains(volume) {
+                    true => ObjectSet::Subtree(volume.clone()),
+                    false => set,
+                };
+                few_including(sets.iter().cloned(), most).into_iter().map(within).collect::<BTreeSet<_>>()
             });
-            for holder in coverings {
+            for holder in holders {
                 // The writer is looked at set by set: it may have dropped them all.
-                let asked = few.as_ref().filter(|_| Some(holder) != writer).unwrap_or(&sets);
+                let asked = few.as_ref().filter(|_| Some(holder) != writer).unwrap_or(sets);
                 for set in asked {
-                    self.claim(set, (holder, &volume, None), claims);
+                    self.claim(set, (holder, volume, None), claims);
                 }
             }
         }

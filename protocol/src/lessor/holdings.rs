@@ -493,6 +493,13 @@ impl Holdings {
 
     /// The exact entries of all sessions in a set that count.
     pub(super) fn leases_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&(Object, SessionId), &ObjectLease)> {
+        self.entries_in(set)
+            .filter(|((object, session), entry)| self.counts(&object.path, *session, entry))
+            .map(|(key, entry)| (key, &entry.lease))
+    }
+
+    /// All entries in a set.
+    fn entries_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&(Object, SessionId), &Entry)> {
         let below = match set {
             ObjectSet::One(_) => None,
             ObjectSet::Subtree(top) => Some((Object::children(top.bound_below()), Object::data(top.bound_after()))),
@@ -501,9 +508,19 @@ impl Holdings {
             let (from, to) = (Bound::Excluded((from, EVERYONE.1)), Bound::Excluded((to, EVERYONE.0)));
             self.leases.range((from, to))
         });
-        let all = self.entries_at(set).chain(below.into_iter().flatten().counted());
-        all.filter(|((object, session), entry)| self.counts(&object.path, *session, entry))
-            .map(|(key, entry)| (key, &entry.lease))
+        self.entries_at(set).chain(below.into_iter().flatten().counted())
+    }
+
+    /// The same. None if more than `most` entries lie there, whether or not they count.
+    pub(super) fn few_leases_in(
+        &self,
+        set: &ObjectSet,
+        most: usize,
+    ) -> Option<Vec<(&(Object, SessionId), &ObjectLease)>> {
+        let all: Vec<_> = self.entries_in(set).take(most + 1).collect();
+        let counts =
+            |((object, session), entry): &(&(Object, SessionId), &Entry)| self.counts(&object.path, *session, entry);
+        (all.len() <= most).then(|| all.into_iter().filter(counts).map(|(key, entry)| (key, &entry.lease)).collect())
     }
 
     /// The entries of the one object, or of the objects of the topmost node.

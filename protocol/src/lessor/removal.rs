@@ -4,7 +4,7 @@
 //! meanwhile nothing of it is leased (S3). A leader that finds orphans in the state removes them, whoever ended their leases.
 //!
 //! Orphans of several leases share one round of consents: a million leases that end in one second must be gone in seconds (etcd 12105),
-//! and a holder is asked once for all. A lease with very many nodes is recalled as the subtree that they lie in.
+//! and a holder is asked once for all. Who may hold what is asked for which sets, `gathering` says.
 
 use std::collections::BTreeSet;
 

@@ -141,7 +141,7 @@ impl Lessor {
 
     /// Whether a request for a volume lease may give more time to one whose end has been proposed, because nodes or holds go with it.
     /// With a stream of such requests its horizon would move before each end that is proposed, and it would never end (T5). The
-    /// volume that the path is in may be removed before the request is applied: then it is in one of those above.
+    /// volume that the path is in may be removed before the request is applied: then the path is in one of the volumes above.
     fn may_extend_ending(&self, session: SessionId, path: &Path, state: &State) -> bool {
         let tops = std::iter::once(path.clone()).chain(path.ancestors());
         let keys = tops.map(|top| LeaseKey::Volume(session, top));

@@ -37,8 +37,8 @@ use crate::{
 /// The most nodes that one entry takes out of memory.
 pub(super) const BURIED_PER_ENTRY: usize = 1024;
 
-/// With more nodes, a lease ends with a change of its own, which names the subtree that they lie in instead of each. It is recalled as a
-/// whole then, too.
+/// With more nodes, a lease ends with a change of its own, which names the subtree that they lie in instead of each. Copies of its nodes
+/// are looked for together then, too.
 pub(crate) const FEW_NODES: usize = 16;
 
 /// The most nodes of several leases that go with one change: with the longest paths it can still be told.

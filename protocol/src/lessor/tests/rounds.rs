@@ -208,7 +208,7 @@ fn round_beside_known_holders(sessions: usize, leases: u64) -> u64 {
     let visited = take_visited();
     assert_eq!(asked.len(), sessions);
     for recall in asked {
-        assert!(recall.sets.len() <= 2, "{:?}", recall.sets);
+        assert_eq!(recall.sets, [ObjectSet::Subtree(path("/list"))]);
         let has = |node: &&Path| recall.sets.iter().any(|set| set.contains(&Object::data((*node).clone())));
         assert!(nodes.iter().all(|node| has(&node)), "{:?}", recall.sets);
     }
@@ -248,4 +248,62 @@ fn large_lease_beside_many_copies_costs_by_its_nodes() {
     };
     let (few, many) = (visited(100), visited(10_000));
     assert!(many <= few + 100, "{few} beside 100 copies, {many} beside 10,000");
+}
+
+/// A volume whose lease lasts longer is none of the write's business.
+#[test]
+fn removal_with_many_claims_waits_for_holders_in_its_volumes_alone() {
+    let (mut world, holders) = World::with_orphans_at(2, 20, 1, |id, _| format!("/{id}/node"));
+    let apart = world.session();
+    world.write(apart, Write::CreateVolume { path: path("/slow"), settings: VolumeSettings::DEFAULT });
+    for Recall { session, stamp, .. } in recalls(&world.commit()) {
+        world.step(Input::Consent(Consent { session, stamp }));
+    }
+    world.commit();
+    world.request(apart, Body::Acquire { path: path("/slow"), valid_at: None });
+    world.commit();
+    let over = world.lessor.clock.ending().after(TERM * 100);
+    let lease = holdings::ObjectLease { over, source: holdings::Source::granted(1) };
+    for id in 1..=20 {
+        let object = data(&format!("/{id}/node"));
+        world.lessor.holdings.add(&Path::root(), &object, holders[0], lease, 1 << 20, &world.state);
+    }
+    world.lessor.holdings.add(&path("/slow"), &data("/slow/x"), apart, lease, 1 << 20, &world.state);
+    world.lessor.config.bounds.claims_max = 1;
+    world.lessor.orphans = world.state.orphaned().collect();
+    let asked: Vec<SessionId> = recalls(&world.step(Input::Timeout)).iter().map(|recall| recall.session).collect();
+    assert!(asked.contains(&holders[0]) && !asked.contains(&apart), "{asked:?}");
+}
+
+#[test]
+fn round_in_many_volumes_beside_coverings_is_bounded() {
+    const VOLUMES: u64 = 20;
+    let place = |id: u64, number: u64| format!("/{}/{id}-{number}", id % VOLUMES);
+    let (mut world, holders) = World::with_orphans_at(10, 3 * VOLUMES, 1, place);
+    let maker = world.session();
+    for volume in 0..VOLUMES {
+        let made = Write::CreateVolume { path: path(&format!("/{volume}")), settings: VolumeSettings::DEFAULT };
+        world.write(maker, made);
+        for Recall { session, stamp, .. } in recalls(&world.commit()) {
+            world.step(Input::Consent(Consent { session, stamp }));
+        }
+        world.commit();
+        for holder in &holders {
+            world.request(*holder, Body::Acquire { path: path(&format!("/{volume}/x")), valid_at: None });
+        }
+        world.commit();
+    }
+    world.fail_over_with(Bounds { claims_max: 0, ..Bounds::DEFAULT });
+    for holder in &holders {
+        let asked = recalls(&world.request(*holder, Body::Register));
+        for id in 1..=3 * VOLUMES {
+            let object = data(&place(id, 0));
+            assert!(
+                asked.iter().flat_map(|recall| &recall.sets).any(|set| set.contains(&object)),
+                "{object}: {asked:?}"
+            );
+        }
+        let sets: usize = asked.iter().map(|recall| recall.sets.len()).sum();
+        assert!(sets <= VOLUMES as usize + 1, "one for each volume: {asked:?}");
+    }
 }
