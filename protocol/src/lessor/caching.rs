@@ -85,7 +85,7 @@ impl Parked {
     /// The nodes that keep reads of this one waiting, or lists that begin there, and since when each of those waits.
     pub(super) fn about(&self, path: &Path) -> impl Iterator<Item = (&Path, Vec<Instant>)> {
         self.reads.iter().counted().filter_map(move |(kept, reads)| {
-            let about = reads.values().filter(|parked| kept == path || parked.lists(path));
+            let about = reads.values().counted().filter(|parked| kept == path || parked.lists(path));
             let since: Vec<Instant> = about.map(|parked| parked.since).collect();
             (!since.is_empty()).then_some((kept, since))
         })

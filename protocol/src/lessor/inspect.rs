@@ -11,6 +11,7 @@ use crate::{
     reached::{Bound, reached},
     state::{Lease, State},
     time::ClusterTime,
+    work::Counted,
 };
 
 use super::{
@@ -107,7 +108,7 @@ impl Lessor {
     /// At most how much longer a write waits for this holder: until its volume leases have ended, with their margins, or
     /// its object leases are over.
     fn at_most(&self, holder: SessionId, wait: &Wait, state: &State) -> Duration {
-        let volumes = wait.leases.keys().map(|volume| self.remaining(holder, volume, None, state));
+        let volumes = wait.leases.keys().counted().map(|volume| self.remaining(holder, volume, None, state));
         let longest = volumes.max().unwrap_or_default();
         wait.over.map_or(longest, |over| longest.min(over.since(self.clock.ending())))
     }

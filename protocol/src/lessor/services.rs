@@ -39,7 +39,8 @@ impl Part<'_> {
 
     /// Leaves to the next answer what comes after the first of these, if they are more than one has room for.
     fn end_with_the_first(&mut self, most: usize, known: &mut BTreeMap<&Path, Past>) {
-        if let Some(beyond) = known.keys().nth(most).copied() {
+        let beyond = known.keys().counted().nth(most).copied();
+        if let Some(beyond) = beyond {
             known.split_off(beyond);
             self.through = known.last_key_value().map(|(last, _)| (*last).clone());
         }

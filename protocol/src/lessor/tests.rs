@@ -10,6 +10,7 @@ mod full;
 mod growth;
 mod headers;
 mod holding;
+mod inspections;
 mod keys;
 mod leases;
 mod load;

@@ -16,7 +16,7 @@ use crate::{
     object::{Children, Content, Data, Kind, Object, Stat, Value},
     path::Path,
     planted::Bug,
-    work::visit,
+    work::{Counted, visit},
 };
 
 /// One node of the tree.
@@ -253,7 +253,7 @@ impl State {
         // No node has the name of the upper bound, unless one lies right behind the subtree.
         let within = move |path: &&Path| path.as_str() != upper;
         let nodes = topmost.into_iter().chain(below.filter(move |(path, _)| within(path)));
-        nodes.map(|(path, node)| (path, Some(node).filter(|node| self.is_there(node))))
+        nodes.counted().map(|(path, node)| (path, Some(node).filter(|node| self.is_there(node))))
     }
 
     /// The nodes strictly below `path`, in the order of paths.

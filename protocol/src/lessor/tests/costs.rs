@@ -24,10 +24,15 @@ fn too_much(what: &str, got: usize, expected: usize) -> Result<Answer, Refusal> 
 impl World {
     /// Applies one entry of puts, without the lessor.
     pub(super) fn fill(&mut self, session: SessionId, puts: impl Iterator<Item = (Path, Attach)>) {
-        let command = |(path, attach)| {
+        let put = |(path, attach)| Write::Put { path, value: Bytes::new(), condition: Condition::Any, attach };
+        self.fill_with(session, puts.map(put));
+    }
+
+    /// Applies these writes with one entry of which the lessor is not told.
+    pub(super) fn fill_with(&mut self, session: SessionId, writes: impl Iterator<Item = Write>) {
+        let command = |write| {
             self.sequence += 1;
             let (sequence, covers) = (Sequence(self.sequence), vec![ObjectSet::Subtree(Path::root())]);
-            let write = Write::Put { path, value: Bytes::new(), condition: Condition::Any, attach };
             let meant = self.state.meant(session, &write);
             Command::Write {
                 session,
@@ -39,7 +44,7 @@ impl World {
                 carried: Revision(u64::MAX),
             }
         };
-        let commands = puts.map(command).collect();
+        let commands = writes.map(command).collect();
         self.index += 1;
         let (epoch, time) = (self.state.epoch(), self.state.cluster_time());
         self.state.apply(self.index, &Proposal { epoch, number: 1 << 40, time, commands });

@@ -7,7 +7,7 @@ use crate::{
     command::Attach,
     hold::{HoldMode, HoldStatus},
     id::LeaseId,
-    message::{AwaitHold, KeepLease},
+    message::{AwaitHold, KeepLease, KeysAfter},
     transaction::{Compare, Transaction},
     work::take_visited,
 };
@@ -283,7 +283,10 @@ impl Crowd {
             ("waits", Inspect::Waits { path: path("/quiet/a") }),
             ("volumes", Inspect::Volumes { path: top() }),
             ("holds", Inspect::Holds { path: path("/quiet/a") }),
+            ("read waits", Inspect::ReadWaits { path: path("/quiet/a") }),
             ("lease", Inspect::Lease { id: LeaseId(1), keys_after: None }),
+            ("lease and its nodes", Inspect::Lease { id: LeaseId(2000), keys_after: Some(KeysAfter::Nothing) }),
+            ("leases", Inspect::Leases { after: None }),
         ] {
             self.probe(&format!("inspect {what}"), SessionId(0), Body::Inspect(inspect));
         }

@@ -1,0 +1,280 @@
+//! The work of an answer for people, with very many things that it is about (S10b).
+//!
+//! Lists of volumes, leases, nodes of a lease, holds and services look at no more than the bounds of one answer allow. Four
+//! answers do more, and the tests say how much:
+//! - holders: each holder of the object, whose number `sessions_max` and `object_leases_max` bound;
+//! - waits: each waiting write of the node, whose number `writes_max` bounds;
+//! - waiting reads: each waiting read of any node, whose number `parked_max` bounds;
+//! - services: each change in the history, whose length [`State::HISTORY_MAX`] bounds.
+
+use super::*;
+use crate::{command::Attach, hold::HoldMode, id::LeaseId, message::KeysAfter, state::HOLDS_PER_NODE_MAX};
+
+const FEW: u64 = 1_000;
+const MANY: u64 = 100_000;
+
+/// The bounds of one answer, so low that few are beyond them too.
+const ROWS_MAX: usize = 100;
+const PLACES_MAX: usize = 200;
+const KEYS_BYTES_MAX: usize = 800;
+
+/// The most that a request looks at beside that.
+const ASIDE: u64 = 8;
+
+impl World {
+    /// A leader that lets very many wait, and a session.
+    fn of_a_crowd() -> (Self, SessionId) {
+        let mut world = Self { is_checked: false, ..Self::new() };
+        world.begin_anew();
+        let session = world.session();
+        world.acquire(session, None);
+        (world, session)
+    }
+
+    /// Another leader with the same bounds. It knows what was filled in.
+    fn begin_anew(&mut self) {
+        let many = usize::MAX >> 1;
+        let bounds = Bounds {
+            writes_max: many,
+            writes_bytes_max: many,
+            reads_max: many,
+            parked_max: many,
+            renewals_per_second_max: 1 << 30,
+            rows_max: ROWS_MAX,
+            places_max: PLACES_MAX,
+            keys_bytes_max: KEYS_BYTES_MAX,
+            ..Bounds::DEFAULT
+        };
+        let config = Config { bounds, ..config(self.lessor.config.attempt + 1) };
+        self.lessor = Lessor::new(config, &self.state, Duration::ZERO, self.now);
+        self.commit();
+    }
+
+    /// How much one answer looks at, and how many rows it has.
+    fn inspected(&mut self, inspect: Inspect) -> (u64, usize) {
+        crate::work::take_visited();
+        let effects = self.request(SessionId(0), Body::Inspect(inspect));
+        let visited = crate::work::take_visited();
+        let rows = match answer(&effects) {
+            Answer::Holders(rows) => rows.len(),
+            Answer::Waits(rows) => rows.len(),
+            Answer::ReadWaits(rows) => rows.len(),
+            Answer::Volumes(rows) => rows.len(),
+            Answer::Lease(lease) => lease.expect("it exists").keys.len(),
+            Answer::Leases(rows) => rows.len(),
+            Answer::HoldInfos(rows) => rows.len(),
+            Answer::Services(page) => page.services.len(),
+            other => panic!("for people: {other:?}"),
+        };
+        (visited, rows)
+    }
+}
+
+fn at(number: u64) -> String {
+    format!("/n/{number:05}")
+}
+
+fn grant(id: u64) -> Write {
+    Write::GrantLease { id: Some(LeaseId(id)), ttl: TERM }
+}
+
+/// The same work with few and with many, and as many rows as an answer has room for.
+fn assert_bounded(visited_max: usize, rows: usize, inspected: impl Fn(u64) -> (u64, usize)) {
+    let [few, many] = [FEW, MANY].map(inspected);
+    assert_eq!(few, many, "work and rows with {FEW} and with {MANY}");
+    assert_eq!(many.1, rows);
+    assert!(many.0 <= visited_max as u64 + ASIDE, "{} looked at: expected at most {visited_max}", many.0);
+}
+
+#[test]
+fn volumes_beyond_one_answer_are_not_looked_at() {
+    assert_bounded(ROWS_MAX, ROWS_MAX, |count| {
+        let (mut world, session) = World::of_a_crowd();
+        let volume = |number| Write::CreateVolume { path: path(&at(number)), settings: VolumeSettings::DEFAULT };
+        world.fill_with(session, (0..count).map(volume));
+        assert_eq!(world.state.volumes_below(&path("/n")).count() as u64, count);
+        world.begin_anew();
+        world.inspected(Inspect::Volumes { path: path("/n") })
+    });
+}
+
+#[test]
+fn leases_beyond_one_answer_are_not_looked_at() {
+    for after in [None, Some(LeaseId(FEW / 2))] {
+        assert_bounded(ROWS_MAX, ROWS_MAX, |count| {
+            let (mut world, session) = World::of_a_crowd();
+            world.fill_with(session, (1..=count).map(grant));
+            assert_eq!(world.state.key_leases_after(None).count() as u64, count);
+            world.begin_anew();
+            world.inspected(Inspect::Leases { after })
+        });
+    }
+}
+
+#[test]
+fn nodes_of_a_lease_beyond_one_answer_are_not_looked_at() {
+    // One is looked at that has no room any more, and the one after which they are asked for.
+    let fit = KEYS_BYTES_MAX / at(0).len();
+    for (keys_after, rows) in
+        [(None, 0), (Some(KeysAfter::Nothing), fit), (Some(KeysAfter::Path(path(&at(FEW / 2)))), fit)]
+    {
+        assert_bounded(if rows == 0 { 0 } else { rows + 2 }, rows, |count| {
+            let (mut world, session) = World::of_a_crowd();
+            world.fill_with(session, std::iter::once(grant(1)));
+            world.fill(session, (0..count).map(|number| (path(&at(number)), Attach::Lease(LeaseId(1)))));
+            world.begin_anew();
+            world.inspected(Inspect::Lease { id: LeaseId(1), keys_after: keys_after.clone() })
+        });
+    }
+}
+
+#[test]
+fn holds_beyond_one_answer_are_not_looked_at() {
+    assert_bounded(ROWS_MAX, ROWS_MAX, |count| {
+        let (mut world, session) = World::of_a_crowd();
+        world.fill(session, std::iter::once((path("/n"), Attach::Nothing)));
+        let (mode, wait, delay) = (HoldMode::Exclusive, true, Duration::ZERO);
+        // A node has no more.
+        let count = count.min(HOLDS_PER_NODE_MAX);
+        for _ in 0..count {
+            let session = world.session();
+            world.acquire(session, None);
+            world.fill_with(session, std::iter::once(Write::Lock { path: path("/n"), mode, wait, delay }));
+        }
+        assert_eq!(world.state.holds_on(&path("/n")).count() as u64, count);
+        world.begin_anew();
+        world.inspected(Inspect::Holds { path: path("/n") })
+    });
+}
+
+/// A world in which so many nodes go with a lease, or with none, and this many changes are remembered.
+fn registered(count: u64, attach: Attach, remembered: usize) -> World {
+    let (mut world, session) = World::of_a_crowd();
+    world.state = world.state.with_history(remembered);
+    world.fill_with(session, std::iter::once(grant(1)));
+    world.fill(session, (0..count).map(|number| (path(&at(number)), attach)));
+    world.begin_anew();
+    world
+}
+
+#[test]
+fn services_beyond_one_answer_are_not_looked_at() {
+    let remembered = 10;
+    for after in [None, Some(path(&at(FEW / 2)))] {
+        let services = Inspect::Services { path: path("/n"), after };
+        // Each change has one event.
+        assert_bounded(ROWS_MAX + 2 * remembered, ROWS_MAX, |count| {
+            registered(count, Attach::Lease(LeaseId(1)), remembered).inspected(services.clone())
+        });
+        assert_bounded(PLACES_MAX + 2 * remembered, 0, |count| {
+            registered(count, Attach::Nothing, remembered).inspected(services.clone())
+        });
+    }
+}
+
+#[test]
+fn services_look_at_each_remembered_change_once() {
+    let services = Inspect::Services { path: path("/n"), after: None };
+    let [few, many] = [FEW, MANY].map(|count| {
+        let remembered = (FEW / 2) as usize;
+        registered(count, Attach::Lease(LeaseId(1)), remembered).inspected(services.clone())
+    });
+    assert_eq!(few, many, "as many changes are remembered");
+    let most = FEW / 2;
+    let (visited, rows) = few;
+    // A change, its event, and its place among the nodes that they were about.
+    assert!(rows == ROWS_MAX && visited <= 3 * most + 2 * ROWS_MAX as u64, "{visited} looked at");
+    assert!(visited >= 2 * most, "{visited} looked at: each answer goes through the whole history");
+}
+
+/// A world in which so many sessions hold `/a`, or may hold it after a failover.
+fn held(count: u64, is_covering: bool) -> World {
+    let (mut world, _) = World::of_a_crowd();
+    for _ in 0..count {
+        let session = world.session();
+        world.acquire(session, None);
+        if !is_covering {
+            world.read(session, data("/a")).grant.expect("nothing stands against it");
+        }
+    }
+    if is_covering {
+        world.begin_anew();
+    }
+    world
+}
+
+#[test]
+fn holders_of_one_object_are_each_looked_at_once() {
+    for is_covering in [false, true] {
+        for count in [FEW, MANY] {
+            let (visited, rows) = held(count, is_covering).inspected(Inspect::Holders { path: path("/a") });
+            assert_eq!(rows, ROWS_MAX);
+            assert!(visited <= count + ASIDE, "{visited} looked at, with {count} holders");
+        }
+        let (visited, rows) = held(FEW, false).inspected(Inspect::Holders { path: path("/b") });
+        assert!(rows == 0 && visited <= ASIDE, "those of another object are not");
+    }
+}
+
+/// A world in which so many writes of `/a` wait for a holder that does not consent.
+fn waited_for(count: u64) -> World {
+    let (mut world, writer) = World::of_a_crowd();
+    world.holder(&data("/a"));
+    for _ in 0..count {
+        world.write(writer, put("/a", b""));
+    }
+    assert_eq!(world.lessor.writes.len() as u64, count);
+    world
+}
+
+/// A write is found by its path, and by each object of the node that it changes.
+#[test]
+fn writes_of_one_node_are_each_looked_at_thrice_at_most() {
+    for count in [FEW, MANY] {
+        let mut world = waited_for(count);
+        let (visited, rows) = world.inspected(Inspect::Waits { path: path("/a") });
+        assert_eq!(rows, ROWS_MAX);
+        let leases = ROWS_MAX as u64;
+        assert!(visited <= 3 * count + leases + ASIDE, "{visited} looked at, with {count} writes");
+        let (visited, rows) = world.inspected(Inspect::Waits { path: path("/b") });
+        assert!(rows == 0 && visited <= ASIDE, "{visited} looked at: those of another node are not");
+    }
+}
+
+/// A world in which so many reads of `/a` wait for the holder of a write lease.
+fn parked(count: u64) -> World {
+    let (mut world, holder) = World::of_a_crowd();
+    world.fill_with(holder, std::iter::once(put("/a", b"")));
+    let (mode, wait, delay) = (HoldMode::Exclusive, false, Duration::ZERO);
+    world.write(holder, Write::Lock { path: path("/a"), mode, wait, delay });
+    world.commit();
+    let (hold, _) = world.state.holds_on(&path("/a")).next().expect("it is held");
+    let seen = Stamp { epoch: world.state.epoch(), sequence: 1000 };
+    let (write, dropped) = (Write::Cache { path: path("/a"), hold }, vec![ObjectSet::One(data("/a"))]);
+    world.request(holder, Body::Write { write, dropped, seen });
+    world.commit();
+    for _ in 0..count {
+        let reader = world.session();
+        world.request(reader, Body::AwaitRead { object: data("/a"), known: None });
+    }
+    for _ in 0..2 {
+        world.step(Input::Proven { round: world.lessor.round });
+    }
+    while !world.lessor.proven.is_empty() {
+        world.step(Input::Timeout);
+    }
+    assert_eq!(world.lessor.parked.count as u64, count);
+    world
+}
+
+#[test]
+fn reads_that_wait_are_each_looked_at_once() {
+    for count in [FEW, MANY] {
+        let mut world = parked(count);
+        for (at, rows) in [("/a", 1), ("/b", 0)] {
+            let (visited, found) = world.inspected(Inspect::ReadWaits { path: path(at) });
+            assert_eq!(found, rows);
+            assert!(visited <= count + ASIDE, "{visited} looked at, with {count} reads");
+        }
+    }
+}
