@@ -203,6 +203,32 @@ fn session_that_is_gone_when_the_tick_comes_is_told_so() {
     assert!(answered.iter().any(|response| response.result == refused), "{answered:?}");
 }
 
+/// One request waits for a tick, and one for a proof. The volume changes meanwhile.
+#[test]
+fn renewal_that_waits_is_told_the_generation_of_its_answer() {
+    let generation = |world: &World| world.state.volume(&Path::root()).expect("a volume").generation;
+    for body in [Body::KeepAlive(Default::default()), Body::Read { object: data("/a"), known: None }] {
+        let (mut world, session, incarnation) = World::half_a_term_old();
+        let before = generation(&world);
+        let header = Header {
+            session,
+            epoch: world.state.epoch(),
+            registration: world.registration(session),
+            renew: vec![Renew { volume: Path::root(), incarnation }],
+            ..Header::default()
+        };
+        assert_eq!(replies(&world.send(Request { header, body })), [], "it waits");
+        world.write(session, Write::SetVolume { path: Path::root(), settings: VolumeSettings::DEFAULT });
+        let mut answered = replies(&world.commit());
+        assert!(generation(&world) > before);
+        answered.extend(replies(&world.step(Input::Proven { round: world.lessor.round })));
+        answered.extend(world.until_answered(2 * TICK));
+        let promised = answered.iter().flat_map(|response| &response.promises);
+        let promised: Vec<_> = promised.map(|promise| promise.generation).collect();
+        assert_eq!(promised, [generation(&world)], "{answered:?}");
+    }
+}
+
 #[test]
 fn waiting_renewals_of_a_leader_that_steps_down_are_to_be_sent_again() {
     let (mut world, session, incarnation) = World::half_a_term_old();
