@@ -6,6 +6,14 @@ use leasehold_protocol::{id::SessionId, message::Recall};
 
 use super::{ConnectionId, Recalls};
 
+#[cfg(test)]
+use self::tests::visit;
+
+/// This many entries were looked at: counted in tests only (S10b).
+#[cfg(not(test))]
+#[inline(always)]
+fn visit(_count: usize) {}
+
 /// Where one session registered last, and under which number.
 struct Registered {
     registration: u64,
@@ -30,6 +38,7 @@ impl Registrations {
         connection: ConnectionId,
         recalls: &Recalls,
     ) {
+        visit(1);
         if self.sessions.get(&session).is_some_and(|other| other.registration > registration) {
             return;
         }
@@ -37,11 +46,13 @@ impl Registrations {
         if let Some(earlier) = self.sessions.insert(session, registered) {
             self.leave(earlier.connection, session);
         }
+        visit(1);
         self.connections.entry(connection).or_default().insert(session);
     }
 
     /// Sends a recall down the connection of its session, if that is still there.
     pub(super) fn recall(&self, recall: Recall) {
+        visit(1);
         if let Some(Registered { recalls, .. }) = self.sessions.get(&recall.session) {
             // A connection that has ended, or whose client takes no recalls; the lessor sends it again.
             let _ = recalls.try_send(recall);
@@ -50,8 +61,9 @@ impl Registrations {
 
     /// The connection has ended. Returns how many sessions had registered on it last.
     pub(super) fn disconnected(&mut self, connection: ConnectionId) -> usize {
+        visit(1);
         let own = self.connections.remove(&connection).unwrap_or_default();
-        for session in &own {
+        for session in own.iter().inspect(|_| visit(1)) {
             self.sessions.remove(session);
         }
         own.len()
@@ -62,6 +74,7 @@ impl Registrations {
     }
 
     fn leave(&mut self, connection: ConnectionId, session: SessionId) {
+        visit(1);
         if let Some(own) = self.connections.get_mut(&connection) {
             own.remove(&session);
             if own.is_empty() {
@@ -73,9 +86,57 @@ impl Registrations {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use leasehold_protocol::id::Stamp;
     use tokio::sync::mpsc;
 
     use super::*;
+
+    thread_local! {
+        static VISITED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn visit(count: usize) {
+        VISITED.with(|visited| visited.set(visited.get() + count));
+    }
+
+    /// The sessions of each connection.
+    const EACH: u64 = 3;
+
+    /// How many entries each step looks at beside this many connections.
+    fn visited_beside(connections: u64) -> Vec<(&'static str, usize)> {
+        let (recalls, mut recalled) = mpsc::channel(1);
+        let mut registrations = Registrations::default();
+        for session in 0..EACH * connections {
+            registrations.register(SessionId(session), 1, ConnectionId(session / EACH), &recalls);
+        }
+        assert_eq!(registrations.connections.len() as u64, connections);
+        let (session, own, next) = (SessionId(EACH * connections), ConnectionId(connections), ConnectionId(0));
+        let mut visited = Vec::new();
+        let mut step = |what, step: &mut dyn FnMut(&mut Registrations)| {
+            VISITED.take();
+            step(&mut registrations);
+            visited.push((what, VISITED.take()));
+        };
+        step("first registration", &mut |all| all.register(session, 1, own, &recalls));
+        step("registration elsewhere", &mut |all| all.register(session, 2, next, &recalls));
+        step("late registration", &mut |all| all.register(session, 1, own, &recalls));
+        let recall = Recall { session, stamp: Stamp::default(), number: 1, sets: Vec::new() };
+        step("recall", &mut |all| all.recall(recall.clone()));
+        step("end of a connection", &mut |all| assert_eq!(all.disconnected(next) as u64, EACH + 1));
+        step("end of a connection without sessions", &mut |all| assert_eq!(all.disconnected(own), 0));
+        assert_eq!(recalled.try_recv(), Ok(recall));
+        visited
+    }
+
+    #[test]
+    fn end_among_many_connections_looks_at_its_own_sessions() {
+        let visited = visited_beside(100_000);
+        assert_eq!(visited, visited_beside(10));
+        let most: Vec<usize> = visited.iter().map(|(_, visited)| *visited).collect();
+        assert_eq!(most, [2, 3, 1, 1, 1 + EACH as usize + 1, 1], "{visited:?}");
+    }
 
     #[test]
     fn end_of_a_connection_takes_its_own_sessions_only() {
