@@ -15,8 +15,8 @@
 //! ```
 //!
 //! The parts: [`clock`] (T4, T6), `ends` (when leases end), `holdings` (who holds what, S7), `channel` (stamps and
-//! recalls, S4, S5), `writes` (queues, S3); then what is done with them: `requests`, `granting`, `writing`, `committed`, `expiry`, `removal`,
-//! `keeping`, `holding`, `caching`, `watching`, `clocks` (drift supervision), `inspect`.
+//! recalls, S4, S5), `writes` (queues, S3); then what is done with them: `requests`, `granting`, `renewals`, `writing`, `gathering`, `committed`, `expiry`,
+//! `removal`, `keeping`, `holding`, `caching`, `watching`, `clocks` (drift supervision), `inspect`.
 
 pub mod clock;
 
