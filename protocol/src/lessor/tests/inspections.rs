@@ -1,11 +1,12 @@
 //! The work of an answer for people, with very many things that it is about (S10b).
 //!
-//! Lists of volumes, leases, nodes of a lease, holds and services look at no more than the bounds of one answer allow. Four
+//! Volumes, leases, nodes of a lease and holds: no more than the bounds of one answer allow. Four
 //! answers do more, and the tests say how much:
 //! - holders: each holder of the object, whose number `sessions_max` and `object_leases_max` bound;
 //! - waits: each waiting write of the node, whose number `writes_max` bounds;
 //! - waiting reads: each waiting read of any node, whose number `parked_max` bounds;
-//! - services: each change in the history, whose length [`State::HISTORY_MAX`] bounds.
+//! - services: as many places as one answer allows, and each change in the history, whose length
+//!   [`State::HISTORY_MAX`] bounds.
 
 use super::*;
 use crate::{command::Attach, hold::HoldMode, id::LeaseId, message::KeysAfter, state::HOLDS_PER_NODE_MAX};
@@ -121,7 +122,11 @@ fn nodes_of_a_lease_beyond_one_answer_are_not_looked_at() {
         assert_bounded(if rows == 0 { 0 } else { rows + 2 }, rows, |count| {
             let (mut world, session) = World::of_a_crowd();
             world.fill_with(session, std::iter::once(grant(1)));
+            // A lease carries no more.
+            let count = count.min(State::REMOVED_NODES_MAX as u64);
             world.fill(session, (0..count).map(|number| (path(&at(number)), Attach::Lease(LeaseId(1)))));
+            let lease = world.state.lease(&LeaseKey::Key(LeaseId(1))).expect("it is granted");
+            assert_eq!(world.state.carried_count(lease.incarnation) as u64, count);
             world.begin_anew();
             world.inspected(Inspect::Lease { id: LeaseId(1), keys_after: keys_after.clone() })
         });
@@ -147,12 +152,14 @@ fn holds_beyond_one_answer_are_not_looked_at() {
     });
 }
 
-/// A world in which so many nodes go with a lease, or with none, and this many changes are remembered.
-fn registered(count: u64, attach: Attach, remembered: usize) -> World {
+/// A world in which so many nodes go with two leases, or with none, and so many changes are kept.
+fn registered(count: u64, are_attached: bool, remembered: usize) -> World {
     let (mut world, session) = World::of_a_crowd();
     world.state = world.state.with_history(remembered);
-    world.fill_with(session, std::iter::once(grant(1)));
-    world.fill(session, (0..count).map(|number| (path(&at(number)), attach)));
+    world.fill_with(session, (0..2).map(grant));
+    let attach = |number| if are_attached { Attach::Lease(LeaseId(number % 2)) } else { Attach::Nothing };
+    world.fill(session, (0..count).map(|number| (path(&at(number)), attach(number))));
+    assert_eq!(world.state.nodes_below(&path("/n")).count() as u64, count);
     world.begin_anew();
     world
 }
@@ -164,10 +171,10 @@ fn services_beyond_one_answer_are_not_looked_at() {
         let services = Inspect::Services { path: path("/n"), after };
         // Each change has one event.
         assert_bounded(ROWS_MAX + 2 * remembered, ROWS_MAX, |count| {
-            registered(count, Attach::Lease(LeaseId(1)), remembered).inspected(services.clone())
+            registered(count, true, remembered).inspected(services.clone())
         });
         assert_bounded(PLACES_MAX + 2 * remembered, 0, |count| {
-            registered(count, Attach::Nothing, remembered).inspected(services.clone())
+            registered(count, false, remembered).inspected(services.clone())
         });
     }
 }
@@ -177,7 +184,7 @@ fn services_look_at_each_remembered_change_once() {
     let services = Inspect::Services { path: path("/n"), after: None };
     let [few, many] = [FEW, MANY].map(|count| {
         let remembered = (FEW / 2) as usize;
-        registered(count, Attach::Lease(LeaseId(1)), remembered).inspected(services.clone())
+        registered(count, true, remembered).inspected(services.clone())
     });
     assert_eq!(few, many, "as many changes are remembered");
     let most = FEW / 2;
