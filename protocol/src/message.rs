@@ -8,7 +8,7 @@ mod bounds;
 mod inspect;
 mod refusal;
 
-pub use bounds::{CONSENTS_MAX, DROPPED_SETS_MAX, RENEWALS_MAX, RETURNS_MAX};
+pub use bounds::*;
 pub use inspect::*;
 pub use refusal::Refusal;
 
@@ -247,9 +247,6 @@ pub struct HeldPiece {
     pub objects: Vec<Object>,
 }
 
-/// Pieces of a held list have at most this many objects: a piece stays well below a frame.
-pub const HELD_PIECE_OBJECTS_MAX: usize = 512;
-
 /// Asks for more time on a key lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KeepLease {
@@ -259,9 +256,6 @@ pub struct KeepLease {
     /// client has heard which it is.
     pub incarnation: Option<Incarnation>,
 }
-
-/// The most key leases that one request keeps alive.
-pub const KEEP_LEASES_MAX: usize = 16_384;
 
 /// From a server to a client, to its request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]

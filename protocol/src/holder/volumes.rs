@@ -18,18 +18,16 @@ use crate::{
     time::Instant,
 };
 
-/// Between two tries of a renewal lies at least this part of a term, so that nothing spins when little is promised.
+/// Between two tries of a renewal lies at least this part of a term, so that nothing spins.
 const RETRIES_PER_TERM_MAX: u32 = 16;
 
 /// A client looks this often in a term whether an idle volume has come to be used again.
 const LOOKS_PER_TERM: u32 = 8;
 
-/// What is done again and again in a term is this far apart at least, whatever a server says that its terms are: a sixteenth of the
-/// shortest term that there is.
+/// What is done again and again in a term is this far apart at least: a sixteenth of the shortest term that there is.
 const APART_MIN: Duration = Duration::from_micros(12_500);
 
-/// When a lease is to be renewed: when half of its term is left, so that half of it remains for further tries, and two
-/// renewals in a term suffice. Who is promised less than a whole term asks again sooner.
+/// When a lease is to be renewed: when half of its term is left. Who is promised less than a whole term asks again sooner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pace {
     pub(super) term: Duration,
@@ -40,8 +38,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Of a lease that was granted by a request sent at `sent`. The first renewal comes up to a quarter of a term earlier than
-    /// the others, at another time for each client: those that began together do not renew together for ever.
+    /// Of a lease that was granted by a request sent at `sent`. The first renewal comes up to a quarter of a term early, at
+    /// another time for each client: those that began together do not renew together for ever.
     pub(super) fn new(sent: Instant, span: Duration, term: Duration, spread_permille: u16, now: Instant) -> Self {
         let mut pace = Self { term, due: Instant::ZERO, is_wanted: false };
         let spread = (term / 4).saturating_mul(u32::from(spread_permille)) / 1000;
@@ -85,9 +83,8 @@ impl Pace {
         self.due.before(self.term / 6)
     }
 
-    /// From when on it is renewed together with another that is due: a quarter of a term after its last renewal. So leases with
-    /// one term soon are all renewed at one time: if one is younger than that when the other is due, the other
-    /// is older when the first is.
+    /// From when on it is renewed together with another that is due: a quarter of a term after its last renewal. Of two leases
+    /// with one term, one is older than that when the other is due: soon both are renewed at one time.
     pub(super) fn joins_from(&self) -> Instant {
         self.due.before(self.term / 4)
     }
@@ -360,7 +357,7 @@ impl Volumes {
         self.map.values().filter_map(|volume| volume.lease.as_ref()).map(|lease| lease.pace.term).min()
     }
 
-    /// The lease that a promise is for, unless the promise is for another or from before the volume's borders changed.
+    /// The lease that a promise is for; not if the promise is for another, or from before the volume's borders changed.
     pub(super) fn promised(&mut self, promise: &Promise) -> Option<&mut Lease> {
         let lease = self.map.get_mut(&promise.volume)?.lease.as_mut()?;
         (lease.incarnation == promise.incarnation && promise.generation >= lease.generation).then_some(lease)

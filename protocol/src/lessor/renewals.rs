@@ -8,7 +8,7 @@
 //! What a waiting request asked for was done when it arrived: its consents count, its leases are renewed, and the renewals
 //! count from then. Only the answer waits, and only if it gains by that: the horizon leaves less than three quarters of a
 //! term on one of its leases, and on none so little that its client would lose it while it waits. A leader whose ticks do
-//! not commit answers after [`TICKS_WAITED_MAX`], with what the horizon leaves.
+//! not commit answers after [`TICKS_WAITED`], with what the horizon leaves.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
 use super::{Asker, Lessor, Renewed, StepContext, granting::Reach};
 
 /// So many ticks a request waits at most: one may have to be proposed first, and then committed.
-const TICKS_WAITED_MAX: u32 = 2;
+const TICKS_WAITED: u32 = 2;
 
 /// What it answers to a request that is there only to renew.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -84,7 +84,7 @@ impl Waiting {
     /// Whether it gains by waiting, where horizons move once in a `tick`. A horizon is up to two ticks beyond what the client
     /// counts on, and the answer comes up to two ticks later: as much again has to be left then.
     fn gains(&self, tick: Duration) -> bool {
-        let enough = tick * TICKS_WAITED_MAX * 3;
+        let enough = tick * TICKS_WAITED * 3;
         let is_safe = self.spans().all(|lease| lease.is_some_and(|(span, _)| span >= enough));
         is_safe && self.spans().flatten().any(|(span, wanted)| span < wanted / 4 * 3)
     }
@@ -163,7 +163,7 @@ impl Renewals {
 impl Lessor {
     /// Answers a request that is there only to renew: at once, or after the next tick if it is promised more then.
     pub(super) fn answer_renewal(&mut self, asker: Asker, answer: RenewalAnswer, turn: &mut StepContext<'_>) {
-        let (tick, until) = (self.renewals.proposed + 1, turn.now.after(self.tick * TICKS_WAITED_MAX));
+        let (tick, until) = (self.renewals.proposed + 1, turn.now.after(self.tick * TICKS_WAITED));
         let waiting = Waiting { asker, answer, arrived: turn.now, tick, until };
         let gains = waiting.gains(self.tick);
         let fits = self.renewals.leases + waiting.leases() <= self.config.bounds.renewals_waiting_max;

@@ -1,5 +1,6 @@
 //! Each rule by itself: a state, one step, the exact effects. Here is the small world that they happen in.
 
+mod acquiring;
 mod caching;
 mod clocks;
 mod consents;

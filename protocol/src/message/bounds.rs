@@ -1,6 +1,6 @@
 //! How much one request may carry. A request beyond a bound is refused, and nothing of it takes effect (S10b, S12).
 
-use super::{AWAIT_HOLDS_MAX, Body, HELD_PIECE_OBJECTS_MAX, Header, KEEP_LEASES_MAX, Request};
+use super::{AWAIT_HOLDS_MAX, Body, Header, Request};
 use crate::{
     id::SessionId,
     limits::LimitError,
@@ -17,6 +17,12 @@ pub const CONSENTS_MAX: usize = 1024;
 
 /// The most returns in one request. They can wait: a copy that is not given back is recalled.
 pub const RETURNS_MAX: usize = 256;
+
+/// The most key leases that one request keeps alive.
+pub const KEEP_LEASES_MAX: usize = 16_384;
+
+/// Pieces of a held list have at most this many objects: a piece stays well below a frame.
+pub const HELD_PIECE_OBJECTS_MAX: usize = 512;
 
 /// The most sets of objects that one write names as dropped: three for each operation of both branches of a transaction.
 pub const DROPPED_SETS_MAX: usize = 3 * 2 * Transaction::OPERATIONS_MAX;

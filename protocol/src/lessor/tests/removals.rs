@@ -11,13 +11,13 @@ const ONE: LeaseId = LeaseId(9);
 const MEANT: KeepLease = KeepLease { id: ONE, incarnation: None };
 const TTL: Duration = Duration::from_secs(4);
 
-fn attached(text: &str, attach: Attach) -> Write {
+pub(super) fn attached(text: &str, attach: Attach) -> Write {
     Write::Put { path: path(text), value: Bytes::from_static(b"v"), condition: Condition::Any, attach }
 }
 
 impl World {
     /// A key lease with these nodes, of a session that has no copies.
-    fn lease(&mut self, nodes: &[&str]) -> SessionId {
+    pub(super) fn lease(&mut self, nodes: &[&str]) -> SessionId {
         let session = self.session();
         self.write(session, Write::GrantLease { id: Some(ONE), ttl: TTL });
         let Answer::Written { written: Written { lease, .. }, kept, .. } = answer(&self.commit()) else {
@@ -321,73 +321,6 @@ fn a_session_whose_lease_carries_nodes_gets_that_lease_again() {
     assert!(world.has("/a"));
 }
 
-/// Before each entry that ends the lease is applied, the client asks for the lease once more.
-#[test]
-fn lease_asked_for_without_pause_ends_once_that_is_decided() {
-    let mut world = World::new();
-    let session = world.session();
-    let first = world.acquire(session, None).promise.incarnation;
-    world.write(session, attached("/a", Attach::Session));
-    world.commit();
-    let key = LeaseKey::Volume(session, Path::root());
-    world.pass(TERM);
-    let ask = |world: &mut World| world.request(session, Body::Acquire { path: Path::root(), valid_at: None });
-    assert_eq!(ask(&mut world), [], "its end is not decided yet: it waits for its entry");
-    while world.lessor.ends.get(&key).is_some_and(|end| !end.is_ending) {
-        world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
-    }
-    let (mut entries, mut asked) = (0, Vec::new());
-    while world.state.lease(&key).is_some_and(|lease| lease.incarnation == first) {
-        entries += 1;
-        assert!(entries <= 2, "the one that was asked for before moves the horizon once");
-        world.now = world.now.after(MILLI);
-        let proposal = world.lessor.take_proposal(world.now).expect("the end");
-        asked.extend(ask(&mut world));
-        world.apply(&proposal);
-    }
-    assert!(replies(&asked).iter().all(|reply| reply.result == Err(Refusal::Retry)), "{asked:?}");
-    assert_eq!((entries, asked.len()), (2, 2));
-    let again = world.acquire(session, None);
-    assert!(again.promise.incarnation > first, "what it gets then is a new one");
-}
-
-/// The volume may be removed before the request is applied: then it is about the lease above.
-#[test]
-fn lease_below_one_that_ends_is_to_be_asked_for_again() {
-    let mut world = World::new();
-    let (session, maker) = (world.session(), world.session());
-    world.acquire(session, None);
-    world.write(session, attached("/a", Attach::Session));
-    world.write(maker, Write::CreateVolume { path: path("/v"), settings: VolumeSettings::DEFAULT });
-    let consents = recalls(&world.commit());
-    assert_eq!(consents, [], "nobody holds anything below it");
-    let key = LeaseKey::Volume(session, Path::root());
-    while world.lessor.ends.get(&key).is_some_and(|end| !end.is_ending) {
-        world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
-    }
-    let ask = |world: &mut World, at: &str| world.request(session, Body::Acquire { path: path(at), valid_at: None });
-    assert_eq!(result(&ask(&mut world, "/v/x")), Err(Refusal::Retry));
-    world.commit();
-    ask(&mut world, "/v/x");
-    assert!(matches!(answer(&world.commit()), Answer::Acquired(_)), "the end is applied");
-}
-
-#[test]
-fn lease_that_carries_nothing_is_given_anew_while_it_ends() {
-    let mut world = World::new();
-    let session = world.session();
-    let first = world.acquire(session, None).promise.incarnation;
-    let key = LeaseKey::Volume(session, Path::root());
-    while world.lessor.ends.get(&key).is_some_and(|end| !end.is_ending) {
-        world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
-    }
-    assert!(world.state.lease(&key).is_some(), "its end is proposed and not applied");
-    assert!(world.acquire(session, None).promise.incarnation > first);
-}
-
 #[test]
 fn too_many_leases_in_one_request_are_refused() {
     let mut world = World::new();
@@ -504,37 +437,6 @@ fn holder_of_many_nodes_of_a_lease_is_asked_for_all_of_them() {
 #[test]
 fn holder_of_too_many_objects_is_asked_for_the_nodes_of_a_lease() {
     asked_for_many_nodes(&["/0", "/1", "/19"], |config| config.limits.session_objects_max = 1);
-}
-
-/// What a holder is asked for that has copies of so many nodes of a lease with twenty, and of one node that goes with nothing.
-fn asked_of_copies(copies: usize, sets_max: usize) -> Vec<ObjectSet> {
-    let (mut world, nodes) = (World::new(), (0..20).map(|number| format!("/s/{number}")).collect::<Vec<_>>());
-    world.lessor.config.bounds.recall_sets_max = sets_max;
-    let session = world.lease(&nodes.iter().map(String::as_str).collect::<Vec<_>>());
-    let (holder, _) = world.holder(&data("/s/plain"));
-    (0..copies).for_each(|number| drop(world.read(holder, data(&nodes[number]))));
-    let asked = recalls(&world.write(session, Write::RevokeLease { id: ONE }));
-    asked.into_iter().flat_map(|recall| recall.sets).collect()
-}
-
-#[test]
-fn copies_of_a_large_lease_are_recalled_one_by_one_up_to_a_bound() {
-    let one = |number: usize| ObjectSet::One(data(&format!("/s/{number}")));
-    assert_eq!(asked_of_copies(0, 2), [], "what does not go is not asked for");
-    assert_eq!(asked_of_copies(1, 2), [one(0)]);
-    assert_eq!(asked_of_copies(2, 2), [one(0), one(1)]);
-    assert_eq!(asked_of_copies(3, 2), [ObjectSet::Subtree(path("/s"))]);
-}
-
-#[test]
-fn lists_of_a_lease_are_named_one_by_one_up_to_a_bound() {
-    let mut world = World::new();
-    world.lease(&["/s/a/1", "/s/b/1", "/s/c/1"]);
-    let lease = world.state.lease(&LeaseKey::Key(ONE)).expect("granted").incarnation;
-    let lists = |sets_max| super::super::removal::lists_of(lease, sets_max, &world.state);
-    let named = ["/s/a", "/s/b", "/s/c"].map(|list| ObjectSet::One(Object::children(path(list))));
-    assert_eq!((lists(4), lists(3)), (named.to_vec(), named.to_vec()));
-    assert_eq!(lists(2), [ObjectSet::Subtree(path("/s"))]);
 }
 
 #[test]

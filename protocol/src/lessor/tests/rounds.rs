@@ -307,3 +307,34 @@ fn round_in_many_volumes_beside_coverings_is_bounded() {
         assert!(sets <= VOLUMES as usize + 1, "one for each volume: {asked:?}");
     }
 }
+
+/// What a holder is asked for that has copies of so many nodes of a lease with twenty, and of one node that goes with nothing.
+fn asked_of_copies(copies: usize, sets_max: usize) -> Vec<ObjectSet> {
+    let (mut world, nodes) = (World::new(), (0..20).map(|number| format!("/s/{number}")).collect::<Vec<_>>());
+    world.lessor.config.bounds.recall_sets_max = sets_max;
+    let session = world.lease(&nodes.iter().map(String::as_str).collect::<Vec<_>>());
+    let (holder, _) = world.holder(&data("/s/plain"));
+    (0..copies).for_each(|number| drop(world.read(holder, data(&nodes[number]))));
+    let asked = recalls(&world.write(session, Write::RevokeLease { id: LeaseId(9) }));
+    asked.into_iter().flat_map(|recall| recall.sets).collect()
+}
+
+#[test]
+fn copies_of_a_large_lease_are_recalled_one_by_one_up_to_a_bound() {
+    let one = |number: usize| ObjectSet::One(data(&format!("/s/{number}")));
+    assert_eq!(asked_of_copies(0, 2), [], "what does not go is not asked for");
+    assert_eq!(asked_of_copies(1, 2), [one(0)]);
+    assert_eq!(asked_of_copies(2, 2), [one(0), one(1)]);
+    assert_eq!(asked_of_copies(3, 2), [ObjectSet::Subtree(path("/s"))]);
+}
+
+#[test]
+fn lists_of_a_lease_are_named_one_by_one_up_to_a_bound() {
+    let mut world = World::new();
+    world.lease(&["/s/a/1", "/s/b/1", "/s/c/1"]);
+    let lease = world.state.lease(&LeaseKey::Key(LeaseId(9))).expect("granted").incarnation;
+    let lists = |sets_max| super::super::removal::lists_of(lease, sets_max, &world.state);
+    let named = ["/s/a", "/s/b", "/s/c"].map(|list| ObjectSet::One(Object::children(path(list))));
+    assert_eq!((lists(4), lists(3)), (named.to_vec(), named.to_vec()));
+    assert_eq!(lists(2), [ObjectSet::Subtree(path("/s"))]);
+}

@@ -1,0 +1,71 @@
+//! Requests for a volume lease while the one that is there is ending (T5).
+
+use super::{removals::attached, *};
+use crate::command::Attach;
+
+/// Before each entry that ends the lease is applied, the client asks for the lease once more.
+#[test]
+fn lease_asked_for_without_pause_ends_once_that_is_decided() {
+    let mut world = World::new();
+    let session = world.session();
+    let first = world.acquire(session, None).promise.incarnation;
+    world.write(session, attached("/a", Attach::Session));
+    world.commit();
+    let key = LeaseKey::Volume(session, Path::root());
+    world.pass(TERM);
+    let ask = |world: &mut World| world.request(session, Body::Acquire { path: Path::root(), valid_at: None });
+    assert_eq!(ask(&mut world), [], "its end is not decided yet: it waits for its entry");
+    while world.lessor.ends.get(&key).is_some_and(|end| !end.is_ending) {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    let (mut entries, mut asked) = (0, Vec::new());
+    while world.state.lease(&key).is_some_and(|lease| lease.incarnation == first) {
+        entries += 1;
+        assert!(entries <= 2, "the one that was asked for before moves the horizon once");
+        world.now = world.now.after(MILLI);
+        let proposal = world.lessor.take_proposal(world.now).expect("the end");
+        asked.extend(ask(&mut world));
+        world.apply(&proposal);
+    }
+    assert!(replies(&asked).iter().all(|reply| reply.result == Err(Refusal::Retry)), "{asked:?}");
+    assert_eq!((entries, asked.len()), (2, 2));
+    let again = world.acquire(session, None);
+    assert!(again.promise.incarnation > first, "what it gets then is a new one");
+}
+
+/// The volume may be removed before the request is applied: then it is about the lease above.
+#[test]
+fn lease_below_one_that_ends_is_to_be_asked_for_again() {
+    let mut world = World::new();
+    let (session, maker) = (world.session(), world.session());
+    world.acquire(session, None);
+    world.write(session, attached("/a", Attach::Session));
+    world.write(maker, Write::CreateVolume { path: path("/v"), settings: VolumeSettings::DEFAULT });
+    let consents = recalls(&world.commit());
+    assert_eq!(consents, [], "nobody holds anything below it");
+    let key = LeaseKey::Volume(session, Path::root());
+    while world.lessor.ends.get(&key).is_some_and(|end| !end.is_ending) {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    let ask = |world: &mut World, at: &str| world.request(session, Body::Acquire { path: path(at), valid_at: None });
+    assert_eq!(result(&ask(&mut world, "/v/x")), Err(Refusal::Retry));
+    world.commit();
+    ask(&mut world, "/v/x");
+    assert!(matches!(answer(&world.commit()), Answer::Acquired(_)), "the end is applied");
+}
+
+#[test]
+fn lease_that_carries_nothing_is_given_anew_while_it_ends() {
+    let mut world = World::new();
+    let session = world.session();
+    let first = world.acquire(session, None).promise.incarnation;
+    let key = LeaseKey::Volume(session, Path::root());
+    while world.lessor.ends.get(&key).is_some_and(|end| !end.is_ending) {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(Input::Timeout);
+    }
+    assert!(world.state.lease(&key).is_some(), "its end is proposed and not applied");
+    assert!(world.acquire(session, None).promise.incarnation > first);
+}
