@@ -1,5 +1,6 @@
 //! What goes with a lease goes with it: at once, wholly, and nothing else.
 
+mod burying;
 mod lists;
 
 use std::time::Duration;
@@ -481,41 +482,4 @@ fn entry_stores_nothing_of_sessions_closed_before() {
     let ((few, short), (many, long)) = (put_with_closed(3), put_with_closed(60));
     assert_eq!(few, many, "the counters, the node, its list, the answer and the change");
     assert!(long <= short + 8, "{short} and {long} bytes: only the numbers in it have grown");
-}
-
-/// Leases of three nodes each, more than [`BURIED_PER_ENTRY`], that end with one entry: it takes two nodes for each lease out of memory.
-#[test]
-fn entry_buries_two_nodes_for_each_of_many_leases() {
-    let mut fixture = Fixture::new();
-    let session = fixture.open();
-    let count = BURIED_PER_ENTRY as u64 + 1;
-    let apply = |fixture: &mut Fixture, commands| {
-        let (epoch, time) = (fixture.state.epoch(), fixture.time);
-        fixture.apply(&Proposal { epoch, number: 1, time, commands });
-    };
-    let commands = |fixture: &mut Fixture, writes: Vec<Write>| {
-        let command = |write| match fixture.command(session, write) {
-            Command::Write { session, sequence, write, covers, meant, carried, .. } => {
-                Command::Write { session, sequence, unanswered_from: sequence, write, covers, meant, carried }
-            }
-            other => other,
-        };
-        writes.into_iter().map(command).collect()
-    };
-    let granted = commands(&mut fixture, (1..=count).map(|id| grant(LeaseId(id))).collect());
-    apply(&mut fixture, granted);
-    let nodes = (1..=count).flat_map(|id| (0..3).map(move |number| to(&format!("/{id:05}-{number}"), LeaseId(id))));
-    let put = commands(&mut fixture, nodes.collect());
-    apply(&mut fixture, put);
-    let end = |id| {
-        let lease = LeaseKey::Key(LeaseId(id));
-        let Lease { incarnation, horizon, .. } = *fixture.state.lease(&lease).expect("granted");
-        Command::Expire { lease, incarnation, horizon }
-    };
-    let ends = (1..=count).map(end).collect();
-    apply(&mut fixture, ends);
-    assert_eq!(fixture.state.nodes.len() as u64, 1 + 3 * count);
-    let leases = fixture.state.orphaned().collect();
-    apply(&mut fixture, vec![Command::Remove { leases }]);
-    assert_eq!(fixture.state.nodes.len() as u64, 1 + count, "the root, and what the next entries bury");
 }
