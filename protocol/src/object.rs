@@ -127,8 +127,9 @@ pub fn compact(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
     compact
 }
 
-/// At most `most` sets, and one at least, that include all of these: the same ones, or subtrees in place of those that lie
-/// deepest. Deep sets are taken together with their neighbours first, so that what lies apart stays apart for longest.
+/// At most `most` sets, or one if `most` is 0, that include all of `sets`. While there are too
+/// many, all sets at the deepest level are replaced by the subtrees of their parents. So sets that
+/// share only a high ancestor are merged last.
 pub fn few_including(sets: impl IntoIterator<Item = ObjectSet>, most: usize) -> BTreeSet<ObjectSet> {
     let mut by_depth: BTreeMap<usize, BTreeSet<ObjectSet>> = BTreeMap::new();
     for set in sets {

@@ -27,7 +27,7 @@ const LOOKS_PER_TERM: u32 = 8;
 /// What is done again and again in a term is this far apart at least: a sixteenth of the shortest term that there is.
 const APART_MIN: Duration = Duration::from_micros(12_500);
 
-/// When a lease is to be renewed: when half of its term is left. Who is promised less than a whole term asks again sooner.
+/// When to renew a lease: when half of its term is left. After a promise of less than a term, sooner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pace {
     pub(super) term: Duration,
@@ -78,13 +78,13 @@ impl Pace {
         (self.term / per_term).max(APART_MIN)
     }
 
-    /// From when on a renewal rides along with any request: a third of a term after the last, if that promised a whole term.
+    /// From this time on, the renewal rides along with any request: mostly a third of a term after the last.
     pub(super) fn rides_from(&self) -> Instant {
         self.due.before(self.term / 6)
     }
 
-    /// From when on it is renewed together with another that is due: a quarter of a term after its last renewal. Of two leases
-    /// with one term, one is older than that when the other is due: soon both are renewed at one time.
+    /// From this time on, the lease is renewed with another that is due: a quarter of a term after its
+    /// last renewal. Of two leases with the same term, one is that old when the other is due.
     pub(super) fn joins_from(&self) -> Instant {
         self.due.before(self.term / 4)
     }

@@ -49,10 +49,11 @@ pub struct Bounds {
     /// would need more is refused as busy. So all that are granted can be kept (S10b), though clients renew twice in a
     /// term, and more often while renewals are answered at once. A choice, not the measured limit of a server: 327,680 leases of 10 s.
     pub renewals_per_second_max: usize,
-    /// The most leases whose renewals wait for the next tick, to be promised a whole term. With more, a request to renew is
+    /// The most leases that the waiting renew-only requests renew together. With more, a request is
     /// answered at once, with what the horizon leaves.
     pub renewals_waiting_max: usize,
-    /// About the most leases of which one step tells those who wait for a tick: others are served between two steps.
+    /// About the most leases whose waiting renewals one step answers. Other requests are served
+    /// between two steps.
     pub renewals_told_per_step: usize,
     /// About the most bytes of nodes in one page of a list, but for the first node: a page fits into a frame.
     pub list_bytes_max: usize,
@@ -81,12 +82,12 @@ pub struct Bounds {
     /// The most lists of children of one lease's nodes that a removal names one by one; of more it names the subtree that they
     /// share.
     pub removal_sets_max: usize,
-    /// The most sets that one recall names; with more, it names subtrees that include them. So it fits into a frame, with the longest
-    /// paths too.
+    /// The most sets in one recall. With more, the recall names subtrees that include them. So a
+    /// recall fits into a frame even with the longest paths.
     pub recall_sets_max: usize,
-    /// About the most claims that one write makes: one for each set and each session that may hold an object of it. After a
-    /// failover each session may hold everything, and what a removal changes may be thousands of sets. With more claims,
-    /// sessions are asked for a few subtrees that include the sets.
+    /// About the most claims of one write. A claim is one set and one session that may hold an object
+    /// of it. After a failover every session may hold everything, and a removal may change
+    /// thousands of sets. With more claims, the lessor names a few subtrees that include the sets.
     pub claims_max: usize,
     /// The most bytes of paths in the list of changes for a returning session; with more, it revives nothing: revalidating
     /// copies one by one is cheaper.

@@ -1,13 +1,16 @@
-//! From a write that has its turn to the recalls that it waits for: who may hold what it changes, and what each is asked for (S2).
+//! Gathers consents for a write whose turn has come: which sessions may hold what it changes, and
+//! which sets to recall from each (S2).
 //!
-//! It guarantees: whoever may hold an object that the write covers is asked for a set that includes the object, but for the
-//! writer, if it has dropped the object itself (S2w). It may ask for more than is covered, and the holder drops more then. Where
-//! it asks for subtrees, it may ask a writer that has dropped all that is known of it.
+//! It guarantees: each session that may hold an object of the write is asked for a set that
+//! includes the object. The exception is a writer that dropped the object itself, and was granted
+//! nothing in it since (S2w). It may ask for more than the write covers; the holder then drops
+//! more. If it asks for subtrees, it may ask even a writer that dropped every copy.
 //!
-//! It asks for each set by itself as long as those are few. The sets of one write, such as the removal of what many leases
-//! carry, and the sessions that hold them may each be thousands. Their product would stop the leader (S10b). So with more than
-//! [`claims_max`](super::Bounds::claims_max) claims it asks for a few subtrees that include the sets. It does not know
-//! when a write has its turn, and what becomes of consents.
+//! While the claims are few, it names each set. One write can have thousands of sets, such as the
+//! removal of the nodes that are attached to many leases, and thousands of sessions can hold
+//! them. Their product would stop the leader (S10b). With more claims than
+//! [`claims_max`](super::Bounds::claims_max) it names a few subtrees that include the sets. It
+//! does not know when a write gets its turn, or what becomes of consents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,14 +37,15 @@ use super::{
 pub(super) struct Claim {
     pub(super) sets: BTreeSet<ObjectSet>,
     leases: BTreeMap<Path, Incarnation>,
-    /// When the last known copy is over. It says nothing if a covering is among them: then there is no end to wait for but the
-    /// volume leases'.
+    /// When the last known copy ends. Not used for a covering holder: the ends of its volume leases
+    /// alone bound the wait.
     over: Option<ClusterTime>,
     is_covering: bool,
 }
 
 impl Claim {
-    /// Something is held under this lease: known to be over at a time, or not known.
+    /// Adds a volume lease that copies are held under. `over`: when the last known copy ends; `None`
+    /// for a covering holder.
     pub(super) fn add(&mut self, volume: Path, incarnation: Incarnation, over: Option<ClusterTime>) {
         self.leases.insert(volume, incarnation);
         self.is_covering |= over.is_none();
@@ -56,30 +60,34 @@ pub(super) struct Claims {
     writer: Option<Writer>,
 }
 
-/// Who writes: the copies that it dropped when it sent the write, and the highest stamp that it had seen (S2w).
+/// The writer: the copies that it dropped when it sent the write, and the highest stamp that it
+/// had seen (S2w).
 struct Writer {
     session: SessionId,
     dropped: Vec<ObjectSet>,
     seen: Stamp,
 }
 
-/// What a write changes, as far as holders of copies are concerned.
+/// The sets of a write that holders may have copies of.
 #[derive(Default)]
 struct Changed {
-    /// Whoever may hold an object of these is asked.
+    /// Each session that may hold an object of these is asked.
     sets: Vec<ObjectSet>,
-    /// Leases that carry so many nodes that the copies of those are looked for together.
+    /// Leases with more than [`FEW_NODES`] attached nodes. The copies of the nodes of one lease are
+    /// searched together.
     large: Vec<Incarnation>,
-    /// The sets, and the subtrees below the lists of those leases, by the volumes that they lie in.
+    /// By volume: `sets`, and the subtrees below the parents of nodes attached to `large` leases.
     by_volume: BTreeMap<Path, BTreeSet<ObjectSet>>,
 }
 
-/// Known copies of one holder in a set: the holder, the volume of its lease, when the last of them is over, and the set.
+/// Known copies of one holder in a set: the holder, the volume of its lease, when the last of the
+/// copies ends, and the set.
 type Known = (SessionId, Path, ClusterTime, ObjectSet);
 
 impl Lessor {
-    /// Asks everyone who may hold an object that the write covers for consent (S2), and proposes the write if there is
-    /// nothing to wait for. Of what is flushed nobody has a copy: that was seen to when it began to be written back.
+    /// Asks each session that may hold an object of the write for its consent (S2), and proposes the
+    /// write if it need not wait. A flush needs no consents: nobody else has had a copy since the
+    /// write lease was applied (S10).
     pub(super) fn gather(&mut self, waiting: Turn, turn: &mut StepContext<'_>) {
         let Some(pending) = self.writes.get_mut(waiting) else { return };
         pending.carried_at = turn.state.revision();
@@ -103,7 +111,7 @@ impl Lessor {
         self.propose_ready(vec![waiting]);
     }
 
-    /// What the write covers, and the nodes that go with these leases.
+    /// The sets of the write, and those of the nodes attached to these leases.
     fn changed_with(&self, covers: Vec<ObjectSet>, leases: &BTreeSet<Incarnation>, state: &State) -> Changed {
         let mut changed = Changed { sets: covers, ..Changed::default() };
         let spares_nodes = self.planted(Bug::RemovalSparesNodes);
@@ -128,7 +136,7 @@ impl Lessor {
         changed
     }
 
-    /// Claims what is changed from those who are known to hold copies of it.
+    /// Claims the changed sets from each session with known copies in them.
     fn claim_from_known(&mut self, changed: &Changed, claims: &mut Claims, state: &State) {
         let known = self.known_copies(changed, state).unwrap_or_else(|| {
             reached(Bound::Claims);
@@ -142,7 +150,7 @@ impl Lessor {
         }
     }
 
-    /// The copies that are known, each by itself. None if those are too many claims.
+    /// The known copies, each by itself. `None` if these are more than `claims_max` claims.
     fn known_copies(&self, changed: &Changed, state: &State) -> Option<Vec<Known>> {
         let most = self.config.bounds.claims_max;
         let mut known = Vec::new();
@@ -164,14 +172,15 @@ impl Lessor {
         Some(known)
     }
 
-    /// The sessions that are known to hold an object of the set.
+    /// The sessions with known copies in the set.
     fn known_in(&self, set: &ObjectSet) -> Vec<Known> {
         let known = self.holdings.exact_holders(set, self.clock.ending()).into_iter();
         known.map(|((holder, volume), over)| (holder, volume, over, set.clone())).collect()
     }
 
-    /// The copies of nodes that go with a lease, of which there are very many: by a walk along all copies in the subtree that the
-    /// nodes lie in, or along the nodes if that is shorter.
+    /// The known copies of the nodes attached to one large lease. Scans all copies in their common
+    /// subtree. If that has more than twice as many copies as the lease has nodes, looks up each
+    /// node instead.
     fn copies_of(&self, lease: Incarnation, state: &State) -> Vec<(Object, SessionId, Path, ClusterTime)> {
         let subtree = ObjectSet::Subtree(Path::common(state.lists_carried(lease).keys()));
         let walked = self.holdings.few_leases_in(&subtree, 2 * state.carried_count(lease));
@@ -189,7 +198,7 @@ impl Lessor {
         copies.map(|((object, holder), held)| (object.clone(), *holder, volume(object), held.over)).collect()
     }
 
-    /// Claims what is changed from those who may hold anything of the volumes that it lies in.
+    /// Claims the changed sets from the covering holders of their volumes.
     fn claim_from_coverings(&mut self, changed: &Changed, claims: &mut Claims) {
         let mut coverings: BTreeMap<&Path, Vec<SessionId>> = BTreeMap::new();
         for volume in changed.by_volume.keys() {
@@ -222,7 +231,7 @@ impl Lessor {
         }
     }
 
-    /// Claims a set from a holder, unless that is the writer, and needs no recall.
+    /// Claims a set from a holder, unless the holder is the writer and is exempt (S2w).
     fn claim(
         &mut self,
         set: &ObjectSet,
@@ -243,7 +252,8 @@ impl Lessor {
         claim.sets.insert(set.clone());
     }
 
-    /// Asks a session for its consent, for no more sets than one recall names.
+    /// Recalls the claimed sets from a session. With more than `recall_sets_max`, it names subtrees
+    /// that include them.
     fn recall(&mut self, waiting: Turn, holder: SessionId, claim: Claim, turn: &mut StepContext<'_>) {
         let Claim { sets, leases, over, is_covering } = claim;
         let Some(epoch) = self.epoch else { return };
@@ -263,8 +273,8 @@ impl Lessor {
         self.writes.wait(waiting, holder, Wait { stamp, leases, over });
     }
 
-    /// Whether the writer needs no recall: it dropped its own copy when it sent the write, in this epoch, and nothing was granted to
-    /// it since (S2w).
+    /// Whether the writer needs no recall (S2w): it dropped the set when it sent the write, its
+    /// highest stamp is of this epoch, and no later grant may be of an object in the set.
     fn is_exempt(&self, writer: SessionId, volume: &Path, set: &ObjectSet, dropped: &[ObjectSet], seen: Stamp) -> bool {
         if !dropped.iter().any(|one| one.includes(set)) {
             return false;
@@ -282,7 +292,7 @@ impl Lessor {
     }
 }
 
-/// The two objects of a node.
+/// A node's two objects: data and children.
 fn objects_of(path: &Path) -> [Object; 2] {
     [Object::data(path.clone()), Object::children(path.clone())]
 }

@@ -21,12 +21,12 @@ use super::{
     holdings::{Mode, ObjectLease, Source},
 };
 
-/// How far a promise reaches from the arrival of its request on.
+/// How much a promise gives, counted from the arrival of its request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reach {
-    /// Up to the horizon at most (T6).
+    /// The span to promise: `wanted`, cut at the horizon (T6).
     pub(super) span: Duration,
-    /// What the span would be if the horizon set no limit: a term, or less while a recall is unanswered (S5).
+    /// The span without the limit of the horizon: a term, or less while a recall is unanswered (S5).
     pub(super) wanted: Duration,
 }
 
@@ -90,11 +90,13 @@ impl Lessor {
         Some((Promise { volume, incarnation, generation, span, term, revision: turn.state.revision() }, wanted))
     }
 
-    /// How far a promise may reach that answers a request which arrived at `arrived`. None before an entry of the epoch is committed.
+    /// How much the answer to a request that arrived at `arrived` may promise. `None` before an entry
+    /// of the epoch is committed.
     ///
-    /// The horizon is compared with the promising clock at the arrival: its reading of now, less the time since then. That is
-    /// no more than what it read then. An entry carries the ending clock, which is never ahead of the promising one, so an
-    /// entry that was committed meanwhile can only have set the promising clock back.
+    /// The horizon is compared with the promising clock's reading of now, less the time since the
+    /// arrival. This may be below what the clock read at the arrival: an entry carries the ending
+    /// clock, which is never ahead, so a commit can only set the promising clock back. It is still
+    /// safe: a successor has that entry, and starts no earlier (T6).
     pub(super) fn reach(
         &self,
         key: &LeaseKey,

@@ -1,14 +1,14 @@
-//! Requests that are there only to renew: they wait for the next tick, and are promised a whole term.
+//! Renew-only requests: each waits for its tick, and is then promised a whole term.
 //!
-//! A promise reaches no further than the horizon (T6), and the horizon of a lease that is renewed at half of its term is
-//! about half a term away. So a renewal that was answered at once would be promised half a term, and its client would ask
-//! again after a quarter. The next tick moves the horizon to a term after the renewal, and comes soon. When it is in the
-//! log, the answer promises a whole term from the arrival of the request on (docs/adr/0014).
+//! No promise goes beyond the horizon (T6). When a client renews at half of its term, the horizon
+//! is about half a term away. An answer at once would promise half a term, and the client would
+//! soon ask again. So the answer waits until the first tick that is proposed after the arrival is
+//! committed, and the log has all earlier renewals. By then the horizon is at least a term after
+//! the renewal, and the answer promises a whole term from the arrival (docs/adr/0014).
 //!
-//! What a waiting request asked for was done when it arrived: its consents count, its leases are renewed, and the renewals
-//! count from then. Only the answer waits, and only if it gains by that: the horizon leaves less than three quarters of a
-//! term on one of its leases, and on none so little that its client would lose it while it waits. A leader whose ticks do
-//! not commit answers after [`TICKS_WAITED`], with what the horizon leaves.
+//! The lessor carries out a waiting request when it arrives: its consents count, and its leases
+//! are renewed as of then. Only the answer waits, and only if it gains (`Waiting::gains`). If the
+//! tick is not committed within [`TICKS_WAITED`], the answer promises what the horizon leaves.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -24,10 +24,10 @@ use crate::{
 
 use super::{Asker, Lessor, Renewed, StepContext, granting::Reach};
 
-/// So many ticks a request waits at most: one may have to be proposed first, and then committed.
+/// The most ticks that a request waits: one until its tick is proposed, one until that is committed.
 const TICKS_WAITED: u32 = 2;
 
-/// What it answers to a request that is there only to renew.
+/// The lessor's answer to a renew-only request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum RenewalAnswer {
     Alive(ClockAnswer),
@@ -47,12 +47,12 @@ impl From<RenewalAnswer> for Answer {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Waiting {
     asker: Asker,
-    /// What it would have been answered with when it arrived.
+    /// The answer as of the arrival.
     answer: RenewalAnswer,
     arrived: Instant,
-    /// The first tick that is taken after the arrival.
+    /// The number of the first tick proposed after the arrival.
     tick: u64,
-    /// It is answered after this, whatever became of that tick.
+    /// From here on the request is answered even if that tick is not committed.
     until: Instant,
 }
 
@@ -66,8 +66,8 @@ impl Waiting {
         self.spans().count().max(1)
     }
 
-    /// What was promised on each lease when the request arrived, and what would have been if the horizon set no limit. None for
-    /// a lease that is gone, or whose end is proposed.
+    /// For each lease: the span promised at the arrival, and the span without the limit of the
+    /// horizon. `None` if the lease is gone or its end is proposed.
     fn spans(&self) -> impl Iterator<Item = Option<(Duration, Duration)>> {
         let volume = |renewed: &Renewed| renewed.promise.as_ref().map(|promise| (promise.span, renewed.wanted));
         let key = |kept: &Kept| match kept.span {
@@ -81,8 +81,11 @@ impl Waiting {
         self.asker.renewed.iter().map(volume).chain(kept.iter().map(key))
     }
 
-    /// Whether it gains by waiting, where horizons move once in a `tick`. A horizon is up to two ticks beyond what the client
-    /// counts on, and the answer comes up to two ticks later: as much again has to be left then.
+    /// Whether the request gains by waiting, where horizons move once in a `tick`.
+    ///
+    /// The deadline on the client's clock may be two ticks before the horizon, and the answer may
+    /// take two ticks. So six ticks have to be left on each lease: the client then still has two
+    /// when the answer comes.
     fn gains(&self, tick: Duration) -> bool {
         let enough = tick * TICKS_WAITED * 3;
         let is_safe = self.spans().all(|lease| lease.is_some_and(|(span, _)| span >= enough));
@@ -90,14 +93,15 @@ impl Waiting {
     }
 }
 
-/// All that wait, in the order of their arrival.
+/// The waiting requests, in the order of their arrival.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Renewals {
     waiting: VecDeque<Waiting>,
-    /// How many leases they renew together.
+    /// The number of leases that the requests renew together.
     leases: usize,
-    /// The number of the last tick that was proposed, and of the last up to which all renewals are told of in the log.
+    /// The number of the last tick proposed.
     proposed: u64,
+    /// The number of the last tick that left no earlier renewal for another tick, and is committed.
     told: u64,
 }
 
@@ -107,17 +111,18 @@ impl Renewals {
         self.proposed += 1;
     }
 
-    /// The tick is committed, and it told of all that was renewed before. At most one is on its way at any time.
+    /// The tick is committed, and left no earlier renewal for another tick. Only one tick is in
+    /// flight at a time.
     pub(super) fn all_are_told(&mut self) {
         self.told = self.proposed;
     }
 
-    /// Whether somebody is to be answered.
+    /// Whether the first waiting request is to be answered now.
     pub(super) fn are_ready(&self, now: Instant) -> bool {
         self.waiting.front().is_some_and(|first| first.is_ready(self.told, now))
     }
 
-    /// When somebody is to be answered, if no tick is committed before.
+    /// When the first waiting request is answered without its tick.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.waiting.front().map(|first| first.until)
     }
@@ -136,18 +141,18 @@ impl Renewals {
         Some(first)
     }
 
-    /// All who wait: the leader leads no more.
+    /// The askers of all waiting requests, for when the leadership ends.
     pub(super) fn into_askers(self) -> impl Iterator<Item = Asker> {
         self.waiting.into_iter().map(|waiting| waiting.asker)
     }
 
-    /// How many requests there are, and how many leases they renew.
+    /// The number of waiting requests, and of the leases that they renew.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 2] {
         [self.waiting.len(), self.leases]
     }
 
-    /// They stand in the order of their ticks, and the leases are counted.
+    /// Checks that the requests are in the order of their ticks, and that `leases` is their sum.
     pub(super) fn check(&self) -> Result<(), String> {
         let leases: usize = self.waiting.iter().map(Waiting::leases).sum();
         if leases != self.leases {
@@ -161,7 +166,7 @@ impl Renewals {
 }
 
 impl Lessor {
-    /// Answers a request that is there only to renew: at once, or after the next tick if it is promised more then.
+    /// Answers a renew-only request: at once, or after its tick if it gains by that and there is room.
     pub(super) fn answer_renewal(&mut self, asker: Asker, answer: RenewalAnswer, turn: &mut StepContext<'_>) {
         let (tick, until) = (self.renewals.proposed + 1, turn.now.after(self.tick * TICKS_WAITED));
         let waiting = Waiting { asker, answer, arrived: turn.now, tick, until };
@@ -176,7 +181,7 @@ impl Lessor {
         self.reply(&waiting.asker, Ok(waiting.answer.into()), turn);
     }
 
-    /// Answers those whose tick is in the log, as many as one step may.
+    /// Answers requests whose tick is committed or whose wait is over, as many as one step may.
     pub(super) fn answer_renewals(&mut self, turn: &mut StepContext<'_>) {
         let most = self.config.bounds.renewals_told_per_step;
         let mut told = 0;
@@ -209,7 +214,7 @@ impl Lessor {
         self.reply(&asker, Ok(answer.into()), turn);
     }
 
-    /// The same of a key lease, which may be gone by now.
+    /// Extends the promise on a key lease, or answers that the lease is gone by now.
     fn keep_longer(&mut self, kept: &mut Kept, arrived: Instant, turn: &StepContext<'_>) {
         let key = LeaseKey::Key(kept.id);
         let KeptSpan::Promised(span) = &mut kept.span else { return };
@@ -220,8 +225,8 @@ impl Lessor {
         }
     }
 
-    /// Promises to a renewal that arrived then what the horizon allows by now, counted from its arrival. Nothing more on a
-    /// lease that is gone, or whose end is proposed (T5).
+    /// Extends the promise of a renewal to what the horizon allows now, counted from its arrival.
+    /// `None` if the lease is gone or its end is proposed (T5).
     fn promise_more(
         &mut self,
         key: &LeaseKey,

@@ -48,9 +48,10 @@ fn races() -> Vec<World> {
             .member(Member::slow().does(&[put("/a", "2"), read("/a")]))
             .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")])),
         world("writer-reads", "a client reads what it is writing, and another writes it too")
-            .least(15000)
+            .least(200000)
             .member(Member::slow().holds(&[data("/a")]).does(&[put("/a", "1")]).does(&[read("/a")]))
-            .member(Member::slow().holds(&[data("/")]).does(&[put("/a", "2"), read("/a")])),
+            .member(Member::slow().holds(&[data("/")]).does(&[put("/a", "2"), read("/a")]))
+            .moments(&[25]),
         world("evicted", "a client's cache drops a copy that another is writing, and reads it again")
             .least(800)
             .member(Member::slow().does(&[put("/a", "1")]))
@@ -131,10 +132,10 @@ fn lapses() -> Vec<World> {
             .member(Member::slow().does(&[read("/a")]))
             .moments(&[100, 204]),
         world("lapse-return", "a client comes back after its lease has ended, while another writes what it had")
-            .least(14000)
+            .least(100000)
             .member(Member::slow().does(&[put("/a", "1")]))
             .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
-            .moments(&[201]),
+            .moments(&[201, 226]),
         world("object-lapse", "a client's object lease ends before its volume lease, while another writes")
             .least(30000)
             .object_term(TERM)
