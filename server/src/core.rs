@@ -20,8 +20,8 @@ use std::{
 };
 
 use leasehold_protocol::{
-    command::{Command, Proposal},
-    id::{Epoch, RequestId},
+    command::{Command, LeaseKey, Proposal},
+    id::{Epoch, RequestId, SessionId},
     lessor::{self, Effect, Input, Lessor},
     message::{Body, ClockInfo, Consent, Header, Recall, Refusal, Request, Response},
     state::State,
@@ -113,8 +113,9 @@ impl Core {
             let _ = sender.send(bare(inner.state.epoch(), refusal));
             return answer;
         }
-        if request.body == Body::Register {
-            let Header { session, registration, .. } = request.header;
+        let Header { session, registration, .. } = request.header;
+        // The lessor refuses all others. Recalls may go with its answer.
+        if request.body == Body::Register && inner.state.session(session).is_some() {
             inner.registrations.register(session, registration, connection, recalls);
         }
         let id = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
@@ -301,6 +302,11 @@ impl Machine for Core {
         let mut inner = self.inner.lock();
         let applied = inner.state.apply(index, proposal);
         let rows = applied.touched.iter().map(|row| (row.encode(), inner.state.row(row))).collect();
+        for session in proposal.commands.iter().filter_map(ended_session) {
+            if inner.state.session(session).is_none() {
+                inner.registrations.forget(session);
+            }
+        }
         let is_mine = inner.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(proposal));
         if is_mine {
             self.step(&mut inner, Input::committed(proposal.number, applied));
@@ -325,6 +331,14 @@ impl Machine for Core {
 
 fn begins_epoch(proposal: &Proposal) -> bool {
     proposal.commands.iter().any(|command| matches!(command, Command::BeginEpoch { .. }))
+}
+
+/// The session that the command ends, if it is applied with effect.
+fn ended_session(command: &Command) -> Option<SessionId> {
+    match command {
+        Command::CloseSession { session } | Command::Expire { lease: LeaseKey::Session(session), .. } => Some(*session),
+        _ => None,
+    }
 }
 
 /// A refusal without anything riding along.
@@ -422,6 +436,34 @@ mod tests {
             if proposal.is_none() && round.is_err() {
                 return;
             }
+        }
+    }
+
+    #[test]
+    fn sessions_that_do_not_exist_are_not_remembered() {
+        let (core, mut proofs) = Core::new();
+        core.lead(config(1), Duration::ZERO);
+        settle(&core, &mut proofs);
+        let (recalls, _recalled) = mpsc::channel(1);
+        let mut ask = |session: SessionId, body: Body| {
+            let header = Header { session, epoch: core.applied().0, registration: 1, ..Header::default() };
+            let mut answer = core.request(Request { header, body }, ConnectionId(1), &recalls);
+            settle(&core, &mut proofs);
+            answer.try_recv().expect("answered").result
+        };
+        for number in 1..=1_000 {
+            let session = SessionId(1_000_000 + number);
+            assert_eq!(ask(session, Body::Register), Err(Refusal::SessionGone { session }));
+        }
+        let registered = || core.inner.lock().registrations.len();
+        assert_eq!(registered(), 0);
+        for _ in 0..100 {
+            let opened = ask(SessionId(0), Body::Open { name: "test".to_owned() });
+            let Ok(Answered::Opened { session, .. }) = opened else { panic!("{opened:?}") };
+            ask(session, Body::Register).expect("it exists");
+            assert_eq!(registered(), 1);
+            ask(session, Body::Close).expect("it exists");
+            assert_eq!(registered(), 0, "the connection is still there");
         }
     }
 

@@ -9,7 +9,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::RangeInclusive,
+    ops::{self, RangeInclusive},
 };
 
 use crate::{
@@ -82,13 +82,24 @@ impl Parked {
         earlier
     }
 
-    /// The nodes that keep reads of this one waiting, or lists that begin there, and since when each of those waits.
-    pub(super) fn about(&self, path: &Path) -> impl Iterator<Item = (&Path, Vec<Instant>)> {
-        self.reads.iter().counted().filter_map(move |(kept, reads)| {
-            let about = reads.values().counted().filter(|parked| kept == path || parked.lists(path));
-            let since: Vec<Instant> = about.map(|parked| parked.since).collect();
-            (!since.is_empty()).then_some((kept, since))
-        })
+    /// The nodes that keep reads of this one waiting, or lists that begin there; how many of those wait, and since when the first
+    /// does. At most `most` waiting reads are looked at, those of the node itself first.
+    pub(super) fn about(&self, path: &Path, most: usize) -> BTreeMap<&Path, (u64, Instant)> {
+        let below = (ops::Bound::Excluded(path.bound_below()), ops::Bound::Excluded(path.bound_after()));
+        let at_and_below = self.reads.get_key_value(path).into_iter().chain(self.reads.range(below));
+        let reads = at_and_below.flat_map(|(kept, reads)| reads.values().map(move |parked| (kept, parked)));
+        let mut about = BTreeMap::new();
+        for (looked_at, (kept, parked)) in reads.counted().enumerate() {
+            if looked_at == most {
+                reached(Bound::Places);
+                break;
+            }
+            if kept == path || parked.lists(path) {
+                let (count, since) = about.entry(kept).or_insert((0, parked.since));
+                (*count, *since) = (*count + 1, parked.since.min(*since));
+            }
+        }
+        about
     }
 
     /// Takes out what waited for this node.

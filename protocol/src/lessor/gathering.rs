@@ -150,24 +150,23 @@ impl Lessor {
         }
     }
 
-    /// The known copies, each by itself. `None` if these are more than `claims_max` claims.
+    /// The known copies, each by itself. `None` if these are more than `claims_max` claims, or if the
+    /// search would look at more entries than that.
     fn known_copies(&self, changed: &Changed, state: &State) -> Option<Vec<Known>> {
-        let most = self.config.bounds.claims_max;
+        let mut left = self.config.bounds.claims_max;
         let mut known = Vec::new();
+        // Few sets are claimed each by itself, however many sessions hold them.
+        let is_bounded = changed.sets.len() > SETS_MAX;
         for set in &changed.sets {
-            // Few sets are claimed each by itself, however many sessions hold them.
-            if known.len() > most && changed.sets.len() > SETS_MAX {
-                return None;
+            if is_bounded {
+                left = left.checked_sub(self.holdings.count_at(set, left))?;
             }
             known.extend(self.known_in(set));
         }
         for lease in &changed.large {
-            for (object, holder, volume, over) in self.copies_of(*lease, state) {
-                known.push((holder, volume, over, ObjectSet::One(object)));
-                if known.len() > most {
-                    return None;
-                }
-            }
+            let copies = self.copies_of(*lease, left, state)?;
+            left = left.checked_sub(copies.len())?;
+            known.extend(copies);
         }
         Some(known)
     }
@@ -180,14 +179,19 @@ impl Lessor {
 
     /// The known copies of the nodes attached to one large lease. Scans all copies in their common
     /// subtree. If that has more than twice as many copies as the lease has nodes, looks up each
-    /// node instead.
-    fn copies_of(&self, lease: Incarnation, state: &State) -> Vec<(Object, SessionId, Path, ClusterTime)> {
+    /// node instead. `None` if it would look at more than `most` entries or nodes.
+    fn copies_of(&self, lease: Incarnation, most: usize, state: &State) -> Option<Vec<Known>> {
         let subtree = ObjectSet::Subtree(Path::common(state.lists_carried(lease).keys()));
-        let walked = self.holdings.few_leases_in(&subtree, 2 * state.carried_count(lease));
-        let copies = walked.unwrap_or_else(|| {
-            let objects = state.carried(lease).flat_map(objects_of).map(ObjectSet::One);
-            objects.flat_map(|one| self.holdings.leases_in(&one).collect::<Vec<_>>()).collect()
-        });
+        let objects_count = 2 * state.carried_count(lease);
+        let walked = self.holdings.few_leases_in(std::iter::once(subtree), most.min(objects_count));
+        let copies = match walked {
+            Some(copies) => copies,
+            None if objects_count > most => return None,
+            None => {
+                let objects = state.carried(lease).flat_map(objects_of).map(ObjectSet::One);
+                self.holdings.few_leases_in(objects, most)?
+            }
+        };
         let now = self.clock.ending();
         let goes = |path: &Path| {
             let node = state.node(path).and_then(|node| node.attachment.as_ref());
@@ -195,7 +199,9 @@ impl Lessor {
         };
         let copies = copies.into_iter().filter(|((object, _), held)| held.over > now && goes(&object.path));
         let volume = |object: &Object| state.volume_of(&object.path).0.clone();
-        copies.map(|((object, holder), held)| (object.clone(), *holder, volume(object), held.over)).collect()
+        let known =
+            copies.map(|((object, holder), held)| (*holder, volume(object), held.over, ObjectSet::One(object.clone())));
+        Some(known.collect())
     }
 
     /// Claims the changed sets from the covering holders of their volumes.

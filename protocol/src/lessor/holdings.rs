@@ -409,19 +409,32 @@ impl Holdings {
         }
     }
 
-    /// The sessions that may hold an object of the set, by exact entry (with the latest end) or by covering (without).
-    pub(super) fn holders(
+    /// The sessions that may hold the object, for people: by exact entry (with its end) or by covering (without). At most `most`
+    /// of each kind are looked at.
+    pub(super) fn few_holders(
         &self,
-        set: &ObjectSet,
+        object: &Object,
+        most: usize,
         now: ClusterTime,
         state: &State,
     ) -> Vec<(SessionId, Path, Option<ClusterTime>)> {
-        let exact = self.exact_holders(set, now).into_iter().map(|(key, over)| (key, Some(over)));
+        let exact = self.entries_at(&ObjectSet::One(object.clone())).take(most);
+        let exact = exact
+            .filter(|((object, session), entry)| entry.lease.over > now && self.counts(&object.path, *session, entry));
+        let exact = exact.filter_map(|((_, session), entry)| {
+            let (volume, _) = self.counting.get(&entry.under)?;
+            Some(((*session, volume.clone()), Some(entry.lease.over)))
+        });
         let mut holders: BTreeMap<(SessionId, Path), Option<ClusterTime>> = exact.collect();
-        for volume in volumes_of(set, state) {
-            holders.extend(self.covering_keys(volume).map(|(volume, session)| ((*session, volume.clone()), None)));
-        }
+        let volume = state.volume_of(&object.path).0;
+        let coverings = self.covering_keys(volume).take(most);
+        holders.extend(coverings.map(|(volume, session)| ((*session, volume.clone()), None)));
         holders.into_iter().map(|((session, volume), over)| (session, volume, over)).collect()
+    }
+
+    /// How many entries the search for the known holders of a set looks at, those that are over among them: `most` + 1 if more.
+    pub(super) fn count_at(&self, set: &ObjectSet, most: usize) -> usize {
+        self.entries_at(set).map(|_| ()).chain(self.below_in(set).map(|_| ())).take(most + 1).count()
     }
 
     /// The sessions that hold an object of the set by exact entry, each with the volume of its lease and the latest end.
@@ -499,7 +512,10 @@ impl Holdings {
     }
 
     /// All entries in a set.
-    fn entries_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&(Object, SessionId), &Entry)> {
+    fn entries_in<'a>(
+        &'a self,
+        set: &ObjectSet,
+    ) -> impl Iterator<Item = (&'a (Object, SessionId), &'a Entry)> + use<'a> {
         let below = match set {
             ObjectSet::One(_) => None,
             ObjectSet::Subtree(top) => Some((Object::children(top.bound_below()), Object::data(top.bound_after()))),
@@ -511,20 +527,24 @@ impl Holdings {
         self.entries_at(set).chain(below.into_iter().flatten().counted())
     }
 
-    /// The same. None if more than `most` entries lie there, whether or not they count.
+    /// The exact entries of all sessions in these sets that count. None if more than `most` entries lie there, whether or not
+    /// they count.
     pub(super) fn few_leases_in(
         &self,
-        set: &ObjectSet,
+        sets: impl Iterator<Item = ObjectSet>,
         most: usize,
     ) -> Option<Vec<(&(Object, SessionId), &ObjectLease)>> {
-        let all: Vec<_> = self.entries_in(set).take(most + 1).collect();
+        let all: Vec<_> = sets.flat_map(|set| self.entries_in(&set)).take(most + 1).collect();
         let counts =
             |((object, session), entry): &(&(Object, SessionId), &Entry)| self.counts(&object.path, *session, entry);
         (all.len() <= most).then(|| all.into_iter().filter(counts).map(|(key, entry)| (key, &entry.lease)).collect())
     }
 
     /// The entries of the one object, or of the objects of the topmost node.
-    fn entries_at(&self, set: &ObjectSet) -> impl Iterator<Item = (&(Object, SessionId), &Entry)> {
+    fn entries_at<'a>(
+        &'a self,
+        set: &ObjectSet,
+    ) -> impl Iterator<Item = (&'a (Object, SessionId), &'a Entry)> + use<'a> {
         let (first, last) = match set {
             ObjectSet::One(object) => (object.clone(), object.clone()),
             ObjectSet::Subtree(top) => (Object::data(top.clone()), Object::children(top.clone())),

@@ -6,7 +6,7 @@ use crate::{
     command::LeaseKey,
     id::SessionId,
     message::{HolderInfo, Inspect, ReadWaitInfo, Refusal, VolumeInfo, WaitInfo},
-    object::{Object, ObjectSet},
+    object::Object,
     path::Path,
     reached::{Bound, reached},
     state::{Lease, State},
@@ -32,9 +32,9 @@ impl Lessor {
     /// The sessions that hold, or may hold, the objects at `path`.
     pub(super) fn holder_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<HolderInfo> {
         let objects = [Object::data(path.clone()), Object::children(path.clone())];
+        let most = self.config.bounds.rows_max;
         let rows = objects.into_iter().flat_map(|object| {
-            let set = ObjectSet::One(object.clone());
-            let holders = self.holdings.holders(&set, self.clock.ending(), turn.state);
+            let holders = self.holdings.few_holders(&object, most, self.clock.ending(), turn.state);
             holders.into_iter().map(move |(session, volume, over)| HolderInfo {
                 session,
                 name: name(session, turn.state),
@@ -48,7 +48,7 @@ impl Lessor {
 
     /// What writes of `path` wait for.
     pub(super) fn wait_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<WaitInfo> {
-        let rows = self.writes.about(path).flat_map(|pending| {
+        let rows = self.writes.about(path, self.config.bounds.rows_max).flat_map(|pending| {
             let row = move |holder: Option<SessionId>, at_most: Duration| WaitInfo {
                 path: pending.path().unwrap_or(path).clone(),
                 writer: pending.asked().map_or(SessionId(0), |asked| asked.session),
@@ -70,15 +70,16 @@ impl Lessor {
 
     /// The reads of `path`, and the lists that begin there, that wait for holders of write leases.
     pub(super) fn read_wait_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<ReadWaitInfo> {
-        let rows = self.parked.about(path).filter_map(|(kept, since)| {
+        let waiting = self.parked.about(path, self.config.bounds.places_max);
+        let rows = waiting.into_iter().filter_map(|(kept, (reads, since))| {
             let (_, hold) = turn.state.cached_by(kept)?;
             let holder = hold.session;
             Some(ReadWaitInfo {
                 path: kept.clone(),
-                reads: since.len() as u64,
+                reads,
                 holder,
                 holder_name: name(holder, turn.state),
-                since: turn.now.since(since.into_iter().min()?),
+                since: turn.now.since(since),
                 at_most: self.remaining_of(&hold.lease, turn.state),
             })
         });

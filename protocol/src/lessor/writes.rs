@@ -239,10 +239,10 @@ impl Writes {
         self.pending.iter().counted().map(|(turn, pending)| (*turn, pending))
     }
 
-    /// The writes that name the node, or cover one of its objects, in their order.
-    pub(super) fn about(&self, path: &Path) -> impl Iterator<Item = &Pending> {
+    /// The writes that name the node, or cover one of its objects, in their order. At most `most` of each queue are looked at.
+    pub(super) fn about(&self, path: &Path, most: usize) -> impl Iterator<Item = &Pending> {
         let named = self.by_path.range((path.clone(), 0)..=(path.clone(), Turn::MAX)).map(|(_, turn)| *turn);
-        let turns: BTreeSet<Turn> = named.chain(self.queues.about(path)).counted().collect();
+        let turns: BTreeSet<Turn> = named.take(most).chain(self.queues.about(path, most)).counted().collect();
         turns.into_iter().filter_map(|turn| self.pending.get(&turn))
     }
 

@@ -194,7 +194,8 @@ pub struct WaitInfo {
 pub struct ReadWaitInfo {
     /// The node that is kept.
     pub path: Path,
-    /// How many wait, lists included.
+    /// How many wait, lists included: as far as one answer counts them
+    /// ([`places_max`](crate::lessor::Bounds::places_max)).
     pub reads: u64,
     /// The session that keeps it to itself.
     pub holder: SessionId,

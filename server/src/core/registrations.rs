@@ -59,6 +59,14 @@ impl Registrations {
         }
     }
 
+    /// The session has ended.
+    pub(super) fn forget(&mut self, session: SessionId) {
+        visit(1);
+        if let Some(registered) = self.sessions.remove(&session) {
+            self.leave(registered.connection, session);
+        }
+    }
+
     /// The connection has ended. Returns how many sessions had registered on it last.
     pub(super) fn disconnected(&mut self, connection: ConnectionId) -> usize {
         visit(1);
@@ -67,6 +75,12 @@ impl Registrations {
             self.sessions.remove(session);
         }
         own.len()
+    }
+
+    /// How many sessions have registered.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.sessions.len()
     }
 
     pub(super) fn clear(&mut self) {
@@ -124,6 +138,8 @@ mod tests {
         step("late registration", &mut |all| all.register(session, 1, own, &recalls));
         let recall = Recall { session, stamp: Stamp::default(), number: 1, sets: Vec::new() };
         step("recall", &mut |all| all.recall(recall.clone()));
+        step("end of a session", &mut |all| all.forget(session));
+        step("first registration again", &mut |all| all.register(session, 3, next, &recalls));
         step("end of a connection", &mut |all| assert_eq!(all.disconnected(next) as u64, EACH + 1));
         step("end of a connection without sessions", &mut |all| assert_eq!(all.disconnected(own), 0));
         assert_eq!(recalled.try_recv(), Ok(recall));
@@ -135,7 +151,7 @@ mod tests {
         let visited = visited_beside(100_000);
         assert_eq!(visited, visited_beside(10));
         let most: Vec<usize> = visited.iter().map(|(_, visited)| *visited).collect();
-        assert_eq!(most, [2, 3, 1, 1, 1 + EACH as usize + 1, 1], "{visited:?}");
+        assert_eq!(most, [2, 3, 1, 1, 2, 2, 1 + EACH as usize + 1, 1], "{visited:?}");
     }
 
     #[test]

@@ -46,9 +46,9 @@ fn object(text: &str) -> Object {
 fn an_object_lease_has_no_holder_from_the_moment_that_it_is_over() {
     let state = State::new(VolumeSettings::DEFAULT);
     let holdings = leased(&[("/a", 10)], &state);
-    let set = ObjectSet::One(object("/a"));
-    assert_eq!(holdings.holders(&set, secs(9), &state), [(SessionId(1), Path::root(), Some(secs(10)))]);
-    assert_eq!(holdings.holders(&set, secs(10), &state), []);
+    let holders = |now| holdings.few_holders(&object("/a"), 9, secs(now), &state);
+    assert_eq!(holders(9), [(SessionId(1), Path::root(), Some(secs(10)))]);
+    assert_eq!(holders(10), []);
 }
 
 #[test]
@@ -140,8 +140,7 @@ fn too_many_objects_make_a_session_covering_at_once() {
     let mut holdings = many(&state);
     let lease = ObjectLease { over: secs(90), source: Source::granted(2_000) };
     holdings.add(&Path::root(), &object("/b"), SessionId(1), lease, 1_000, &state);
-    let set = ObjectSet::One(object("/a/1"));
-    assert_eq!(holdings.holders(&set, secs(1), &state), [(SessionId(1), Path::root(), None)]);
+    assert_eq!(holdings.few_holders(&object("/a/1"), 9, secs(1), &state), [(SessionId(1), Path::root(), None)]);
     assert_eq!(holdings.check(), Ok(()));
     tidy(&mut holdings);
     assert!(holdings.leases.is_empty());
@@ -153,7 +152,8 @@ fn subtree_holders_are_found_without_a_look_at_each_object() {
     let holdings = many(&state);
     crate::work::take_visited();
     let top = ObjectSet::Subtree(Path::root());
-    assert_eq!(holdings.holders(&top, secs(1), &state), [(SessionId(1), Path::root(), Some(secs(90)))]);
+    let holders: Vec<_> = holdings.exact_holders(&top, secs(1)).into_iter().collect();
+    assert_eq!(holders, [((SessionId(1), Path::root()), secs(90))]);
     assert!(crate::work::take_visited() < 10);
 }
 

@@ -230,7 +230,7 @@ fn renewal_that_waits_is_told_the_generation_of_its_answer() {
 }
 
 #[test]
-fn waiting_renewals_of_a_leader_that_steps_down_are_to_be_sent_again() {
+fn leader_that_steps_down_answers_its_waiting_renewals() {
     let (mut world, session, incarnation) = World::half_a_term_old();
     world.keep_alive(session, incarnation);
     let refused = replies(&world.lessor.clone().step_down(&world.state, world.now));

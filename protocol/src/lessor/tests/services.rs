@@ -96,7 +96,7 @@ fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
 }
 
 #[test]
-fn service_below_a_volume_made_later_was_seen_with_its_own_lease() {
+fn service_below_a_later_volume_has_its_own_lease() {
     let mut world = World::new();
     let session = world.registers("/s/one");
     let other = world.session();
@@ -117,7 +117,7 @@ fn service_below_a_volume_made_later_was_seen_with_its_own_lease() {
 }
 
 #[test]
-fn service_of_a_lease_that_was_replaced_is_not_seen_with_the_new_one() {
+fn service_of_a_replaced_lease_is_not_seen_anew() {
     let mut world = World::new();
     let session = world.registers("/s/one");
     let (reader, _) = world.holder(&data("/s/one"));

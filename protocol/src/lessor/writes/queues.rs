@@ -118,11 +118,12 @@ impl Queues {
         objects.chain(above.chain(below).chain(emptied).cloned().map(ObjectSet::Subtree)).counted()
     }
 
-    /// The writes of the node's objects.
-    pub(super) fn about(&self, path: &Path) -> impl Iterator<Item = Turn> {
+    /// The first writes of the node's objects, at most `most` of each queue.
+    pub(super) fn about(&self, path: &Path, most: usize) -> impl Iterator<Item = Turn> {
         let own = [Object::data(path.clone()), Object::children(path.clone())];
         let own = own.into_iter().filter_map(|object| self.objects.get(&object));
-        own.chain(self.tops_above(path).map(|(_, queue)| queue)).flat_map(|queue| queue.all.iter().copied())
+        own.chain(self.tops_above(path).map(|(_, queue)| queue))
+            .flat_map(move |queue| queue.all.iter().copied().take(most))
     }
 
     /// The last writes ahead that share an object with these sets: the others ahead wait behind them, or are proposed.
