@@ -13,6 +13,11 @@ const TICK: Duration = Duration::from_millis(250);
 impl World {
     /// Asks for more time on the session's lease on the root, as a client does that has nothing else to say.
     fn keep_alive(&mut self, session: SessionId, incarnation: Incarnation) -> Vec<Effect> {
+        self.renew_with((session, incarnation), Body::KeepAlive(Default::default()))
+    }
+
+    /// A request with which the session renews its lease on the root.
+    fn renew_with(&mut self, (session, incarnation): (SessionId, Incarnation), body: Body) -> Vec<Effect> {
         let header = Header {
             session,
             epoch: self.state.epoch(),
@@ -20,7 +25,7 @@ impl World {
             renew: vec![Renew { volume: Path::root(), incarnation }],
             ..Header::default()
         };
-        self.send(Request { header, body: Body::KeepAlive(Default::default()) })
+        self.send(Request { header, body })
     }
 
     fn keep_key(&mut self, session: SessionId) -> Vec<Effect> {
@@ -136,15 +141,8 @@ fn renewal_beside_one_with_little_time_left_is_answered_at_once() {
         world.write(session, Write::GrantLease { id: Some(short), ttl });
         world.commit();
         world.pass(ttl / 2);
-        let header = Header {
-            session,
-            epoch: world.state.epoch(),
-            registration: world.registration(session),
-            renew: vec![Renew { volume: Path::root(), incarnation }],
-            ..Header::default()
-        };
         let leases = vec![KeepLease { id: short, incarnation: None }];
-        let answered = replies(&world.send(Request { header, body: Body::KeepLeases { leases } }));
+        let answered = replies(&world.renew_with((session, incarnation), Body::KeepLeases { leases }));
         assert_eq!(answered.len(), 1, "a lease of {ttl:?} beside one of {TERM:?}");
     }
 }
@@ -210,14 +208,7 @@ fn renewal_that_waits_is_told_the_generation_of_its_answer() {
     for body in [Body::KeepAlive(Default::default()), Body::Read { object: data("/a"), known: None }] {
         let (mut world, session, incarnation) = World::half_a_term_old();
         let before = generation(&world);
-        let header = Header {
-            session,
-            epoch: world.state.epoch(),
-            registration: world.registration(session),
-            renew: vec![Renew { volume: Path::root(), incarnation }],
-            ..Header::default()
-        };
-        assert_eq!(replies(&world.send(Request { header, body })), [], "it waits");
+        assert_eq!(replies(&world.renew_with((session, incarnation), body)), [], "it waits");
         world.write(session, Write::SetVolume { path: Path::root(), settings: VolumeSettings::DEFAULT });
         let mut answered = replies(&world.commit());
         assert!(generation(&world) > before);
