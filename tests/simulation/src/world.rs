@@ -518,7 +518,16 @@ impl World {
         let calm = terms + frozen + self.replay() + self.drain();
         self.after(6 * SECOND + calm, Event::Ask);
         // A client that has been silent takes a while to notice that its connection is dead.
-        self.after(12 * SECOND + calm, Event::Judge);
+        self.after(12 * SECOND + calm + self.rereads(), Event::Judge);
+    }
+
+    /// How much longer reads of everything take, where a leader takes few reads at a time. What a client is refused together it
+    /// asks for together again, after up to 2 s, and in the same order: the last comes late (seed 45691).
+    fn rereads(&self) -> u64 {
+        let Some(Bounds { reads_max, .. }) = self.swarm().map(|swarm| swarm.bounds) else { return 0 };
+        let (objects, taken) = (self.oracle.versions.len() as u64, reads_max.max(1) as u64);
+        let all = objects * self.clients.len() as u64;
+        if all <= taken { 0 } else { 4 * SECOND + objects.div_ceil(taken) * 2 * SECOND }
     }
 
     /// How long the writes that clients have open take, where a leader takes few at a time: the others are refused as busy, and asked
