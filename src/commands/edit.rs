@@ -162,12 +162,18 @@ impl WorkingCopy<'_> {
     async fn save(&mut self) -> Result<(), Failure> {
         let text = self.read()?;
         while text != self.text || !self.sent.is_empty() {
+            // Noted first: the editor may end, and this future with it, before anything is heard.
+            self.sent.push(text.clone());
             match self.put(text.clone()).await {
                 Ok(Some(revision)) => self.is_there(text.clone(), revision),
-                Ok(None) => self.find_sent().await?,
+                Ok(None) => {
+                    // This one has not taken effect.
+                    self.sent.pop();
+                    self.find_sent().await?;
+                }
                 Err(failure) => {
-                    if failure.status == Status::Unknown {
-                        self.sent.push(text);
+                    if failure.status != Status::Unknown {
+                        self.sent.pop();
                     }
                     return Err(failure);
                 }

@@ -234,3 +234,25 @@ fn an_editor_that_is_told_to_stop_has_written_what_it_saved() {
     let (status, kind, message) = cli.fails(["edit", "/docs/a.txt", "--try", "--wait", "1s"]);
     assert_eq!((status, kind.as_str()), (2, "usage"), "{message}");
 }
+
+/// The save is under way when the editor ends: its write waits for a client that died with a copy.
+#[test]
+fn save_that_is_under_way_when_the_editor_ends_is_its_own() {
+    let (cluster, gate) = (cluster(), Gate::new());
+    let cli = cluster.cli();
+    let mut reader = cli.shell();
+    assert_eq!(reader.ask("get /docs/a.txt")["value"], "one");
+    let mut running = Running::start(&cli, edit(&format!("{}; printf two > \"$1\"; {}", gate.wait(), gate.wait())));
+    let before = gate.reached();
+    reader.process.kill();
+    drop(before);
+    eventually("the save waits for the reader", || {
+        let why = cli.done(["why", "/docs/a.txt"]);
+        let waits = why["waits"].as_array().is_some_and(|waits| !waits.is_empty());
+        waits.then_some(()).ok_or_else(|| why.to_string())
+    });
+    drop(gate.reached());
+    let mut errors = running.errors();
+    assert_eq!(running.process.ended().code(), Some(0), "{:?}", errors.next());
+    assert_eq!((value(&cli).as_str(), version(&cli)), ("two", 2));
+}
