@@ -1,6 +1,9 @@
 //! The servers. Each is asked by itself, so that they answer without a leader too, and those that do not are seen.
+//!
+//! A server leads if it says so itself, or if it does not answer here and a majority of the voters say that they follow it. If none
+//! leads, or if no majority of the voters answers, there is no quorum as far as this command can tell: its exit status is 3.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use clap::Subcommand;
 use futures::future::join_all;
@@ -10,9 +13,12 @@ use serde::Serialize;
 use crate::{
     context::Context,
     duration,
-    exit::Failure,
+    exit::{Failure, Status},
     output::{Table, Text, visible},
 };
+
+/// How long one server may take to answer: one that hangs does not keep the others from being seen.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `cluster …`
 #[derive(Debug, Subcommand)]
@@ -24,7 +30,10 @@ pub(crate) enum Cluster {
 /// The cluster, as its replicas see it.
 #[derive(Debug, Serialize)]
 pub(crate) struct StatusAnswer {
+    /// The server that says of itself that it leads, or that a majority follows.
     leader: Option<u64>,
+    /// Whether there is one, and a majority of the voters answers.
+    quorum: bool,
     epoch: u64,
     revision: u64,
     members: Vec<Member>,
@@ -69,6 +78,8 @@ struct Member {
     address: String,
     voter: bool,
     leader: bool,
+    /// The server that it takes for the leader; none if it knows none, or does not answer.
+    follows: Option<u64>,
     answers: bool,
     /// The last log index that the leader knows to be on its disk.
     matched: Option<u64>,
@@ -102,7 +113,7 @@ pub(crate) async fn status(context: &Context) -> Result<StatusAnswer, Failure> {
 
 async fn ask_all(context: &Context, addresses: Vec<String>) -> Vec<Asked> {
     join_all(addresses.into_iter().map(|address| async move {
-        let answer = leasehold_client_cache::cluster(&address, context.timeout()).await;
+        let answer = leasehold_client_cache::cluster(&address, context.timeout().min(ANSWER_TIMEOUT)).await;
         (address, answer.map_err(reason))
     }))
     .await
@@ -124,6 +135,17 @@ fn merge(endpoints: &[String], answers: Vec<Asked>) -> Result<StatusAnswer, Fail
         let text = format!("no server answers at {}: {}", endpoints.join(", "), reasons.join("; "));
         return Err(Failure::unavailable(text));
     };
+    // Others may take one for the leader that has stopped, or was wiped.
+    let voters: Vec<u64> =
+        newest.members.iter().filter(|member| member.is_voter).map(|member| member.replica).collect();
+    let leads = |replica: u64| match infos().find(|info| info.replica == replica) {
+        Some(own) => own.leader == Some(replica),
+        None => {
+            let follow = infos().filter(|info| voters.contains(&info.replica) && info.leader == Some(replica));
+            follow.count() * 2 > voters.len()
+        }
+    };
+    let leader = newest.leader.filter(|leader| leads(*leader));
     let members = newest.members.iter().map(|member| {
         let own = infos().find(|info| info.replica == member.replica);
         let error = answers.iter().find(|(address, _)| *address == member.address).map(|(_, answer)| answer);
@@ -132,7 +154,8 @@ fn merge(endpoints: &[String], answers: Vec<Asked>) -> Result<StatusAnswer, Fail
             replica: member.replica,
             address: member.address.clone(),
             voter: member.is_voter,
-            leader: newest.leader == Some(member.replica),
+            leader: leader == Some(member.replica),
+            follows: own.and_then(|own| own.leader).filter(|leader| *leader != member.replica),
             answers: own.is_some(),
             matched: member.matched,
             applied: own.and_then(|own| own.members.iter().find(|it| it.replica == own.replica)?.applied),
@@ -141,14 +164,23 @@ fn merge(endpoints: &[String], answers: Vec<Asked>) -> Result<StatusAnswer, Fail
             error: error.filter(|_| own.is_none()),
         }
     });
+    let members: Vec<Member> = members.collect();
+    let (answering, voters) = votes(&members);
     Ok(StatusAnswer {
-        leader: newest.leader,
+        leader,
+        quorum: leader.is_some() && answering * 2 > voters,
         epoch: newest.epoch.0,
         revision: newest.revision.0,
-        members: members.collect(),
+        members,
         clocks_beyond: newest.clocks_beyond,
         clocks: newest.clocks.iter().map(Clock::from).collect(),
     })
+}
+
+/// How many voters answer, and how many there are.
+fn votes(members: &[Member]) -> (usize, usize) {
+    let voters = || members.iter().filter(|member| member.voter);
+    (voters().filter(|voter| voter.answers).count(), voters().count())
 }
 
 impl Text for StatusAnswer {
@@ -170,10 +202,22 @@ impl Text for StatusAnswer {
             ]);
         }
         table.write(out);
-        if self.leader.is_none() {
-            out.extend_from_slice(b"no leader is known: an election is under way, or there is no quorum\n");
+        let (answering, voters) = votes(&self.members);
+        let silent = self.members.iter().find(|member| member.leader && !member.answers);
+        if let Some(leader) = silent {
+            let text = format!("the others follow replica {}, which does not answer here\n", leader.replica);
+            out.extend_from_slice(text.as_bytes());
+        }
+        if answering * 2 <= voters {
+            out.extend_from_slice(format!("no quorum: {answering} of {voters} voters answer\n").as_bytes());
+        } else if self.leader.is_none() {
+            out.extend_from_slice(b"no server leads: an election is under way\n");
         }
         self.write_clocks(out);
+    }
+
+    fn status(&self) -> Status {
+        if self.quorum { Status::Done } else { Status::Unavailable }
     }
 
     fn note(&self) -> Option<String> {
@@ -239,13 +283,37 @@ mod tests {
             ("h:3".to_owned(), Err("cannot connect to h:3".to_owned())),
         ];
         let status = merge(&endpoints, answers).expect("two answer");
-        assert_eq!((status.leader, status.epoch), (Some(2), 7));
+        assert_eq!((status.leader, status.epoch, status.quorum), (Some(2), 7, true));
+        assert_eq!((status.members[0].follows, status.members[1].follows), (None, None));
         let seen: Vec<_> =
             status.members.iter().map(|m| (m.replica, m.leader, m.answers, m.applied, m.epoch)).collect();
         let expected =
             [(1, false, true, Some(10), Some(4)), (2, true, true, Some(20), Some(7)), (3, false, false, None, None)];
         assert_eq!(seen, expected);
         assert_eq!(status.members[2].error.as_deref(), Some("cannot connect to h:3"));
+    }
+
+    #[test]
+    fn leader_that_does_not_say_so_itself_is_none() {
+        let endpoints = ["h:1".to_owned()];
+        let silent = |of: u64| (format!("h:{of}"), Err(format!("cannot connect to h:{of}")));
+        let (wiped, follower) = (("h:2".to_owned(), Ok(info(2, None, 0))), ("h:1".to_owned(), Ok(info(1, Some(2), 7))));
+        let status = merge(&endpoints, vec![follower, wiped, silent(3)]).expect("two answer");
+        assert_eq!((status.leader, status.quorum), (None, false));
+        assert_eq!((status.members[0].follows, status.members[1].leader), (Some(2), false));
+        assert_eq!(status.status(), Status::Unavailable);
+
+        // It has no room for this command's connection, perhaps.
+        let follower = |of: u64| (format!("h:{of}"), Ok(info(of, Some(2), 7)));
+        let status = merge(&endpoints, vec![follower(1), silent(2), follower(3)]).expect("two answer");
+        assert_eq!((status.leader, status.quorum, status.members[1].answers), (Some(2), true, false));
+
+        let status = merge(&endpoints, vec![("h:1".to_owned(), Ok(info(1, Some(1), 7))), silent(2), silent(3)]);
+        let status = status.expect("one answers");
+        assert_eq!((status.leader, status.quorum), (Some(1), false));
+        let mut text = Vec::new();
+        status.text(&mut text);
+        assert!(String::from_utf8_lossy(&text).ends_with("no quorum: 1 of 3 voters answer\n"));
     }
 
     #[test]

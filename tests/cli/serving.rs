@@ -85,9 +85,14 @@ fn a_cluster_shows_its_members_and_who_does_not_answer() {
     cluster.kill(leader);
     let (status, kind, _) = cli.fails(["--timeout", "1s", "get", "/a"]);
     assert_eq!((status, kind.as_str()), (3, "unavailable"), "a majority is lost");
-    let left = cli.done(["cluster", "status"]);
+    let left = cli.run(["--json", "cluster", "status"]);
+    assert_eq!(left.status, 3, "{left:?}");
+    let left = left.json();
+    assert_eq!(left["quorum"], false, "{left}");
     let answering = left["members"].as_array().expect("a list").iter().filter(|it| it["answers"] == true).count();
     assert_eq!(answering, 1, "{left}");
+    let text = cli.run(["cluster", "status"]);
+    assert!(text.status == 3 && text.text().contains("no quorum: 1 of 3 voters answer\n"), "{text:?}");
     cluster.spawn(follower);
     cluster.wait_until_it_serves();
     assert_eq!(cli.done(["get", "/a"])["value"], "2");
