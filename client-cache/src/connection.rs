@@ -17,7 +17,7 @@ use leasehold_protocol::{
     id::Epoch,
     message::{Consent, Recall, Refusal, Request, Response},
 };
-use leasehold_wire::{Callback, LeaseholdClient, Role, client_connection};
+use leasehold_wire::{Callback, ConnectError, HandshakeError, LeaseholdClient, Role, client_connection};
 use tarpc::{
     client::RpcError,
     context::Context,
@@ -61,6 +61,9 @@ pub(crate) async fn keep_connected(driver: Arc<Driver>) {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "no connection");
+                    if let ConnectError::Handshake { source: HandshakeError::Refused { .. }, .. } = &error {
+                        driver.status.refused(error.to_string());
+                    }
                     if search.failed(address) {
                         driver.status.no_server(error.to_string());
                     }

@@ -7,6 +7,7 @@
 mod holds;
 mod house;
 mod keeping;
+mod waiting;
 mod watching;
 mod write_leases;
 
@@ -30,6 +31,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use self::waiting::Waiting;
 use crate::{
     cache::Cache,
     clock,
@@ -65,8 +67,8 @@ pub(crate) enum Fetched {
 }
 
 /// What the connection is asked to do, in order. Not bounded by itself: it holds at most one request for each object that
-/// somebody waits for and each write that somebody waits for, and what the rules send on their own, which has its bounds
-/// there.
+/// somebody waits for and each write that somebody waits for, which [`waiting`] bounds, and what the rules send on their own, which
+/// has its bounds there.
 // Nearly all of them are the large one.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
@@ -84,8 +86,8 @@ pub(crate) type WriteResult = Result<Written, holder::WriteError>;
 struct Core {
     holder: Holder,
     leases: Leases,
-    reads: HashMap<ReadId, oneshot::Sender<Fetched>>,
-    writes: HashMap<WriteId, oneshot::Sender<WriteResult>>,
+    /// The reads and writes that somebody waits for.
+    waiting: Waiting,
     /// The writes that give something back, until they are done.
     withdrawing: HashMap<WriteId, Withdrawal>,
     /// The key leases that are kept alive.
@@ -146,8 +148,7 @@ impl Driver {
         let core = Core {
             holder: Holder::new(config),
             leases: Leases::default(),
-            reads: HashMap::new(),
-            writes: HashMap::new(),
+            waiting: Waiting::default(),
             withdrawing: HashMap::new(),
             keepers: HashMap::new(),
             carried: HashMap::new(),
@@ -174,16 +175,17 @@ impl Driver {
     pub(crate) fn read(&self, object: Object) -> (ReadId, oneshot::Receiver<Fetched>) {
         let mut core = self.core.lock();
         let read = ReadId(core.next_id());
-        let (sender, receiver) = oneshot::channel();
-        core.reads.insert(read, sender);
-        self.step(&mut core, Input::Read { read, object });
+        let (admitted, receiver) = core.waiting.read(read);
+        if let Some(read) = admitted {
+            self.step(&mut core, Input::Read { read, object });
+        }
         (read, receiver)
     }
 
     /// Nobody waits for the read any more.
     pub(crate) fn give_up_read(&self, read: ReadId) {
         let mut core = self.core.lock();
-        if core.reads.remove(&read).is_some() {
+        if core.waiting.give_up_read(read) {
             self.step(&mut core, Input::GiveUpRead(read));
         }
     }
@@ -197,18 +199,19 @@ impl Driver {
         count(&self.cache.counters.writes);
         let mut core = self.core.lock();
         let write = WriteId(core.next_id());
-        core.withdrawing.extend(withdrawal.map(|withdrawal| (write, withdrawal)));
-        let (sender, receiver) = oneshot::channel();
-        core.writes.insert(write, sender);
-        core.lower(&change);
-        self.step(&mut core, Input::Write { write, change });
+        let (admitted, receiver) = core.waiting.write(write, &change, withdrawal.is_some());
+        if let Some(write) = admitted {
+            core.withdrawing.extend(withdrawal.map(|withdrawal| (write, withdrawal)));
+            core.lower(&change);
+            self.step(&mut core, Input::Write { write, change });
+        }
         (write, receiver)
     }
 
     /// Nobody wants to wait for the write any longer. What is known of it is sent to its receiver.
     pub(crate) fn give_up_write(&self, write: WriteId) {
         let mut core = self.core.lock();
-        if core.writes.contains_key(&write) {
+        if core.waiting.has_write(write) {
             self.step(&mut core, Input::GiveUpWrite(write));
         }
     }
@@ -333,20 +336,17 @@ impl Driver {
                 }
                 None => {
                     step.follow.push_back(Input::Evicted { object, stamp });
-                    core.finish(reads, || Fetched::Lost);
+                    core.waiting.finish_reads(reads, || Fetched::Lost);
                 }
             },
-            Effect::ReadFailed { reads, error } => core.finish(reads, || Fetched::Failed(error.clone())),
+            Effect::ReadFailed { reads, error } => core.waiting.finish_reads(reads, || Fetched::Failed(error.clone())),
             Effect::WriteDone { write, result } => {
                 let withdrawal = core.withdrawing.remove(&write);
                 if let Ok(written) = &result {
                     core.taken(written, withdrawal.is_some());
                 }
                 drop(withdrawal);
-                if let Some(waiter) = core.writes.remove(&write) {
-                    // Whoever waited may have gone this very moment.
-                    let _ = waiter.send(result);
-                }
+                core.waiting.finish_write(write, result);
             }
             Effect::LeaseKept { id, until, .. } => {
                 if let Some(keeper) = core.keepers.get(&id) {
@@ -417,16 +417,8 @@ impl Core {
     }
 
     fn serve(&mut self, reads: Vec<ReadId>, content: &SharedContent, from_server: bool, valid_until: Option<Instant>) {
-        self.finish(reads, || Fetched::Content { content: content.clone(), from_server, valid_until });
-    }
-
-    fn finish(&mut self, reads: Vec<ReadId>, outcome: impl Fn() -> Fetched) {
-        for read in reads {
-            if let Some(waiter) = self.reads.remove(&read) {
-                // Whoever waited may have gone this very moment.
-                let _ = waiter.send(outcome());
-            }
-        }
+        let outcome = || Fetched::Content { content: content.clone(), from_server, valid_until };
+        self.waiting.finish_reads(reads, outcome);
     }
 }
 

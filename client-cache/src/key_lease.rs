@@ -153,6 +153,8 @@ pub enum RegisterCondition {
 pub struct Registration {
     client: Client,
     path: Path,
+    epoch: Revision,
+    /// When the node was put last.
     revision: Revision,
     carried: Carried,
 }
@@ -179,7 +181,26 @@ impl Registration {
 
     /// Which registration this is: it grows from one to the next, whoever registers (Kafka's registration epoch).
     pub fn epoch(&self) -> Revision {
+        self.epoch
+    }
+
+    /// The change that last put the node's value: that of the registration, or of the last [`Registration::update`].
+    pub fn revision(&self) -> Revision {
         self.revision
+    }
+
+    /// Gives the node another value, unless it is another's by now. It stays registered: the epoch is as before.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; refused if the node is gone, another's, or was written by other means than this. After an error whose
+    /// write [may still happen](WriteError::may_still_happen), the next update and [`Registration::leave`] are refused if it did.
+    pub async fn update(&mut self, value: impl Into<Value>) -> Result<Written, WriteError> {
+        let condition = Condition::Revision(self.revision);
+        let options = PutOptions { condition, attach: Attach::Session, ..PutOptions::default() };
+        let written = self.client.put_with(&self.path, value, options).await?;
+        self.revision = written.revision;
+        Ok(written)
     }
 
     /// How long the lease that the node goes with is certain to last if nothing more is heard.
@@ -199,7 +220,8 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if it is gone or another's.
+    /// [`WriteError`]; refused if it is gone, another's, or was written by other means than
+    /// [`Registration::update`].
     pub async fn leave(self) -> Result<Written, WriteError> {
         let options = DeleteOptions { condition: Condition::Revision(self.revision), ..DeleteOptions::default() };
         self.client.delete(&self.path, options).await
@@ -354,7 +376,8 @@ impl Client {
                 self.put_with(path, value, options).await?
             }
         };
-        Ok(Registration { client: self.clone(), path: path.clone(), revision: written.revision, carried })
+        let revision = written.revision;
+        Ok(Registration { client: self.clone(), path: path.clone(), epoch: revision, revision, carried })
     }
 
     /// Puts a node that goes with the session, if there is none or if it is this session's own.

@@ -6,6 +6,9 @@ use leasehold_protocol::time::DriftAllowance;
 
 /// How a client connects, and how much it keeps. Everything has a default but the endpoints.
 ///
+/// Some bounds are fixed. A client has at most 65,536 reads and 65,536 writes waiting, and 256 MiB of
+/// writes; one more is refused as [busy](crate::Refusal::Busy), with the limit, and never sent.
+///
 /// ```
 /// use leasehold_client_cache::Options;
 /// use std::time::Duration;

@@ -1,6 +1,7 @@
 //! What the application is told about its session, and what is known about the servers.
 
 use leasehold_protocol::{drift::Excess, holder::Connection, id::SessionId, message::Refusal};
+use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 
 use crate::error::Unavailable;
@@ -93,6 +94,8 @@ pub(crate) struct Status {
     state: watch::Sender<ConnectionState>,
     events: broadcast::Sender<ConnectionState>,
     reach: watch::Sender<Reach>,
+    /// Why a server refused a connection, since one that leads answered last.
+    refused: Mutex<Option<String>>,
     clock: watch::Sender<Option<Excess>>,
 }
 
@@ -105,6 +108,7 @@ impl Status {
             state: watch::Sender::new(ConnectionState::Connecting),
             events: broadcast::Sender::new(EVENTS_MAX),
             reach: watch::Sender::new(nobody),
+            refused: Mutex::default(),
             clock: watch::Sender::new(None),
         }
     }
@@ -163,7 +167,14 @@ impl Status {
 
     /// Some server may be there, but none is known to lead.
     pub(crate) fn no_leader(&self, reason: &str) {
-        self.set(Reach::Nobody(Unavailable::NoLeader { reason: reason.to_owned() }));
+        let refused = self.refused.lock().clone();
+        let reason = refused.map_or_else(|| reason.to_owned(), |refused| format!("{reason}; {refused}"));
+        self.set(Reach::Nobody(Unavailable::NoLeader { reason }));
+    }
+
+    /// A server, which may be the one that leads, has refused a connection. That is part of the reason until one that leads answers.
+    pub(crate) fn refused(&self, reason: String) {
+        *self.refused.lock() = Some(reason);
     }
 
     /// A server has answered, or has refused what was asked; there was a session, or not.
@@ -171,7 +182,10 @@ impl Status {
         match refusal {
             Some(refusal @ (Refusal::NotLeader { .. } | Refusal::Retry)) => self.no_leader(&refusal.to_string()),
             Some(refusal @ Refusal::Limit(_)) if !had_session => self.set(Reach::Refused(refusal)),
-            _ => self.set(Reach::Leader),
+            _ => {
+                *self.refused.lock() = None;
+                self.set(Reach::Leader);
+            }
         }
     }
 

@@ -113,6 +113,30 @@ async fn whose_place_is_taken_does_not_remove_his_successor() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn registered_value_can_be_updated() {
+    let server = Server::start(LONG_TERM).await;
+    let (service, other) = (server.client().await, server.client().await);
+    let node = path("/services/web");
+    let mut registration = service.register(&node, "first", RegisterOptions::default()).await.unwrap();
+    let epoch = registration.epoch();
+    let written = registration.update("second").await.unwrap();
+    let entry = other.get(&node).await.unwrap().unwrap();
+    assert_eq!((&entry.value[..], entry.stat.modify_revision), (&b"second"[..], written.revision));
+    assert_eq!(entry.stat.owner, service.session().map(Owner::Session));
+    assert_eq!((registration.epoch(), registration.revision()), (epoch, written.revision));
+    assert!(registration.certain_for() > Duration::ZERO && !registration.over().is_cancelled());
+    let kept = PutOptions { attach: Attach::Keep, ..PutOptions::default() };
+    other.put_with(&node, "theirs", kept).await.unwrap();
+    let error = registration.update("third").await.unwrap_err();
+    let is_another = matches!(&error, WriteError::Refused(Refusal::Write(WriteRefusal::RevisionDiffers { .. })));
+    assert!(is_another, "{error:?}");
+    let mut registration = service.register(&node, "again", RegisterOptions::default()).await.unwrap();
+    registration.update("last").await.unwrap();
+    assert_eq!(registration.leave().await.unwrap().removed, 1);
+    assert_eq!(other.get(&node).await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn register_with_own_node_there_replaces_it() {
     let server = Server::start(LONG_TERM).await;
     let (service, other) = (server.client().await, server.client().await);

@@ -340,7 +340,7 @@ impl Caller {
                 }
             }
             _ if name.starts_with("Registration::") => {
-                let registration = match self.held.registrations.pop() {
+                let mut registration = match self.held.registrations.pop() {
                     Some(registration) => registration,
                     None => {
                         let (value, options) = (self.draw.value(), self.draw.register_options());
@@ -350,6 +350,12 @@ impl Caller {
                 match name {
                     "Registration::path" => drop(registration.path().clone()),
                     "Registration::epoch" => drop(registration.epoch()),
+                    "Registration::revision" => drop(registration.revision()),
+                    "Registration::update" => {
+                        let value = self.draw.value();
+                        let put = registration.update(value).await;
+                        put.iter().for_each(|written| self.judge.written(registration.path(), written));
+                    }
                     "Registration::certain_for" => drop(registration.certain_for()),
                     "Registration::over" => drop(registration.over()),
                     "Registration::leave" => {

@@ -168,6 +168,8 @@ const CALLS: &[&str] = &[
     "Registration::leave",
     "Registration::over",
     "Registration::path",
+    "Registration::revision",
+    "Registration::update",
     "Registry::join",
     "Registry::members",
     "RwLock::read",

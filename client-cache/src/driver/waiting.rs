@@ -1,0 +1,167 @@
+//! The reads and writes that somebody waits for: bounded, so that a client whose servers are away
+//! does not fill its memory.
+
+use std::collections::HashMap;
+
+use leasehold_protocol::{
+    command::Write,
+    holder::{ReadError, ReadId, WriteError, WriteId},
+    message::Refusal,
+};
+use tokio::sync::oneshot;
+
+use super::{Fetched, WriteResult};
+
+/// The most reads that one client has waiting; one more is refused as busy.
+pub(crate) const READS_MAX: usize = 1 << 16;
+
+/// The most writes that one client has waiting; one more is refused as busy.
+pub(crate) const WRITES_MAX: usize = 1 << 16;
+
+/// About the most bytes of the writes that one client has waiting; with more, one more is refused as
+/// busy.
+pub(crate) const WRITES_BYTES_MAX: usize = 256 << 20;
+
+/// A write that somebody waits for.
+#[derive(Debug)]
+struct WaitingWrite {
+    bytes: usize,
+    waiter: oneshot::Sender<WriteResult>,
+}
+
+/// All that somebody waits for.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    reads: HashMap<ReadId, oneshot::Sender<Fetched>>,
+    writes: HashMap<WriteId, WaitingWrite>,
+    writes_bytes: usize,
+}
+
+impl Waiting {
+    /// Somebody waits for a read. None if there is no room: whoever waits has been told.
+    pub(super) fn read(&mut self, read: ReadId) -> (Option<ReadId>, oneshot::Receiver<Fetched>) {
+        let (waiter, receiver) = oneshot::channel();
+        if let Some(refusal) = no_room("reads of this client", self.reads.len(), READS_MAX) {
+            // The receiver is still here.
+            let _ = waiter.send(Fetched::Failed(ReadError::Refused(refusal)));
+            return (None, receiver);
+        }
+        self.reads.insert(read, waiter);
+        (Some(read), receiver)
+    }
+
+    /// Somebody waits for a write. None if there is no room: whoever waits has been told. A write that
+    /// gives something back, which is bounded by what this client has, is never refused.
+    pub(super) fn write(
+        &mut self,
+        write: WriteId,
+        change: &Write,
+        gives_back: bool,
+    ) -> (Option<WriteId>, oneshot::Receiver<WriteResult>) {
+        let (waiter, receiver) = oneshot::channel();
+        let refusal = no_room("writes of this client", self.writes.len(), WRITES_MAX)
+            .or_else(|| no_room("bytes of writes of this client", self.writes_bytes, WRITES_BYTES_MAX));
+        if let Some(refusal) = refusal.filter(|_| !gives_back) {
+            // The receiver is still here.
+            let _ = waiter.send(Err(WriteError::Refused(refusal)));
+            return (None, receiver);
+        }
+        let bytes = change.encoded_bytes();
+        self.writes_bytes += bytes;
+        self.writes.insert(write, WaitingWrite { bytes, waiter });
+        (Some(write), receiver)
+    }
+
+    pub(super) fn has_write(&self, write: WriteId) -> bool {
+        self.writes.contains_key(&write)
+    }
+
+    /// Nobody waits for the read any more. False if nobody did.
+    pub(super) fn give_up_read(&mut self, read: ReadId) -> bool {
+        self.reads.remove(&read).is_some()
+    }
+
+    /// Tells whoever waits for these reads.
+    pub(super) fn finish_reads(&mut self, reads: Vec<ReadId>, outcome: impl Fn() -> Fetched) {
+        for read in reads {
+            if let Some(waiter) = self.reads.remove(&read) {
+                // Whoever waited may have gone this very moment.
+                let _ = waiter.send(outcome());
+            }
+        }
+    }
+
+    /// Tells whoever waits for this write.
+    pub(super) fn finish_write(&mut self, write: WriteId, result: WriteResult) {
+        if let Some(WaitingWrite { bytes, waiter }) = self.writes.remove(&write) {
+            self.writes_bytes -= bytes;
+            // Whoever waited may have gone this very moment.
+            let _ = waiter.send(result);
+        }
+    }
+}
+
+fn no_room(what: &str, got: usize, most: usize) -> Option<Refusal> {
+    (got >= most).then(|| Refusal::Busy { what: what.to_owned(), got, most })
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_protocol::{object::Object, path::Path};
+
+    use super::*;
+    use crate::{driver::Driver, options::Options};
+
+    fn path(number: usize) -> Path {
+        Path::parse(&format!("/{number}")).expect("a path")
+    }
+
+    fn busy(what: &str, got: usize, most: usize) -> Refusal {
+        Refusal::Busy { what: what.to_owned(), got, most }
+    }
+
+    #[test]
+    fn writes_beyond_the_bound_are_refused_with_the_limit() {
+        let driver = Driver::new(Options::new(["nobody:1"]), 0);
+        let mut waiting: Vec<_> =
+            (0..WRITES_MAX).map(|number| driver.write(Write::put(path(number), Default::default()))).collect();
+        let refused = || driver.write(Write::put(path(0), Default::default())).1.try_recv();
+        let expected = busy("writes of this client", WRITES_MAX, WRITES_MAX);
+        assert_eq!(refused(), Ok(Err(WriteError::Refused(expected))));
+        driver.give_up_write(waiting[0].0);
+        assert!(matches!(waiting[0].1.try_recv(), Ok(Err(_))), "it is known that it was never sent");
+        assert!(refused().is_err(), "there is room: it waits");
+    }
+
+    #[test]
+    fn bytes_of_writes_are_bounded() {
+        let driver = Driver::new(Options::new(["nobody:1"]), 0);
+        let large = || Write::put(path(0), vec![0; 1 << 20].into());
+        let mut waiting = Vec::new();
+        let refused = loop {
+            let (write, mut answer) = driver.write(large());
+            match answer.try_recv() {
+                Ok(refused) => break refused,
+                Err(_) => waiting.push((write, answer)),
+            }
+        };
+        let Err(WriteError::Refused(Refusal::Busy { what, got, most })) = refused else { panic!("{refused:?}") };
+        assert_eq!((what.as_str(), most), ("bytes of writes of this client", WRITES_BYTES_MAX));
+        assert!(got >= most && got - most <= large().encoded_bytes(), "{got}");
+        for (write, _) in &waiting {
+            driver.give_up_write(*write);
+        }
+        assert!(driver.write(large()).1.try_recv().is_err(), "there is room: it waits");
+    }
+
+    #[test]
+    fn reads_beyond_the_bound_are_refused_with_the_limit() {
+        let driver = Driver::new(Options::new(["nobody:1"]), 0);
+        let waiting: Vec<_> = (0..READS_MAX).map(|number| driver.read(Object::data(path(number)))).collect();
+        let refused = || driver.read(Object::data(path(0))).1.try_recv();
+        let Ok(Fetched::Failed(ReadError::Refused(refusal))) = refused() else { panic!("it is not refused") };
+        assert_eq!(refusal, busy("reads of this client", READS_MAX, READS_MAX));
+        driver.give_up_read(waiting[0].0);
+        assert!(refused().is_err(), "there is room: it waits");
+    }
+}
