@@ -150,12 +150,12 @@ impl Lessor {
         }
     }
 
-    /// The known copies, each by itself. `None` if these are more than `claims_max` claims, or if the
-    /// search would look at more entries than that.
+    /// The known copies, each by itself. `None` if the search would look at more than `claims_max`
+    /// entries.
     fn known_copies(&self, changed: &Changed, state: &State) -> Option<Vec<Known>> {
         let mut left = self.config.bounds.claims_max;
         let mut known = Vec::new();
-        // Few sets are claimed each by itself, however many sessions hold them.
+        // Only many sets are bounded. Few are claimed each by itself, however many sessions hold them.
         let is_bounded = changed.sets.len() > SETS_MAX;
         for set in &changed.sets {
             if is_bounded {

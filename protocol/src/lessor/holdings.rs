@@ -409,8 +409,8 @@ impl Holdings {
         }
     }
 
-    /// The sessions that may hold the object, for people: by exact entry (with its end) or by covering (without). At most `most`
-    /// of each kind are looked at.
+    /// The sessions that may hold the object, for people: by exact entry (with its end) or by covering (without). Looks at the first
+    /// `most` entries of each kind.
     pub(super) fn few_holders(
         &self,
         object: &Object,
@@ -432,7 +432,7 @@ impl Holdings {
         holders.into_iter().map(|((session, volume), over)| (session, volume, over)).collect()
     }
 
-    /// How many entries the search for the known holders of a set looks at, those that are over among them: `most` + 1 if more.
+    /// How many entries the search for the known holders of a set would look at. Counts no further than `most` + 1.
     pub(super) fn count_at(&self, set: &ObjectSet, most: usize) -> usize {
         self.entries_at(set).map(|_| ()).chain(self.below_in(set).map(|_| ())).take(most + 1).count()
     }

@@ -32,7 +32,8 @@ impl Lessor {
     /// The sessions that hold, or may hold, the objects at `path`.
     pub(super) fn holder_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<HolderInfo> {
         let objects = [Object::data(path.clone()), Object::children(path.clone())];
-        let most = self.config.bounds.rows_max;
+        // Not all entries make a row.
+        let most = self.config.bounds.places_max;
         let rows = objects.into_iter().flat_map(|object| {
             let holders = self.holdings.few_holders(&object, most, self.clock.ending(), turn.state);
             holders.into_iter().map(move |(session, volume, over)| HolderInfo {

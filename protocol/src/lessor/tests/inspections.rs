@@ -210,7 +210,7 @@ fn holders_beyond_one_answer_are_not_looked_at() {
     for is_covering in [false, true] {
         // Copies of the data and of the list of children. Nobody has one of the list.
         let kinds = if is_covering { 2 } else { 1 };
-        assert_bounded(kinds * ROWS_MAX, ROWS_MAX, |count| {
+        assert_bounded(kinds * PLACES_MAX, ROWS_MAX, |count| {
             held(count, is_covering).inspected(Inspect::Holders { path: path("/a") })
         });
     }
@@ -221,7 +221,7 @@ fn holders_beyond_one_answer_are_not_looked_at() {
 /// Copies that were dropped and are not forgotten yet are looked at too.
 #[test]
 fn entries_of_copies_that_were_dropped_are_bounded() {
-    assert_bounded(ROWS_MAX, 0, |count| {
+    assert_bounded(PLACES_MAX, 0, |count| {
         let mut world = held(count, false);
         let sessions: Vec<SessionId> = world.state.sessions().map(|(session, _)| session).collect();
         for session in sessions {
