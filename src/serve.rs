@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, io::IsTerminal, path::PathBuf};
 
-use leasehold_server::{Config, ConfigError, Server, StartError};
+use leasehold_server::{Config, ConfigError, Server, StartError, end_process_on_panic, raise_descriptor_limit};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -58,6 +58,10 @@ impl Text for Listening {
 pub(crate) async fn run(args: Args, output: Output) -> Result<Status, Failure> {
     let config = args.config()?;
     log();
+    end_process_on_panic();
+    if let Err(error) = raise_descriptor_limit() {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
     let signals = signal(SignalKind::terminate()).and_then(|term| Ok((term, signal(SignalKind::interrupt())?)));
     let (mut terminate, mut interrupt) = signals.map_err(|error| Failure::io("cannot listen for signals", &error))?;
     let (id, data) = (config.id, config.data.clone());
@@ -84,8 +88,10 @@ pub(crate) async fn run(args: Args, output: Output) -> Result<Status, Failure> {
 fn log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG_DEFAULT));
     let ansi = std::io::stderr().is_terminal();
-    // Fails only if something is installed already, which then does the same.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).try_init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
+    // A line that cannot be written is lost. To say so where it could not be written would be a panic, and end the server.
+    // This fails only if something is installed already, which then does the same.
+    let _ = log.log_internal_errors(false).try_init();
 }
 
 impl Args {

@@ -12,8 +12,10 @@ use std::{
 };
 
 use futures::{FutureExt, StreamExt};
-use leasehold_protocol::message::{Answer as Done, Body, ClusterInfo, Inspect, Recall, Refusal, Request, Response};
-use leasehold_wire::{CallbackClient, Leasehold, Role, accept, server_connection};
+use leasehold_protocol::message::{
+    Answer as Done, Body, ClusterInfo, Consent, Inspect, Recall, Refusal, Request, Response,
+};
+use leasehold_wire::{CallbackClient, Leasehold, Role, accept_if, server_connection};
 use tarpc::{
     context,
     server::{BaseChannel, Channel},
@@ -25,12 +27,10 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    admission::{Admission, Handshake},
     core::{ConnectionId, Core, RECALLS_WAITING_MAX, Recalls, bare},
     raft::{Replica, ReplicaInfo},
 };
-
-/// The most connections at one time; more wait to be accepted. Each has a task and its buffers, some tens of kilobytes.
-const CONNECTIONS_MAX: usize = 1 << 14;
 
 /// How long a recall is waited for on its connection before it is given up there; it is sent again with the
 /// session's next request, and the write that recalls goes on at the end of the volume lease in any case.
@@ -49,15 +49,14 @@ pub(crate) struct Connections {
     pub(crate) replica: Replica,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
+    pub(crate) admission: Admission,
 }
 
 impl Connections {
     /// Accepts connections until the server stops.
     pub(crate) async fn accept_all(self, listener: TcpListener) {
         let next = AtomicU64::new(0);
-        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         loop {
-            let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = self.stop.cancelled() => return,
@@ -71,21 +70,25 @@ impl Connections {
                 }
             };
             let id = ConnectionId(next.fetch_add(1, Ordering::Relaxed));
-            let connections = self.clone();
+            let (connections, handshake) = (self.clone(), self.admission.handshake());
             self.tasks.spawn(async move {
                 let stop = connections.stop.clone();
                 tokio::select! {
-                    () = connections.serve(id, stream) => {}
+                    () = connections.serve(id, stream, handshake) => {}
                     () = stop.cancelled() => {}
                 }
-                drop(permit);
             });
         }
     }
 
-    async fn serve(self, id: ConnectionId, stream: TcpStream) {
+    async fn serve(self, id: ConnectionId, stream: TcpStream, handshake: Handshake) {
+        let admitted = tokio::select! {
+            admitted = accept_if(stream, |role| self.admission.admit(role)) => admitted,
+            () = handshake.given_up() => return,
+        };
+        drop(handshake);
         // What was wrong has been logged, and told to the other side, by the handshake.
-        let Ok(accepted) = accept(stream).await else { return };
+        let Ok((accepted, _room)) = admitted else { return };
         match accepted.role {
             Role::Client => self.serve_client(id, accepted.stream).await,
             Role::Peer => self.replica.peer_service().serve_connection(accepted.stream).await,
@@ -96,16 +99,28 @@ impl Connections {
         let (requests, callbacks, driver) = server_connection(stream);
         let (recalls, to_recall) = mpsc::channel(RECALLS_WAITING_MAX);
         let mut ended = self.core.ended();
+        let _registered = RegisteredOn { id, core: Arc::clone(&self.core) };
         let service = ClientService { id, core: Arc::clone(&self.core), replica: self.replica.clone(), recalls };
         let calls = BaseChannel::with_defaults(requests).execute(service.serve()).for_each(spawn_if_slow);
         tokio::select! {
             // Why it ended has been logged, if it is worth a line.
             _ = driver => {}
             () = calls => {}
-            () = carry_recalls(Arc::clone(&self.core), callbacks, to_recall) => {}
+            () = carry_recalls(Arc::clone(&self.core), id, callbacks, to_recall) => {}
             _ = ended.changed() => {}
         }
-        self.core.disconnected(id);
+    }
+}
+
+/// Tells the core when a connection ends, however that happens.
+struct RegisteredOn {
+    id: ConnectionId,
+    core: Arc<Core>,
+}
+
+impl Drop for RegisteredOn {
+    fn drop(&mut self) {
+        self.core.disconnected(self.id);
     }
 }
 
@@ -119,7 +134,12 @@ async fn spawn_if_slow(call: impl Future<Output = ()> + Send + 'static) {
 }
 
 /// Sends recalls down the connection, and brings the consents back.
-async fn carry_recalls(core: Arc<Core>, callbacks: CallbackClient, mut recalls: mpsc::Receiver<Recall>) {
+async fn carry_recalls(
+    core: Arc<Core>,
+    id: ConnectionId,
+    callbacks: CallbackClient,
+    mut recalls: mpsc::Receiver<Recall>,
+) {
     let room = Arc::new(Semaphore::new(RECALLS_OUT_MAX));
     while let Some(recall) = recalls.recv().await {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
@@ -128,9 +148,13 @@ async fn carry_recalls(core: Arc<Core>, callbacks: CallbackClient, mut recalls: 
         spawn_if_slow(async move {
             let mut context = context::current();
             context.deadline = Instant::now() + RECALL_TIMEOUT;
-            // Unanswered: the lessor sends it again when there is a chance, and does not depend on it.
-            if let Ok(consent) = callbacks.recall(context, recall).await {
-                core.consent(consent);
+            let asked = Consent { session: recall.session, stamp: recall.stamp };
+            match callbacks.recall(context, recall).await {
+                Ok(consent) if consent == asked => core.consent(id, consent),
+                // The client will consent with a later request. An answer that names another recall does not count.
+                Ok(_) => {}
+                // The lessor sends it again when there is a chance, and does not depend on it.
+                Err(_) => {}
             }
             drop(permit);
         })

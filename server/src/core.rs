@@ -9,6 +9,8 @@
 //! [`Core::lead`] and [`Core::follow`].
 
 mod registrations;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::HashMap,
@@ -113,10 +115,17 @@ impl Core {
             let _ = sender.send(bare(inner.state.epoch(), refusal));
             return answer;
         }
-        let Header { session, registration, .. } = request.header;
-        // The lessor refuses all others. Recalls may go with its answer.
-        if request.body == Body::Register && inner.state.session(session).is_some() {
-            inner.registrations.register(session, registration, connection, recalls);
+        let Header { session, registration, epoch, .. } = request.header;
+        // The lessor refuses sessions that do not exist. For others, only the connection that the
+        // session registered on last may speak.
+        if inner.state.session(session).is_some() {
+            if request.body == Body::Register {
+                inner.registrations.register(session, registration, connection, recalls);
+            } else if !inner.registrations.is_on(session, connection) {
+                let expected = inner.state.epoch();
+                let _ = sender.send(bare(expected, Refusal::NotRegistered { got: epoch, expected }));
+                return answer;
+            }
         }
         let id = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
         inner.waiting.insert(id, sender);
@@ -124,9 +133,13 @@ impl Core {
         answer
     }
 
-    /// A client has consented to a recall.
-    pub fn consent(&self, consent: Consent) {
-        self.input(Input::Consent(consent));
+    /// A client has consented to a recall. It counts only if the session registered on this
+    /// connection last.
+    pub fn consent(&self, connection: ConnectionId, consent: Consent) {
+        let mut inner = self.inner.lock();
+        if inner.registrations.is_on(consent.session, connection) {
+            self.step(&mut inner, Input::Consent(consent));
+        }
     }
 
     /// A proof of leadership was had, or not (S6).
@@ -350,160 +363,5 @@ impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (epoch, index, revision) = self.applied();
         f.debug_struct("Core").field("epoch", &epoch).field("index", &index).field("revision", &revision).finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use leasehold_protocol::{
-        command::Write,
-        id::{Sequence, Stamp},
-        limits::Limits,
-        message::Answer as Answered,
-        object::Object,
-        path::Path,
-        planted::Planted,
-        time::DriftAllowance,
-    };
-
-    use super::*;
-
-    fn config(attempt: u64) -> lessor::Config {
-        lessor::Config {
-            replica: 1,
-            attempt,
-            drift: DriftAllowance::DEFAULT,
-            limits: Limits::default(),
-            bounds: lessor::Bounds::DEFAULT,
-            planted: Planted::default(),
-        }
-    }
-
-    fn beginning(core: &Core) -> (Generation, Proposal) {
-        core.take_proposal_if(Lessor::has_proposal).expect("it begins an epoch")
-    }
-
-    #[test]
-    fn a_late_failure_of_an_old_lessor_s_proposal_does_not_end_its_successor() {
-        let (core, _proofs) = Core::new();
-        let ended = core.ended();
-        core.lead(config(1), Duration::ZERO);
-        let (first, _) = beginning(&core);
-        core.follow(None);
-        core.lead(config(2), Duration::ZERO);
-        let (second, beginning) = beginning(&core);
-        core.apply(1, &beginning);
-        assert!(core.serves());
-        assert_eq!(*ended.borrow(), 1);
-
-        core.give_up(first);
-        assert!(core.serves(), "its own proposal went through");
-        assert_eq!(*ended.borrow(), 1, "no client is sent away");
-        core.give_up(second);
-        assert!(!core.has_lessor());
-        assert_eq!(*ended.borrow(), 2);
-        core.give_up(second);
-        assert_eq!(*ended.borrow(), 2, "it ends once");
-    }
-
-    #[test]
-    fn nobody_is_answered_by_a_lessor_that_was_given_up() {
-        let (core, _proofs) = Core::new();
-        core.lead(config(1), Duration::ZERO);
-        let (generation, beginning) = beginning(&core);
-        core.apply(1, &beginning);
-        let (recalls, _recalled) = mpsc::channel(1);
-        let open = || Request { header: Header::default(), body: Body::Open { name: "test".to_owned() } };
-        let mut waits = core.request(open(), ConnectionId(1), &recalls);
-        assert!(waits.try_recv().is_err(), "it waits for the log");
-        core.give_up(generation);
-        assert_eq!(waits.try_recv().ok().map(|response| response.result), Some(Err(Refusal::Retry)));
-        let refused = core.request(open(), ConnectionId(1), &recalls).try_recv().expect("at once");
-        assert_eq!(refused.result, Err(Refusal::NotLeader { leader: None }));
-    }
-
-    /// Everything that is to be proposed is committed; the proofs that are asked for are had.
-    fn settle(core: &Core, proofs: &mut mpsc::UnboundedReceiver<u64>) {
-        loop {
-            let proposal = core.take_proposal_if(Lessor::has_proposal);
-            let round = proofs.try_recv();
-            if let Some((_, proposal)) = &proposal {
-                core.apply(core.applied().1 + 1, proposal);
-            }
-            if let Ok(round) = round {
-                core.proof(round, true);
-            }
-            if proposal.is_none() && round.is_err() {
-                return;
-            }
-        }
-    }
-
-    #[test]
-    fn sessions_that_do_not_exist_are_not_remembered() {
-        let (core, mut proofs) = Core::new();
-        core.lead(config(1), Duration::ZERO);
-        settle(&core, &mut proofs);
-        let (recalls, _recalled) = mpsc::channel(1);
-        let mut ask = |session: SessionId, body: Body| {
-            let header = Header { session, epoch: core.applied().0, registration: 1, ..Header::default() };
-            let mut answer = core.request(Request { header, body }, ConnectionId(1), &recalls);
-            settle(&core, &mut proofs);
-            answer.try_recv().expect("answered").result
-        };
-        for number in 1..=1_000 {
-            let session = SessionId(1_000_000 + number);
-            assert_eq!(ask(session, Body::Register), Err(Refusal::SessionGone { session }));
-        }
-        let registered = || core.inner.lock().registrations.len();
-        assert_eq!(registered(), 0);
-        for _ in 0..100 {
-            let opened = ask(SessionId(0), Body::Open { name: "test".to_owned() });
-            let Ok(Answered::Opened { session, .. }) = opened else { panic!("{opened:?}") };
-            ask(session, Body::Register).expect("it exists");
-            assert_eq!(registered(), 1);
-            ask(session, Body::Close).expect("it exists");
-            assert_eq!(registered(), 0, "the connection is still there");
-        }
-    }
-
-    #[test]
-    fn connection_that_takes_no_recalls_has_few_of_them_waiting() {
-        let (core, mut proofs) = Core::new();
-        core.lead(config(1), Duration::ZERO);
-        settle(&core, &mut proofs);
-        let (few, mut first) = mpsc::channel(2);
-        let mut ask = |header: Header, body: Body, connection: u64, recalls: &Recalls| {
-            let mut answer = core.request(Request { header, body }, ConnectionId(connection), recalls);
-            settle(&core, &mut proofs);
-            answer.try_recv().ok().map(|response| response.result)
-        };
-        let mut open = |connection: u64, recalls: &Recalls| {
-            let opened = ask(Header::default(), Body::Open { name: "test".to_owned() }, connection, recalls);
-            let Some(Ok(Answered::Opened { session, .. })) = opened else { panic!("{opened:?}") };
-            let header = Header { session, epoch: core.applied().0, registration: 1, ..Header::default() };
-            ask(header.clone(), Body::Register, connection, recalls);
-            header
-        };
-        let (reader, writer) = (open(1, &few), open(2, &few));
-        let path = |number: u64| Path::parse(&format!("/{number}")).expect("a path");
-        ask(reader.clone(), Body::Acquire { path: path(0), valid_at: None }, 1, &few);
-        for number in 0..5 {
-            let object = Object::data(path(number));
-            let read = ask(reader.clone(), Body::Read { object, known: None }, 1, &few);
-            assert!(matches!(&read, Some(Ok(Answered::Read(answer))) if answer.grant.is_some()), "{read:?}");
-            let write = Write::put(path(number), Default::default());
-            let body = Body::Write { write, dropped: Vec::new(), seen: Stamp::default() };
-            let header = Header { sequence: Sequence(number + 1), unanswered_from: Sequence(1), ..writer.clone() };
-            assert_eq!(ask(header, body, 2, &few), None, "it waits for consent");
-        }
-        let stamps = |recalls: &mut mpsc::Receiver<Recall>| {
-            std::iter::from_fn(|| recalls.try_recv().ok()).map(|recall| recall.stamp).collect::<Vec<_>>()
-        };
-        assert_eq!(stamps(&mut first).len(), 2);
-        // On another connection there are all five.
-        let (enough, mut second) = mpsc::channel(8);
-        ask(Header { registration: 2, ..reader }, Body::Register, 3, &enough);
-        assert_eq!(stamps(&mut second).len(), 5);
     }
 }

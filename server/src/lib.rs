@@ -5,15 +5,19 @@
 //! [`store`], which keeps them there; `connections` and `leading`, the tasks around them; [`clock`], the only place that
 //! reads a clock.
 
+mod admission;
 pub mod clock;
 pub mod config;
 mod connections;
 mod core;
 mod leading;
+mod panic;
 mod proposing;
 pub mod raft;
 mod server;
 pub mod store;
 
+pub use admission::raise_descriptor_limit;
 pub use config::{Config, ConfigError, RaftConfig};
+pub use panic::end_process_on_panic;
 pub use server::{Server, StartError};

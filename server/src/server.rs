@@ -6,6 +6,7 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    admission::Admission,
     config::{Config, ConfigError},
     connections::Connections,
     core::Core,
@@ -40,6 +41,9 @@ pub enum StartError {
         /// What the system says.
         error: std::io::Error,
     },
+    /// The system does not say how many files this process may have open.
+    #[error("cannot find out how many files may be open: {0}")]
+    Descriptors(std::io::Error),
     /// The data cannot be opened, or Raft cannot start on it.
     #[error(transparent)]
     Raft(#[from] raft::StartError),
@@ -53,6 +57,7 @@ impl Server {
     /// [`StartError`], with nothing left running.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let config = config.checked()?;
+        let admission = Admission::of_this_process().map_err(StartError::Descriptors)?;
         let listener = TcpListener::bind(&config.listen).await;
         let listener = listener.map_err(|error| StartError::Listen { address: config.listen.clone(), error })?;
         let address = listener.local_addr();
@@ -60,8 +65,13 @@ impl Server {
         let (core, proofs) = Core::new();
         let replica = Replica::start(config.replica(), Arc::clone(&core) as Arc<dyn raft::Machine>).await?;
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let connections =
-            Connections { core: Arc::clone(&core), replica: replica.clone(), tasks: tasks.clone(), stop: stop.clone() };
+        let connections = Connections {
+            core: Arc::clone(&core),
+            replica: replica.clone(),
+            tasks: tasks.clone(),
+            stop: stop.clone(),
+            admission,
+        };
         let helpers = vec![
             tokio::spawn(connections.accept_all(listener)),
             tokio::spawn(leading::follow_leaderships(Arc::clone(&core), replica.clone(), config.clone())),

@@ -22,6 +22,7 @@ mod clocks;
 mod consent;
 mod crash;
 mod demo;
+mod descriptors;
 mod disk;
 mod drift;
 mod elections;

@@ -101,6 +101,12 @@ pub enum HandshakeError {
         /// The server's words.
         reason: String,
     },
+    /// The server has no room for another connection: the server's side.
+    #[error("{reason}")]
+    NotAdmitted {
+        /// What there is no room for, with the limit.
+        reason: String,
+    },
     /// The server's answer is neither yes nor no.
     #[error("the server's answer to the handshake is {got}: expected 0 (accepted) or 1 (refused)")]
     Verdict {
@@ -175,6 +181,19 @@ pub async fn accept(stream: TcpStream) -> Result<Accepted, HandshakeError> {
     receive(stream).await
 }
 
+/// Sets up a socket that a listener has just given, and admits whoever is there if there is room. See [`receive_if`].
+///
+/// # Errors
+///
+/// As [`receive_if`].
+pub async fn accept_if<T>(
+    stream: TcpStream,
+    admit: impl FnOnce(Role) -> Result<T, String>,
+) -> Result<(Accepted, T), HandshakeError> {
+    socket::tune(&stream)?;
+    receive_if(stream, admit).await
+}
+
 /// The client's side of the handshake, on any stream.
 ///
 /// # Errors
@@ -207,7 +226,24 @@ where
 /// # Errors
 ///
 /// [`HandshakeError`]; the stream is closed.
-pub async fn receive<S>(mut stream: S) -> Result<Accepted<S>, HandshakeError>
+pub async fn receive<S>(stream: S) -> Result<Accepted<S>, HandshakeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    receive_if(stream, |_| Ok(())).await.map(|(accepted, ())| accepted)
+}
+
+/// As [`receive`]. `admit` hears what the other side is, and says whether there is room for it, or
+/// why not. What it returns belongs to the connection.
+///
+/// # Errors
+///
+/// [`HandshakeError`]; the stream is closed. [`HandshakeError::NotAdmitted`] if `admit` refused: the
+/// other side is told why.
+pub async fn receive_if<S, T>(
+    mut stream: S,
+    admit: impl FnOnce(Role) -> Result<T, String>,
+) -> Result<(Accepted<S>, T), HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -218,16 +254,20 @@ where
             (PROTOCOL_VERSION, got) => Err(HandshakeError::Role { got }),
             (theirs, _) => Err(HandshakeError::Version { theirs, ours: PROTOCOL_VERSION }),
         })?;
+        let admitted = admit(role).map_err(|reason| HandshakeError::NotAdmitted { reason })?;
         stream.write_all(&opening(PROTOCOL_VERSION, ACCEPTED)).await?;
         stream.flush().await?;
-        Ok(role)
+        Ok((role, admitted))
     })
     .await;
     match outcome {
-        Ok(role) => Ok(Accepted { role, stream }),
+        Ok((role, admitted)) => Ok((Accepted { role, stream }, admitted)),
         Err(error @ (HandshakeError::Io(_) | HandshakeError::Closed)) => Err(error),
         Err(error) => {
-            warn::violation(&error);
+            match &error {
+                HandshakeError::NotAdmitted { reason } => warn::not_admitted(reason),
+                error => warn::violation(error),
+            }
             // If it cannot be told, the reason for the refusal is still what matters.
             let _ = within(REFUSAL_TIMEOUT, refuse(stream, &refusal(&error))).await;
             Err(error)
@@ -360,6 +400,16 @@ mod tests {
             assert_eq!(server.role, role);
             assert!(client.nodelay().unwrap() && server.stream.nodelay().unwrap());
         }
+    }
+
+    #[tokio::test]
+    async fn client_that_there_is_no_room_for_is_told_why() {
+        let (client, server) = tokio::io::duplex(1024);
+        let no_room = |role| Err::<(), _>(format!("no room for another {role:?}"));
+        let (server, client) = futures::join!(receive_if(server, no_room), introduce(client, Role::Client));
+        assert!(matches!(server, Err(HandshakeError::NotAdmitted { .. })), "{server:?}");
+        let refused = client.expect_err("there is no room").to_string();
+        assert_eq!(refused, "the server refused the connection: no room for another Client");
     }
 
     #[tokio::test]

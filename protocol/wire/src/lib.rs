@@ -26,7 +26,7 @@ mod warn;
 
 pub use error::{CodecError, ConnectionError};
 pub use frame::peer_transport;
-pub use handshake::{Accepted, ConnectError, HandshakeError, Role, accept, connect};
+pub use handshake::{Accepted, ConnectError, HandshakeError, Role, accept, accept_if, connect};
 pub use mux::Driver;
 pub use service::{
     Callback, CallbackClient, CallbackTransport, Leasehold, LeaseholdClient, LeaseholdTransport, client_connection,

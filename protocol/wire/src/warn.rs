@@ -9,17 +9,29 @@ use std::{
 /// Warnings come at least this far apart: enough to see that something is wrong and what, too little to fill a disk.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
-static LIMIT: Mutex<Limit> = Mutex::new(Limit { last: None, suppressed: 0 });
+static VIOLATIONS: Mutex<Limit> = Mutex::new(Limit { last: None, suppressed: 0 });
+static NOT_ADMITTED: Mutex<Limit> = Mutex::new(Limit { last: None, suppressed: 0 });
 
 /// Warns that the other side of a connection broke the protocol, unless a warning has just been given.
 pub(crate) fn violation(reason: &dyn Display) {
-    let admitted = LIMIT.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now());
-    match admitted {
+    match admit(&VIOLATIONS) {
         Some(suppressed) => {
             tracing::warn!(%reason, suppressed, "connection closed: the other side broke the protocol")
         }
         None => tracing::debug!(%reason, "connection closed: the other side broke the protocol"),
     }
+}
+
+/// Warns that there was no room for a connection, unless a warning has just been given.
+pub(crate) fn not_admitted(reason: &str) {
+    match admit(&NOT_ADMITTED) {
+        Some(suppressed) => tracing::warn!(reason, suppressed, "connection refused"),
+        None => tracing::debug!(reason, "connection refused"),
+    }
+}
+
+fn admit(limit: &Mutex<Limit>) -> Option<u64> {
+    limit.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now())
 }
 
 struct Limit {

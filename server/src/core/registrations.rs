@@ -39,7 +39,7 @@ impl Registrations {
         recalls: &Recalls,
     ) {
         visit(1);
-        if self.sessions.get(&session).is_some_and(|other| other.registration > registration) {
+        if self.sessions.get(&session).is_some_and(|other| other.registration >= registration) {
             return;
         }
         let registered = Registered { registration, connection, recalls: recalls.clone() };
@@ -48,6 +48,12 @@ impl Registrations {
         }
         visit(1);
         self.connections.entry(connection).or_default().insert(session);
+    }
+
+    /// Whether this connection is the one that the session registered on last.
+    pub(super) fn is_on(&self, session: SessionId, connection: ConnectionId) -> bool {
+        visit(1);
+        self.sessions.get(&session).is_some_and(|registered| registered.connection == connection)
     }
 
     /// Sends a recall down the connection of its session, if that is still there.

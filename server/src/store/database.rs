@@ -25,6 +25,9 @@ const KEYSPACES: &str = "keyspaces";
 /// What the store underneath locks while a database is open.
 const LOCK: &str = "lock";
 
+/// The most tables that are kept open: connections need descriptors too ([`crate::admission`]).
+const CACHED_FILES_MAX: usize = 32;
+
 /// A keyspace by its name, and what it is made with.
 pub(super) type Options = fn() -> KeyspaceCreateOptions;
 
@@ -37,7 +40,10 @@ pub(super) fn open(
     synced: Synced,
     keyspaces: &[(&str, Options)],
 ) -> fjall::Result<Database> {
-    let start = |dir: &Path| Database::builder(dir).worker_threads(1).max_journaling_size(journal_max_bytes).open();
+    let start = |dir: &Path| {
+        let database = Database::builder(dir).worker_threads(1).max_journaling_size(journal_max_bytes);
+        database.max_cached_files(Some(CACHED_FILES_MAX)).open()
+    };
     if !dir.try_exists()? {
         let new = beside(dir);
         match fs::remove_dir_all(&new) {
