@@ -32,6 +32,7 @@ mod failover;
 mod figures;
 mod files;
 mod history;
+mod identity;
 mod lease_clocks;
 mod loss;
 mod nemesis;

@@ -9,7 +9,7 @@ use openraft::{BasicNode, ChangeMembers, ReadPolicy, ServerState, async_runtime:
 use super::{
     bootstrap::ask,
     node::Node,
-    peer::{Joining, Readmission, Stage},
+    peer::{Joining, PeerReport, Readmission, Stage},
     types::alias::{Raft, StoredMembership, Vote},
 };
 use crate::store::standing::ClusterId;
@@ -51,27 +51,38 @@ impl Node {
             return Readmission::Elsewhere { leader: self.leader() };
         }
         let membership = raft.metrics().borrow_watched().membership_config.clone();
-        if !self.config.members.contains_key(&newcomer) && membership.get_node(&newcomer).is_none() {
+        let Some(recorded) = self.recorded_address(&membership, newcomer) else {
             let members: Vec<u64> = membership.nodes().map(|(id, _)| *id).collect();
             return Readmission::Refused {
                 reason: format!("replica {newcomer} is no member of this cluster: expected one of {members:?}"),
             };
+        };
+        let found = ask(&recorded).await;
+        if let Some(reason) = refusal(standing.cluster, newcomer, [&recorded, &address], found.as_ref().ok()) {
+            return Readmission::Refused { reason };
         }
         // A request that was delayed until the replica had returned must not remove it.
-        match ask(&address).await {
+        match found {
             Ok(report) if report.replica == newcomer && report.stage == (Stage::Empty { life }) => {}
             Ok(report) => {
                 return Readmission::Later {
-                    reason: format!("{address} is replica {} and {:?}", report.replica, report.stage),
+                    reason: format!("{recorded} is replica {} and {:?}", report.replica, report.stage),
                 };
             }
-            Err(error) => return Readmission::Later { reason: format!("{address} does not answer: {error}") },
+            Err(error) => return Readmission::Later { reason: format!("{recorded} does not answer: {error}") },
         }
         let _changing = self.changing.lock().await;
         match remove_completely(&raft, newcomer).await {
             Ok(floor) => Readmission::Admitted { cluster: standing.cluster, root: standing.root, floor },
             Err(reason) => Readmission::Later { reason },
         }
+    }
+
+    /// Where a replica is to be reached: as the membership says, or as configured while it is removed
+    /// to be let in again.
+    fn recorded_address(&self, membership: &StoredMembership, replica: u64) -> Option<String> {
+        let recorded = membership.get_node(&replica).map(|node| node.addr.clone());
+        recorded.or_else(|| self.config.members.get(&replica).cloned())
     }
 
     /// Makes a replica that was let in a learner, and a voter once it has caught up.
@@ -89,6 +100,12 @@ impl Node {
         let is_settled = seen.effective == seen.committed && seen.effective.get_joint_config().len() == 1;
         if is_settled && seen.effective.voter_ids().any(|voter| voter == newcomer) {
             return Joining::Voter;
+        }
+        // A member has moved only if an operator has said so.
+        if let Some(recorded) = self.recorded_address(&seen.effective, newcomer)
+            && recorded != address
+        {
+            return Joining::Refused { reason: other_address(newcomer, &recorded, &address) };
         }
         let result = match seen.effective.get_node(&newcomer) {
             None => add_learner(&raft, newcomer, &address).await,
@@ -109,6 +126,34 @@ impl Node {
             Err(reason) => Joining::Later { reason },
         }
     }
+}
+
+/// Why a replica that asks from `asked` to be let in again is refused for good, if it is. `found` is
+/// what the recorded address answers; none if it is silent.
+///
+/// Only the process at the recorded address can return: a second one with the same id would evict it.
+fn refusal(
+    cluster: ClusterId,
+    newcomer: u64,
+    [recorded, asked]: [&str; 2],
+    found: Option<&PeerReport>,
+) -> Option<String> {
+    let takes_part = |stage: &Stage| matches!(stage, Stage::Started { cluster: its, .. } if *its == cluster);
+    let is_healthy = |report: &PeerReport| report.replica == newcomer && takes_part(&report.stage);
+    if found.is_some_and(is_healthy) {
+        return Some(format!(
+            "replica {newcomer} is healthy at {recorded}, and a second process asks as replica {newcomer} from \
+             {asked}; stop the second process, or start it with the id of a member that is lost"
+        ));
+    }
+    (recorded != asked).then(|| other_address(newcomer, recorded, asked))
+}
+
+fn other_address(newcomer: u64, recorded: &str, asked: &str) -> String {
+    format!(
+        "replica {newcomer} is recorded at {recorded} and asks from {asked}; start it at the recorded address, with \
+         {newcomer}={recorded} in --cluster; a replica does not move by itself"
+    )
 }
 
 fn progress(raft: &Raft, replica: u64) -> (Option<u64>, Option<u64>) {
@@ -177,4 +222,46 @@ pub(super) fn members(membership: &StoredMembership) -> BTreeMap<u64, (String, b
     let configurations = membership.get_joint_config();
     let votes = |id: &u64| !configurations.is_empty() && configurations.iter().all(|voters| voters.contains(id));
     membership.nodes().map(|(id, node)| (*id, (node.addr.clone(), votes(id)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_protocol::volume::VolumeSettings;
+
+    use super::*;
+
+    fn report(replica: u64, stage: Stage) -> PeerReport {
+        PeerReport { replica, members: BTreeMap::new(), root: VolumeSettings::DEFAULT, stage }
+    }
+
+    const CLUSTER: ClusterId = ClusterId { founder: 1, nonce: 7 };
+
+    fn started(cluster: ClusterId) -> Stage {
+        Stage::Started { cluster, leader: None }
+    }
+
+    #[test]
+    fn readmission_from_recorded_address_is_not_refused() {
+        let empty = report(2, Stage::Empty { life: 5 });
+        assert_eq!(refusal(CLUSTER, 2, ["a:1", "a:1"], Some(&empty)), None);
+        assert_eq!(refusal(CLUSTER, 2, ["a:1", "a:1"], None), None, "it may answer later");
+        let other = report(3, started(CLUSTER));
+        assert_eq!(refusal(CLUSTER, 2, ["a:1", "a:1"], Some(&other)), None, "replica 2 is not there");
+        let stranger = report(2, started(ClusterId { founder: 2, nonce: 8 }));
+        assert_eq!(refusal(CLUSTER, 2, ["a:1", "a:1"], Some(&stranger)), None, "it is of another cluster");
+    }
+
+    #[test]
+    fn readmission_from_another_address_names_both_addresses() {
+        for found in [None, Some(report(2, Stage::Empty { life: 5 })), Some(report(2, started(CLUSTER)))] {
+            let reason = refusal(CLUSTER, 2, ["a:1", "b:2"], found.as_ref()).expect("refused");
+            assert!(reason.contains("a:1") && reason.contains("b:2"), "{reason}");
+        }
+    }
+
+    #[test]
+    fn readmission_beside_a_healthy_replica_is_refused() {
+        let reason = refusal(CLUSTER, 2, ["a:1", "a:1"], Some(&report(2, started(CLUSTER)))).expect("refused");
+        assert!(reason.contains("healthy at a:1"), "{reason}");
+    }
 }

@@ -242,6 +242,11 @@ pub enum Joining {
         /// Why.
         reason: String,
     },
+    /// Never, as things are configured.
+    Refused {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// The snapshot that is being received.

@@ -1,0 +1,118 @@
+//! Servers that are started as somebody else: with the id of a member that is there, or at another
+//! address. They end, say why, and change nothing.
+
+use std::{collections::BTreeMap, path::Path};
+
+use serde_json::Value;
+
+use crate::{
+    alone,
+    common::{Cluster, Process, eventually, free_address, leasehold},
+};
+
+/// A server that is started by hand, beside those of a cluster.
+struct Started {
+    process: Process,
+    log: std::path::PathBuf,
+}
+
+impl Started {
+    /// Starts one with these members and this data; it listens where the members say, or at `listen`.
+    fn of(id: u64, members: &BTreeMap<u64, String>, data: &Path, listen: Option<&str>) -> Self {
+        let list: Vec<String> = members.iter().map(|(id, address)| format!("{id}={address}")).collect();
+        let mut command = leasehold();
+        command.args(["serve", "--id", &id.to_string(), "--cluster", &list.join(",")]).arg("--data").arg(data);
+        command.args(listen.iter().flat_map(|listen| ["--listen", listen]));
+        let log = data.with_extension("log");
+        // Only what it says from now on.
+        let _ = std::fs::remove_file(&log);
+        Self { process: Process::start(command, &log), log }
+    }
+
+    fn says(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until it has ended with status 1. Returns what it said.
+    fn refused(mut self) -> String {
+        let status = self.process.ended();
+        assert_eq!(status.code(), Some(1), "{status}: {}", self.says());
+        self.says()
+    }
+}
+
+fn members(cluster: &Cluster) -> BTreeMap<u64, String> {
+    cluster.ids().into_iter().map(|id| (id, cluster.address(id).to_owned())).collect()
+}
+
+/// The members as the leader knows them: number, address, and whether each votes.
+fn known(status: &Value) -> Vec<(Value, Value, Value)> {
+    let members = status["members"].as_array().expect("members");
+    members.iter().map(|it| (it["replica"].clone(), it["address"].clone(), it["voter"].clone())).collect()
+}
+
+/// A cluster of three that has something, and its members.
+fn three() -> (Cluster, Vec<(Value, Value, Value)>) {
+    let cluster = Cluster::start(3);
+    cluster.cli().done(["put", "/a", "1"]);
+    let status = cluster.caught_up(&cluster.ids());
+    (cluster, known(&status))
+}
+
+fn assert_untouched(cluster: &mut Cluster, before: &[(Value, Value, Value)]) {
+    let status = cluster.caught_up(&cluster.ids());
+    assert_eq!(known(&status), before);
+    cluster.assert_all_run();
+    assert_eq!(cluster.cli().done(["get", "/a"])["value"], "1");
+}
+
+#[test]
+fn second_process_with_a_healthy_replicas_id_is_refused() {
+    let _alone = alone();
+    let (mut cluster, before) = three();
+    // A follower, and the leader itself.
+    let leader = cluster.leader();
+    for taken in [cluster.others(leader)[0], leader] {
+        let (recorded, other) = (cluster.address(taken).to_owned(), free_address());
+        let mut named = members(&cluster);
+        named.insert(taken, other.clone());
+        let data = cluster.directory(&format!("second-{taken}"));
+        let said = Started::of(taken, &named, &data, None).refused();
+        for part in [&format!("replica {taken} is healthy at {recorded}"), &other, "stop the second process"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert_untouched(&mut cluster, &before);
+    }
+}
+
+#[test]
+fn second_process_that_names_the_recorded_address_is_refused() {
+    let _alone = alone();
+    let (mut cluster, before) = three();
+    let taken = cluster.others(cluster.leader())[0];
+    let data = cluster.directory("second");
+    let said = Started::of(taken, &members(&cluster), &data, Some(&free_address())).refused();
+    assert!(said.contains(&format!("replica {taken} is healthy at {}", cluster.address(taken))), "{said}");
+    assert_untouched(&mut cluster, &before);
+}
+
+#[test]
+fn silent_member_does_not_return_from_another_address() {
+    let _alone = alone();
+    let (mut cluster, before) = three();
+    let lost = cluster.others(cluster.leader())[0];
+    cluster.kill(lost);
+    cluster.wipe(lost);
+    let (recorded, other) = (cluster.address(lost).to_owned(), free_address());
+    let mut named = members(&cluster);
+    named.insert(lost, other.clone());
+    let data = cluster.directory("moved");
+    let said = Started::of(lost, &named, &data, None).refused();
+    for part in [&format!("is recorded at {recorded} and asks from {other}"), "in --cluster"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let status = eventually("the others answer", || cluster.status());
+    assert_eq!(known(&status), before);
+    cluster.spawn(lost);
+    assert_untouched(&mut cluster, &before);
+}
