@@ -6,7 +6,7 @@
 //! server has been silent for too long.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -26,7 +26,12 @@ use tarpc::{
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::driver::{Driver, Order};
+use crate::{
+    driver::{Driver, Order},
+    error::Unavailable,
+    own_cluster::OwnCluster,
+    status::Status,
+};
 
 /// How long a connection and its handshake may take. A packet that is lost once would take longer; then another server is
 /// as good.
@@ -49,9 +54,10 @@ pub(crate) async fn keep_connected(driver: Arc<Driver>) {
     let over = driver.over.clone();
     over.run_until_cancelled(async {
         let mut search = Search::new(driver.options.endpoints.clone());
+        let mut own = OwnCluster::default();
         loop {
             let address = search.next().await;
-            match leasehold_wire::connect(&address, Role::Client, CONNECT_TIMEOUT).await {
+            match reach(&address, &mut own, &driver.status).await {
                 Ok(stream) => {
                     search.reached();
                     driver.status.no_leader(&format!("{address} has not answered yet"));
@@ -59,19 +65,29 @@ pub(crate) async fn keep_connected(driver: Arc<Driver>) {
                     driver.status.no_leader(&format!("the connection to {address} is over"));
                     search.ended(end);
                 }
-                Err(error) => {
-                    tracing::debug!(%error, "no connection");
-                    if let ConnectError::Handshake { source: HandshakeError::Refused { .. }, .. } = &error {
-                        driver.status.refused(error.to_string());
-                    }
-                    if search.failed(address) {
-                        driver.status.no_server(error.to_string());
+                Err(why) => {
+                    tracing::debug!(%why, "no connection");
+                    if let Some(why) = search.failed(address, why) {
+                        driver.status.nobody(why);
                     }
                 }
             }
         }
     })
     .await;
+}
+
+/// Connects to a server of this client's cluster.
+async fn reach(address: &str, own: &mut OwnCluster, status: &Status) -> Result<TcpStream, Unavailable> {
+    match leasehold_wire::connect(address, Role::Client, CONNECT_TIMEOUT).await {
+        Ok(introduced) => own.check(address, introduced.cluster).map(|()| introduced.stream),
+        Err(error) => {
+            if let ConnectError::Handshake { source: HandshakeError::Refused { .. }, .. } = &error {
+                status.refused(error.to_string());
+            }
+            Err(Unavailable::NoServer { endpoints: vec![address.to_owned()], reason: error.to_string() })
+        }
+    }
 }
 
 /// What came of a connection.
@@ -101,6 +117,8 @@ struct Search {
     dead: BTreeSet<String>,
     /// Connections that failed since one succeeded.
     failures: usize,
+    /// Why, by address.
+    reasons: BTreeMap<String, Unavailable>,
     /// Hints followed in this round.
     hints: usize,
     pause: Option<Duration>,
@@ -114,6 +132,7 @@ impl Search {
             hint: None,
             dead: BTreeSet::new(),
             failures: 0,
+            reasons: BTreeMap::new(),
             hints: 0,
             pause: None,
         }
@@ -148,13 +167,28 @@ impl Search {
 
     fn reached(&mut self) {
         self.failures = 0;
+        self.reasons.clear();
     }
 
-    /// True if no endpoint has been connected to for a whole round.
-    fn failed(&mut self, address: String) -> bool {
+    /// Why, if no endpoint has been connected to for a whole round. What a server has said tells more than
+    /// that another one does not answer.
+    fn failed(&mut self, address: String, why: Unavailable) -> Option<Unavailable> {
+        self.reasons.insert(address.clone(), why.clone());
         self.dead.insert(address);
         self.failures += 1;
-        self.failures >= self.endpoints.len()
+        if self.failures < self.endpoints.len() {
+            return None;
+        }
+        let is_other = |why: &&Unavailable| matches!(why, Unavailable::OtherCluster { .. });
+        let has_said = |why: &&Unavailable| !matches!(why, Unavailable::NoServer { .. });
+        let said = self.reasons.values().find(is_other).or_else(|| self.reasons.values().find(has_said)).cloned();
+        Some(match (said, why) {
+            (Some(said), _) => said,
+            (None, Unavailable::NoServer { reason, .. }) => {
+                Unavailable::NoServer { endpoints: self.endpoints.clone(), reason }
+            }
+            (None, why) => why,
+        })
     }
 
     fn ended(&mut self, end: End) {
@@ -239,6 +273,20 @@ async fn call(leasehold: LeaseholdClient, ticket: Ticket, request: Request) -> (
 mod tests {
     use super::*;
 
+    fn silent(address: &str) -> Unavailable {
+        Unavailable::NoServer { endpoints: vec![address.to_owned()], reason: format!("{address} is silent") }
+    }
+
+    #[test]
+    fn servers_of_another_cluster_are_named_before_silent_ones() {
+        let mut search = Search::new(vec!["a".to_owned(), "b".to_owned()]);
+        let other = Unavailable::OtherCluster { endpoint: "a".to_owned(), got: "1".into(), expected: "2".into() };
+        assert_eq!(search.failed("a".to_owned(), other.clone()), None);
+        assert_eq!(search.failed("b".to_owned(), silent("b")), Some(other));
+        let why = search.failed("a".to_owned(), silent("a"));
+        assert!(matches!(why, Some(Unavailable::NoServer { endpoints, .. }) if endpoints.len() == 2));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn servers_are_tried_in_turn_with_longer_and_longer_pauses_between_rounds() {
         let mut search = Search::new(vec!["a".to_owned(), "b".to_owned()]);
@@ -247,9 +295,10 @@ mod tests {
             let began = tokio::time::Instant::now();
             assert_eq!(search.next().await, "a");
             pauses.push(began.elapsed());
-            assert!(search.failed("a".to_owned()) == (round > 0));
+            assert!(search.failed("a".to_owned(), silent("a")).is_some() == (round > 0));
             assert_eq!(search.next().await, "b");
-            assert!(search.failed("b".to_owned()));
+            let reason = search.failed("b".to_owned(), silent("b")).expect("a whole round").to_string();
+            assert_eq!(reason, "no server answers at a, b: b is silent");
         }
         assert_eq!(pauses[0], Duration::ZERO);
         assert!(pauses[1] >= PAUSE_MIN / 2 && pauses[1] <= PAUSE_MIN + Duration::from_millis(1), "{pauses:?}");
@@ -263,7 +312,7 @@ mod tests {
         assert_eq!(search.next().await, "a");
         search.ended(hint("c"));
         assert_eq!(search.next().await, "c");
-        search.failed("c".to_owned());
+        search.failed("c".to_owned(), silent("c"));
         assert_eq!(search.next().await, "b");
         search.ended(hint("c"));
         assert_eq!(search.next().await, "a", "a new round: c had failed in this one");

@@ -27,6 +27,19 @@ pub enum Unavailable {
         /// What the last attempt ended with.
         reason: String,
     },
+    /// Servers answer, but only such as belong to another cluster than the server that answered first.
+    #[error(
+        "{endpoint} belongs to cluster {got}: expected {expected}, as the server that answered first; no server of \
+         that cluster answers: correct the endpoints, or start this client anew if that cluster is gone for good"
+    )]
+    OtherCluster {
+        /// One of them.
+        endpoint: String,
+        /// The cluster that it belongs to.
+        got: String,
+        /// The cluster that this client belongs to.
+        expected: String,
+    },
     /// A server answers, but none that leads: an election is under way, or there is no quorum.
     #[error("no server leads: {reason}")]
     NoLeader {

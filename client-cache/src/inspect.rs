@@ -99,7 +99,7 @@ pub async fn cluster(endpoint: &str, timeout: Duration) -> Result<ClusterInfo, I
     };
     let asking = async {
         let stream = leasehold_wire::connect(endpoint, Role::Client, timeout);
-        let stream = stream.await.map_err(|error| unavailable(error.to_string()))?;
+        let stream = stream.await.map_err(|error| unavailable(error.to_string()))?.stream;
         // Nobody recalls anything from a connection without a session.
         let (connection, _recalls, work) = client_connection(stream);
         let _work = AbortOnDropHandle::new(tokio::spawn(work));

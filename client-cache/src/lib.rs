@@ -35,6 +35,7 @@ mod leases;
 mod list;
 mod mirror;
 mod options;
+mod own_cluster;
 mod policy;
 mod read;
 mod recipes;

@@ -90,7 +90,6 @@ pub(crate) enum Reach {
 /// What is known about the session and the servers, for whoever wants to know.
 #[derive(Debug)]
 pub(crate) struct Status {
-    endpoints: Vec<String>,
     state: watch::Sender<ConnectionState>,
     events: broadcast::Sender<ConnectionState>,
     reach: watch::Sender<Reach>,
@@ -102,9 +101,8 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) fn new(endpoints: Vec<String>) -> Self {
         let reason = "no connection has been tried".to_owned();
-        let nobody = Reach::Nobody(Unavailable::NoServer { endpoints: endpoints.clone(), reason });
+        let nobody = Reach::Nobody(Unavailable::NoServer { endpoints, reason });
         Self {
-            endpoints,
             state: watch::Sender::new(ConnectionState::Connecting),
             events: broadcast::Sender::new(EVENTS_MAX),
             reach: watch::Sender::new(nobody),
@@ -160,9 +158,9 @@ impl Status {
         });
     }
 
-    /// All endpoints in turn could not be connected to.
-    pub(crate) fn no_server(&self, reason: String) {
-        self.set(Reach::Nobody(Unavailable::NoServer { endpoints: self.endpoints.clone(), reason }));
+    /// All endpoints in turn could not be connected to, or are not to be asked.
+    pub(crate) fn nobody(&self, why: Unavailable) {
+        self.set(Reach::Nobody(why));
     }
 
     /// Some server may be there, but none is known to lead.

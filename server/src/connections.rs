@@ -83,7 +83,7 @@ impl Connections {
 
     async fn serve(self, id: ConnectionId, stream: TcpStream, handshake: Handshake) {
         let admitted = tokio::select! {
-            admitted = accept_if(stream, |role| self.admission.admit(role)) => admitted,
+            admitted = accept_if(stream, self.replica.cluster(), |role| self.admission.admit(role)) => admitted,
             () = handshake.given_up() => return,
         };
         drop(handshake);

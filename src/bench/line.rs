@@ -57,7 +57,7 @@ impl Line {
     }
 
     async fn at(endpoint: &str, name: &str) -> Result<Self, Failure> {
-        let stream = connect(endpoint, Role::Client, SEARCH).await.map_err(Failure::unavailable)?;
+        let stream = connect(endpoint, Role::Client, SEARCH).await.map_err(Failure::unavailable)?.stream;
         let (client, recalls, work) = client_connection(stream);
         let driver = tokio::spawn(async move {
             // How it ended is said by the calls that fail.

@@ -3,22 +3,23 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::{
     alone,
-    common::{Cluster, Process, eventually, free_address, leasehold},
+    common::{Cli, Cluster, Process, eventually, free_address, leasehold},
 };
 
 /// A server that is started by hand, beside those of a cluster.
-struct Started {
+pub(crate) struct Started {
     process: Process,
     log: std::path::PathBuf,
 }
 
 impl Started {
     /// Starts one with these members and this data; it listens where the members say, or at `listen`.
-    fn of(id: u64, members: &BTreeMap<u64, String>, data: &Path, listen: Option<&str>) -> Self {
+    pub(crate) fn of(id: u64, members: &BTreeMap<u64, String>, data: &Path, listen: Option<&str>) -> Self {
         let list: Vec<String> = members.iter().map(|(id, address)| format!("{id}={address}")).collect();
         let mut command = leasehold();
         command.args(["serve", "--id", &id.to_string(), "--cluster", &list.join(",")]).arg("--data").arg(data);
@@ -29,8 +30,25 @@ impl Started {
         Self { process: Process::start(command, &log), log }
     }
 
-    fn says(&self) -> String {
+    /// What it has said since it was started.
+    pub(crate) fn says(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until it answers reads.
+    pub(crate) fn serves(&mut self, address: &str) {
+        let cli = Cli::of(address);
+        eventually("it serves", || {
+            assert_eq!(self.process.has_ended(), None, "{}", self.says());
+            let ran = cli.run(["--timeout", "1s", "stat", "/"]);
+            if ran.status == 0 { Ok(()) } else { Err(ran.stderr) }
+        });
+    }
+
+    /// Tells it to stop, and waits until it has.
+    pub(crate) fn stop(mut self) {
+        self.process.signal(Signal::SIGTERM);
+        self.process.ended();
     }
 
     /// Waits until it has ended with status 1. Returns what it said.
@@ -115,4 +133,86 @@ fn silent_member_does_not_return_from_another_address() {
     assert_eq!(known(&status), before);
     cluster.spawn(lost);
     assert_untouched(&mut cluster, &before);
+}
+
+/// A cluster of one with its address and data, stopped.
+fn one(dir: &Path) -> (BTreeMap<u64, String>, std::path::PathBuf) {
+    let (members, data) = (BTreeMap::from([(1, free_address())]), dir.join("one"));
+    let mut server = Started::of(1, &members, &data, None);
+    server.serves(&members[&1]);
+    Cli::of(&members[&1]).done(["put", "/a", "1"]);
+    server.stop();
+    (members, data)
+}
+
+#[test]
+fn changed_cluster_list_is_refused_with_both_lists() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (alone, data) = one(dir.path());
+    let mut three = alone.clone();
+    three.extend([(2, free_address()), (3, free_address())]);
+    let said = Started::of(1, &three, &data, None).refused();
+    let founded = format!("founded with --cluster 1={}, and", alone[&1]);
+    let started = format!("--cluster 1={},2={},3={};", three[&1], three[&2], three[&3]);
+    for part in [&founded, &started, "empty the folder"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // The data are as they were.
+    let mut again = Started::of(1, &alone, &data, None);
+    again.serves(&alone[&1]);
+    assert_eq!(Cli::of(&alone[&1]).done(["get", "/a"])["value"], "1");
+}
+
+#[test]
+fn changed_address_is_refused_with_both_addresses() {
+    let _alone = alone();
+    let (mut cluster, before) = three();
+    let moved = cluster.others(cluster.leader())[0];
+    cluster.stop(moved, Signal::SIGTERM);
+    let (recorded, other) = (cluster.address(moved).to_owned(), free_address());
+    let mut named = members(&cluster);
+    named.insert(moved, other.clone());
+    let said = Started::of(moved, &named, &cluster.data(moved), None).refused();
+    let expected = format!("replica {moved} of cluster ");
+    let both = format!("is recorded at {recorded}, and is started at {other}");
+    assert!(said.contains(&expected) && said.contains(&both), "{said}");
+    cluster.spawn(moved);
+    assert_untouched(&mut cluster, &before);
+}
+
+#[test]
+fn folder_of_another_replica_is_refused_with_both_ids() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (alone, data) = one(dir.path());
+    let said = Started::of(2, &BTreeMap::from([(2, alone[&1].clone())]), &data, None).refused();
+    let expected = "belongs to replica 1, and is started as replica 2; start it with --id 1";
+    assert!(said.contains(expected), "{said}");
+}
+
+#[test]
+fn old_cluster_list_is_warned_of_once_after_a_change() {
+    let _alone = alone();
+    let (mut cluster, before) = three();
+    // A returned replica is a change of the members, though they are the same afterwards.
+    let lost = cluster.others(cluster.leader())[0];
+    cluster.kill(lost);
+    cluster.wipe(lost);
+    cluster.spawn(lost);
+    cluster.caught_up(&cluster.ids());
+    let restarted = cluster.others(cluster.leader())[0];
+    cluster.stop(restarted, Signal::SIGTERM);
+    let mut four = members(&cluster);
+    four.insert(4, free_address());
+    let mut server = Started::of(restarted, &four, &cluster.data(restarted), None);
+    server.serves(cluster.address(restarted));
+    let said = server.says();
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("--cluster differs")).collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    for address in four.values() {
+        assert!(lines[0].contains(address), "{address}: {}", lines[0]);
+    }
+    let status = cluster.caught_up(&cluster.ids());
+    assert_eq!(known(&status), before);
 }

@@ -51,6 +51,7 @@ mod snapshot;
 mod stalls;
 mod standbys;
 mod stop;
+mod strangers;
 mod watching;
 mod worker;
 mod workload;

@@ -33,7 +33,7 @@ struct Raw {
 
 impl Raw {
     async fn open(address: &str) -> Self {
-        let stream = leasehold_wire::connect(address, Role::Client, SOON).await.expect("it listens");
+        let stream = leasehold_wire::connect(address, Role::Client, SOON).await.expect("it listens").stream;
         let (connection, recalls, work) = client_connection(stream);
         tokio::spawn(async move {
             // Nothing is held, so nothing is recalled.

@@ -114,7 +114,7 @@ impl Drop for Reader {
 
 impl Reader {
     async fn open(leader: &str) -> Result<Self> {
-        let (client, recalls, work) = client_connection(connect(leader, Role::Client, TIMEOUT).await?);
+        let (client, recalls, work) = client_connection(connect(leader, Role::Client, TIMEOUT).await?.stream);
         let driver = tokio::spawn(async move {
             // How it ended is said by the calls that fail.
             let _ = work.await;

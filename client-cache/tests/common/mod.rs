@@ -27,7 +27,7 @@ use leasehold_protocol::{
     time::{DriftAllowance, Instant},
     volume::Tracking,
 };
-use leasehold_wire::{CallbackClient, Leasehold, accept, server_connection};
+use leasehold_wire::{CallbackClient, ClusterId, Leasehold, accept, server_connection};
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
 use tarpc::{
@@ -43,6 +43,9 @@ use tokio::{
 /// A term of leases that are to end in a test, but not because the machine stands still for a second or two: they are renewed when half of it has
 /// passed.
 pub const SHORT_TERM: Duration = Duration::from_secs(5);
+
+/// All servers here count as one cluster's.
+const CLUSTER: ClusterId = ClusterId { founder: 1, nonce: 1 };
 
 /// Far more than anything takes here on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -428,7 +431,7 @@ impl Leasehold for Service {
 }
 
 async fn serve(shared: Arc<Shared>, stream: TcpStream) {
-    let Ok(accepted) = accept(stream).await else { return };
+    let Ok(accepted) = accept(stream, Some(CLUSTER)).await else { return };
     let (requests, callback, driver) = server_connection(accepted.stream);
     let mut work = JoinSet::new();
     work.spawn(async { drop(driver.await) });

@@ -2,12 +2,16 @@
 //!
 //! ```text
 //! client → server   "LSHD"  version: u16  role: u8                                     (numbers big-endian)
-//! server → client   "LSHD"  version: u16  0: accepted
+//! server → client   "LSHD"  version: u16  0: accepted  founder: u64  nonce: u128
 //!                   "LSHD"  version: u16  1: refused   length: u16  that many bytes of UTF-8: why
 //! ```
 //!
-//! This layout is the same in every version, so that versions that cannot talk can still say so. Whoever says nothing,
-//! or something else, is told why not and let go, within [`HANDSHAKE_TIMEOUT`] and [`REFUSAL_TIMEOUT`].
+//! This layout is the same in every version, so that versions that cannot talk can still say so; what follows
+//! *accepted* is that of this version. Whoever says nothing, or something else, is told why not and let go, within
+//! [`HANDSHAKE_TIMEOUT`] and [`REFUSAL_TIMEOUT`].
+//!
+//! A server that accepts names its cluster ([`ClusterId`]), so that a client with endpoints of two clusters notices.
+//! Both numbers are 0 while the server takes part in none. Once named, a server's cluster stays the same.
 
 use std::{future::Future, io, time::Duration};
 
@@ -16,13 +20,13 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{socket, warn};
+use crate::{cluster::ClusterId, socket, warn};
 
 /// What every connection begins with, from both sides.
 pub const MAGIC: [u8; 4] = *b"LSHD";
 
 /// The version of everything that follows the handshake. Versions must be equal.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// How long a handshake may take: long enough for two packets that were lost and sent again after 1 and 2 seconds, short
 /// enough that sockets on which nobody speaks do not pile up.
@@ -39,6 +43,9 @@ pub const REASON_MAX_BYTES: usize = 512;
 const REFUSED_DRAIN_MAX_BYTES: u64 = 64 << 10;
 
 const HELLO_BYTES: usize = 7;
+
+/// The cluster that an accepting server names.
+pub const CLUSTER_BYTES: usize = 8 + 16;
 const ACCEPTED: u8 = 0;
 const REFUSED: u8 = 1;
 
@@ -56,6 +63,15 @@ pub enum Role {
 pub struct Accepted<S = TcpStream> {
     /// What the other side is.
     pub role: Role,
+    /// What follows.
+    pub stream: S,
+}
+
+/// A connection whose handshake went well, on the side that opened it.
+#[derive(Debug)]
+pub struct Introduced<S = TcpStream> {
+    /// The server's cluster. None while it takes part in none.
+    pub cluster: Option<ClusterId>,
     /// What follows.
     pub stream: S,
 }
@@ -157,7 +173,7 @@ pub enum ConnectError {
 /// # Errors
 ///
 /// [`ConnectError`] names the address, and why.
-pub async fn connect(address: &str, role: Role, timeout: Duration) -> Result<TcpStream, ConnectError> {
+pub async fn connect(address: &str, role: Role, timeout: Duration) -> Result<Introduced, ConnectError> {
     let attempt = async {
         let stream = TcpStream::connect(address)
             .await
@@ -171,14 +187,15 @@ pub async fn connect(address: &str, role: Role, timeout: Duration) -> Result<Tcp
     }
 }
 
-/// Sets up a socket that a listener has just given, and hears who is there. See [`receive`].
+/// Sets up a socket that a listener has just given, hears who is there, and names this server's cluster. See
+/// [`receive`].
 ///
 /// # Errors
 ///
 /// As [`receive`].
-pub async fn accept(stream: TcpStream) -> Result<Accepted, HandshakeError> {
+pub async fn accept(stream: TcpStream, cluster: Option<ClusterId>) -> Result<Accepted, HandshakeError> {
     socket::tune(&stream)?;
-    receive(stream).await
+    receive(stream, cluster).await
 }
 
 /// Sets up a socket that a listener has just given, and admits whoever is there if there is room. See [`receive_if`].
@@ -188,10 +205,11 @@ pub async fn accept(stream: TcpStream) -> Result<Accepted, HandshakeError> {
 /// As [`receive_if`].
 pub async fn accept_if<T>(
     stream: TcpStream,
+    cluster: Option<ClusterId>,
     admit: impl FnOnce(Role) -> Result<T, String>,
 ) -> Result<(Accepted, T), HandshakeError> {
     socket::tune(&stream)?;
-    receive_if(stream, admit).await
+    receive_if(stream, cluster, admit).await
 }
 
 /// The client's side of the handshake, on any stream.
@@ -199,11 +217,11 @@ pub async fn accept_if<T>(
 /// # Errors
 ///
 /// [`HandshakeError`]; the stream is closed.
-pub async fn introduce<S>(mut stream: S, role: Role) -> Result<S, HandshakeError>
+pub async fn introduce<S>(mut stream: S, role: Role) -> Result<Introduced<S>, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    within(HANDSHAKE_TIMEOUT, async {
+    let cluster = within(HANDSHAKE_TIMEOUT, async {
         stream.write_all(&opening(PROTOCOL_VERSION, role as u8)).await?;
         stream.flush().await?;
         let (version, verdict) = read_opening(&mut stream).await?;
@@ -211,13 +229,13 @@ where
             _ if version != PROTOCOL_VERSION => {
                 Err(HandshakeError::Version { theirs: version, ours: PROTOCOL_VERSION })
             }
-            ACCEPTED => Ok(()),
+            ACCEPTED => Ok(read_cluster(&mut stream).await?),
             REFUSED => Err(HandshakeError::Refused { reason: read_reason(&mut stream).await? }),
             got => Err(HandshakeError::Verdict { got }),
         }
     })
     .await?;
-    Ok(stream)
+    Ok(Introduced { cluster, stream })
 }
 
 /// The server's side of the handshake, on any stream. Whoever cannot be accepted is told why before the stream is
@@ -226,11 +244,11 @@ where
 /// # Errors
 ///
 /// [`HandshakeError`]; the stream is closed.
-pub async fn receive<S>(stream: S) -> Result<Accepted<S>, HandshakeError>
+pub async fn receive<S>(stream: S, cluster: Option<ClusterId>) -> Result<Accepted<S>, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    receive_if(stream, |_| Ok(())).await.map(|(accepted, ())| accepted)
+    receive_if(stream, cluster, |_| Ok(())).await.map(|(accepted, ())| accepted)
 }
 
 /// As [`receive`]. `admit` hears what the other side is, and says whether there is room for it, or
@@ -242,6 +260,7 @@ where
 /// other side is told why.
 pub async fn receive_if<S, T>(
     mut stream: S,
+    cluster: Option<ClusterId>,
     admit: impl FnOnce(Role) -> Result<T, String>,
 ) -> Result<(Accepted<S>, T), HandshakeError>
 where
@@ -255,7 +274,7 @@ where
             (theirs, _) => Err(HandshakeError::Version { theirs, ours: PROTOCOL_VERSION }),
         })?;
         let admitted = admit(role).map_err(|reason| HandshakeError::NotAdmitted { reason })?;
-        stream.write_all(&opening(PROTOCOL_VERSION, ACCEPTED)).await?;
+        stream.write_all(&accepted(cluster)).await?;
         stream.flush().await?;
         Ok((role, admitted))
     })
@@ -310,6 +329,20 @@ fn opening(version: u16, last: u8) -> [u8; HELLO_BYTES] {
     [m0, m1, m2, m3, v0, v1, last]
 }
 
+fn accepted(cluster: Option<ClusterId>) -> Vec<u8> {
+    let (founder, nonce) = cluster.map_or((0, 0), |cluster| (cluster.founder, cluster.nonce));
+    let opening = opening(PROTOCOL_VERSION, ACCEPTED);
+    [&opening[..], &founder.to_be_bytes(), &nonce.to_be_bytes()].concat()
+}
+
+async fn read_cluster(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<ClusterId>, HandshakeError> {
+    let (mut founder, mut nonce) = ([0; 8], [0; 16]);
+    read_exact(stream, &mut founder).await?;
+    read_exact(stream, &mut nonce).await?;
+    let cluster = ClusterId { founder: u64::from_be_bytes(founder), nonce: u128::from_be_bytes(nonce) };
+    Ok((cluster != ClusterId::default()).then_some(cluster))
+}
+
 /// The version, and the byte after it.
 async fn read_opening(stream: &mut (impl AsyncRead + Unpin)) -> Result<(u16, u8), HandshakeError> {
     // The magic by itself: whoever speaks something else may wait for us after fewer bytes than ours has.
@@ -355,153 +388,4 @@ async fn within<T>(
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::{io::DuplexStream, net::TcpListener};
-
-    use super::*;
-
-    /// What the server makes of these first bytes, and all that it answers.
-    async fn answer_to(hello: &[u8]) -> (Result<Role, HandshakeError>, Vec<u8>) {
-        let (mut client, server) = tokio::io::duplex(1024);
-        let client = async {
-            client.write_all(hello).await.unwrap();
-            let mut answer = Vec::new();
-            client.shutdown().await.unwrap();
-            client.read_to_end(&mut answer).await.unwrap();
-            answer
-        };
-        let server = async { receive(server).await.map(|accepted| accepted.role) };
-        let (outcome, answer) = futures::join!(server, client);
-        (outcome, answer)
-    }
-
-    /// What the client makes of this answer.
-    async fn outcome_of(answer: &[u8]) -> Result<DuplexStream, HandshakeError> {
-        let (client, mut server) = tokio::io::duplex(1024);
-        server.write_all(answer).await.unwrap();
-        server.shutdown().await.unwrap();
-        introduce(client, Role::Client).await
-    }
-
-    fn reason(answer: &[u8]) -> &str {
-        assert_eq!(answer[..7], opening(PROTOCOL_VERSION, REFUSED));
-        assert_eq!(usize::from(u16::from_be_bytes([answer[7], answer[8]])), answer.len() - 9);
-        std::str::from_utf8(&answer[9..]).unwrap()
-    }
-
-    #[tokio::test]
-    async fn each_role_is_accepted_over_tcp() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        for role in [Role::Client, Role::Peer] {
-            let server = async { accept(listener.accept().await.unwrap().0).await };
-            let (client, server) = futures::join!(connect(&address, role, HANDSHAKE_TIMEOUT), server);
-            let (client, server) = (client.unwrap(), server.unwrap());
-            assert_eq!(server.role, role);
-            assert!(client.nodelay().unwrap() && server.stream.nodelay().unwrap());
-        }
-    }
-
-    #[tokio::test]
-    async fn client_that_there_is_no_room_for_is_told_why() {
-        let (client, server) = tokio::io::duplex(1024);
-        let no_room = |role| Err::<(), _>(format!("no room for another {role:?}"));
-        let (server, client) = futures::join!(receive_if(server, no_room), introduce(client, Role::Client));
-        assert!(matches!(server, Err(HandshakeError::NotAdmitted { .. })), "{server:?}");
-        let refused = client.expect_err("there is no room").to_string();
-        assert_eq!(refused, "the server refused the connection: no room for another Client");
-    }
-
-    #[tokio::test]
-    async fn garbage_is_refused_with_a_reason() {
-        let (outcome, answer) = answer_to(b"GET / HTTP/1.1\r\n\r\n").await;
-        assert!(matches!(outcome, Err(HandshakeError::Magic { got }) if &got == b"GET "));
-        assert!(reason(&answer).contains("this is a Leasehold server"));
-    }
-
-    #[tokio::test]
-    async fn the_reason_reaches_a_client_that_has_sent_more_over_tcp() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let client = async {
-            let mut client = TcpStream::connect(address).await.unwrap();
-            client.write_all(&[b'x'; 10_000]).await.unwrap();
-            let mut answer = Vec::new();
-            client.read_to_end(&mut answer).await.unwrap();
-            answer
-        };
-        let server = async { accept(listener.accept().await.unwrap().0).await };
-        let (answer, outcome) = futures::join!(client, server);
-        assert!(matches!(outcome, Err(HandshakeError::Magic { .. })));
-        assert!(reason(&answer).contains("this is a Leasehold server"));
-    }
-
-    #[tokio::test]
-    async fn another_version_is_refused_and_both_are_named() {
-        let (outcome, answer) = answer_to(&opening(9, 1)).await;
-        assert!(matches!(outcome, Err(HandshakeError::Version { theirs: 9, ours: PROTOCOL_VERSION })));
-        assert_eq!(reason(&answer), "the client speaks protocol version 9, the server 1: they must be equal");
-    }
-
-    #[tokio::test]
-    async fn an_unknown_role_is_refused() {
-        let (outcome, answer) = answer_to(&opening(PROTOCOL_VERSION, 3)).await;
-        assert!(matches!(outcome, Err(HandshakeError::Role { got: 3 })));
-        assert!(reason(&answer).contains("role 3"));
-    }
-
-    #[tokio::test]
-    async fn half_a_hello_and_a_close_is_an_error() {
-        for end in [0, 3, 6] {
-            let (outcome, answer) = answer_to(&opening(PROTOCOL_VERSION, 1)[..end]).await;
-            assert!(matches!(outcome, Err(HandshakeError::Closed)));
-            assert!(answer.is_empty());
-        }
-    }
-
-    #[tokio::test]
-    async fn a_client_learns_why_it_is_refused() {
-        let (mut client, server) = tokio::io::duplex(1024);
-        let refuse = refuse(server, "not today");
-        let introduce = introduce(&mut client, Role::Client);
-        let (outcome, _) = futures::join!(async { introduce.await.map(drop) }, async {
-            // Ends when the client has gone, which it has not.
-            let _ = tokio::time::timeout(Duration::from_millis(1), refuse).await;
-        });
-        assert!(matches!(outcome, Err(HandshakeError::Refused { reason }) if reason == "not today"));
-    }
-
-    #[tokio::test]
-    async fn a_client_refuses_answers_that_are_none() {
-        let magic = outcome_of(b"HTTP/1.1 400").await.unwrap_err();
-        assert!(matches!(magic, HandshakeError::Magic { got } if &got == b"HTTP"));
-        let version = outcome_of(&opening(2, REFUSED)).await.unwrap_err();
-        assert!(matches!(version, HandshakeError::Version { theirs: 2, ours: PROTOCOL_VERSION }));
-        let verdict = outcome_of(&opening(PROTOCOL_VERSION, 7)).await.unwrap_err();
-        assert!(matches!(verdict, HandshakeError::Verdict { got: 7 }));
-        let mut long = opening(PROTOCOL_VERSION, REFUSED).to_vec();
-        long.extend_from_slice(&[0xff, 0xff]);
-        let reason = outcome_of(&long).await.unwrap_err();
-        assert!(matches!(reason, HandshakeError::Reason { got: 0xffff, expected: REASON_MAX_BYTES }));
-        assert!(matches!(outcome_of(b"LSHD").await.unwrap_err(), HandshakeError::Closed));
-    }
-
-    #[tokio::test]
-    async fn a_server_that_says_nothing_is_given_up() {
-        // Accepts on behalf of the kernel only.
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let error = connect(&address, Role::Client, Duration::from_millis(20)).await.unwrap_err();
-        assert!(matches!(&error, ConnectError::Timeout { address: named, .. } if *named == address));
-    }
-
-    #[tokio::test]
-    async fn an_address_where_nobody_listens_is_named() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        drop(listener);
-        let error = connect(&address, Role::Client, HANDSHAKE_TIMEOUT).await.unwrap_err();
-        assert!(matches!(&error, ConnectError::Connect { .. }));
-        assert!(error.to_string().contains(&address));
-    }
-}
+mod tests;

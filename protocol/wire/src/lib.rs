@@ -1,7 +1,7 @@
 //! How Leasehold's servers and clients talk over one TCP connection that the client opened.
 //!
 //! ```text
-//! handshake   who is there, in which version, as what           7 bytes each way, then the connection is one of
+//! handshake   who is there, of which cluster, in which version   7 bytes, 31 back, then the connection is one of
 //!   ├ Client  [`service`]: requests up, recalls down            [`mux`]: two channels with flow control each
 //!   └ Peer    what servers say to each other                    [`peer_transport`]: one channel
 //! [`frame`]   length, then that many bytes, at most [`frame::FRAME_MAX_BYTES`]
@@ -15,6 +15,7 @@
 //!
 //! What this crate does not know: leases, sessions, leaders. It decides nothing about them.
 
+mod cluster;
 pub mod codec;
 mod error;
 pub mod frame;
@@ -24,9 +25,10 @@ pub mod service;
 mod socket;
 mod warn;
 
+pub use cluster::ClusterId;
 pub use error::{CodecError, ConnectionError};
 pub use frame::peer_transport;
-pub use handshake::{Accepted, ConnectError, HandshakeError, Role, accept, accept_if, connect};
+pub use handshake::{Accepted, ConnectError, HandshakeError, Introduced, Role, accept, accept_if, connect};
 pub use mux::Driver;
 pub use service::{
     Callback, CallbackClient, CallbackTransport, Leasehold, LeaseholdClient, LeaseholdTransport, client_connection,

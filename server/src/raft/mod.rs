@@ -15,6 +15,7 @@ pub mod bootstrap;
 mod config;
 mod handover;
 mod heard;
+mod identity;
 pub mod machine;
 mod membership;
 mod network;

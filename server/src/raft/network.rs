@@ -82,7 +82,7 @@ impl Link {
         if let Some(client) = self.current.lock().client.clone() {
             return Ok(client);
         }
-        let stream = leasehold_wire::connect(&self.address, leasehold_wire::Role::Peer, CONNECT_TIMEOUT).await?;
+        let stream = leasehold_wire::connect(&self.address, leasehold_wire::Role::Peer, CONNECT_TIMEOUT).await?.stream;
         let transport = leasehold_wire::peer_transport(stream);
         let tarpc::client::NewClient { client, dispatch } =
             PeerClient::new(tarpc::client::Config::default(), transport);

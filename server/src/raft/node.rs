@@ -25,7 +25,7 @@ use super::{
     peer::{Incoming, PeerRefusal, PeerReport, Stage},
     quorum::Quorum,
     replica::{Leadership, StartError},
-    types::alias::Raft,
+    types::alias::{Raft, StoredMembership},
 };
 use crate::store::{
     directory::{self, DirectoryLock, LockError},
@@ -142,6 +142,15 @@ impl Node {
         self.config.dir.join(format!("{INCOMING}{number}"))
     }
 
+    /// What of the stored state Raft starts with: the last entry that was applied, and the membership then. To be asked
+    /// before Raft starts.
+    pub(super) fn stored_state(&self) -> (Option<u64>, StoredMembership) {
+        let loaded = self.loaded.lock();
+        let header = loaded.as_ref().map(|(header, _)| header);
+        let applied = header.and_then(|header| header.applied).map(|applied| applied.index);
+        (applied, header.map(|header| header.membership.clone()).unwrap_or_default())
+    }
+
     pub(super) fn standing(&self) -> Option<Standing> {
         *self.standing.read()
     }
@@ -185,6 +194,11 @@ impl Node {
     pub(super) fn has_taken_part(&self) -> bool {
         let (last, vote) = self.log.last_and_vote();
         last.is_some() || vote.is_some()
+    }
+
+    /// See [`Replica::cluster`](super::Replica::cluster).
+    pub(super) fn cluster(&self) -> Option<ClusterId> {
+        self.standing().filter(|_| self.has_taken_part()).map(|standing| standing.cluster)
     }
 
     pub(super) fn report(&self) -> PeerReport {

@@ -31,7 +31,11 @@ use super::{
     peer::PeerServer,
     types::{Logged, TypeConfig, alias::Raft},
 };
-use crate::store::{log::OpenLogError, standing::StandingError, state::OpenStateError};
+use crate::store::{
+    log::OpenLogError,
+    standing::{ClusterId, StandingError},
+    state::OpenStateError,
+};
 
 /// The longest proposal. With a message's other parts it must fit into a frame, together with as much again that was
 /// read from the log's other end. The lessor makes none that is longer.
@@ -109,6 +113,42 @@ pub enum StartError {
         applied: Option<u64>,
         /// The last entry that was purged.
         purged: Option<u64>,
+    },
+    /// The replica is started at another address than its cluster has recorded for it.
+    #[error(
+        "{}: replica {replica} of cluster {cluster} is recorded at {recorded}, and is started at {configured}; start \
+         it with {replica}={recorded} in --cluster, and use --listen if this machine knows the address by another \
+         name; a replica cannot move to another address yet",
+        dir.display()
+    )]
+    Address {
+        /// The folder.
+        dir: std::path::PathBuf,
+        /// The replica.
+        replica: u64,
+        /// Its cluster.
+        cluster: ClusterId,
+        /// Its address in the cluster's membership.
+        recorded: String,
+        /// Its address in the configuration.
+        configured: String,
+    },
+    /// The replica is started with other members than its cluster has.
+    #[error(
+        "{}: belongs to cluster {cluster}, founded with --cluster {recorded}, and is started with --cluster \
+         {configured}; start it with the first list, or, if this replica is to take part in another cluster, empty \
+         the folder, which removes its data, and start it again",
+        dir.display()
+    )]
+    Members {
+        /// The folder.
+        dir: std::path::PathBuf,
+        /// Its cluster.
+        cluster: ClusterId,
+        /// The members that are stored.
+        recorded: String,
+        /// The members in the configuration.
+        configured: String,
     },
     /// Nothing says that the replica may take part.
     #[error("this replica does not know whether it may take part")]
@@ -258,6 +298,11 @@ impl Replica {
     pub async fn start(config: ReplicaConfig, machine: Arc<dyn Machine>) -> Result<Self, StartError> {
         let opened = tokio::task::spawn_blocking(move || Node::open(config, machine)).await;
         let node = Arc::new(opened.map_err(|error| StartError::Store(io::Error::other(error)))??);
+        if let Err(error) = node.check_identity().await {
+            // Its stores let go of the folder: whoever has read why may start the replica again at once.
+            let _ = node.close().await;
+            return Err(error);
+        }
         let bootstrapping = tokio::spawn(Arc::clone(&node).bootstrap());
         *node.bootstrapping.lock() = Some(bootstrapping);
         Ok(Self { node })
@@ -332,6 +377,12 @@ impl Replica {
     /// Who leads, as far as this replica knows, and each change of that.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.node.leadership.subscribe()
+    }
+
+    /// The cluster that this replica takes part in. None until it has voted or stored an entry there: a
+    /// founding before that may come to nothing. Once named it stays the same.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.node.cluster()
     }
 
     /// Members, as this replica knows them to be agreed on, and positions; for people.

@@ -16,23 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::raft::types::alias::Vote;
 
+pub use leasehold_wire::ClusterId;
+
 const FORMAT: u8 = 1;
 const FILE: &str = "standing";
-
-/// Names one founding: no two clusters have the same, whatever their members are called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClusterId {
-    /// The replica that founded it.
-    pub founder: u64,
-    /// Random, and new each time that a founder begins.
-    pub nonce: u128,
-}
-
-impl std::fmt::Display for ClusterId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:032x} (founded by replica {})", self.nonce, self.founder)
-    }
-}
 
 /// What a replica knows for good about its part.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -79,7 +66,11 @@ pub enum StandingError {
         path: PathBuf,
     },
     /// The directory is another replica's.
-    #[error("{} belongs to replica {got}: expected {expected}", path.display())]
+    #[error(
+        "{}: belongs to replica {got}, and is started as replica {expected}; start it with --id {got}, or give \
+         replica {expected} a data folder of its own",
+        path.display()
+    )]
     Replica {
         /// The file.
         path: PathBuf,

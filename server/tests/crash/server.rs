@@ -64,7 +64,7 @@ impl Callback for HoldsNothing {
 impl Client {
     /// Opens a session; none if the server has ended.
     async fn open(address: &str) -> Option<Self> {
-        let stream = leasehold_wire::connect(address, Role::Client, PATIENCE).await.ok()?;
+        let stream = leasehold_wire::connect(address, Role::Client, PATIENCE).await.ok()?.stream;
         let (calls, recalls, driver) = leasehold_wire::client_connection(stream);
         tokio::spawn(driver);
         tokio::spawn(BaseChannel::with_defaults(recalls).execute(HoldsNothing.serve()).for_each(|recall| recall));

@@ -133,7 +133,7 @@ impl Cluster {
             while let Ok((stream, _)) = listener.accept().await {
                 let service = service.clone();
                 connections.spawn(async move {
-                    if let Ok(accepted) = leasehold_wire::accept(stream).await {
+                    if let Ok(accepted) = leasehold_wire::accept(stream, None).await {
                         service.serve_connection(accepted.stream).await;
                     }
                 });

@@ -14,7 +14,7 @@ use leasehold_wire::{
     ConnectionError, Driver, HandshakeError, Role,
     codec::{Decode, Encode},
     frame::FRAME_MAX_BYTES,
-    handshake::{self, MAGIC, PROTOCOL_VERSION, REASON_MAX_BYTES},
+    handshake::{self, CLUSTER_BYTES, MAGIC, PROTOCOL_VERSION, REASON_MAX_BYTES},
     mux::{self, ChannelTransport, WINDOW_BYTES},
     peer_transport,
 };
@@ -80,7 +80,7 @@ fn server_handshake(mut draw: Draw<'_>) {
     let (stream, far) = pipe();
     let cut = draw.below(16) as usize;
     let bytes = draw.rest();
-    let got = fed(handshake::receive(stream), &far, bytes, cut);
+    let got = fed(handshake::receive(stream, None), &far, bytes, cut);
     let expected = opening(bytes).map(|(version, last)| match (version, last) {
         (PROTOCOL_VERSION, 1) => Ok(Role::Client),
         (PROTOCOL_VERSION, 2) => Ok(Role::Peer),
@@ -103,6 +103,7 @@ fn client_handshake(mut draw: Draw<'_>) {
     let got = fed(handshake::introduce(stream, Role::Client), &far, bytes, cut);
     let expected = opening(bytes).and_then(|(version, verdict)| match verdict {
         _ if version != PROTOCOL_VERSION => Err(HandshakeError::Version { theirs: version, ours: PROTOCOL_VERSION }),
+        0 if bytes.len() < 7 + CLUSTER_BYTES => Err(HandshakeError::Closed),
         0 => Ok(()),
         1 => Err(refusal(&bytes[7..])),
         got => Err(HandshakeError::Verdict { got }),
@@ -110,7 +111,7 @@ fn client_handshake(mut draw: Draw<'_>) {
     let is_accepted = got.is_ok();
     assert_eq!(shown(got.map(drop)), shown(expected));
     if is_accepted {
-        assert_eq!(far.unread(), &bytes[7..], "what follows the handshake is left for who comes next");
+        assert_eq!(far.unread(), &bytes[7 + CLUSTER_BYTES..], "what follows the handshake is left for who comes next");
     }
 }
 

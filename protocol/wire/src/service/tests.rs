@@ -25,8 +25,8 @@ use crate::{ConnectionError, Role, accept, codec::Decode, connect, frame::FRAME_
 async fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let server = async { accept(listener.accept().await.unwrap().0).await.unwrap().stream };
-    let client = async { connect(&address, Role::Client, Duration::from_secs(5)).await.unwrap() };
+    let server = async { accept(listener.accept().await.unwrap().0, None).await.unwrap().stream };
+    let client = async { connect(&address, Role::Client, Duration::from_secs(5)).await.unwrap().stream };
     futures::join!(client, server)
 }
 

@@ -1,0 +1,183 @@
+//! Whether a replica is started as the one that its folder belongs to.
+//!
+//! The folder says which members the cluster has: by the latest membership in the log, or in the state. `--cluster` and
+//! `--id` say it again at each start. The cluster's own record counts, so an option that differs from it would have
+//! no effect, and its operator would believe that it has one. [`Node::check_identity`] compares both before the replica
+//! takes part:
+//!
+//! - *This replica's address differs* → refused: the others would not reach it. A cluster of one is only warned, as
+//!   there are no others.
+//! - *The list differs, and the members are those that the cluster was founded with* → refused: one of the two is wrong.
+//! - *The list differs, and the members have changed since the founding* → a warning: the list is an old one.
+//!
+//! The folder's replica id is compared where the standing is read ([`standing`](crate::store::standing)).
+
+use std::collections::BTreeMap;
+
+use openraft::{RaftLogReader, entry::RaftEntry};
+
+use super::{node::Node, replica::StartError, types::alias::StoredMembership};
+use crate::store::standing::ClusterId;
+
+/// The index of the entry with which a cluster is founded.
+const FOUNDING_INDEX: u64 = 0;
+
+/// Members and where they listen.
+type Members = BTreeMap<u64, String>;
+
+/// How the configuration differs from what is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Difference {
+    /// The replica's own address is another: recorded, configured.
+    Address(String, String),
+    /// The founding members are others.
+    Members,
+    /// The members have changed since the founding, and the configuration is another.
+    Outdated,
+    /// A cluster of one has another address: recorded, configured.
+    Alone(String, String),
+}
+
+/// Compares the members of the configuration with those that are stored. `is_founding` if these are the ones that the
+/// cluster was founded with.
+fn compare(id: u64, configured: &Members, stored: &Members, is_founding: bool) -> Option<Difference> {
+    if stored.is_empty() || configured == stored {
+        return None;
+    }
+    if let (Some(recorded), Some(address)) = (stored.get(&id), configured.get(&id))
+        && recorded != address
+    {
+        let (recorded, address) = (recorded.clone(), address.clone());
+        let is_alone = stored.len() == 1 && configured.len() == 1;
+        return Some(if is_alone {
+            Difference::Alone(recorded, address)
+        } else {
+            Difference::Address(recorded, address)
+        });
+    }
+    Some(if is_founding { Difference::Members } else { Difference::Outdated })
+}
+
+/// As in `--cluster`.
+fn listed(members: &Members) -> String {
+    let members: Vec<String> = members.iter().map(|(id, address)| format!("{id}={address}")).collect();
+    members.join(",")
+}
+
+impl Node {
+    /// Compares what is stored with what is configured.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Address`], [`StartError::Members`]: they contradict each other. [`StartError::Store`]: the log
+    /// cannot be read.
+    pub(super) async fn check_identity(&self) -> Result<(), StartError> {
+        let Some(standing) = self.standing() else { return Ok(()) };
+        let membership = self.stored_membership().await.map_err(StartError::Store)?;
+        let stored: Members = membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect();
+        let is_founding = membership.log_id().is_none_or(|log_id| log_id.index == FOUNDING_INDEX);
+        let configured = &self.config.members;
+        let (id, dir, cluster) = (self.config.id, self.config.dir.clone(), standing.cluster);
+        match compare(id, configured, &stored, is_founding) {
+            None => Ok(()),
+            Some(Difference::Address(recorded, configured)) => {
+                Err(StartError::Address { dir, replica: id, cluster, recorded, configured })
+            }
+            Some(Difference::Members) => {
+                Err(StartError::Members { dir, cluster, recorded: listed(&stored), configured: listed(configured) })
+            }
+            Some(Difference::Alone(recorded, configured)) => {
+                warn_alone(cluster, &recorded, &configured);
+                Ok(())
+            }
+            Some(Difference::Outdated) => {
+                warn_outdated(cluster, &listed(&stored), &listed(configured));
+                Ok(())
+            }
+        }
+    }
+
+    /// The latest membership that is stored, committed or not: what Raft starts with.
+    async fn stored_membership(&self) -> std::io::Result<StoredMembership> {
+        let (applied, mut membership) = self.stored_state();
+        let mut log = self.log.clone();
+        let mut next = applied.map_or(0, |applied| applied + 1);
+        if let Some(purged) = self.log.purged() {
+            next = next.max(purged.index + 1);
+        }
+        let end = self.log.last_and_vote().0.map_or(0, |last| last.index + 1);
+        while next < end {
+            let entries = log.limited_get_log_entries(next, end).await?;
+            let Some(last) = entries.last() else { break };
+            next = last.log_id.index + 1;
+            for entry in &entries {
+                if let Some(members) = entry.get_membership() {
+                    membership = StoredMembership::new(Some(entry.log_id), members);
+                }
+            }
+        }
+        Ok(membership)
+    }
+}
+
+fn warn_alone(cluster: ClusterId, recorded: &str, configured: &str) {
+    tracing::warn!(
+        %cluster,
+        recorded,
+        configured,
+        "this cluster of one has recorded another address than it is started with: the recorded one goes on to be \
+         named to clients; to change it, export the data, empty the folder, start again and import the data"
+    );
+}
+
+fn warn_outdated(cluster: ClusterId, recorded: &str, configured: &str) {
+    tracing::warn!(
+        %cluster,
+        recorded,
+        configured,
+        "--cluster differs from the members that this cluster has now: the recorded members count; start the replica \
+         with these in --cluster"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(list: &[(u64, &str)]) -> Members {
+        list.iter().map(|(id, address)| (*id, (*address).to_owned())).collect()
+    }
+
+    #[test]
+    fn equal_members_and_an_empty_store_differ_in_nothing() {
+        let three = members(&[(1, "a:1"), (2, "b:1"), (3, "c:1")]);
+        assert_eq!(compare(1, &three, &three, true), None);
+        assert_eq!(compare(1, &three, &Members::new(), true), None);
+    }
+
+    #[test]
+    fn other_members_than_at_the_founding_are_refused() {
+        let (one, three) = (members(&[(1, "a:1")]), members(&[(1, "a:1"), (2, "b:1"), (3, "c:1")]));
+        assert_eq!(compare(1, &three, &one, true), Some(Difference::Members));
+        assert_eq!(compare(1, &one, &three, true), Some(Difference::Members));
+        assert_eq!(compare(1, &one, &three, false), Some(Difference::Outdated), "they have changed since");
+    }
+
+    #[test]
+    fn another_address_of_its_own_is_refused_unless_it_is_alone() {
+        let (two, moved) = (members(&[(1, "a:1"), (2, "b:1")]), members(&[(1, "a:2"), (2, "b:1")]));
+        let differs = ("a:1".to_owned(), "a:2".to_owned());
+        for is_founding in [true, false] {
+            let difference = compare(1, &moved, &two, is_founding);
+            assert_eq!(difference, Some(Difference::Address(differs.0.clone(), differs.1.clone())));
+        }
+        let (one, alone) = (members(&[(1, "a:1")]), members(&[(1, "a:2")]));
+        assert_eq!(compare(1, &alone, &one, true), Some(Difference::Alone(differs.0, differs.1)));
+    }
+
+    #[test]
+    fn removed_replica_with_the_old_list_is_only_warned() {
+        let (two, three) = (members(&[(1, "a:1"), (2, "b:1")]), members(&[(1, "a:1"), (2, "b:1"), (3, "c:1")]));
+        assert_eq!(compare(3, &three, &two, false), Some(Difference::Outdated));
+    }
+}

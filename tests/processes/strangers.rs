@@ -1,0 +1,91 @@
+//! Endpoints of two clusters: a replica that was emptied and started once with only itself in its list has
+//! founded a cluster of its own, at an address that clients know.
+
+use std::collections::BTreeMap;
+
+use leasehold_client_cache::{Client, ConnectError, Options, ReadError, Unavailable};
+use nix::sys::signal::Signal;
+
+use crate::{
+    alone,
+    common::{Cluster, SOON, soon},
+    identity::Started,
+    path,
+};
+
+/// A cluster of three that has `/a`, of which one was lost; in its place runs a cluster of one that lacks `/a`.
+/// Returns the leader of the three, the lost one, and the process that runs in its place.
+fn split() -> (Cluster, u64, u64, Started) {
+    let mut cluster = Cluster::start(3);
+    cluster.cli().done(["put", "/a", "1"]);
+    cluster.caught_up(&cluster.ids());
+    let leader = cluster.leader();
+    let wiped = cluster.others(leader)[0];
+    cluster.kill(wiped);
+    cluster.wipe(wiped);
+    let address = cluster.address(wiped).to_owned();
+    let alone = BTreeMap::from([(wiped, address.clone())]);
+    let mut stranger = Started::of(wiped, &alone, &cluster.data(wiped), None);
+    stranger.serves(&address);
+    (cluster, leader, wiped, stranger)
+}
+
+async fn connect(endpoints: Vec<String>) -> Result<Client, ConnectError> {
+    let options = Options::new(endpoints).name("reader").timeout(std::time::Duration::from_secs(2));
+    Client::connect(options).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_does_not_read_from_another_cluster() {
+    let _alone = alone();
+    let (mut cluster, leader, wiped, _stranger) = split();
+    let client = connect([leader, wiped].map(|id| cluster.address(id).to_owned()).into()).await.expect("it leads");
+    let entry = client.get(&path("/a")).await.expect("served").expect("there");
+    assert_eq!(&entry.value[..], b"1");
+
+    // Only the other cluster answers.
+    cluster.kill(leader);
+    let refused = soon("the other cluster is refused", || async {
+        match client.get(&path("/a")).await {
+            Ok(Some(_)) => Err("from memory".to_owned()),
+            Ok(None) => panic!("not found, says the wrong cluster"),
+            Err(error @ ReadError::Unavailable { source: Unavailable::OtherCluster { .. }, .. }) => Ok(error),
+            Err(error) => Err(error.to_string()),
+        }
+    })
+    .await;
+    let ReadError::Unavailable { source: Unavailable::OtherCluster { endpoint, got, expected }, .. } = &refused else {
+        unreachable!("it was looked for")
+    };
+    assert_eq!(endpoint, cluster.address(wiped));
+    assert_ne!(got, expected);
+    let said = refused.to_string();
+    assert!([endpoint, got, expected].iter().all(|part| said.contains(part.as_str())), "{said}");
+
+    cluster.spawn(leader);
+    soon("the client goes on", || async {
+        let read = client.get(&path("/a")).await.map_err(|error| error.to_string())?;
+        read.map(|_| ()).ok_or_else(|| panic!("not found, says the wrong cluster"))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replica_that_founded_a_cluster_does_not_serve_with_the_list() {
+    let _alone = alone();
+    let (mut cluster, leader, wiped, stranger) = split();
+    stranger.stop();
+    // The list that was right for the old cluster does not make it one of its members again.
+    cluster.spawn(wiped);
+    let status = cluster.ended(wiped);
+    assert_eq!(status.code(), Some(1), "{status}");
+    let log = cluster.log(wiped);
+    assert!(log.contains("founded with --cluster") && log.contains("empty the folder"), "{log}");
+    // What the message says helps.
+    cluster.wipe(wiped);
+    cluster.spawn(wiped);
+    cluster.caught_up(&cluster.ids());
+    cluster.stop(leader, Signal::SIGTERM);
+    let client = Client::connect(Options::new(cluster.endpoints()).timeout(SOON)).await.expect("it serves");
+    assert!(client.get(&path("/a")).await.expect("served").is_some());
+}
