@@ -34,6 +34,7 @@ mod files;
 mod history;
 mod identity;
 mod lease_clocks;
+mod lines;
 mod loss;
 mod nemesis;
 mod network;

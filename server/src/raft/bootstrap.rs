@@ -51,7 +51,7 @@
 //! start of a cluster waits for every member; later ones do not.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -66,6 +66,7 @@ use tarpc::{client::RpcError, context::Context};
 use super::{
     network::{CallError, Link},
     node::Node,
+    notice::{Notice, gist},
     peer::{Founding, Joining, PeerClient, PeerRefusal, PeerReport, Readmission, Stage},
     replica::StartError,
 };
@@ -73,8 +74,6 @@ use crate::store::standing::{ClusterId, Part, Standing};
 
 /// How long a member is waited for that is to accept a founding.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often it is said that a member is missing.
-const MISSING_AGAIN: Duration = Duration::from_secs(10);
 /// Others are asked this often.
 const POLL: Duration = Duration::from_millis(100);
 /// Longest wait for one answer.
@@ -94,10 +93,10 @@ impl Node {
     }
 
     async fn come_in(self: &Arc<Self>) -> Result<(), StartError> {
-        let mut said = Instant::now();
+        let mut waits = Waits::default();
         while !self.is_closing() {
             match self.standing() {
-                None => self.seek(&mut said).await?,
+                None => self.seek(&mut waits).await?,
                 Some(Standing { part: Part::Founded, cluster, .. })
                     if cluster.founder == self.config.id && !self.has_taken_part() =>
                 {
@@ -105,7 +104,7 @@ impl Node {
                 }
                 Some(Standing { part: Part::Admitted { .. }, cluster, .. }) => {
                     self.start_raft().await?;
-                    self.return_as_voter(cluster).await?;
+                    self.return_as_voter(cluster, &mut waits).await?;
                 }
                 Some(_) => {
                     self.start_raft().await?;
@@ -117,7 +116,7 @@ impl Node {
     }
 
     /// One look around.
-    async fn seek(self: &Arc<Self>, said: &mut Instant) -> Result<(), StartError> {
+    async fn seek(self: &Arc<Self>, waits: &mut Waits) -> Result<(), StartError> {
         let others = self.others();
         if others.is_empty() {
             return self.begin_founding().await;
@@ -127,7 +126,7 @@ impl Node {
         let mut free = 1;
         for report in &reports {
             match &report.stage {
-                Stage::Started { leader, .. } => return self.ask_in(report, leader.clone()).await,
+                Stage::Started { leader, .. } => return self.ask_in(report, leader.clone(), waits).await,
                 // Its founder will ask us too.
                 Stage::Founded { cluster } if cluster.founder < self.config.id => return self.rest().await,
                 // Ours, from before we gave up or were wiped; or one that gives way to ours.
@@ -141,11 +140,8 @@ impl Node {
         if lowest == self.config.id && free == self.config.members.len() {
             return self.begin_founding().await;
         }
-        if free < self.config.members.len() && said.elapsed() >= MISSING_AGAIN {
-            *said = Instant::now();
-            let answered: Vec<u64> = reports.iter().map(|report| report.replica).collect();
-            tracing::warn!(?answered, "waiting for the other members: a new cluster begins when all of them are there");
-        }
+        let answered: BTreeSet<u64> = reports.iter().map(|report| report.replica).collect();
+        waits.members(free < self.config.members.len(), answered);
         self.rest().await
     }
 
@@ -352,13 +348,18 @@ impl Node {
     }
 
     /// Asks to be let in again.
-    async fn ask_in(self: &Arc<Self>, report: &PeerReport, leader: Option<(u64, String)>) -> Result<(), StartError> {
+    async fn ask_in(
+        self: &Arc<Self>,
+        report: &PeerReport,
+        leader: Option<(u64, String)>,
+        waits: &mut Waits,
+    ) -> Result<(), StartError> {
         let asked = leader.map(|(_, address)| address);
         let Some(asked) = asked.or_else(|| self.config.members.get(&report.replica).cloned()) else {
             return self.rest().await;
         };
         let (newcomer, address, life) = (self.config.id, self.address().to_owned(), self.life);
-        tracing::info!(leader = asked, "this replica's store is empty: asking to be let in again");
+        waits.asks(&asked);
         let readmit =
             |client: PeerClient, context| async move { client.readmit(context, newcomer, address, life).await };
         let answer = self.call_leader(&asked, readmit).await;
@@ -374,19 +375,22 @@ impl Node {
             }
             Ok(Readmission::Refused { reason }) => Err(StartError::Refused { reason }),
             Ok(Readmission::Later { reason }) => {
-                tracing::info!(reason, "not let in yet");
+                waits.is_not_let_in(&reason);
                 self.rest().await
             }
-            Ok(Readmission::Elsewhere { .. }) => self.rest().await,
+            Ok(Readmission::Elsewhere { .. }) => {
+                waits.is_not_let_in("no leader is known: there is no quorum, or an election is under way");
+                self.rest().await
+            }
             Err(error) => {
-                tracing::info!(%error, "not let in yet");
+                waits.is_not_let_in(&error.to_string());
                 self.rest().await
             }
         }
     }
 
     /// Asks to become a voter until it is one.
-    async fn return_as_voter(self: &Arc<Self>, cluster: ClusterId) -> Result<(), StartError> {
+    async fn return_as_voter(self: &Arc<Self>, cluster: ClusterId, waits: &mut Waits) -> Result<(), StartError> {
         let mut known = None;
         while !self.is_closing() {
             let asked: Vec<String> = match known.take().or_else(|| self.leadership.borrow().leader.clone()) {
@@ -407,15 +411,59 @@ impl Node {
                         return self.set_standing(Some(returned)).await.map_err(StartError::Store);
                     }
                     Ok(Joining::Elsewhere { leader }) => known = leader,
-                    Ok(Joining::CatchingUp { matched, last }) => tracing::debug!(?matched, ?last, "catching up"),
+                    Ok(Joining::CatchingUp { matched, last }) => waits.catches_up(matched, last),
                     Ok(Joining::Refused { reason }) => return Err(StartError::Refused { reason }),
-                    Ok(Joining::Later { reason }) => tracing::debug!(reason, "not a voter yet"),
-                    Err(error) => tracing::debug!(%error, "not a voter yet"),
+                    Ok(Joining::Later { reason }) => waits.is_no_voter(&reason),
+                    Err(error) => waits.is_no_voter(&error.to_string()),
                 }
             }
             self.rest().await?;
         }
         Ok(())
+    }
+}
+
+/// What this replica waits for, for the log.
+#[derive(Debug, Default)]
+struct Waits {
+    members: Notice<BTreeSet<u64>>,
+    asks: Notice<()>,
+    answer: Notice<String>,
+    voter: Notice<String>,
+}
+
+impl Waits {
+    /// Members are missing, or none is; these have answered.
+    fn members(&mut self, are_missing: bool, answered: BTreeSet<u64>) {
+        if !are_missing {
+            self.members.ends();
+        } else if self.members.is_due(answered.clone(), Instant::now()) {
+            tracing::warn!(?answered, "waiting for the other members: a new cluster begins when all of them are there");
+        }
+    }
+
+    fn asks(&mut self, leader: &str) {
+        if self.asks.is_due((), Instant::now()) {
+            tracing::info!(leader, "this replica's store is empty: asking to be let in again");
+        }
+    }
+
+    fn is_not_let_in(&mut self, reason: &str) {
+        if self.answer.is_due(gist(reason), Instant::now()) {
+            tracing::warn!(reason, "not let in yet");
+        }
+    }
+
+    fn is_no_voter(&mut self, reason: &str) {
+        if self.voter.is_due(gist(reason), Instant::now()) {
+            tracing::warn!(reason, "not a voter yet");
+        }
+    }
+
+    fn catches_up(&mut self, matched: Option<u64>, last: Option<u64>) {
+        if self.voter.is_due("catching up".to_owned(), Instant::now()) {
+            tracing::info!(?matched, ?last, "not a voter yet: catching up");
+        }
     }
 }
 

@@ -228,7 +228,7 @@ pub(super) fn members(membership: &StoredMembership) -> BTreeMap<u64, (String, b
 mod tests {
     use leasehold_protocol::volume::VolumeSettings;
 
-    use super::*;
+    use super::{super::peer::Known, *};
 
     fn report(replica: u64, stage: Stage) -> PeerReport {
         PeerReport { replica, members: BTreeMap::new(), root: VolumeSettings::DEFAULT, stage }
@@ -237,7 +237,7 @@ mod tests {
     const CLUSTER: ClusterId = ClusterId { founder: 1, nonce: 7 };
 
     fn started(cluster: ClusterId) -> Stage {
-        Stage::Started { cluster, leader: None }
+        Stage::Started { cluster, leader: None, known: Known::default() }
     }
 
     #[test]

@@ -20,8 +20,11 @@ pub mod machine;
 mod membership;
 mod network;
 mod node;
+mod notice;
 pub mod peer;
 mod quorum;
+mod reach;
+mod removal;
 mod replica;
 pub mod types;
 

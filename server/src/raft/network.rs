@@ -24,6 +24,7 @@ use tarpc::{client::RpcError, context};
 
 use super::{
     peer::{PeerClient, PeerRefusal},
+    reach::{Reach, Reaches},
     types::{
         TypeConfig,
         alias::{LogId, Snapshot, Vote},
@@ -140,6 +141,7 @@ pub struct Network {
     pub(super) standing: Arc<RwLock<Option<Standing>>>,
     /// Entries get at least this long: a follower may be in an fsync.
     pub(super) append_timeout: Duration,
+    pub(super) reaches: Reaches,
 }
 
 /// One connection to one peer, for one purpose.
@@ -147,13 +149,14 @@ pub struct PeerNetwork {
     network: Network,
     target: u64,
     link: Link,
+    reach: Arc<Reach>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = PeerNetwork;
 
     async fn new_client(&mut self, target: u64, node: &openraft::BasicNode) -> PeerNetwork {
-        PeerNetwork { network: self.clone(), target, link: Link::new(&node.addr) }
+        PeerNetwork { network: self.clone(), target, link: Link::new(&node.addr), reach: self.reaches.of(target) }
     }
 }
 
@@ -165,6 +168,7 @@ impl PeerNetwork {
     }
 
     fn failed(&self, action: RPCTypes, within: Duration, error: CallError) -> RPCError<TypeConfig> {
+        self.reach.failed(&error);
         match error {
             CallError::Rpc(RpcError::DeadlineExceeded) => RPCError::Timeout(openraft::errors::Timeout {
                 action,
@@ -174,12 +178,7 @@ impl PeerNetwork {
             }),
             CallError::Rpc(error) => RPCError::Network(NetworkError::from_string(error)),
             CallError::Connect(_) => RPCError::Unreachable(Unreachable::from_string(error)),
-            CallError::Refused(refusal) => {
-                if matches!(refusal, PeerRefusal::OtherCluster { .. }) {
-                    tracing::error!(%refusal, target = self.target, "a member is not of this cluster");
-                }
-                RPCError::Unreachable(Unreachable::from_string(refusal))
-            }
+            CallError::Refused(refusal) => RPCError::Unreachable(Unreachable::from_string(refusal)),
         }
     }
 
@@ -193,7 +192,9 @@ impl PeerNetwork {
         F: Future<Output = Result<Result<T, PeerRefusal>, RpcError>>,
     {
         let answer = self.link.call(within, call).await;
-        answer.and_then(|answer| Ok(answer?)).map_err(|error| self.failed(action, within, error))
+        let answer = answer.and_then(|answer| Ok(answer?)).map_err(|error| self.failed(action, within, error))?;
+        self.reach.answered();
+        Ok(answer)
     }
 
     async fn append(
@@ -209,6 +210,7 @@ impl PeerNetwork {
             .map_err(CallError::from)
             .and_then(|answer| Ok(answer?))
             .map_err(|error| self.failed(RPCTypes::AppendEntries, within, error))?;
+        self.reach.answered();
         Appended::new(answer, previous, last)
     }
 

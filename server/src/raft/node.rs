@@ -22,8 +22,10 @@ use super::{
     heard::Heard,
     machine::{Machine, StateMachine},
     network::Network,
-    peer::{Incoming, PeerRefusal, PeerReport, Stage},
+    peer::{Incoming, Known, PeerRefusal, PeerReport, Stage},
     quorum::Quorum,
+    reach::Reaches,
+    removal,
     replica::{Leadership, StartError},
     types::alias::{Raft, StoredMembership},
 };
@@ -65,6 +67,12 @@ pub(super) struct Node {
     starting: tokio::sync::Mutex<()>,
     /// How often the others were asked where they stand.
     pub(super) rounds: AtomicU64,
+    /// How many messages with entries, or heartbeats, have come from leaders.
+    pub(super) messages: AtomicU64,
+    /// Whether the other replicas answer.
+    reaches: Reaches,
+    /// The membership that removed this replica, as far as it has learnt of one.
+    pub(super) removed: Mutex<Option<Known>>,
     /// The task that brings this replica into its cluster.
     pub(super) bootstrapping: Mutex<Option<JoinHandle<()>>>,
     pub(super) closing: CancellationToken,
@@ -125,6 +133,9 @@ impl Node {
             switching: tokio::sync::RwLock::new(()),
             starting: tokio::sync::Mutex::new(()),
             rounds: AtomicU64::new(0),
+            messages: AtomicU64::new(0),
+            reaches: Reaches::default(),
+            removed: Mutex::default(),
             bootstrapping: Mutex::new(None),
             closing: CancellationToken::new(),
         })
@@ -205,7 +216,9 @@ impl Node {
         let stage = match self.standing() {
             None => Stage::Empty { life: self.life },
             Some(standing) if self.has_taken_part() => {
-                Stage::Started { cluster: standing.cluster, leader: self.leadership.borrow().leader.clone() }
+                let known = self.raft().map(|raft| removal::known(&raft)).unwrap_or_default();
+                let leader = self.leadership.borrow().leader.clone();
+                Stage::Started { cluster: standing.cluster, leader, known }
             }
             Some(standing) => Stage::Founded { cluster: standing.cluster },
         };
@@ -240,6 +253,7 @@ impl Node {
             replica: self.config.id,
             standing: Arc::clone(&self.standing),
             append_timeout: self.config.timings.election_min,
+            reaches: self.reaches.clone(),
         };
         let config = Arc::new(self.config.raft()?);
         let raft = Raft::new(self.config.id, config, network, self.log.clone(), machine)
@@ -247,6 +261,7 @@ impl Node {
             .map_err(|error| StartError::Raft(error.to_string()))?;
         *self.raft.write() = Some(raft.clone());
         tokio::spawn(Arc::clone(self).follow(raft.clone()));
+        tokio::spawn(Arc::clone(self).watch_removal(raft.clone()));
         Ok(raft)
     }
 

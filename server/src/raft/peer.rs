@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     io::{self, Write},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use bytes::Bytes;
@@ -177,7 +177,18 @@ pub enum Stage {
         cluster: ClusterId,
         /// The leader and where it listens, if known.
         leader: Option<(u64, String)>,
+        /// The members that it knows.
+        known: Known,
     },
+}
+
+/// The latest committed members that a replica knows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// The index of the entry that made them so; none if it knows none.
+    pub entry: Option<u64>,
+    /// All members, learners too, and where they listen.
+    pub members: BTreeMap<u64, String>,
 }
 
 /// A cluster that is being founded.
@@ -334,6 +345,7 @@ impl Peer for PeerServer {
     ) -> Result<AppendEntriesResponse<TypeConfig>, PeerRefusal> {
         let _part = self.node.switching.read().await;
         let raft = self.raft(cluster)?;
+        self.node.messages.fetch_add(1, Ordering::Relaxed);
         let message = self.node.heard.lock().arrived(&request, clock::now());
         let response = raft.append_entries(request).await.map_err(|error| self.stopped(error))?;
         self.node.heard.lock().answered(message, &response);

@@ -28,7 +28,7 @@ use super::{
     machine::Machine,
     membership,
     node::Node,
-    peer::PeerServer,
+    peer::{Known, PeerServer},
     types::{Logged, TypeConfig, alias::Raft},
 };
 use crate::store::{
@@ -383,6 +383,12 @@ impl Replica {
     /// founding before that may come to nothing. Once named it stays the same.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.node.cluster()
+    }
+
+    /// The entry that removed this replica, and the members that are left, once it has learnt of that from
+    /// another replica. Nobody tells it unasked.
+    pub fn removed(&self) -> Option<Known> {
+        self.node.removed.lock().clone()
     }
 
     /// Members, as this replica knows them to be agreed on, and positions; for people.

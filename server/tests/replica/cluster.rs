@@ -181,6 +181,26 @@ async fn members_that_are_configured_differently_say_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removed_replica_learns_by_which_entry_it_was_removed() {
+    let cluster = Cluster::started(3).await;
+    cluster.open_sessions(1).await;
+    cluster.agrees(1).await;
+    let leader = cluster.leader().await;
+    let removed = if leader == 3 { 2 } else { 3 };
+    let replica = &cluster.running[&removed].replica;
+    assert_eq!(replica.removed(), None);
+    cluster.running[&leader].replica.remove(removed).await.expect("removed");
+    eventually("it has learnt of it", || async { replica.removed().is_some() }).await;
+    let known = replica.removed().expect("it was removed");
+    let mut left = cluster.members.clone();
+    left.remove(&removed);
+    assert_eq!(known.members, left);
+    assert!(known.entry > Some(0), "{known:?}");
+    let others = cluster.running.iter().filter(|(id, _)| **id != removed);
+    assert!(others.map(|(_, other)| other.replica.removed()).all(|known| known.is_none()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_can_be_removed_and_added() {
     let mut cluster = Cluster::started(3).await;
     cluster.open_sessions(5).await;

@@ -1,0 +1,124 @@
+//! Whether the other replicas answer, for the log.
+//!
+//! Raft tries a follower that is gone many times a second, on several connections, and says so each time; its
+//! warnings are not logged. Here each replica is either answering or silent, and the log has a line for each change.
+//! A replica counts as silent when no call has succeeded for [`SILENT_AFTER`] while calls failed.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    network::CallError,
+    notice::{Notice, gist},
+    peer::PeerRefusal,
+};
+
+/// Shorter failures are not worth a line: a connection that broke, or one answer that was late.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
+
+/// All replicas that this one calls. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Reaches {
+    replicas: Arc<Mutex<BTreeMap<u64, Arc<Reach>>>>,
+}
+
+impl Reaches {
+    /// One of them. All connections to it share what is known.
+    pub(super) fn of(&self, replica: u64) -> Arc<Reach> {
+        Arc::clone(self.replicas.lock().entry(replica).or_insert_with(|| Arc::new(Reach::new(replica))))
+    }
+}
+
+/// Whether one replica answers.
+#[derive(Debug)]
+pub(super) struct Reach {
+    replica: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The first failure since a call succeeded.
+    failing_since: Option<Instant>,
+    notice: Notice<String>,
+}
+
+impl State {
+    /// Whether the log is to be told that calls fail, for this reason.
+    fn failed(&mut self, reason: &str, now: Instant) -> bool {
+        let since = *self.failing_since.get_or_insert(now);
+        now.saturating_duration_since(since) >= SILENT_AFTER && self.notice.is_due(gist(reason), now)
+    }
+
+    /// Whether the log is to be told that calls succeed again.
+    fn answered(&mut self) -> bool {
+        self.failing_since.take().is_some() && self.notice.ends()
+    }
+}
+
+impl Reach {
+    fn new(replica: u64) -> Self {
+        Self { replica, state: Mutex::default() }
+    }
+
+    /// A call had an answer.
+    pub(super) fn answered(&self) {
+        if self.state.lock().answered() {
+            tracing::info!(replica = self.replica, "a replica answers again");
+        }
+    }
+
+    /// A call had none, or was refused.
+    pub(super) fn failed(&self, error: &CallError) {
+        if !self.state.lock().failed(&error.to_string(), Instant::now()) {
+            return;
+        }
+        let replica = self.replica;
+        match error {
+            CallError::Refused(PeerRefusal::OtherCluster { got, expected, .. }) => tracing::error!(
+                replica,
+                %got,
+                %expected,
+                "a replica belongs to another cluster and takes no part in this one: stop it, empty its folder and \
+                 start it again with this cluster's list"
+            ),
+            CallError::Refused(refusal) => {
+                tracing::warn!(replica, %refusal, "a replica answers and takes no part");
+            }
+            error => tracing::warn!(replica, %error, "a replica does not answer"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silent_replica_has_a_line_when_it_falls_silent_and_when_it_answers() {
+        let (mut state, start) = (State::default(), Instant::now());
+        let mut told = Vec::new();
+        for tenths in 0..300 {
+            if state.failed("connection refused", start + Duration::from_millis(tenths * 100)) {
+                told.push(tenths);
+            }
+        }
+        assert_eq!(told, [10]);
+        assert!(state.answered());
+        assert!(!state.answered(), "it goes on answering");
+    }
+
+    #[test]
+    fn one_late_answer_has_no_line() {
+        let (mut state, start) = (State::default(), Instant::now());
+        for second in 0..100 {
+            assert!(!state.failed("late", start + Duration::from_secs(second)));
+            assert!(!state.answered());
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A replica that was removed from its cluster says so.
+//!
+//! Nobody tells a removed replica: the leader sends it nothing from the entry on that removes it, and its own log may
+//! end before that entry. It looks as if there were no leader. So a replica that has heard of no leader for a while asks
+//! the others which members they know, and says what it learns. It changes nothing: Raft has removed it.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use openraft::async_runtime::WatchReceiver;
+
+use super::{
+    bootstrap::ask,
+    node::Node,
+    notice::Notice,
+    peer::{Known, Stage},
+    types::alias::{Raft, StoredMembership},
+};
+use crate::store::standing::{ClusterId, Part};
+
+/// How often a replica without a leader asks.
+const ASK_EVERY: Duration = Duration::from_secs(2);
+
+/// The committed members, and the entry that says so.
+pub(super) fn known(raft: &Raft) -> Known {
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow_watched();
+    of(&metrics.committed_membership_config)
+}
+
+fn of(membership: &StoredMembership) -> Known {
+    Known {
+        entry: membership.log_id().map(|log_id| log_id.index),
+        members: membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect(),
+    }
+}
+
+impl Node {
+    /// Looks, until this replica is closed, whether it was removed.
+    pub(super) async fn watch_removal(self: Arc<Self>, raft: Raft) {
+        let mut notice = Notice::default();
+        let mut heard = self.messages.load(Ordering::Relaxed);
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(ASK_EVERY.max(self.config.timings.election_max * 4)) => {}
+                () = self.closing.cancelled() => return,
+            }
+            let messages = self.messages.load(Ordering::Relaxed);
+            let is_silent = messages == std::mem::replace(&mut heard, messages);
+            // One that is being let in is no member yet.
+            let is_returning = self.standing().is_none_or(|standing| matches!(standing.part, Part::Admitted { .. }));
+            if !is_silent || is_returning || self.leadership.borrow().leads {
+                notice.ends();
+                self.removed.lock().take();
+                continue;
+            }
+            let Some(cluster) = self.cluster() else { continue };
+            let Some(removed) = self.removal(cluster, &known(&raft)).await else { continue };
+            *self.removed.lock() = Some(removed.clone());
+            if notice.is_due(removed.entry, Instant::now()) {
+                let members: Vec<String> = removed.members.iter().map(|(id, at)| format!("{id}={at}")).collect();
+                tracing::warn!(
+                    replica = self.config.id,
+                    %cluster,
+                    entry = removed.entry,
+                    members = members.join(","),
+                    "this replica was removed from its cluster, by the membership of this entry, and serves nobody: \
+                     stop it; to take part again, empty its folder and start it at its recorded address"
+                );
+            }
+        }
+    }
+
+    /// The membership that removed this replica, if another replica knows one.
+    async fn removal(&self, cluster: ClusterId, own: &Known) -> Option<Known> {
+        let asked = self.others().into_values().map(|address| async move { ask(&address).await.ok() });
+        let reports = futures::future::join_all(asked).await;
+        let theirs = reports.into_iter().flatten().filter_map(|report| match report.stage {
+            Stage::Started { cluster: its, known, .. } if its == cluster => Some(known),
+            _ => None,
+        });
+        removing(self.config.id, own, theirs.collect())
+    }
+}
+
+/// The latest membership that others know, if it is later than this replica's own and lacks it.
+fn removing(id: u64, own: &Known, theirs: Vec<Known>) -> Option<Known> {
+    let latest = theirs.into_iter().max_by_key(|known| known.entry)?;
+    (latest.entry > own.entry && !latest.members.contains_key(&id)).then_some(latest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn known(entry: u64, members: &[u64]) -> Known {
+        let members: BTreeMap<u64, String> = members.iter().map(|id| (*id, format!("host{id}:1"))).collect();
+        Known { entry: Some(entry), members }
+    }
+
+    #[test]
+    fn later_membership_without_the_replica_removes_it() {
+        let own = known(4, &[1, 2, 3]);
+        assert_eq!(removing(3, &own, vec![known(4, &[1, 2, 3]), known(9, &[1, 2])]), Some(known(9, &[1, 2])));
+        assert_eq!(removing(3, &own, vec![known(9, &[1, 2, 3])]), None, "it is only cut off");
+        assert_eq!(removing(3, &own, vec![known(2, &[1, 2])]), None, "it was added since");
+        assert_eq!(removing(3, &own, vec![known(7, &[1, 2]), known(9, &[1, 2, 3])]), None, "it was let in again");
+        assert_eq!(removing(3, &own, Vec::new()), None, "nobody answers");
+    }
+}
