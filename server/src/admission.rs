@@ -12,12 +12,16 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use leasehold_wire::Role;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 /// The most connections of clients at one time. Each has a task and its buffers, some tens of
@@ -28,9 +32,12 @@ const CLIENTS_MAX: usize = 1 << 14;
 /// when it loses them.
 const PEERS_MAX: usize = 64;
 
-/// The most handshakes at one time. One more ends the oldest: whoever connects and says nothing keeps
-/// nobody out.
+/// The most handshakes at one time. With more, the oldest ends after [`HANDSHAKE_GRACE`]: whoever
+/// connects and says nothing keeps nobody out.
 const HANDSHAKES_MAX: usize = 64;
+
+/// How long a handshake may take while others wait for its place: some round trips.
+const HANDSHAKE_GRACE: Duration = Duration::from_millis(250);
 
 /// Descriptors that are kept for the store and for connections to other replicas.
 const DESCRIPTORS_RESERVED: usize = 128;
@@ -64,7 +71,27 @@ pub(crate) struct Admission {
 struct Handshakes {
     most: usize,
     next: AtomicU64,
-    all: Mutex<BTreeMap<u64, CancellationToken>>,
+    all: Mutex<BTreeMap<u64, (Instant, CancellationToken)>>,
+    ended: Notify,
+}
+
+impl Handshakes {
+    /// Begins one if there is room, or if the oldest has had its time. Otherwise returns how much of that is left.
+    fn begin(&self) -> Result<(u64, CancellationToken), Duration> {
+        let (mut all, now) = (self.all.lock(), Instant::now());
+        if all.len() >= self.most
+            && let Some(oldest) = all.first_entry()
+        {
+            let left = HANDSHAKE_GRACE.saturating_sub(now - oldest.get().0);
+            if !left.is_zero() {
+                return Err(left);
+            }
+            oldest.remove().1.cancel();
+        }
+        let (number, given_up) = (self.next.fetch_add(1, Ordering::Relaxed), CancellationToken::new());
+        all.insert(number, (now, given_up.clone()));
+        Ok((number, given_up))
+    }
 }
 
 /// One handshake, until this is dropped.
@@ -85,6 +112,7 @@ impl Handshake {
 impl Drop for Handshake {
     fn drop(&mut self) {
         self.handshakes.all.lock().remove(&self.number);
+        self.handshakes.ended.notify_one();
     }
 }
 
@@ -120,22 +148,27 @@ impl Admission {
         Self {
             clients: room(clients),
             peers: room(peers),
-            handshakes: Arc::new(Handshakes { most: handshakes, next: AtomicU64::new(0), all: Mutex::default() }),
+            handshakes: Arc::new(Handshakes {
+                most: handshakes,
+                next: AtomicU64::new(0),
+                all: Mutex::default(),
+                ended: Notify::new(),
+            }),
         }
     }
 
-    /// A handshake begins. If there are too many, the oldest is given up.
-    pub(crate) fn handshake(&self) -> Handshake {
-        let given_up = CancellationToken::new();
-        let mut all = self.handshakes.all.lock();
-        let number = self.handshakes.next.fetch_add(1, Ordering::Relaxed);
-        while all.len() >= self.handshakes.most
-            && let Some((_, oldest)) = all.pop_first()
-        {
-            oldest.cancel();
+    /// Waits until there is room for another handshake: until one ends, or the oldest is given up.
+    pub(crate) async fn handshake(&self) -> Handshake {
+        loop {
+            let left = match self.handshakes.begin() {
+                Ok((number, given_up)) => {
+                    return Handshake { number, handshakes: Arc::clone(&self.handshakes), given_up };
+                }
+                Err(left) => left,
+            };
+            // Looks again in either case.
+            let _ = tokio::time::timeout(left, self.handshakes.ended.notified()).await;
         }
-        all.insert(number, given_up.clone());
-        Handshake { number, handshakes: Arc::clone(&self.handshakes), given_up }
     }
 
     /// Room for one connection, until what is returned is dropped; or why there is none.
@@ -165,14 +198,20 @@ mod tests {
         assert_eq!(Admission::within(1 << 20).clients.most, CLIENTS_MAX);
     }
 
-    #[tokio::test]
-    async fn oldest_handshake_gives_way_to_one_too_many() {
+    #[tokio::test(start_paused = true)]
+    async fn oldest_handshake_gives_way_after_its_time() {
         let admission = Admission::within(64);
-        let mut all: Vec<Handshake> = (0..8).map(|_| admission.handshake()).collect();
-        drop(all.remove(3));
-        all.push(admission.handshake());
-        assert!(all.iter().all(|handshake| !handshake.given_up.is_cancelled()), "there was room");
-        all.push(admission.handshake());
+        let mut all = Vec::new();
+        for _ in 0..8 {
+            all.push(admission.handshake().await);
+        }
+        let began = Instant::now();
+        let ends_soon = all.remove(3);
+        let (next, ()) = tokio::join!(admission.handshake(), async { drop(ends_soon) });
+        all.push(next);
+        assert_eq!(began.elapsed(), Duration::ZERO, "one had ended");
+        all.push(admission.handshake().await);
+        assert!(began.elapsed() >= HANDSHAKE_GRACE, "{:?}", began.elapsed());
         all[0].given_up().await;
         assert!(all[1..].iter().all(|handshake| !handshake.given_up.is_cancelled()));
         drop(all);

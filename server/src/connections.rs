@@ -70,7 +70,7 @@ impl Connections {
                 }
             };
             let id = ConnectionId(next.fetch_add(1, Ordering::Relaxed));
-            let (connections, handshake) = (self.clone(), self.admission.handshake());
+            let (connections, handshake) = (self.clone(), self.admission.handshake().await);
             self.tasks.spawn(async move {
                 let stop = connections.stop.clone();
                 tokio::select! {

@@ -36,7 +36,7 @@ async fn crowd(address: &str, count: usize) -> (Vec<TcpStream>, Vec<String>) {
     let (mut admitted, mut refused) = (Vec::new(), Vec::new());
     for one in futures::future::join_all(all).await {
         match one {
-            Ok(stream) => admitted.push(stream),
+            Ok(introduced) => admitted.push(introduced.stream),
             Err(error) => refused.push(error.to_string()),
         }
     }
