@@ -1,161 +1,136 @@
 //! A command that runs only as long as something is held.
 //!
-//! It is started by way of this program ([`become_command`]), which asks the kernel to kill it if this process dies: a holder that is
-//! killed leaves no command running. All processes that the command has begun can be found, because those whose parent has gone
-//! become this process's own children.
+//! It is started by way of a [`guard`], a process that kills the command and all that it has begun
+//! when this process dies, or when this process stops saying that it may go on. This process does
+//! the same if the guard dies, and when what is held is over.
+//!
+//! Both are subreapers: what a command has begun stays below them, whatever its process group,
+//! session or parent. Out of reach are processes of another user, and all of them if both this
+//! process and the guard are killed at once.
 
-use std::{
-    collections::BTreeSet,
-    convert::Infallible,
-    ffi::OsString,
-    fs, io,
-    os::unix::process::{CommandExt, ExitStatusExt},
-    process::{Command, ExitStatus},
-    time::Duration,
-};
+mod family;
+mod feed;
+pub(crate) mod guard;
 
-use nix::{
-    errno::Errno,
-    sys::{prctl, signal},
-    unistd::Pid,
-};
+use std::{collections::BTreeSet, ffi::OsString, io, os::unix::process::ExitStatusExt, time::Duration};
+
+use nix::sys::prctl;
 use tokio::{
     process,
     signal::unix::{Signal, SignalKind, signal as listen},
 };
 
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
+use family::{children, kill_once};
+use feed::{Feeder, Message, bequeath, boot_time};
 
-/// What shells say of a command that is not there, and of one that cannot be run.
-const NOT_FOUND: u8 = 127;
-const NOT_RUNNABLE: u8 = 126;
-/// What shells add to the number of the signal that ended a command.
-const BY_SIGNAL: i32 = 128;
+/// A command that needs nothing may go on for so long, and for longer when that is said again.
+pub(crate) const UNLIMITED: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// To kill takes a guard a moment. It begins this much before what is held is over, or an eighth of
+/// what is left when that is said, if that is less.
+const LEAD_MAX: Duration = Duration::from_millis(50);
+
+/// How often it is looked how long the command may go on: a lease is renewed at half of its term,
+/// so an eighth is often enough.
+const LOOK_MIN: Duration = Duration::from_millis(5);
+const LOOK_MAX: Duration = Duration::from_millis(250);
 
 /// How often it is looked whether what was killed is gone. The kernel takes no longer, as a rule.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const GONE_EVERY: Duration = Duration::from_millis(1);
+
+/// How a command has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// As a shell would say it: 128 and the signal's number if a signal ended it.
+    Status(u8),
+    /// It was killed because it was not known in time that it may go on.
+    Overdue,
+}
 
 /// A command that runs.
 #[derive(Debug)]
 pub(crate) struct Child {
-    process: process::Child,
+    guard: process::Child,
+    feeder: Feeder,
+    /// Until when the guard lets it run, without the lead.
+    fed_until: Duration,
+    /// Children that this process had before: whoever became this program may have begun some.
+    others: BTreeSet<u32>,
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Child {
-    /// Starts a command with these variables in its environment, beside ours.
+    /// Starts a command with these variables in its environment, beside ours. It begins when
+    /// [`Child::ended`] is waited for.
     pub(crate) fn start(command: &[OsString], variables: &[(&str, OsString)]) -> Result<Self, Failure> {
-        let cannot = |error: io::Error| Failure::io("cannot run the command", &error);
-        prctl::set_child_subreaper(true).map_err(|errno| cannot(errno.into()))?;
-        let signals = listen(SignalKind::terminate()).and_then(|one| Ok((one, listen(SignalKind::interrupt())?)));
-        let (terminate, interrupt) = signals.map_err(cannot)?;
-        let program = std::env::current_exe().map_err(cannot)?;
-        let mut command_line = process::Command::new(program);
-        command_line.arg("run-tied").arg(std::process::id().to_string()).arg("--").args(command);
-        command_line.envs(variables.iter().map(|(name, value)| (name, value)));
-        let process = command_line.spawn().map_err(cannot)?;
-        Ok(Self { process, terminate, interrupt })
+        Self::try_start(command, variables).map_err(|error| Failure::io("cannot run the command", &error))
     }
 
-    /// Waits until it has ended, and gives its status: 128 and the signal's number if a signal ended it. What tells this process to stop is passed on to it; the terminal has told it already.
-    pub(crate) async fn ended(&mut self) -> Result<u8, Failure> {
+    fn try_start(command: &[OsString], variables: &[(&str, OsString)]) -> io::Result<Self> {
+        prctl::set_child_subreaper(true)?;
+        let (terminate, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        let others = children(std::process::id())?;
+        let (food, feeder) = Feeder::pipe()?;
+        let mut command_line = process::Command::new(std::env::current_exe()?);
+        command_line.arg("guard").arg(bequeath(&food)?.to_string()).arg("--").args(command);
+        command_line.envs(variables.iter().map(|(name, value)| (name, value)));
+        let guard = command_line.spawn()?;
+        Ok(Self { guard, feeder, fed_until: Duration::ZERO, others, terminate, interrupt })
+    }
+
+    /// Waits until it has ended, and lets it run for as long as this says at each look. What tells
+    /// this process to stop is passed on to it; the terminal has told it already. If this is
+    /// dropped, the guard hears nothing more, and kills it in time.
+    pub(crate) async fn ended(&mut self, certain_for: impl Fn() -> Duration) -> Result<Ended, Failure> {
         loop {
+            let look_after = self.feed(&certain_for);
             tokio::select! {
-                status = self.process.wait() => {
+                status = self.guard.wait() => {
                     let status = status.map_err(|error| Failure::io("cannot wait for the command", &error))?;
-                    return Ok(code(status));
+                    return match (status.code(), status.signal()) {
+                        (Some(code), _) => Ok(Ended::Status(u8::try_from(code).unwrap_or(u8::MAX))),
+                        (None, by) => {
+                            self.kill_all().await?;
+                            if by == Some(guard::OVERDUE as i32) { Ok(Ended::Overdue) } else { Err(unguarded()) }
+                        }
+                    };
                 }
                 _ = self.interrupt.recv() => {}
-                _ = self.terminate.recv() => {
-                    if let Some(id) = self.process.id() {
-                        send(id, signal::Signal::SIGTERM);
-                    }
-                }
+                _ = self.terminate.recv() => self.feeder.tell(Message::Terminate),
+                () = tokio::time::sleep(look_after) => {}
             }
         }
     }
 
-    /// Kills it, with all that it has begun, and waits until nothing of it is left.
+    /// Tells the guard until when the command may run, if that is later than it knows by enough to
+    /// be worth it. Returns when to look again.
+    fn feed(&mut self, certain_for: impl Fn() -> Duration) -> Duration {
+        // Before it is asked how much is left, so that a delay in between makes the deadline no
+        // later.
+        let now = boot_time();
+        let certain = certain_for();
+        let until = now.saturating_add(certain);
+        // What is not certain starts no command, and prolongs nothing.
+        if !certain.is_zero() && until.saturating_sub(self.fed_until) > certain / 16 {
+            self.fed_until = until;
+            self.feeder.tell(Message::Until(until.saturating_sub(LEAD_MAX.min(certain / 8))));
+        }
+        (certain / 8).clamp(LOOK_MIN, LOOK_MAX)
+    }
+
+    /// Kills it, with all that it has begun and its guard, and waits until nothing of it is left.
     pub(crate) async fn kill_all(&mut self) -> Result<(), Failure> {
         let cannot = |error: io::Error| Failure::io("cannot find out what the command has begun", &error);
-        loop {
-            let running = descendants(std::process::id()).map_err(cannot)?;
-            running.iter().for_each(|id| send(*id, signal::Signal::SIGKILL));
-            // It is ours to wait for; what it has left behind is counted until the kernel has ended it.
-            if running.is_empty() {
-                break;
-            }
-            self.process.wait().await.map_err(cannot)?;
-            reap();
-            tokio::time::sleep(LOOK_EVERY).await;
+        while !kill_once(&self.others).map_err(cannot)? {
+            tokio::time::sleep(GONE_EVERY).await;
         }
         Ok(())
     }
 }
 
-/// What a shell would say.
-fn code(status: ExitStatus) -> u8 {
-    let by_signal = status.signal().map(|signal| BY_SIGNAL + signal);
-    let code = status.code().or(by_signal).unwrap_or(BY_SIGNAL);
-    u8::try_from(code).unwrap_or(u8::MAX)
-}
-
-/// One that has gone needs no signal.
-fn send(id: u32, what: signal::Signal) {
-    if let Ok(id) = i32::try_from(id) {
-        let _ = signal::kill(Pid::from_raw(id), what);
-    }
-}
-
-/// Takes note of orphans that have ended.
-fn reap() {
-    use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-    while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-        if status == WaitStatus::StillAlive {
-            return;
-        }
-    }
-}
-
-/// The processes that a process has begun, and those that they have, but for what has ended.
-fn descendants(of: u32) -> io::Result<BTreeSet<u32>> {
-    let mut found = BTreeSet::new();
-    let mut parents = vec![of];
-    while let Some(parent) = parents.pop() {
-        let Ok(threads) = fs::read_dir(format!("/proc/{parent}/task")) else { continue };
-        for thread in threads {
-            // A thread that ends meanwhile has handed its children on to another.
-            let Ok(children) = fs::read_to_string(thread?.path().join("children")) else { continue };
-            let children = children.split_ascii_whitespace().filter_map(|id| id.parse().ok());
-            let new: Vec<u32> = children.filter(|id| is_running(*id) && found.insert(*id)).collect();
-            parents.extend(new);
-        }
-    }
-    Ok(found)
-}
-
-/// Whether a process has not ended.
-fn is_running(id: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { return false };
-    // The state follows the name, which is in parentheses and may hold any.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-/// Becomes the command, in a process that ends with its parent. Returns only if it cannot.
-pub(crate) fn become_command(parent: u32, command: &[OsString]) -> Result<Infallible, (Failure, Status)> {
-    let cannot = |errno: Errno| {
-        (Failure::io("cannot tie the command to its lock", &errno.into()), Status::Command(NOT_RUNNABLE))
-    };
-    prctl::set_pdeathsig(signal::Signal::SIGKILL).map_err(cannot)?;
-    // It may have died before the kernel knew.
-    if nix::unistd::getppid().as_raw().try_into() != Ok(parent) {
-        return Err(cannot(Errno::ESRCH));
-    }
-    let Some((program, arguments)) = command.split_first() else {
-        return Err((Failure::usage("expected a command"), Status::Usage));
-    };
-    let error = Command::new(program).args(arguments).exec();
-    let status = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE };
-    Err((Failure::io(format!("cannot run {}", program.to_string_lossy()), &error), Status::Command(status)))
+fn unguarded() -> Failure {
+    let text = "the guard of the command was killed, and the command with it: expected it to end by itself";
+    Failure::refused("guard_killed", text)
 }

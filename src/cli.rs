@@ -6,7 +6,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind
 use leasehold_protocol::path::{Path, PathError};
 
 use crate::{
-    bench, child,
+    bench,
+    child::guard,
     commands::{
         self, Request,
         kept::{self, Stop},
@@ -91,11 +92,22 @@ enum Command {
     DemoReplica(serve::Args),
     /// Run a server: by itself, or as a replica of a cluster
     Serve(serve::Args),
+    /// The guard of a command of `lock`, `elect` or `edit`
+    #[command(hide = true)]
+    Guard {
+        /// Where it reads what its holder says: a file descriptor.
+        feed: i32,
+        /// The command.
+        #[arg(last = true)]
+        command: Vec<OsString>,
+    },
     /// A command of `lock`, `elect` or `edit`, before it is that command
     #[command(hide = true)]
     RunTied {
-        /// The process that it ends with.
-        parent: u32,
+        /// Its guard, with which it ends.
+        guard: u32,
+        /// Where it reads that it may begin: a file descriptor.
+        go: i32,
         /// The command.
         #[arg(last = true)]
         command: Vec<OsString>,
@@ -120,6 +132,21 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> Status {
         Err(error) => return not_parsed(&error, asks_for_json(&args)),
     };
     let output = Output { json: cli.global.is_json(), notes: cli.global.verbose };
+    // These have one thread only: what it starts ends with the thread, and signals are blocked by threads.
+    let alone = match &cli.command {
+        Command::Guard { feed, command } => Some(guard::run(*feed, command)),
+        Command::RunTied { guard, go, command } => {
+            let Err(failed) = guard::become_command(*guard, *go, command);
+            Some(Err(failed))
+        }
+        _ => None,
+    };
+    if let Some(ended) = alone {
+        return ended.unwrap_or_else(|(failure, status)| {
+            output.failure(&failure);
+            status
+        });
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(output, &Failure::io("cannot start threads", &error)),
@@ -144,11 +171,7 @@ impl Command {
             Self::DemoClient => demo::client::run().await,
             Self::DemoReplica(args) => demo::replica::run(args, output).await,
             Self::Shell => shell::run(global, output).await.map_err(|failure| failure.of("shell")),
-            Self::RunTied { parent, command } => {
-                let Err((failure, status)) = child::become_command(parent, &command);
-                output.failure(&failure);
-                Ok(status)
-            }
+            Self::Guard { .. } | Self::RunTied { .. } => unreachable!("they run without threads"),
             Self::Request(Request::Lock(lock)) if lock.turn.has_command() => {
                 let context = Context::new(global, output, "lock");
                 let status = lock.run_command(&context).await;

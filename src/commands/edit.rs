@@ -4,7 +4,7 @@
 //! it is seen, not only the last one, by one transaction that takes effect only if the hold is not over and the node is as it was read, or saved last. So
 //! who writes or removes it without locking it is not undone, and what a process writes that stood still past its lease is refused. Readers never wait for a person.
 //!
-//! The editor is not stopped when the hold is over, as a command of `lock` is: it touches nothing but the file, and what it has yet to save would be
+//! The editor is not killed when the hold is over, as a command of `lock` is, but only when this process dies: it touches nothing but the file, and what it has yet to save would be
 //! gone with it. What could not be written stays in the file.
 
 use std::{
@@ -25,7 +25,7 @@ use leasehold_protocol::limits::Limits;
 
 use super::{lock, read_failure, write_failure};
 use crate::{
-    child::Child,
+    child::{self, Child, Ended},
     cli,
     context::Context,
     duration,
@@ -91,15 +91,19 @@ impl Edit {
         let token = hold.token();
         let there = there.as_ref().map(|there| there.stat.modify_revision);
         let mut copy = WorkingCopy { client, hold, token, file, text, there, sent: Vec::new(), seen: None };
-        let code = tokio::select! {
+        let ended = tokio::select! {
             biased;
-            code = editor.ended() => code?,
+            ended = editor.ended(|| child::UNLIMITED) => ended,
             never = copy.follow() => match never {},
         };
         copy.finish().await?;
         // What is left behind is a copy of what is there.
         let _ = fs::remove_dir_all(folder);
-        Ok(Status::of_command(code))
+        match ended? {
+            Ended::Status(code) => Ok(Status::of_command(code)),
+            // As if this process had not looked after it for all of that time.
+            Ended::Overdue => Err(lock::lost(&self.path)),
+        }
     }
 
     fn editor(&self, file: &File) -> Vec<OsString> {

@@ -132,7 +132,7 @@ impl Elect {
             ("LEASEHOLD_TOKEN", leadership.token().to_string().into()),
             ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
         ];
-        let ended = self.turn.run_until(&leadership.over(), &variables).await?;
+        let ended = self.turn.run_until(&leadership.over(), || leadership.certain_for(), &variables).await?;
         let status = ended.ok_or_else(|| lost(&self.path))?;
         // What it has left running leads nothing. If nobody hears of it, the lease ends by itself.
         let ended = end(leadership, self.hand_over.as_deref()).await;

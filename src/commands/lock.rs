@@ -1,10 +1,13 @@
 //! `lock PATH`: a node is held while a command runs, or until this is told to stop.
 //!
-//! The habits of flock(1): `--try` (its -n), `--wait` (its -w), `--read` (its -s), and the exit status of the command.
+//! The habits of flock(1): `--try` (its -n), `--wait` (its -w), `--read` (its -s), and the exit
+//! status of the command.
 //!
-//! The command is stopped before the node can be somebody else's: this process's clock says when, and the servers wait for the
-//! volume's margin on top. A process that stands still with its command finds out when it goes on, and stops the command at once. What
-//! it may have sent by then only the token can keep out: the command gets it as `LEASEHOLD_TOKEN`, for `put --token`.
+//! A guard process ([`crate::child`]) kills the command, with all that it has begun, before the
+//! node can be somebody else's. This machine's clock says when, and the servers wait for the
+//! volume's margin on top. If the guard stands still with the command, it kills when it goes on.
+//! What the command may have sent by then only the token can keep out: the command gets it as
+//! `LEASEHOLD_TOKEN`, for `put --token`.
 
 use std::{ffi::OsString, time::Duration};
 
@@ -14,7 +17,7 @@ use serde::Serialize;
 
 use super::{kept::Kept, write_failure};
 use crate::{
-    child::Child,
+    child::{Child, Ended},
     cli,
     context::Context,
     duration,
@@ -47,7 +50,8 @@ pub(crate) struct Turn {
     /// If it is lost without a word, let nobody have it for so long; at most 1m
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     delay: Option<Duration>,
-    /// What to run meanwhile; it finds the token in LEASEHOLD_TOKEN. Without one this goes on until it is told to stop
+    /// What to run meanwhile; it finds the token in LEASEHOLD_TOKEN. Without one this goes on until
+    /// it is told to stop
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -68,22 +72,26 @@ impl Turn {
         self.delay.unwrap_or_default()
     }
 
-    /// Runs the command until it ends, or until what it needs is over: then nothing of it is left, and it has no status.
+    /// Runs the command until it ends, or until what it needs is over: then nothing of it is left,
+    /// and it has no status. It begins when what it needs is certain, and runs no longer than that.
     pub(crate) async fn run_until(
         &self,
         over: &CancellationToken,
+        certain_for: impl Fn() -> Duration,
         variables: &[(&str, OsString)],
     ) -> Result<Option<Status>, Failure> {
         let mut child = Child::start(&self.command, variables)?;
-        let code = tokio::select! {
+        tokio::select! {
             biased;
-            () = over.cancelled() => None,
-            code = child.ended() => Some(code?),
-        };
-        if code.is_none() {
-            child.kill_all().await?;
+            () = over.cancelled() => {}
+            ended = child.ended(certain_for) => {
+                if let Ended::Status(code) = ended? {
+                    return Ok(Some(Status::of_command(code)));
+                }
+            }
         }
-        Ok(code.map(Status::of_command))
+        child.kill_all().await?;
+        Ok(None)
     }
 }
 
@@ -147,8 +155,10 @@ impl Lock {
             ("LEASEHOLD_TOKEN", hold.token().to_string().into()),
             ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
         ];
-        let status = self.turn.run_until(&hold.over(), &variables).await?.ok_or_else(|| lost(&self.path))?;
-        // What it has left running holds nothing. If nobody hears of it, the lease ends by itself.
+        let status = self.turn.run_until(&hold.over(), || hold.certain_for(), &variables).await?;
+        let status = status.ok_or_else(|| lost(&self.path))?;
+        // What a command that exits has left running holds nothing. If nobody hears of it, the
+        // lease ends by itself.
         let _ = hold.release().await;
         Ok(status)
     }

@@ -14,6 +14,7 @@ use crate::{
         Cli, Cluster, Missed, eventually,
         stall::{check, measured},
     },
+    guards::{guard_of, is_running},
     running::Running,
 };
 
@@ -148,11 +149,6 @@ fn noted(file: &Path) -> Pid {
     Pid::from_raw(id)
 }
 
-fn is_running(process: Pid) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
 /// A command with a child of its own, both noted.
 fn family(directory: &Path) -> (Vec<String>, [PathBuf; 2]) {
     let files = ["parent", "child"].map(|name| directory.join(name));
@@ -223,7 +219,8 @@ fn a_group_that_stood_still_past_its_term_is_ended_at_once_and_its_token_is_refu
     let family = files.map(|file| noted(&file));
     let token = cli.done(["holders", "/jobs/nightly"])["holds"][0]["token"].as_u64().expect("it is held");
     let holder = Pid::from_raw(first.process.id().try_into().expect("an id"));
-    let all: Vec<Pid> = family.into_iter().chain([holder]).collect();
+    // The guard stands still too, or it would end the command in time.
+    let all: Vec<Pid> = family.into_iter().chain([holder, guard_of(&first.process)]).collect();
     let send =
         |what: Signal| all.iter().for_each(|process| nix::sys::signal::kill(*process, what).expect("it is there"));
     send(Signal::SIGSTOP);

@@ -7,6 +7,7 @@ mod bad_input;
 mod benches;
 mod edits;
 mod elections;
+mod guards;
 mod leases;
 mod locks;
 mod nodes;

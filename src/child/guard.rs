@@ -1,0 +1,244 @@
+//! A process between a holder and its command: it ends the command in time, whatever becomes of the
+//! holder.
+//!
+//! The holder feeds it deadlines through a pipe. If a deadline comes without the next one, because
+//! the holder was stopped or is cut off, or if the holder has died, the guard kills all that the
+//! command has begun: it is the subreaper of all that.
+//!
+//! It has a process group of its own, in the same session, and blocks all signals that it can. So
+//! what is sent to the job as a whole (Ctrl-C, Ctrl-Z, a hangup, `kill -9 -- -PGID`) reaches the
+//! holder and the command, and not the guard. The command is in the holder's group, as if the
+//! holder had started it.
+//!
+//! If the guard is killed, the kernel kills the command (see [`become_command`]), and the holder
+//! kills the rest.
+//!
+//! It knows nothing of leases. What it cannot do: act while it stands still itself, with the whole
+//! machine or container.
+
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    ffi::OsString,
+    io::{self, PipeWriter, Read, Write},
+    os::{
+        fd::AsFd,
+        unix::process::{CommandExt, ExitStatusExt},
+    },
+    process::{Command, ExitStatus},
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        prctl,
+        signal::{SigSet, Signal, raise},
+        signalfd::{SfdFlags, SignalFd},
+        timerfd::{self, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
+    },
+    unistd::{Pid, getppid, setpgid},
+};
+
+use super::{
+    family::{Exited, kill_once, reap, send},
+    feed::{Feed, Message, bequeath, boot_time, inherited},
+};
+use crate::exit::{Failure, Status};
+
+/// What shells say of a command that is not there, and of one that cannot be run.
+const NOT_FOUND: u8 = 127;
+const NOT_RUNNABLE: u8 = 126;
+/// What shells add to the number of the signal that ended a command.
+const BY_SIGNAL: i32 = 128;
+
+/// A guard that was not fed in time ends by this signal: any exit status may be the command's.
+pub(super) const OVERDUE: Signal = Signal::SIGALRM;
+
+/// How soon it is looked again whether what was killed is gone: at first, and at last if it stays.
+const LOOK_FIRST: Duration = Duration::from_millis(1);
+const LOOK_LAST: Duration = Duration::from_millis(100);
+
+/// Guards a command until it has ended, or has to. The status is the command's.
+pub(crate) fn run(feed: i32, command: &[OsString]) -> Result<Status, (Failure, Status)> {
+    let guarded = Guard::start(feed, command).and_then(|mut guard| {
+        let end = guard.watch();
+        if !matches!(end, Ok(End::ByItself(_))) {
+            guard.kill_all()?;
+        }
+        end
+    });
+    match guarded {
+        Ok(End::ByItself(status) | End::Stopped(status)) => Ok(Status::of_command(code(status))),
+        Ok(End::Overdue) => {
+            SigSet::from(OVERDUE)
+                .thread_unblock()
+                .and_then(|()| raise(OVERDUE))
+                .map_err(|errno| cannot(errno.into()))?;
+            // Somebody has it ignored.
+            raise(Signal::SIGKILL).map_err(|errno| cannot(errno.into()))?;
+            Ok(Status::Refused)
+        }
+        Ok(End::Orphaned) => Ok(Status::Refused),
+        Err(error) => Err(cannot(error)),
+    }
+}
+
+fn cannot(error: io::Error) -> (Failure, Status) {
+    (Failure::io("cannot guard the command", &error), Status::Command(NOT_RUNNABLE))
+}
+
+/// What a shell would say.
+fn code(status: ExitStatus) -> u8 {
+    let by_signal = status.signal().map(|signal| BY_SIGNAL + signal);
+    let code = status.code().or(by_signal).unwrap_or(BY_SIGNAL);
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+/// Why there is nothing more to guard.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// The command has ended by itself. What it has left running runs on, and holds nothing.
+    ByItself(ExitStatus),
+    /// The command was ended by a signal, or after it was told to stop. What it has left running
+    /// was not told: it is killed.
+    Stopped(ExitStatus),
+    /// The deadline has passed.
+    Overdue,
+    /// The holder has died.
+    Orphaned,
+}
+
+#[derive(Debug)]
+struct Guard {
+    feed: Feed,
+    command: u32,
+    /// Lets the command begin.
+    go: Option<PipeWriter>,
+    until: Option<Duration>,
+    is_told_to_stop: bool,
+    timer: TimerFd,
+    children: SignalFd,
+}
+
+impl Guard {
+    /// Starts the command, which waits for the first deadline.
+    fn start(feed: i32, command: &[OsString]) -> io::Result<Self> {
+        let feed = Feed(inherited(feed)?);
+        prctl::set_child_subreaper(true)?;
+        let (waits, go) = io::pipe()?;
+        let mut command_line = Command::new(std::env::current_exe()?);
+        command_line.arg("run-tied").arg(std::process::id().to_string()).arg(bequeath(&waits)?.to_string());
+        // It is started in the holder's process group and with the holder's signals; the guard
+        // leaves both after that.
+        let command = command_line.arg("--").args(command).spawn()?.id();
+        drop(waits);
+        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        SigSet::all().thread_block()?;
+        let children =
+            SignalFd::with_flags(&SigSet::from(Signal::SIGCHLD), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        let timer = TimerFd::new(timerfd::ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
+        Ok(Self { feed, command, go: Some(go), until: None, is_told_to_stop: false, timer, children })
+    }
+
+    /// Waits until there is nothing more to guard.
+    fn watch(&mut self) -> io::Result<End> {
+        loop {
+            // Also before the first wait: it may have ended before its signal was waited for.
+            if let Some(status) = self.ended()? {
+                let by_itself = status.signal().is_none() && !self.is_told_to_stop;
+                return Ok(if by_itself { End::ByItself(status) } else { End::Stopped(status) });
+            }
+            let [is_fed, is_time] = self.wait()?;
+            // What the holder has said in time counts, however late this process reads it.
+            if is_fed {
+                let Some(messages) = self.feed.read()? else { return Ok(End::Orphaned) };
+                messages.into_iter().try_for_each(|message| self.hear(message))?;
+            }
+            let is_overdue = self.until.is_some_and(|until| until <= boot_time());
+            if is_overdue || (is_time && !is_fed) {
+                return Ok(End::Overdue);
+            }
+            self.begin();
+        }
+    }
+
+    /// Waits until something happens: whether there is something to be read, and whether it is
+    /// time.
+    fn wait(&self) -> io::Result<[bool; 2]> {
+        let mut sources = [self.feed.0.as_fd(), self.timer.as_fd(), self.children.as_fd()]
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        loop {
+            match poll(&mut sources, PollTimeout::NONE) {
+                Ok(_) => break,
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        // The end of a pipe is something to be read too.
+        let [is_fed, is_time, _] = sources.map(|source| source.any().unwrap_or(true));
+        while self.children.read_signal()?.is_some() {}
+        Ok([is_fed, is_time])
+    }
+
+    fn hear(&mut self, message: Message) -> io::Result<()> {
+        match message {
+            Message::Until(until) => {
+                self.until = Some(until);
+                let timer = Expiration::OneShot(until.into());
+                self.timer.set(timer, TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
+            }
+            Message::Terminate => {
+                self.is_told_to_stop = true;
+                send(self.command, Signal::SIGTERM);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the command begin once there is a deadline that has not passed.
+    fn begin(&mut self) {
+        if let Some(mut go) = self.go.take_if(|_| self.until.is_some()) {
+            // If nobody reads it, the command has ended already.
+            let _ = go.write_all(&[0]);
+        }
+    }
+
+    /// How the command has ended, if it has. Takes note of all else that has.
+    fn ended(&self) -> io::Result<Option<ExitStatus>> {
+        let is_command = |ended: &Exited| ended.id == self.command;
+        Ok(reap()?.ended.into_iter().find(is_command).map(|ended| ended.status))
+    }
+
+    /// Kills all that the command has begun, and waits until nothing of it is left.
+    fn kill_all(&self) -> io::Result<()> {
+        let mut look = LOOK_FIRST;
+        while !kill_once(&BTreeSet::new())? {
+            std::thread::sleep(look);
+            look = (2 * look).min(LOOK_LAST);
+        }
+        Ok(())
+    }
+}
+
+/// Becomes the command when the guard lets it begin, in a process that ends with the guard. Returns
+/// only if it cannot.
+pub(crate) fn become_command(guard: u32, go: i32, command: &[OsString]) -> Result<Infallible, (Failure, Status)> {
+    let cannot =
+        |error: io::Error| (Failure::io("cannot tie the command to its lock", &error), Status::Command(NOT_RUNNABLE));
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(|errno| cannot(errno.into()))?;
+    // It may have died before the kernel knew.
+    if getppid().as_raw().try_into() != Ok(guard) {
+        return Err(cannot(Errno::ESRCH.into()));
+    }
+    let mut go = inherited(go).map_err(cannot)?;
+    go.read_exact(&mut [0]).map_err(cannot)?;
+    drop(go);
+    let Some((program, arguments)) = command.split_first() else {
+        return Err((Failure::usage("expected a command"), Status::Usage));
+    };
+    let error = Command::new(program).args(arguments).exec();
+    let status = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE };
+    Err((Failure::io(format!("cannot run {}", program.to_string_lossy()), &error), Status::Command(status)))
+}

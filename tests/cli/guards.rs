@@ -1,0 +1,281 @@
+//! The command of a holder ends before the next holder's begins, whatever becomes of the holder.
+
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::Path,
+    process::Stdio,
+};
+
+use nix::{
+    sys::signal::{Signal, kill, killpg},
+    unistd::{Pid, getpgid},
+};
+
+use crate::common::{Cli, Cluster, Process, eventually};
+
+/// How a command can be made of a job, by name: `$JOB` is the job.
+const SHAPES: [(&str, &str); 6] = [
+    ("plain", "exec $JOB"),
+    ("under a shell", "$JOB; true"),
+    ("forked", "$JOB & wait"),
+    ("in a session of its own", "setsid $JOB & wait"),
+    ("forked twice", "(setsid $JOB &); exec sleep 600"),
+    (IGNORES, "trap '' TERM; $JOB; true"),
+];
+
+const IGNORES: &str = "ignoring SIGTERM";
+
+/// Writes so many lines with its name, one every 20 ms.
+const JOB: &str = "i=0; while [ $i -lt $2 ]; do echo $1 >> $0.log; i=$((i+1)); sleep 0.02; done";
+
+/// How many lines of the second job are waited for: a second of it.
+const LINES: usize = 50;
+
+fn cluster() -> Cluster {
+    let cluster = Cluster::start(1);
+    cluster.cli().done(["volume", "create", "/jobs", "--term", "2s", "--skew-margin", "50ms"]);
+    cluster
+}
+
+/// Starts a command under a hold, in a process group of its own as a shell with job control does
+/// it.
+fn start(cli: &Cli, hold: &[&str], script: &str) -> Process {
+    let mut command = cli.command(hold.iter().chain(&["--", "sh", "-c", script]));
+    command.process_group(0).stdout(Stdio::null()).stderr(Stdio::null());
+    Process::of(command.spawn().expect("the binary starts"))
+}
+
+fn id(process: &Process) -> Pid {
+    Pid::from_raw(process.id().try_into().expect("process ids are small"))
+}
+
+/// The only child of a holder with a command.
+pub fn guard_of(holder: &Process) -> Pid {
+    let threads = fs::read_dir(format!("/proc/{}/task", holder.id())).expect("it runs");
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
+    let children: String = children.collect();
+    Pid::from_raw(children.trim().parse().expect("one child"))
+}
+
+/// By its letter; none if it has gone.
+fn state(process: Pid) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+pub fn is_running(process: Pid) -> bool {
+    state(process).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// Two holders of one node, one after the other.
+struct Case<'a> {
+    shape: &'a str,
+    hold: Vec<String>,
+    job: String,
+    first: Process,
+}
+
+impl<'a> Case<'a> {
+    /// Starts the first holder, whose job goes on for ever.
+    fn start(cli: &Cli, verb: &[&str], directory: &Path, number: usize) -> Self {
+        let (shape, script) = SHAPES[number];
+        let job = directory.join(number.to_string()).display().to_string();
+        fs::write(&job, JOB).expect("it can be written");
+        let node = format!("/jobs/{number}");
+        let hold: Vec<String> = [verb[0], &node].iter().chain(&verb[1..]).map(|word| (*word).to_owned()).collect();
+        let first = Self::hold(cli, &hold, &script.replace("$JOB", &format!("sh {job} first 1000000")));
+        Self { shape, hold, job, first }
+    }
+
+    fn hold(cli: &Cli, hold: &[String], script: &str) -> Process {
+        start(cli, &hold.iter().map(String::as_str).collect::<Vec<_>>(), script)
+    }
+
+    fn second(&self, cli: &Cli) -> Process {
+        Self::hold(cli, &self.hold, &format!("sh {} second {LINES}", self.job))
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let text = fs::read_to_string(format!("{}.log", self.job)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits for so many more lines of a job.
+    fn until_more(&self, name: &str, more: usize) {
+        let count = || self.lines().iter().filter(|line| *line == name).count();
+        let expected = count() + more;
+        eventually("a job has written more", || {
+            let found = count();
+            if found >= expected { Ok(()) } else { Err(format!("{}: {found} of {expected}", self.shape)) }
+        });
+    }
+
+    /// What the first job has written after the second began.
+    fn late(&self) -> Option<String> {
+        let late = self.lines().into_iter().skip_while(|line| line != "second").filter(|line| line == "first").count();
+        (late > 0).then(|| format!("{}: {late} lines", self.shape))
+    }
+}
+
+/// Something happens to the first holders while their jobs run, and the second ones get the nodes.
+fn none_is_late(verb: &[&str], trouble: impl Fn(&mut Cluster, &mut [Case])) {
+    let (mut cluster, directory) = (cluster(), tempfile::tempdir().expect("a directory"));
+    let cli = cluster.cli();
+    let numbers = 0..SHAPES.len();
+    let mut cases: Vec<Case> = numbers.map(|number| Case::start(&cli, verb, directory.path(), number)).collect();
+    cases.iter().for_each(|case| case.until_more("first", 5));
+    trouble(&mut cluster, &mut cases);
+    let seconds: Vec<Process> = cases.iter().map(|case| case.second(&cli)).collect();
+    for mut second in seconds {
+        assert_eq!(second.ended().code(), Some(0));
+    }
+    let late: Vec<String> = cases.iter().filter_map(Case::late).collect();
+    assert!(late.is_empty(), "of the first job after the second began: {late:?}");
+}
+
+#[test]
+fn a_killed_holder_leaves_no_job_beside_the_next() {
+    none_is_late(&["lock"], |_, cases| cases.iter().for_each(|case| case.first.signal(Signal::SIGKILL)));
+}
+
+#[test]
+fn a_stopped_holder_leaves_no_job_beside_the_next() {
+    none_is_late(&["lock"], |_, cases| cases.iter().for_each(|case| case.first.signal(Signal::SIGSTOP)));
+}
+
+#[test]
+fn a_holder_that_is_told_to_stop_leaves_no_job_beside_the_next() {
+    none_is_late(&["lock"], |_, cases| {
+        cases.iter().for_each(|case| case.first.signal(Signal::SIGTERM));
+        for case in cases.iter_mut().filter(|case| case.shape == IGNORES) {
+            case.until_more("first", 5);
+            assert!(case.first.has_ended().is_none(), "its command runs");
+            case.first.kill();
+        }
+    });
+}
+
+#[test]
+fn a_holder_that_is_cut_off_leaves_no_job_beside_the_next() {
+    none_is_late(&["lock"], |cluster, cases| {
+        cluster.kill(1);
+        for case in cases {
+            assert_eq!(case.first.ended().code(), Some(1), "{}", case.shape);
+        }
+        cluster.spawn(1);
+        cluster.wait_until_it_serves();
+    });
+}
+
+#[test]
+fn a_killed_process_group_leaves_no_job_beside_the_next() {
+    none_is_late(&["elect", "name"], |_, cases| {
+        cases.iter().for_each(|case| killpg(id(&case.first), Signal::SIGKILL).expect("it is there"));
+    });
+}
+
+#[test]
+fn a_stopped_process_group_leaves_no_job_beside_the_next() {
+    none_is_late(&["lock"], |_, cases| {
+        cases.iter().for_each(|case| killpg(id(&case.first), Signal::SIGSTOP).expect("it is there"));
+    });
+}
+
+#[test]
+fn a_killed_guard_leaves_no_job_beside_the_next() {
+    none_is_late(&["lock"], |_, cases| {
+        for case in cases {
+            kill(guard_of(&case.first), Signal::SIGKILL).expect("it is there");
+            assert_eq!(case.first.ended().code(), Some(1), "{}", case.shape);
+        }
+    });
+}
+
+#[test]
+fn a_stopped_guard_does_not_stop_the_holder_from_killing() {
+    none_is_late(&["lock"], |cluster, cases| {
+        cases.iter().for_each(|case| kill(guard_of(&case.first), Signal::SIGSTOP).expect("it is there"));
+        cluster.kill(1);
+        for case in cases {
+            assert_eq!(case.first.ended().code(), Some(1), "{}", case.shape);
+        }
+        cluster.spawn(1);
+        cluster.wait_until_it_serves();
+    });
+}
+
+#[test]
+fn the_status_of_a_command_is_what_a_shell_says() {
+    let (cluster, directory) = (cluster(), tempfile::tempdir().expect("a directory"));
+    let cli = cluster.cli();
+    let file = directory.path().join("text");
+    fs::write(&file, "true").expect("it can be written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
+    let file = file.to_str().expect("UTF-8");
+    let ran = |command: &[&str]| cli.run(["lock", "/jobs/a", "--"].iter().chain(command)).status;
+    let scripts = ["exit 0", "exit 255", "kill -KILL $$", "kill -ALRM $$", "kill -34 $$"];
+    let statuses = scripts.map(|script| ran(&["sh", "-c", script]));
+    assert_eq!(statuses, [0, 255, 128 + 9, 128 + 14, 128 + 34]);
+    assert_eq!([ran(&["/no/such/command"]), ran(&[file])], [127, 126]);
+}
+
+#[test]
+fn a_command_has_the_input_and_the_process_group_of_its_holder() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    let ran = cli.run_with(["lock", "/jobs/a", "--", "cat"], b"from the holder's input");
+    assert_eq!((ran.status, ran.text()), (0, "from the holder's input"), "{ran:?}");
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let noted = directory.path().join("id").display().to_string();
+    let trap = "trap 'exit 3' INT";
+    for (begin, status) in [(trap, 3), ("", 128 + 2)] {
+        let script = format!("{begin}\necho $$ > {noted}; while :; do sleep 0.02; done");
+        let mut holder = start(&cli, &["lock", "/jobs/a"], &script);
+        let command = eventually("it is noted", || fs::read_to_string(&noted).ok()?.trim().parse().ok());
+        assert_eq!(getpgid(Some(Pid::from_raw(command))), Ok(id(&holder)), "Ctrl-C reaches both");
+        assert_ne!(getpgid(Some(guard_of(&holder))), Ok(id(&holder)), "and not the guard");
+        killpg(id(&holder), Signal::SIGINT).expect("it is there");
+        assert_eq!(holder.ended().code(), Some(status), "{begin}");
+        fs::remove_file(&noted).expect("it is there");
+    }
+}
+
+#[test]
+fn a_job_that_is_stopped_for_a_moment_goes_on() {
+    let (cluster, directory) = (cluster(), tempfile::tempdir().expect("a directory"));
+    let case = Case::start(&cluster.cli(), &["lock"], directory.path(), 0);
+    case.until_more("first", 5);
+    killpg(id(&case.first), Signal::SIGSTOP).expect("it is there");
+    eventually("it is stopped", || state(id(&case.first)).is_some_and(|state| state == 'T').then_some(()));
+    killpg(id(&case.first), Signal::SIGCONT).expect("it is there");
+    case.until_more("first", 5);
+}
+
+#[test]
+fn a_killed_edit_leaves_no_editor() {
+    let (cluster, directory) = (cluster(), tempfile::tempdir().expect("a directory"));
+    let noted = directory.path().join("id").display().to_string();
+    let script = format!("sleep 600 & echo $$ $! > {noted}; wait");
+    let edit = start(&cluster.cli(), &["edit", "/jobs/a"], &script);
+    let ids = eventually("both are noted", || {
+        let text = fs::read_to_string(&noted).ok()?;
+        let ids: Vec<Pid> = text.split_whitespace().map(|id| Pid::from_raw(id.parse().expect("an id"))).collect();
+        (ids.len() == 2).then_some(ids)
+    });
+    edit.signal(Signal::SIGKILL);
+    eventually("they are gone", || (!ids.iter().any(|id| is_running(*id))).then_some(()));
+}
+
+#[test]
+fn a_command_that_exits_leaves_running_what_it_began() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    let script = "sleep 600 > /dev/null 2>&1 & echo $! $PPID";
+    let ran = cli.run(["lock", "/jobs/a", "--", "sh", "-c", script]);
+    let ids: Vec<Pid> = ran.text().split_whitespace().map(|id| Pid::from_raw(id.parse().expect("an id"))).collect();
+    let [left, guard] = ids[..] else { panic!("{ran:?}") };
+    assert_eq!((ran.status, is_running(guard), is_running(left)), (0, false, true));
+    kill(left, Signal::SIGKILL).expect("it runs");
+}
