@@ -5,6 +5,7 @@ use std::{
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::Path,
     process::Stdio,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -26,15 +27,18 @@ const SHAPES: [(&str, &str); 6] = [
 
 const IGNORES: &str = "ignoring SIGTERM";
 
-/// Writes so many lines with its name, one every 20 ms.
-const JOB: &str = "i=0; while [ $i -lt $2 ]; do echo $1 >> $0.log; i=$((i+1)); sleep 0.02; done";
+/// Writes so many lines with its name, one every 20 ms, while there is a directory to write to.
+const JOB: &str = "i=0; while [ $i -lt $2 ]; do echo $1 >> $0.log || exit; i=$((i+1)); sleep 0.02; done";
 
 /// How many lines of the second job are waited for: a second of it.
 const LINES: usize = 50;
 
+const TERM: Duration = Duration::from_secs(2);
+
 fn cluster() -> Cluster {
     let cluster = Cluster::start(1);
-    cluster.cli().done(["volume", "create", "/jobs", "--term", "2s", "--skew-margin", "50ms"]);
+    let term = format!("{}s", TERM.as_secs());
+    cluster.cli().done(["volume", "create", "/jobs", "--term", &term, "--skew-margin", "50ms"]);
     cluster
 }
 
@@ -251,6 +255,21 @@ fn a_job_that_is_stopped_for_a_moment_goes_on() {
     eventually("it is stopped", || state(id(&case.first)).is_some_and(|state| state == 'T').then_some(()));
     killpg(id(&case.first), Signal::SIGCONT).expect("it is there");
     case.until_more("first", 5);
+}
+
+#[test]
+fn a_guard_that_stood_still_goes_by_the_newest_deadline() {
+    let (cluster, directory) = (cluster(), tempfile::tempdir().expect("a directory"));
+    let mut case = Case::start(&cluster.cli(), &["lock"], directory.path(), 0);
+    case.until_more("first", 5);
+    let guard = guard_of(&case.first);
+    kill(guard, Signal::SIGSTOP).expect("it is there");
+    // Longer than a term: the deadline that the guard has read is over by then.
+    let stopped = Instant::now();
+    eventually("a term has passed", || (stopped.elapsed() > TERM).then_some(()));
+    kill(guard, Signal::SIGCONT).expect("it is there");
+    case.until_more("first", 20);
+    assert!(case.first.has_ended().is_none(), "its command runs");
 }
 
 #[test]
