@@ -12,10 +12,12 @@ mod family;
 mod feed;
 pub(crate) mod guard;
 
-use std::{collections::BTreeSet, ffi::OsString, io, os::unix::process::ExitStatusExt, time::Duration};
+use std::{collections::BTreeSet, ffi::OsString, future, io, os::unix::process::ExitStatusExt, time::Duration};
 
 use nix::sys::prctl;
 use tokio::{
+    io::AsyncReadExt,
+    net::unix::pipe::Receiver,
     process,
     signal::unix::{Signal, SignalKind, signal as listen},
 };
@@ -53,6 +55,8 @@ pub(crate) enum Ended {
 pub(crate) struct Child {
     guard: process::Child,
     feeder: Feeder,
+    /// Where the guard asks whether what the command has left running may run on. Once.
+    question: Option<Receiver>,
     /// Until when the guard lets it run, without the lead.
     fed_until: Duration,
     /// Children that this process had before: whoever became this program may have begun some.
@@ -73,11 +77,14 @@ impl Child {
         let (terminate, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
         let others = children(std::process::id())?;
         let (food, feeder) = Feeder::pipe()?;
+        let (question, asks) = io::pipe()?;
+        let question = Some(Receiver::from_owned_fd(question.into())?);
         let mut command_line = process::Command::new(std::env::current_exe()?);
-        command_line.arg("guard").arg(bequeath(&food)?.to_string()).arg("--").args(command);
+        command_line.arg("guard").arg(bequeath(&food)?.to_string()).arg(bequeath(&asks)?.to_string());
+        command_line.arg("--").args(command);
         command_line.envs(variables.iter().map(|(name, value)| (name, value)));
         let guard = command_line.spawn()?;
-        Ok(Self { guard, feeder, fed_until: Duration::ZERO, others, terminate, interrupt })
+        Ok(Self { guard, feeder, question, fed_until: Duration::ZERO, others, terminate, interrupt })
     }
 
     /// Waits until it has ended, and lets it run for as long as this says at each look. What tells
@@ -96,6 +103,10 @@ impl Child {
                             if by == Some(guard::OVERDUE as i32) { Ok(Ended::Overdue) } else { Err(unguarded()) }
                         }
                     };
+                }
+                () = asked(self.question.as_mut()) => {
+                    self.question = None;
+                    self.feeder.tell(Message::Leave);
                 }
                 _ = self.interrupt.recv() => {}
                 _ = self.terminate.recv() => self.feeder.tell(Message::Terminate),
@@ -127,6 +138,15 @@ impl Child {
             tokio::time::sleep(GONE_EVERY).await;
         }
         Ok(())
+    }
+}
+
+/// Waits until the guard asks, or has ended. For ever if it has done so before.
+async fn asked(question: Option<&mut Receiver>) {
+    match question {
+        // That it has ended is a question too, but nobody is there for the answer.
+        Some(question) => drop(question.read_u8().await),
+        None => future::pending().await,
     }
 }
 

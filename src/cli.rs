@@ -97,6 +97,8 @@ enum Command {
     Guard {
         /// Where it reads what its holder says: a file descriptor.
         feed: i32,
+        /// Where it asks its holder: a file descriptor.
+        question: i32,
         /// The command.
         #[arg(last = true)]
         command: Vec<OsString>,
@@ -134,7 +136,7 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> Status {
     let output = Output { json: cli.global.is_json(), notes: cli.global.verbose };
     // These have one thread only: what it starts ends with the thread, and signals are blocked by threads.
     let alone = match &cli.command {
-        Command::Guard { feed, command } => Some(guard::run(*feed, command)),
+        Command::Guard { feed, question, command } => Some(guard::run(*feed, *question, command)),
         Command::RunTied { guard, go, command } => {
             let Err(failed) = guard::become_command(*guard, *go, command);
             Some(Err(failed))

@@ -1,13 +1,14 @@
-//! What a holder tells its guard, through a pipe that ends with the holder.
+//! What a holder tells its guard, through a pipe that ends with the holder; and the one question of
+//! the guard, through another.
 //!
 //! A deadline is an instant of `CLOCK_BOOTTIME`, not a duration. Holder and guard run on one
 //! machine, where this clock is the same for both. So a message that waits in the pipe while the
 //! guard stands still prolongs nothing.
 
 use std::{
-    fs::File,
+    fs::{File, OpenOptions},
     io::{self, PipeReader, PipeWriter, Read, Write},
-    os::fd::AsRawFd,
+    os::fd::{AsFd, AsRawFd},
     time::Duration,
 };
 
@@ -25,10 +26,14 @@ pub(super) enum Message {
     Until(Duration),
     /// The holder was told to stop: the guard passes SIGTERM on to the command.
     Terminate,
+    /// The command has exited by itself, and what it has left running may run on: the answer to the
+    /// guard's question. A holder that has died does not answer, however late the pipe says so.
+    Leave,
 }
 
 const UNTIL: u8 = 0;
 const TERMINATE: u8 = 1;
+const LEAVE: u8 = 2;
 
 impl Message {
     /// All have the same length, far below what a pipe takes at once or not at all.
@@ -38,6 +43,7 @@ impl Message {
         let (tag, number) = match self {
             Self::Until(until) => (UNTIL, u64::try_from(until.as_micros()).unwrap_or(u64::MAX)),
             Self::Terminate => (TERMINATE, 0),
+            Self::Leave => (LEAVE, 0),
         };
         let mut bytes = [tag; Self::BYTES];
         bytes[1..].copy_from_slice(&number.to_le_bytes());
@@ -49,6 +55,7 @@ impl Message {
         match tag {
             UNTIL => Ok(Self::Until(Duration::from_micros(u64::from_le_bytes(number)))),
             TERMINATE => Ok(Self::Terminate),
+            LEAVE => Ok(Self::Leave),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -104,14 +111,16 @@ pub(super) fn boot_time() -> Duration {
 }
 
 /// Lets a process that is started next have this end of a pipe, by the number that is returned.
-pub(super) fn bequeath(pipe: &PipeReader) -> io::Result<i32> {
+pub(super) fn bequeath(pipe: impl AsFd) -> io::Result<i32> {
+    let pipe = pipe.as_fd();
     rustix::io::fcntl_setfd(pipe, FdFlags::empty())?;
     Ok(pipe.as_raw_fd())
 }
 
-/// The end of a pipe that the parent has bequeathed. What this process starts does not get it.
-pub(super) fn inherited(number: i32) -> io::Result<File> {
-    let pipe = File::open(format!("/proc/self/fd/{number}"))?;
+/// The end of a pipe that the parent has bequeathed, to be read from or written to. What this process
+/// starts does not get it.
+pub(super) fn inherited(number: i32, how: &OpenOptions) -> io::Result<File> {
+    let pipe = how.open(format!("/proc/self/fd/{number}"))?;
     unistd::close(number)?;
     Ok(pipe)
 }
@@ -122,9 +131,9 @@ mod tests {
 
     #[test]
     fn messages_are_read_as_they_were_written() {
-        for message in [Message::Until(Duration::from_micros(7_000_001)), Message::Terminate] {
+        for message in [Message::Until(Duration::from_micros(7_000_001)), Message::Terminate, Message::Leave] {
             assert_eq!(Message::decoded(message.encoded()).expect("a message"), message);
         }
-        assert!(Message::decoded([2; Message::BYTES]).is_err());
+        assert!(Message::decoded([3; Message::BYTES]).is_err());
     }
 }

@@ -10,6 +10,9 @@
 //! holder and the command, and not the guard. The command is in the holder's group, as if the
 //! holder had started it.
 //!
+//! When the command has exited by itself and left something running, the guard asks the holder. If
+//! the holder lives, that runs on, as it does without a guard.
+//!
 //! If the guard is killed, the kernel kills the command (see [`become_command`]), and the holder
 //! kills the rest.
 //!
@@ -20,6 +23,7 @@ use std::{
     collections::BTreeSet,
     convert::Infallible,
     ffi::OsString,
+    fs::File,
     io::{self, PipeWriter, Read, Write},
     os::{
         fd::AsFd,
@@ -42,7 +46,7 @@ use nix::{
 };
 
 use super::{
-    family::{Exited, kill_once, reap, send},
+    family::{Reaped, kill_once, reap, send},
     feed::{Feed, Message, bequeath, boot_time, inherited},
 };
 use crate::exit::{Failure, Status};
@@ -56,13 +60,15 @@ const BY_SIGNAL: i32 = 128;
 /// A guard that was not fed in time ends by this signal: any exit status may be the command's.
 pub(super) const OVERDUE: Signal = Signal::SIGALRM;
 
-/// How soon it is looked again whether what was killed is gone: at first, and at last if it stays.
-const LOOK_FIRST: Duration = Duration::from_millis(1);
-const LOOK_LAST: Duration = Duration::from_millis(100);
+/// How often it is looked whether what was killed is gone: at first, when what forks over and over
+/// has to be met; and later, when the kernel keeps something, or it is another user's.
+const LOOK_AT_FIRST: Duration = Duration::from_millis(1);
+const LOOK_LATER: Duration = Duration::from_millis(100);
+const LOOKS_AT_FIRST: u32 = 1000;
 
 /// Guards a command until it has ended, or has to. The status is the command's.
-pub(crate) fn run(feed: i32, command: &[OsString]) -> Result<Status, (Failure, Status)> {
-    let guarded = Guard::start(feed, command).and_then(|mut guard| {
+pub(crate) fn run(feed: i32, question: i32, command: &[OsString]) -> Result<Status, (Failure, Status)> {
+    let guarded = Guard::start(feed, question, command).and_then(|mut guard| {
         let end = guard.watch();
         if !matches!(end, Ok(End::ByItself(_))) {
             guard.kill_all()?;
@@ -99,10 +105,10 @@ fn code(status: ExitStatus) -> u8 {
 /// Why there is nothing more to guard.
 #[derive(Debug, Clone, Copy)]
 enum End {
-    /// The command has ended by itself. What it has left running runs on, and holds nothing.
+    /// The command has exited by itself. What it has left running runs on, and holds nothing.
     ByItself(ExitStatus),
-    /// The command was ended by a signal, or after it was told to stop. What it has left running
-    /// was not told: it is killed.
+    /// The command was ended by a signal, or exited after it was told to stop. What it has left
+    /// running was not told: it is killed.
     Stopped(ExitStatus),
     /// The deadline has passed.
     Overdue,
@@ -113,19 +119,25 @@ enum End {
 #[derive(Debug)]
 struct Guard {
     feed: Feed,
+    /// Where it asks the holder whether what the command has left running may run on. Once.
+    question: Option<File>,
     command: u32,
     /// Lets the command begin.
     go: Option<PipeWriter>,
     until: Option<Duration>,
     is_told_to_stop: bool,
+    /// How the command has ended, if it has.
+    status: Option<ExitStatus>,
+    may_leave: bool,
     timer: TimerFd,
     children: SignalFd,
 }
 
 impl Guard {
     /// Starts the command, which waits for the first deadline.
-    fn start(feed: i32, command: &[OsString]) -> io::Result<Self> {
-        let feed = Feed(inherited(feed)?);
+    fn start(feed: i32, question: i32, command: &[OsString]) -> io::Result<Self> {
+        let feed = Feed(inherited(feed, File::options().read(true))?);
+        let question = Some(inherited(question, File::options().write(true))?);
         prctl::set_child_subreaper(true)?;
         let (waits, go) = io::pipe()?;
         let mut command_line = Command::new(std::env::current_exe()?);
@@ -139,16 +151,17 @@ impl Guard {
         let children =
             SignalFd::with_flags(&SigSet::from(Signal::SIGCHLD), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         let timer = TimerFd::new(timerfd::ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
-        Ok(Self { feed, command, go: Some(go), until: None, is_told_to_stop: false, timer, children })
+        let (until, status) = (None, None);
+        let (go, is_told_to_stop, may_leave) = (Some(go), false, false);
+        Ok(Self { feed, question, command, go, until, is_told_to_stop, status, may_leave, timer, children })
     }
 
     /// Waits until there is nothing more to guard.
     fn watch(&mut self) -> io::Result<End> {
         loop {
             // Also before the first wait: it may have ended before its signal was waited for.
-            if let Some(status) = self.ended()? {
-                let by_itself = status.signal().is_none() && !self.is_told_to_stop;
-                return Ok(if by_itself { End::ByItself(status) } else { End::Stopped(status) });
+            if let Some(end) = self.ended()? {
+                return Ok(end);
             }
             let [is_fed, is_time] = self.wait()?;
             // What the holder has said in time counts, however late this process reads it.
@@ -162,6 +175,27 @@ impl Guard {
             }
             self.begin();
         }
+    }
+
+    /// Takes note of what has ended. None if there is something to guard.
+    fn ended(&mut self) -> io::Result<Option<End>> {
+        let Reaped { ended, is_childless } = reap()?;
+        let command = ended.into_iter().find(|ended| ended.id == self.command);
+        self.status = self.status.or(command.map(|ended| ended.status));
+        let Some(status) = self.status else { return Ok(None) };
+        if status.signal().is_some() || self.is_told_to_stop {
+            return Ok(Some(End::Stopped(status)));
+        }
+        if is_childless || self.may_leave {
+            return Ok(Some(End::ByItself(status)));
+        }
+        // A hangup, say, makes commands exit that clean up, and kills the holder a moment later: only
+        // the holder's answer shows that it lives.
+        if let Some(mut question) = self.question.take() {
+            // If nobody reads it, the holder has died, which the feed says soon.
+            let _ = question.write_all(&[0]);
+        }
+        Ok(None)
     }
 
     /// Waits until something happens: whether there is something to be read, and whether it is
@@ -191,8 +225,12 @@ impl Guard {
             }
             Message::Terminate => {
                 self.is_told_to_stop = true;
-                send(self.command, Signal::SIGTERM);
+                // The number of one that has ended may be another's.
+                if self.status.is_none() {
+                    send(self.command, Signal::SIGTERM);
+                }
             }
+            Message::Leave => self.may_leave = true,
         }
         Ok(())
     }
@@ -205,18 +243,12 @@ impl Guard {
         }
     }
 
-    /// How the command has ended, if it has. Takes note of all else that has.
-    fn ended(&self) -> io::Result<Option<ExitStatus>> {
-        let is_command = |ended: &Exited| ended.id == self.command;
-        Ok(reap()?.ended.into_iter().find(is_command).map(|ended| ended.status))
-    }
-
     /// Kills all that the command has begun, and waits until nothing of it is left.
     fn kill_all(&self) -> io::Result<()> {
-        let mut look = LOOK_FIRST;
+        let mut looks = 0;
         while !kill_once(&BTreeSet::new())? {
-            std::thread::sleep(look);
-            look = (2 * look).min(LOOK_LAST);
+            looks = LOOKS_AT_FIRST.min(looks + 1);
+            std::thread::sleep(if looks < LOOKS_AT_FIRST { LOOK_AT_FIRST } else { LOOK_LATER });
         }
         Ok(())
     }
@@ -232,7 +264,7 @@ pub(crate) fn become_command(guard: u32, go: i32, command: &[OsString]) -> Resul
     if getppid().as_raw().try_into() != Ok(guard) {
         return Err(cannot(Errno::ESRCH.into()));
     }
-    let mut go = inherited(go).map_err(cannot)?;
+    let mut go = inherited(go, File::options().read(true)).map_err(cannot)?;
     go.read_exact(&mut [0]).map_err(cannot)?;
     drop(go);
     let Some((program, arguments)) = command.split_first() else {

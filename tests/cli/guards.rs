@@ -16,12 +16,13 @@ use nix::{
 use crate::common::{Cli, Cluster, Process, eventually};
 
 /// How a command can be made of a job, by name: `$JOB` is the job.
-const SHAPES: [(&str, &str); 6] = [
+const SHAPES: [(&str, &str); 7] = [
     ("plain", "exec $JOB"),
     ("under a shell", "$JOB; true"),
     ("forked", "$JOB & wait"),
     ("in a session of its own", "setsid $JOB & wait"),
     ("forked twice", "(setsid $JOB &); exec sleep 600"),
+    ("that exits when it is told to", "trap 'exit 0' HUP TERM; setsid $JOB & wait"),
     (IGNORES, "trap '' TERM; $JOB; true"),
 ];
 
@@ -176,6 +177,13 @@ fn a_holder_that_is_cut_off_leaves_no_job_beside_the_next() {
 fn a_killed_process_group_leaves_no_job_beside_the_next() {
     none_is_late(&["elect", "name"], |_, cases| {
         cases.iter().for_each(|case| killpg(id(&case.first), Signal::SIGKILL).expect("it is there"));
+    });
+}
+
+#[test]
+fn a_hangup_leaves_no_job_beside_the_next() {
+    none_is_late(&["lock"], |_, cases| {
+        cases.iter().for_each(|case| killpg(id(&case.first), Signal::SIGHUP).expect("it is there"));
     });
 }
 
