@@ -151,6 +151,6 @@ async fn asked(question: Option<&mut Receiver>) {
 }
 
 fn unguarded() -> Failure {
-    let text = "the guard of the command was killed, and the command with it: expected it to end by itself";
+    let text = "the guard was killed, so the command and all that it began were killed too";
     Failure::refused("guard_killed", text)
 }
