@@ -242,7 +242,8 @@ fn save_that_is_under_way_when_the_editor_ends_is_its_own() {
     let cli = cluster.cli();
     let mut reader = cli.shell();
     assert_eq!(reader.ask("get /docs/a.txt")["value"], "one");
-    let mut running = Running::start(&cli, edit(&format!("{}; printf two > \"$1\"; {}", gate.wait(), gate.wait())));
+    let mut running =
+        Running::start(&cli, edit(&format!("{}; printf two > \"$1\"; {}; true", gate.wait(), gate.wait())));
     let before = gate.reached();
     reader.process.kill();
     drop(before);
