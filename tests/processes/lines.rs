@@ -10,6 +10,9 @@ use crate::{
 /// For so long lines are counted. What looked ten times a second would have dozens.
 const COUNTED: Duration = Duration::from_secs(5);
 
+/// What has a line a minute has no second one in this time.
+const WAITED: Duration = Duration::from_secs(12);
+
 /// The lines of a server's log after the first `from` bytes.
 fn lines(cluster: &Cluster, id: u64, from: usize) -> Vec<String> {
     cluster.log(id)[from..].lines().map(str::to_owned).collect()
@@ -21,9 +24,9 @@ fn assert_few(lines: &[String], most: usize, what: &str) {
     assert!(lines.len() <= most, "{} lines, expected at most {most}; the first are {first:#?}", lines.len());
 }
 
-fn time_passes() {
+fn time_passes(time: Duration) {
     let from = Instant::now();
-    eventually("lines have been counted for long enough", || (from.elapsed() >= COUNTED).then_some(()));
+    eventually("lines have been counted for long enough", || (from.elapsed() >= time).then_some(()));
 }
 
 #[test]
@@ -35,7 +38,7 @@ fn dead_follower_has_a_line_when_it_goes_and_when_it_comes() {
     cluster.caught_up(&cluster.ids());
     let from = cluster.log(leader).len();
     cluster.kill(dead);
-    time_passes();
+    time_passes(COUNTED);
     let said = lines(&cluster, leader, from);
     assert_few(&said, 3, "a leader with a dead follower");
     let silent: Vec<_> = said.iter().filter(|line| line.contains("a replica does not answer")).collect();
@@ -65,7 +68,7 @@ fn replica_that_waits_to_be_let_in_has_few_lines() {
         if log[from..].contains("not let in yet") { Ok(()) } else { Err(log[from..].to_owned()) }
     });
     let waiting = cluster.log(lost).len();
-    time_passes();
+    time_passes(COUNTED);
     assert_few(&lines(&cluster, lost, waiting), 3, "a replica that waits to be let in");
     cluster.spawn(other);
     cluster.caught_up(&cluster.ids());
@@ -90,7 +93,7 @@ fn replica_that_waits_for_members_has_few_lines() {
     let said = || std::fs::read_to_string(&log).unwrap_or_default();
     let waits = "waiting for the other members";
     eventually("it says that it waits", || said().contains(waits).then_some(()));
-    time_passes();
+    time_passes(WAITED);
     assert_eq!(waiting.has_ended(), None, "{}", said());
     assert_eq!(said().lines().filter(|line| line.contains(waits)).count(), 1, "{}", said());
 }
