@@ -17,7 +17,7 @@ use leasehold_protocol::{
     id::Epoch,
     message::{Consent, Recall, Refusal, Request, Response},
 };
-use leasehold_wire::{Callback, ConnectError, HandshakeError, LeaseholdClient, Role, client_connection};
+use leasehold_wire::{Callback, ClusterId, ConnectError, HandshakeError, LeaseholdClient, Role, client_connection};
 use tarpc::{
     client::RpcError,
     context::Context,
@@ -30,12 +30,15 @@ use crate::{
     driver::{Driver, Order},
     error::Unavailable,
     own_cluster::OwnCluster,
-    status::Status,
 };
 
 /// How long a connection and its handshake may take. A packet that is lost once would take longer; then another server is
 /// as good.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long the first connection waits for the other endpoints to name their clusters: a healthy one takes a round trip
+/// or two, and one that is gone costs each new client this.
+const NAMES_WITHIN: Duration = Duration::from_millis(100);
 
 /// The first pause after a round in which nobody was found that leads.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -57,7 +60,7 @@ pub(crate) async fn keep_connected(driver: Arc<Driver>) {
         let mut own = OwnCluster::default();
         loop {
             let address = search.next().await;
-            match reach(&address, &mut own, &driver.status).await {
+            match reach(&address, &driver, &mut own).await {
                 Ok(stream) => {
                     search.reached();
                     driver.status.no_leader(&format!("{address} has not answered yet"));
@@ -78,16 +81,31 @@ pub(crate) async fn keep_connected(driver: Arc<Driver>) {
 }
 
 /// Connects to a server of this client's cluster.
-async fn reach(address: &str, own: &mut OwnCluster, status: &Status) -> Result<TcpStream, Unavailable> {
+async fn reach(address: &str, driver: &Driver, own: &mut OwnCluster) -> Result<TcpStream, Unavailable> {
     match leasehold_wire::connect(address, Role::Client, CONNECT_TIMEOUT).await {
-        Ok(introduced) => own.check(address, introduced.cluster).map(|()| introduced.stream),
+        Ok(introduced) => {
+            if let Some(first) = introduced.cluster.filter(|_| own.is_open()) {
+                let others = driver.options.endpoints.iter().filter(|endpoint| *endpoint != address);
+                own.decide(first, &named_by(others).await);
+            }
+            own.check(address, introduced.cluster).map(|()| introduced.stream)
+        }
         Err(error) => {
             if let ConnectError::Handshake { source: HandshakeError::Refused { .. }, .. } = &error {
-                status.refused(error.to_string());
+                driver.status.refused(error.to_string());
             }
             Err(Unavailable::NoServer { endpoints: vec![address.to_owned()], reason: error.to_string() })
         }
     }
+}
+
+/// The clusters of the endpoints that name theirs at once.
+async fn named_by(endpoints: impl Iterator<Item = &String>) -> Vec<(String, ClusterId)> {
+    let asked = endpoints.map(|endpoint| async move {
+        let introduced = leasehold_wire::connect(endpoint, Role::Client, NAMES_WITHIN).await;
+        Some((endpoint.clone(), introduced.ok()?.cluster?))
+    });
+    futures::future::join_all(asked).await.into_iter().flatten().collect()
 }
 
 /// What came of a connection.

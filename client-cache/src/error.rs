@@ -27,10 +27,10 @@ pub enum Unavailable {
         /// What the last attempt ended with.
         reason: String,
     },
-    /// Servers answer, but only such as belong to another cluster than the server that answered first.
+    /// Servers answer, but only such as belong to another cluster than this client.
     #[error(
-        "{endpoint} belongs to cluster {got}: expected {expected}, as the server that answered first; no server of \
-         that cluster answers: correct the endpoints, or start this client anew if that cluster is gone for good"
+        "{endpoint} belongs to cluster {got}: expected {expected}, that of this client; no server of that \
+         cluster answers: correct the endpoints, or start this client anew if that cluster is gone for good"
     )]
     OtherCluster {
         /// One of them.

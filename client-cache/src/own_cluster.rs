@@ -2,8 +2,9 @@
 //!
 //! Endpoints may belong to two clusters: a replica whose folder was emptied and that was started once with only
 //! itself in its list founds a cluster of its own, at the address that clients know. What it says of nodes is right
-//! there and wrong here. Servers name their cluster in the handshake. The first one that names any decides, for the
-//! life of the client; servers of other clusters are passed over. The log has one line for each.
+//! there and wrong here. Servers name their cluster in the handshake. When the first one names any, the client asks
+//! the other endpoints for theirs, and belongs to the cluster that most endpoints name, for its whole life; the first
+//! server decides where there is no most. Servers of other clusters are passed over. The log has one line for each.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +21,25 @@ pub(crate) struct OwnCluster {
 }
 
 impl OwnCluster {
+    /// Whether no server has named a cluster yet.
+    pub(crate) fn is_open(&self) -> bool {
+        self.id.is_none()
+    }
+
+    /// The first server has named its cluster, and other endpoints theirs: the most decide.
+    pub(crate) fn decide(&mut self, first: ClusterId, others: &[(String, ClusterId)]) {
+        let mut counts = BTreeMap::from([(first, 1)]);
+        for (_, named) in others {
+            *counts.entry(*named).or_insert(0_usize) += 1;
+        }
+        let rank = |(named, count): &(ClusterId, usize)| (*count, *named == first);
+        self.id = counts.into_iter().max_by_key(rank).map(|(named, _)| named);
+        for (endpoint, named) in others {
+            // Only for the line in the log.
+            let _ = self.check(endpoint, Some(*named));
+        }
+    }
+
     /// A server has named its cluster, or has none yet.
     ///
     /// # Errors
@@ -38,8 +58,8 @@ impl OwnCluster {
                 endpoint,
                 %got,
                 %expected,
-                "this server belongs to another cluster than the one that answered first: it is passed over; correct \
-                 the endpoints of this client"
+                "this server belongs to another cluster than this client: it is passed over; correct the endpoints \
+                 of this client, or the server at that address"
             );
         }
         let (got, expected) = (got.to_string(), expected.to_string());
@@ -53,6 +73,25 @@ mod tests {
 
     const OURS: ClusterId = ClusterId { founder: 1, nonce: 7 };
     const OTHER: ClusterId = ClusterId { founder: 3, nonce: 8 };
+
+    #[test]
+    fn cluster_that_most_endpoints_name_decides() {
+        let named = |list: &[(&str, ClusterId)]| -> Vec<(String, ClusterId)> {
+            list.iter().map(|(endpoint, named)| ((*endpoint).to_owned(), *named)).collect()
+        };
+        for (others, decided) in [
+            (named(&[("b:1", OURS), ("c:1", OURS)]), OURS),
+            (named(&[("b:1", OURS)]), OTHER),
+            (named(&[("b:1", OURS), ("c:1", OTHER)]), OTHER),
+            (named(&[]), OTHER),
+        ] {
+            let mut own = OwnCluster::default();
+            assert!(own.is_open());
+            own.decide(OTHER, &others);
+            assert!(!own.is_open());
+            assert_eq!(own.check("d:1", Some(decided)), Ok(()), "{others:?}");
+        }
+    }
 
     #[test]
     fn first_server_that_names_a_cluster_decides() {

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     alone,
-    common::{Cluster, SOON, soon},
+    common::{Cli, Cluster, SOON, soon},
     identity::Started,
     path,
 };
@@ -68,6 +68,22 @@ async fn client_does_not_read_from_another_cluster() {
         read.map(|_| ()).ok_or_else(|| panic!("not found, says the wrong cluster"))
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_with_a_stray_server_first_reads_from_the_others() {
+    let _alone = alone();
+    let (mut cluster, _, wiped, _stranger) = split();
+    let others = cluster.others(wiped);
+    let endpoints: Vec<String> =
+        std::iter::once(wiped).chain(others.clone()).map(|id| cluster.address(id).to_owned()).collect();
+    for _ in 0..3 {
+        let cli = Cli::of(endpoints.join(","));
+        assert_eq!(cli.done(["get", "/a"])["value"], "1");
+    }
+    let client = connect(endpoints).await.expect("two of three lead");
+    assert!(client.get(&path("/a")).await.expect("served").is_some());
+    cluster.assert_all_run();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
