@@ -36,8 +36,8 @@ use crate::{
 /// as good.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the first connection waits for the other endpoints to name their clusters: a healthy one takes a round trip
-/// or two, and one that is gone costs each new client this.
+/// How long the first connection waits for the other endpoints to name their clusters: a healthy
+/// one takes a round trip or two, and one that is gone costs each new client this.
 const NAMES_WITHIN: Duration = Duration::from_millis(100);
 
 /// The first pause after a round in which nobody was found that leads.
@@ -188,8 +188,8 @@ impl Search {
         self.reasons.clear();
     }
 
-    /// Why, if no endpoint has been connected to for a whole round. What a server has said tells more than
-    /// that another one does not answer.
+    /// Why, if no endpoint has been connected to for a whole round. What a server has said tells
+    /// more than that another one does not answer.
     fn failed(&mut self, address: String, why: Unavailable) -> Option<Unavailable> {
         self.reasons.insert(address.clone(), why.clone());
         self.dead.insert(address);

@@ -1,10 +1,13 @@
-//! Which cluster this client belongs to, and which servers are passed over because they are of another.
+//! Which cluster this client belongs to, and which servers are passed over because they are of
+//! another.
 //!
-//! Endpoints may belong to two clusters: a replica whose folder was emptied and that was started once with only
-//! itself in its list founds a cluster of its own, at the address that clients know. What it says of nodes is right
-//! there and wrong here. Servers name their cluster in the handshake. When the first one names any, the client asks
-//! the other endpoints for theirs, and belongs to the cluster that most endpoints name, for its whole life; the first
-//! server decides where there is no most. Servers of other clusters are passed over. The log has one line for each.
+//! Endpoints may belong to two clusters: a replica whose folder was emptied and that was started
+//! once with only itself in its list founds a cluster of its own, at the address that clients know.
+//! What it says of nodes is right there and wrong here. Servers name their cluster in the
+//! handshake. When the first one names any, the client asks the other endpoints for theirs, and
+//! belongs to the cluster that most endpoints name, for its whole life; the first server decides
+//! where there is no most. Servers of other clusters are passed over. The log has one line for
+//! each.
 
 use std::collections::BTreeMap;
 

@@ -18,7 +18,8 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    /// Starts one with these members and this data; it listens where the members say, or at `listen`.
+    /// Starts one with these members and this data; it listens where the members say, or at
+    /// `listen`.
     pub(crate) fn of(id: u64, members: &BTreeMap<u64, String>, data: &Path, listen: Option<&str>) -> Self {
         let list: Vec<String> = members.iter().map(|(id, address)| format!("{id}={address}")).collect();
         let mut command = leasehold();

@@ -1,5 +1,5 @@
-//! Endpoints of two clusters: a replica that was emptied and started once with only itself in its list has
-//! founded a cluster of its own, at an address that clients know.
+//! Endpoints of two clusters: a replica that was emptied and started once with only itself in its
+//! list has founded a cluster of its own, at an address that clients know.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,9 @@ use crate::{
     path,
 };
 
-/// A cluster of three that has `/a`, of which one was lost; in its place runs a cluster of one that lacks `/a`.
-/// Returns the leader of the three, the lost one, and the process that runs in its place.
+/// A cluster of three that has `/a`, of which one was lost; in its place runs a cluster of one that
+/// lacks `/a`. Returns the leader of the three, the lost one, and the process that runs in its
+/// place.
 fn split() -> (Cluster, u64, u64, Started) {
     let mut cluster = Cluster::start(3);
     cluster.cli().done(["put", "/a", "1"]);

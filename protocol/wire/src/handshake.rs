@@ -6,12 +6,13 @@
 //!                   "LSHD"  version: u16  1: refused   length: u16  that many bytes of UTF-8: why
 //! ```
 //!
-//! This layout is the same in every version, so that versions that cannot talk can still say so; what follows
-//! *accepted* is that of this version. Whoever says nothing, or something else, is told why not and let go, within
-//! [`HANDSHAKE_TIMEOUT`] and [`REFUSAL_TIMEOUT`].
+//! This layout is the same in every version, so that versions that cannot talk can still say so;
+//! what follows *accepted* is that of this version. Whoever says nothing, or something else, is
+//! told why not and let go, within [`HANDSHAKE_TIMEOUT`] and [`REFUSAL_TIMEOUT`].
 //!
-//! A server that accepts names its cluster ([`ClusterId`]), so that a client with endpoints of two clusters notices.
-//! Both numbers are 0 while the server takes part in none. Once named, a server's cluster stays the same.
+//! A server that accepts names its cluster ([`ClusterId`]), so that a client with endpoints of two
+//! clusters notices. Both numbers are 0 while the server takes part in none. Once named, a server's
+//! cluster stays the same.
 
 use std::{future::Future, io, time::Duration};
 
@@ -187,8 +188,8 @@ pub async fn connect(address: &str, role: Role, timeout: Duration) -> Result<Int
     }
 }
 
-/// Sets up a socket that a listener has just given, hears who is there, and names this server's cluster. See
-/// [`receive`].
+/// Sets up a socket that a listener has just given, hears who is there, and names this server's
+/// cluster. See [`receive`].
 ///
 /// # Errors
 ///

@@ -31,9 +31,9 @@
 //! waits: that is more than S11 promises to survive. (Two members have no minority: a wiped one of two waits for
 //! ever, and needs a person.)
 //!
-//! **Only from its address.** The membership records where E listens, and only the process there is E: the
-//! leader asks that address itself, whatever address the request names. A second process with E's id would
-//! otherwise evict a healthy E. It is refused for good, and ends with the reason.
+//! **Only from its address.** The membership records where E listens, and only the process there is
+//! E: the leader asks that address itself, whatever address the request names. A second process
+//! with E's id would otherwise evict a healthy E. It is refused for good, and ends with the reason.
 //!
 //! **Every step can be repeated.** E's request names its life, and before the leader removes E it asks E back whether
 //! it is still empty in that life: a request that was delayed until E had returned removes nobody. If the leader dies

@@ -1,16 +1,19 @@
 //! Whether a replica is started as the one that its folder belongs to.
 //!
-//! The folder says which members the cluster has: by the latest membership in the log, or in the state. `--cluster` and
-//! `--id` say it again at each start. The cluster's own record counts, so an option that differs from it would have
-//! no effect, and its operator would believe that it has one. [`Node::check_identity`] compares both before the replica
-//! takes part:
+//! The folder says which members the cluster has: by the latest membership in the log, or in the
+//! state. `--cluster` and `--id` say it again at each start. The cluster's own record counts, so an
+//! option that differs from it would have no effect, and its operator would believe that it has
+//! one. [`Node::check_identity`] compares both before the replica takes part:
 //!
-//! - *This replica's address differs* → refused: the others would not reach it. A cluster of one is only warned, as
-//!   there are no others.
-//! - *The list differs, and the members are those that the cluster was founded with* → refused: one of the two is wrong.
-//! - *The list differs, and the members have changed since the founding* → a warning: the list is an old one.
+//! - *This replica's address differs* → refused: the others would not reach it. A cluster of one is
+//!   only warned, as there are no others.
+//! - *The list differs, and the members are those that the cluster was founded with* → refused: one
+//!   of the two is wrong.
+//! - *The list differs, and the members have changed since the founding* → a warning: the list is
+//!   an old one.
 //!
-//! The folder's replica id is compared where the standing is read ([`standing`](crate::store::standing)).
+//! The folder's replica id is compared where the standing is read
+//! ([`standing`](crate::store::standing)).
 
 use std::collections::BTreeMap;
 
@@ -38,8 +41,8 @@ enum Difference {
     Alone(String, String),
 }
 
-/// Compares the members of the configuration with those that are stored. `is_founding` if these are the ones that the
-/// cluster was founded with.
+/// Compares the members of the configuration with those that are stored. `is_founding` if these are
+/// the ones that the cluster was founded with.
 fn compare(id: u64, configured: &Members, stored: &Members, is_founding: bool) -> Option<Difference> {
     if stored.is_empty() || configured == stored {
         return None;
@@ -69,8 +72,8 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`StartError::Address`], [`StartError::Members`]: they contradict each other. [`StartError::Store`]: the log
-    /// cannot be read.
+    /// [`StartError::Address`], [`StartError::Members`]: they contradict each other.
+    /// [`StartError::Store`]: the log cannot be read.
     pub(super) async fn check_identity(&self) -> Result<(), StartError> {
         let Some(standing) = self.standing() else { return Ok(()) };
         let membership = self.stored_membership().await.map_err(StartError::Store)?;

@@ -78,8 +78,8 @@ impl Node {
         }
     }
 
-    /// Where a replica is to be reached: as the membership says, or as configured while it is removed
-    /// to be let in again.
+    /// Where a replica is to be reached: as the membership says, or as configured while it is
+    /// removed to be let in again.
     fn recorded_address(&self, membership: &StoredMembership, replica: u64) -> Option<String> {
         let recorded = membership.get_node(&replica).map(|node| node.addr.clone());
         recorded.or_else(|| self.config.members.get(&replica).cloned())
@@ -128,10 +128,11 @@ impl Node {
     }
 }
 
-/// Why a replica that asks from `asked` to be let in again is refused for good, if it is. `found` is
-/// what the recorded address answers; none if it is silent.
+/// Why a replica that asks from `asked` to be let in again is refused for good, if it is. `found`
+/// is what the recorded address answers; none if it is silent.
 ///
-/// Only the process at the recorded address can return: a second one with the same id would evict it.
+/// Only the process at the recorded address can return: a second one with the same id would evict
+/// it.
 fn refusal(
     cluster: ClusterId,
     newcomer: u64,

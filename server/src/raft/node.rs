@@ -153,8 +153,8 @@ impl Node {
         self.config.dir.join(format!("{INCOMING}{number}"))
     }
 
-    /// What of the stored state Raft starts with: the last entry that was applied, and the membership then. To be asked
-    /// before Raft starts.
+    /// What of the stored state Raft starts with: the last entry that was applied, and the
+    /// membership then. To be asked before Raft starts.
     pub(super) fn stored_state(&self) -> (Option<u64>, StoredMembership) {
         let loaded = self.loaded.lock();
         let header = loaded.as_ref().map(|(header, _)| header);

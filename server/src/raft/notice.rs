@@ -1,15 +1,16 @@
-//! How often the log tells of a state that lasts: once when it begins, and once a minute after that.
+//! How often the log tells of a state that lasts: once when it begins, and once a minute after
+//! that.
 //!
-//! What waits looks again ten times a second, and a line for each look would hide everything else. So whoever
-//! waits asks a [`Notice`] whether a line is due.
+//! What waits looks again ten times a second, and a line for each look would hide everything else.
+//! So whoever waits asks a [`Notice`] whether a line is due.
 
 use std::time::{Duration, Instant};
 
 /// A state that lasts has a line this often.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Two lines about changes are at least this far apart: a state that flickers does not fill the log. A change that
-/// lasts is told when the time is over.
+/// Two lines about changes are at least this far apart: a state that flickers does not fill the
+/// log. A change that lasts is told when the time is over.
 const CHANGES_APART: Duration = Duration::from_secs(5);
 
 /// What the log was told last of a state that may last.
@@ -25,7 +26,8 @@ impl<S> Default for Notice<S> {
 }
 
 impl<S: PartialEq> Notice<S> {
-    /// Whether the log is to be told of the state, which is so now. To be asked as long as it lasts.
+    /// Whether the log is to be told of the state, which is so now. To be asked as long as it
+    /// lasts.
     pub(super) fn is_due(&mut self, state: S, now: Instant) -> bool {
         let is_due = match &self.told {
             None => true,

@@ -1,8 +1,9 @@
 //! Whether the other replicas answer, for the log.
 //!
-//! Raft tries a follower that is gone many times a second, on several connections, and says so each time; its
-//! warnings are not logged. Here each replica is either answering or silent, and the log has a line for each change.
-//! A replica counts as silent when no call has succeeded for [`SILENT_AFTER`] while calls failed.
+//! Raft tries a follower that is gone many times a second, on several connections, and says so each
+//! time; its warnings are not logged. Here each replica is either answering or silent, and the log
+//! has a line for each change. A replica counts as silent when no call has succeeded for
+//! [`SILENT_AFTER`] while calls failed.
 
 use std::{
     collections::BTreeMap,

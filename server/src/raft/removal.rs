@@ -1,8 +1,9 @@
 //! A replica that was removed from its cluster says so.
 //!
-//! Nobody tells a removed replica: the leader sends it nothing from the entry on that removes it, and its own log may
-//! end before that entry. It looks as if there were no leader. So a replica that has heard of no leader for a while asks
-//! the others which members they know, and says what it learns. It changes nothing: Raft has removed it.
+//! Nobody tells a removed replica: the leader sends it nothing from the entry on that removes it,
+//! and its own log may end before that entry. It looks as if there were no leader. So a replica
+//! that has heard of no leader for a while asks the others which members they know, and says what
+//! it learns. It changes nothing: Raft has removed it.
 
 use std::{
     sync::{Arc, atomic::Ordering},

@@ -299,7 +299,8 @@ impl Replica {
         let opened = tokio::task::spawn_blocking(move || Node::open(config, machine)).await;
         let node = Arc::new(opened.map_err(|error| StartError::Store(io::Error::other(error)))??);
         if let Err(error) = node.check_identity().await {
-            // Its stores let go of the folder: whoever has read why may start the replica again at once.
+            // Its stores let go of the folder: whoever has read why may start the replica again at
+            // once.
             let _ = node.close().await;
             return Err(error);
         }
@@ -379,14 +380,14 @@ impl Replica {
         self.node.leadership.subscribe()
     }
 
-    /// The cluster that this replica takes part in. None until it has voted or stored an entry there: a
-    /// founding before that may come to nothing. Once named it stays the same.
+    /// The cluster that this replica takes part in. None until it has voted or stored an entry
+    /// there: a founding before that may come to nothing. Once named it stays the same.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.node.cluster()
     }
 
-    /// The entry that removed this replica, and the members that are left, once it has learnt of that from
-    /// another replica. Nobody tells it unasked.
+    /// The entry that removed this replica, and the members that are left, once it has learnt of
+    /// that from another replica. Nobody tells it unasked.
     pub fn removed(&self) -> Option<Known> {
         self.node.removed.lock().clone()
     }
