@@ -5,8 +5,9 @@
 //! the same if the guard dies, and when what is held is over.
 //!
 //! Both are subreapers: what a command has begun stays below them, whatever its process group,
-//! session or parent. Out of reach are processes of another user, and all of them if both this
-//! process and the guard are killed at once.
+//! session or parent. Out of reach are processes of another user, and the command's descendants if
+//! this process and the guard are killed at the same moment. (The kernel then kills the command
+//! itself.)
 
 mod family;
 mod feed;
@@ -26,7 +27,7 @@ use crate::exit::Failure;
 use family::{children, kill_once};
 use feed::{Feeder, Message, bequeath, boot_time};
 
-/// A command that needs nothing may go on for so long, and for longer when that is said again.
+/// The deadline of a command that needs no hold. It is moved on with each message.
 pub(crate) const UNLIMITED: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// To kill takes a guard a moment. It begins this much before what is held is over, or an eighth of
@@ -57,7 +58,7 @@ pub(crate) struct Child {
     feeder: Feeder,
     /// Where the guard asks whether what the command has left running may run on. Once.
     question: Option<Receiver>,
-    /// Until when the guard lets it run, without the lead.
+    /// The deadline that the holder knows. The guard was told an earlier one.
     fed_until: Duration,
     /// Children that this process had before: whoever became this program may have begun some.
     others: BTreeSet<u32>,
@@ -88,8 +89,8 @@ impl Child {
     }
 
     /// Waits until it has ended, and lets it run for as long as this says at each look. What tells
-    /// this process to stop is passed on to it; the terminal has told it already. If this is
-    /// dropped, the guard hears nothing more, and kills it in time.
+    /// this process to stop is passed on to it; the terminal has told it already. If this future is
+    /// dropped, no deadline is moved on, and the guard kills the command at the last one.
     pub(crate) async fn ended(&mut self, certain_for: impl Fn() -> Duration) -> Result<Ended, Failure> {
         loop {
             let look_after = self.feed(&certain_for);

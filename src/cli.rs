@@ -106,7 +106,7 @@ enum Command {
     /// A command of `lock`, `elect` or `edit`, before it is that command
     #[command(hide = true)]
     RunTied {
-        /// Its guard, with which it ends.
+        /// The process id of its guard. It is killed when the guard ends.
         guard: u32,
         /// Where it reads that it may begin: a file descriptor.
         go: i32,
@@ -134,7 +134,8 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> Status {
         Err(error) => return not_parsed(&error, asks_for_json(&args)),
     };
     let output = Output { json: cli.global.is_json(), notes: cli.global.verbose };
-    // These have one thread only: what it starts ends with the thread, and signals are blocked by threads.
+    // These have one thread only: the kernel kills what a thread started when that thread ends, and blocks signals for each
+    // thread by itself.
     let alone = match &cli.command {
         Command::Guard { feed, question, command } => Some(guard::run(*feed, *question, command)),
         Command::RunTied { guard, go, command } => {

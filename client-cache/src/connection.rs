@@ -37,7 +37,7 @@ use crate::{
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the first connection waits for the other endpoints to name their clusters: a healthy
-/// one takes a round trip or two, and one that is gone costs each new client this.
+/// one takes a round trip or two. Each new client waits this long for one that is down.
 const NAMES_WITHIN: Duration = Duration::from_millis(100);
 
 /// The first pause after a round in which nobody was found that leads.

@@ -8,6 +8,7 @@ use leasehold_protocol::time::DriftAllowance;
 ///
 /// Some bounds are fixed. A client has at most 65,536 reads and 65,536 writes waiting, and 256 MiB of
 /// writes; one more is refused as [busy](crate::Refusal::Busy), with the limit, and never sent.
+/// Writes that give something back, such as a lock, are not refused.
 ///
 /// ```
 /// use leasehold_client_cache::Options;

@@ -93,7 +93,7 @@ pub(crate) struct Status {
     state: watch::Sender<ConnectionState>,
     events: broadcast::Sender<ConnectionState>,
     reach: watch::Sender<Reach>,
-    /// Why a server refused a connection, since one that leads answered last.
+    /// Why a server last refused a connection. Cleared when one that leads answers.
     refused: Mutex<Option<String>>,
     clock: watch::Sender<Option<Excess>>,
 }

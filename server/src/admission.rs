@@ -45,7 +45,7 @@ const DESCRIPTORS_RESERVED: usize = 128;
 /// Allows this process as many open files as the system lets it have. Returns how many those are.
 ///
 /// A program that runs a [`Server`](crate::Server) calls this before it starts one. The limit that
-/// most systems begin with, 1,024, allows some 700 clients.
+/// most systems begin with, 1,024, leaves room for 768 clients.
 ///
 /// # Errors
 ///
@@ -138,7 +138,8 @@ impl Admission {
         Ok(admission)
     }
 
-    /// The same, for a process that may have so many files open. A quarter of them is for clients, or more.
+    /// The same, for a process that may have so many files open. At least a quarter of them is for
+    /// clients, up to [`CLIENTS_MAX`].
     fn within(descriptors: usize) -> Self {
         let others = PEERS_MAX + HANDSHAKES_MAX + DESCRIPTORS_RESERVED;
         let clients = descriptors.saturating_sub(others).max(descriptors / 4).clamp(1, CLIENTS_MAX);

@@ -27,7 +27,7 @@ pub(super) enum Message {
     /// The holder was told to stop: the guard passes SIGTERM on to the command.
     Terminate,
     /// The command has exited by itself, and what it has left running may run on: the answer to the
-    /// guard's question. A holder that has died does not answer, however late the pipe says so.
+    /// guard's question. A dead holder does not answer, even if the guard has not seen yet that the pipe was closed.
     Leave,
 }
 
@@ -36,7 +36,7 @@ const TERMINATE: u8 = 1;
 const LEAVE: u8 = 2;
 
 impl Message {
-    /// All have the same length, far below what a pipe takes at once or not at all.
+    /// All have the same length, less than `PIPE_BUF`: a pipe takes each as a whole.
     const BYTES: usize = 9;
 
     fn encoded(self) -> [u8; Self::BYTES] {
@@ -74,8 +74,8 @@ impl Feeder {
         Ok((reader, Self(writer)))
     }
 
-    /// Tells the guard. A guard that stands still while the pipe is full misses it; one that has
-    /// died is noticed by its end.
+    /// Tells the guard. A guard that stands still while the pipe is full misses it. If the
+    /// guard has died, the holder learns that from its exit status.
     pub(super) fn tell(&mut self, message: Message) {
         let _ = self.0.write(&message.encoded());
     }

@@ -2,8 +2,8 @@
 //! holder.
 //!
 //! The holder feeds it deadlines through a pipe. If a deadline comes without the next one, because
-//! the holder was stopped or is cut off, or if the holder has died, the guard kills all that the
-//! command has begun: it is the subreaper of all that.
+//! the holder was stopped or is cut off, or if the holder has died, the guard kills the
+//! command and all its descendants. It is their subreaper.
 //!
 //! It has a process group of its own, in the same session, and blocks all signals that it can. So
 //! what is sent to the job as a whole (Ctrl-C, Ctrl-Z, a hangup, `kill -9 -- -PGID`) reaches the
@@ -60,13 +60,13 @@ const BY_SIGNAL: i32 = 128;
 /// A guard that was not fed in time ends by this signal: any exit status may be the command's.
 pub(super) const OVERDUE: Signal = Signal::SIGALRM;
 
-/// How often it is looked whether what was killed is gone: at first, when what forks over and over
-/// has to be met; and later, when the kernel keeps something, or it is another user's.
+/// How often the guard looks whether killed processes are gone. Often at first, to meet processes that
+/// fork over and over. Seldom later: what remains is stuck in the kernel, or is another user's.
 const LOOK_AT_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LATER: Duration = Duration::from_millis(100);
 const LOOKS_AT_FIRST: u32 = 1000;
 
-/// Guards a command until it has ended, or has to. The status is the command's.
+/// Guards a command until it ends or has to be killed. Returns the command's status.
 pub(crate) fn run(feed: i32, question: i32, command: &[OsString]) -> Result<Status, (Failure, Status)> {
     let guarded = Guard::start(feed, question, command).and_then(|mut guard| {
         let end = guard.watch();

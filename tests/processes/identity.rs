@@ -188,7 +188,7 @@ fn folder_of_another_replica_is_refused_with_both_ids() {
     let dir = tempfile::tempdir().expect("a directory");
     let (alone, data) = one(dir.path());
     let said = Started::of(2, &BTreeMap::from([(2, alone[&1].clone())]), &data, None).refused();
-    let expected = "belongs to replica 1, and is started as replica 2; start it with --id 1";
+    let expected = "belongs to replica 1: expected replica 2; start it with --id 1";
     assert!(said.contains(expected), "{said}");
 }
 

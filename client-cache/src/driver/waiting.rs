@@ -51,7 +51,7 @@ impl Waiting {
     }
 
     /// Somebody waits for a write. None if there is no room: whoever waits has been told. A write that
-    /// gives something back, which is bounded by what this client has, is never refused.
+    /// gives something back is never refused: there are no more of them than things this client has.
     pub(super) fn write(
         &mut self,
         write: WriteId,

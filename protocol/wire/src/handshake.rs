@@ -6,9 +6,9 @@
 //!                   "LSHD"  version: u16  1: refused   length: u16  that many bytes of UTF-8: why
 //! ```
 //!
-//! This layout is the same in every version, so that versions that cannot talk can still say so;
-//! what follows *accepted* is that of this version. Whoever says nothing, or something else, is
-//! told why not and let go, within [`HANDSHAKE_TIMEOUT`] and [`REFUSAL_TIMEOUT`].
+//! All versions share this layout, apart from what follows *accepted* (founder and nonce): so versions
+//! that cannot talk can still say so. Whoever says nothing, or something else, is told the reason and
+//! disconnected, within [`HANDSHAKE_TIMEOUT`] and [`REFUSAL_TIMEOUT`].
 //!
 //! A server that accepts names its cluster ([`ClusterId`]), so that a client with endpoints of two
 //! clusters notices. Both numbers are 0 while the server takes part in none. Once named, a server's
@@ -45,7 +45,7 @@ const REFUSED_DRAIN_MAX_BYTES: u64 = 64 << 10;
 
 const HELLO_BYTES: usize = 7;
 
-/// The cluster that an accepting server names.
+/// The length of the cluster's id in the answer of a server that accepts.
 pub const CLUSTER_BYTES: usize = 8 + 16;
 const ACCEPTED: u8 = 0;
 const REFUSED: u8 = 1;

@@ -433,7 +433,7 @@ struct Waits {
 }
 
 impl Waits {
-    /// Members are missing, or none is; these have answered.
+    /// Notes whether members are missing, and which have answered.
     fn members(&mut self, are_missing: bool, answered: BTreeSet<u64>) {
         if !are_missing {
             self.members.ends();

@@ -2,11 +2,11 @@
 //!
 //! The folder says which members the cluster has: by the latest membership in the log, or in the
 //! state. `--cluster` and `--id` say it again at each start. The cluster's own record counts, so an
-//! option that differs from it would have no effect, and its operator would believe that it has
-//! one. [`Node::check_identity`] compares both before the replica takes part:
+//! option that differs from it would have no effect, and the operator would believe that it took
+//! effect. [`Node::check_identity`] compares both before the replica takes part:
 //!
-//! - *This replica's address differs* → refused: the others would not reach it. A cluster of one is
-//!   only warned, as there are no others.
+//! - *This replica's address differs* → refused: the others would not reach it. If both lists name this
+//!   replica alone, there are no others: a warning.
 //! - *The list differs, and the members are those that the cluster was founded with* → refused: one
 //!   of the two is wrong.
 //! - *The list differs, and the members have changed since the founding* → a warning: the list is

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Two lines about changes are at least this far apart: a state that flickers does not fill the
-/// log. A change that lasts is told when the time is over.
+/// log. A change within this time is logged afterwards, if it still holds.
 const CHANGES_APART: Duration = Duration::from_secs(5);
 
 /// What the log was told last of a state that may last.
@@ -26,8 +26,7 @@ impl<S> Default for Notice<S> {
 }
 
 impl<S: PartialEq> Notice<S> {
-    /// Whether the log is to be told of the state, which is so now. To be asked as long as it
-    /// lasts.
+    /// Whether the current state is to be logged now. To be called again and again while it lasts.
     pub(super) fn is_due(&mut self, state: S, now: Instant) -> bool {
         let is_due = match &self.told {
             None => true,

@@ -67,7 +67,7 @@ pub enum StandingError {
     },
     /// The directory is another replica's.
     #[error(
-        "{}: belongs to replica {got}, and is started as replica {expected}; start it with --id {got}, or give \
+        "{}: belongs to replica {got}: expected replica {expected}; start it with --id {got}, or give \
          replica {expected} a data folder of its own",
         path.display()
     )]
