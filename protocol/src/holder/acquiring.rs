@@ -14,7 +14,8 @@ use std::collections::BTreeSet;
 use super::{
     Holder, WriteId,
     flights::Purpose,
-    volumes::{Lease, Pace, Ride, Volume},
+    pace::Pace,
+    volumes::{Lease, Ride, Volume},
 };
 use crate::{
     id::{Epoch, Generation, Incarnation},

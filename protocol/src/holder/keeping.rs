@@ -11,12 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Effect, Holder, Ticket,
-    flights::Purpose,
-    session::Link,
-    volumes::{Pace, Ride},
-};
+use super::{Effect, Holder, Ticket, flights::Purpose, pace::Pace, session::Link, volumes::Ride};
 use crate::{
     id::{Incarnation, LeaseId},
     message::{Body, KEEP_LEASES_MAX, KeepLease, Kept, KeptSpan},

@@ -37,6 +37,7 @@ mod held;
 mod holding;
 mod input;
 mod keeping;
+mod pace;
 mod queue;
 mod reads;
 mod recalls;

@@ -8,8 +8,9 @@
 use super::{
     Connection, Effect, Holder, ReadError, Ticket, WatchError, WriteError,
     flights::{Flight, Purpose},
+    pace::Pace,
     recalls::Recalls,
-    volumes::{Pace, Ride, Volumes},
+    volumes::{Ride, Volumes},
 };
 use crate::{
     id::{Epoch, SessionId, Stamp},

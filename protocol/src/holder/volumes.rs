@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Bounds, carried::CarriedNode, validity::VolumeValidity};
+use super::{Bounds, carried::CarriedNode, pace::Pace, validity::VolumeValidity};
 use crate::{
     id::{Generation, HoldId, Incarnation, Revision, Stamp},
     message::{LastValid, Promise, RENEWALS_MAX, Renew},
@@ -17,79 +17,6 @@ use crate::{
     reached::{Bound, reached},
     time::Instant,
 };
-
-/// Between two tries of a renewal lies at least this part of a term, so that nothing spins.
-const RETRIES_PER_TERM_MAX: u32 = 16;
-
-/// A client looks this often in a term whether an idle volume has come to be used again.
-const LOOKS_PER_TERM: u32 = 8;
-
-/// What is done again and again in a term is this far apart at least: a sixteenth of the shortest term that there is.
-const APART_MIN: Duration = Duration::from_micros(12_500);
-
-/// When to renew a lease: when half of its term is left. After a promise of less than a term, sooner.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Pace {
-    pub(super) term: Duration,
-    /// When a request of its own is due.
-    pub(super) due: Instant,
-    /// A renewal was sent, and no answer to it has come, or one that promised hardly anything.
-    pub(super) is_wanted: bool,
-}
-
-impl Pace {
-    /// Of a lease that was granted by a request sent at `sent`. The first renewal comes up to an eighth of a term early, at
-    /// another time for each client: those that began together do not renew together for ever. An earlier one would be answered at
-    /// once, with three quarters of a term, and so would each that follows (docs/adr/0014).
-    pub(super) fn new(sent: Instant, span: Duration, term: Duration, spread_permille: u16, now: Instant) -> Self {
-        let mut pace = Self { term, due: Instant::ZERO, is_wanted: false };
-        let spread = (term / 8).saturating_mul(u32::from(spread_permille)) / 1000;
-        pace.renewed(sent, span.saturating_sub(spread), term, now);
-        pace
-    }
-
-    /// The lease was renewed by a request sent at `sent`, for `span`.
-    pub(super) fn renewed(&mut self, sent: Instant, span: Duration, term: Duration, now: Instant) {
-        // One that was promised less than half of a term is asked for again soon.
-        let interval = span.saturating_sub(term / 2).max(span / 8);
-        self.term = term;
-        self.due = self.due.max(sent.after(interval)).max(now.after(self.part(RETRIES_PER_TERM_MAX)));
-        // A leader without a quorum promises less and less, up to the horizon: the lease ends before it can be asked again.
-        self.is_wanted = self.due >= sent.after(span - span / 8);
-    }
-
-    /// A renewal is being sent, for a lease that ends at `until`: when to try again unless it is answered.
-    pub(super) fn asked(&mut self, until: Instant, now: Instant) {
-        let (wait, least) = (until.since(now) / 3, self.part(RETRIES_PER_TERM_MAX));
-        if wait < least {
-            reached(Bound::RetriesPerTerm);
-        }
-        let wait = wait.max(least);
-        self.due = self.due.max(now.after(wait));
-        self.is_wanted = true;
-    }
-
-    /// Nobody uses the volume: look again later.
-    fn idle(&mut self, now: Instant) {
-        self.due = now.after(self.part(LOOKS_PER_TERM));
-    }
-
-    /// Such a part of the term, and long enough that nothing spins.
-    fn part(&self, per_term: u32) -> Duration {
-        (self.term / per_term).max(APART_MIN)
-    }
-
-    /// From this time on, the renewal rides along with any request: mostly a third of a term after the last.
-    pub(super) fn rides_from(&self) -> Instant {
-        self.due.before(self.term / 6)
-    }
-
-    /// From this time on, the lease is renewed with another that is due: a quarter of a term after its
-    /// last renewal. Of two leases with the same term, one is that old when the other is due.
-    pub(super) fn joins_from(&self) -> Instant {
-        self.due.before(self.term / 4)
-    }
-}
 
 /// A lease on a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -454,48 +381,5 @@ mod tests {
         }
         assert_eq!(renewed.len(), count);
         assert!(!volumes.are_due(later));
-    }
-
-    #[test]
-    fn renewals_are_due_when_half_of_the_term_is_left() {
-        let seconds = Duration::from_secs;
-        let at = |secs| Instant::ZERO.after(seconds(secs));
-        let term = seconds(16);
-        let mut late = Pace::new(at(100), term, term, 0, at(100));
-        let mut early = Pace::new(at(100), term, term, 1000, at(100));
-        assert_eq!((early.due, late.due), (at(106), at(108)), "the first is spread over an eighth of the term");
-        late.renewed(at(108), term, term, at(108));
-        early.renewed(at(106), term, term, at(106));
-        assert_eq!((early.due, late.due), (at(114), at(116)), "the others come when half of the term is left");
-        let short = Pace::new(at(100), seconds(11), term, 0, at(100));
-        assert_eq!(short.due, at(103), "half of the term is left then");
-        let nothing = Pace::new(at(100), Duration::ZERO, term, 0, at(100));
-        assert_eq!(nothing.due, at(101), "a server that promises nothing is not asked all the time");
-    }
-
-    #[test]
-    fn no_term_that_a_server_can_name_panics_or_spins() {
-        let now = Instant::ZERO.after(Duration::from_secs(100));
-        let terms = [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(u64::MAX), Duration::MAX];
-        for (span, term) in terms.into_iter().flat_map(|span| terms.map(|term| (span, term))) {
-            let mut pace = Pace::new(now, span, term, 1000, now);
-            assert!(pace.due > now, "{span:?} of {term:?}");
-            pace.due = now;
-            pace.asked(now, now);
-            assert!(pace.due > now, "{span:?} of {term:?}");
-            pace.idle(now);
-            assert!(pace.due > now, "{span:?} of {term:?}");
-        }
-    }
-
-    #[test]
-    fn an_unanswered_renewal_is_tried_again_in_what_remains() {
-        let seconds = Duration::from_secs;
-        let at = |secs| Instant::ZERO.after(seconds(secs));
-        let mut pace = Pace::new(at(100), seconds(16), seconds(16), 0, at(100));
-        pace.asked(at(116), at(108));
-        assert_eq!(pace.due, Instant::ZERO.after(Duration::from_nanos(110_666_666_000)));
-        pace.asked(at(116), at(115));
-        assert_eq!(pace.due, at(116), "at least a sixteenth of the term apart");
     }
 }

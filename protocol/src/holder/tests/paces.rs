@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    holder::{tests::random::Numbers, volumes::Pace},
+    holder::{pace::Pace, tests::random::Numbers},
     id::LeaseId,
     message::{Kept, KeptSpan},
 };
