@@ -32,13 +32,11 @@ pub(super) struct Pace {
 impl Pace {
     /// Of a lease that was granted by a request sent at `sent`.
     ///
-    /// The first renewal comes up to an eighth of a term early, a different time for each client. So
-    /// clients that start together do not renew together. If it came a quarter of a term early, the
-    /// leader would answer it at once with three quarters of a term, and each one after it too
-    /// (docs/adr/0014).
+    /// The first renewal comes up to a quarter of a term early, a different time for each client. So
+    /// clients that start together do not renew together.
     pub(super) fn new(sent: Instant, span: Duration, term: Duration, spread_permille: u16, now: Instant) -> Self {
         let mut pace = Self { term, due: Instant::ZERO, is_wanted: false };
-        let spread = (term / 8).saturating_mul(u32::from(spread_permille)) / 1000;
+        let spread = (term / 4).saturating_mul(u32::from(spread_permille)) / 1000;
         pace.renewed(sent, span.saturating_sub(spread), term, now);
         pace
     }
@@ -97,10 +95,10 @@ mod tests {
         let term = seconds(16);
         let mut late = Pace::new(at(100), term, term, 0, at(100));
         let mut early = Pace::new(at(100), term, term, 1000, at(100));
-        assert_eq!((early.due, late.due), (at(106), at(108)), "the first is spread over an eighth of the term");
+        assert_eq!((early.due, late.due), (at(104), at(108)), "the first is spread over a quarter of the term");
         late.renewed(at(108), term, term, at(108));
-        early.renewed(at(106), term, term, at(106));
-        assert_eq!((early.due, late.due), (at(114), at(116)), "the others come when half of the term is left");
+        early.renewed(at(104), term, term, at(104));
+        assert_eq!((early.due, late.due), (at(112), at(116)), "the others come when half of the term is left");
         let short = Pace::new(at(100), seconds(11), term, 0, at(100));
         assert_eq!(short.due, at(103), "half of the term is left then");
         let nothing = Pace::new(at(100), Duration::ZERO, term, 0, at(100));

@@ -89,7 +89,7 @@ impl Waiting {
     fn gains(&self, tick: Duration) -> bool {
         let enough = tick * TICKS_WAITED * 3;
         let is_safe = self.spans().all(|lease| lease.is_some_and(|(span, _)| span >= enough));
-        is_safe && self.spans().flatten().any(|(span, wanted)| span < wanted / 4 * 3)
+        is_safe && self.spans().flatten().any(|(span, wanted)| span < wanted / 8 * 7)
     }
 }
 

@@ -41,7 +41,7 @@ fn renewals_are_half_a_term_apart_and_leave_half() {
         assert!(is_late || interval <= term / 2 + micro, "{case}");
         let left = span.saturating_sub(interval);
         assert!(is_late || left + micro >= (term / 2).min(span * 7 / 8), "half is left for further tries: {case}");
-        let least = if is_first { term / 8 * 3 } else { term / 2 };
+        let least = if is_first { term / 4 } else { term / 2 };
         assert!(!is_full || interval + micro >= least, "more than two in a term: {case}");
         assert!(pace.due > now, "it is asked for at once again: {case}");
     }

@@ -27,7 +27,7 @@ fn request_with_a_list_too_long_changes_nothing() {
     let mut world = World::new();
     let (session, grant) = world.holder(&data("/a"));
     let incarnation = grant.incarnation;
-    world.pass(MILLI * 3000);
+    world.pass(MILLI * 500);
     let before = world.lessor.clone();
     let renew = |count| vec![Renew { volume: Path::root(), incarnation }; count];
     let returns = |count| vec![Return { object: data("/a"), stamp: grant.stamp }; count];

@@ -126,10 +126,10 @@ fn renewal_that_gains_little_by_a_tick_is_answered_at_once() {
     let mut world = World::new();
     let session = world.session();
     let incarnation = world.acquire(session, None).promise.incarnation;
-    world.pass(TERM / 5);
+    world.pass(TERM / 16);
     let answered = replies(&world.keep_alive(session, incarnation));
     let [Promise { span, .. }] = answered[0].promises.as_slice() else { panic!("{answered:?}") };
-    assert!(*span < TERM && *span >= TERM / 4 * 3, "{span:?}");
+    assert!(*span < TERM && *span >= TERM / 8 * 7, "{span:?}");
 }
 
 /// A lease that another of the request would wait for is lost to its client meanwhile.

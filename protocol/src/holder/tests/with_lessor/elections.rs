@@ -98,6 +98,14 @@ impl Pair {
         self.ask_in_contest(client, Write::Unlock { path: path("/k"), hold });
     }
 
+    /// A hold is over for the client, and perhaps not for the server: it is given back, as the client library does.
+    fn give_back(&mut self, client: usize, hold: HoldId) {
+        self.count += 1;
+        let (write, change) = (WriteId(self.count), Write::Unlock { path: path("/k"), hold });
+        self.contest().asked.insert(write, client);
+        self.later(0, Event::ToClient(client, Input::Write { write, change }));
+    }
+
     fn ask_in_contest(&mut self, client: usize, change: Write) {
         self.count += 1;
         let write = WriteId(self.count);
@@ -173,7 +181,10 @@ impl Pair {
                     self.elected(client, *hold, *token);
                 }
             }
-            Effect::HoldsOver { .. } => self.contest().holds[client] = None,
+            Effect::HoldsOver { holds } => {
+                self.contest().holds[client] = None;
+                holds.iter().for_each(|hold| self.give_back(client, *hold));
+            }
             Effect::Connection(_) => {}
             _ => return false,
         }
