@@ -134,8 +134,8 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> Status {
         Err(error) => return not_parsed(&error, asks_for_json(&args)),
     };
     let output = Output { json: cli.global.is_json(), notes: cli.global.verbose };
-    // These have one thread only: the kernel kills what a thread started when that thread ends, and blocks signals for each
-    // thread by itself.
+    // These have one thread only: the kernel kills what a thread started when that thread ends, and
+    // blocks signals for each thread by itself.
     let alone = match &cli.command {
         Command::Guard { feed, question, command } => Some(guard::run(*feed, *question, command)),
         Command::RunTied { guard, go, command } => {

@@ -17,8 +17,8 @@ use crate::{
 
 /// What is logged unless RUST_LOG says otherwise. The spans of tarpc and the chatter of openraft
 /// cost time. tarpc has an error for each request whose deadline has passed: any client could fill
-/// the log. openraft warns at each try to reach a replica that is gone; the server has a line of its
-/// own for each change of that.
+/// the log. openraft warns at each try to reach a replica that is gone; the server has a line of
+/// its own for each change of that.
 const LOG_DEFAULT: &str = "info,tarpc=warn,tarpc::server::in_flight_requests=off,openraft=error";
 
 /// How a server is to run.
@@ -90,8 +90,9 @@ fn log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG_DEFAULT));
     let ansi = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
-    // A line that cannot be written is lost. To say so where it could not be written would be a panic, and end the server.
-    // This fails only if something is installed already, which then does the same.
+    // A line that cannot be written is lost. To say so where it could not be written would be a
+    // panic, and end the server. This fails only if something is installed already, which then does
+    // the same.
     let _ = log.log_internal_errors(false).try_init();
 }
 

@@ -66,9 +66,9 @@ pub(crate) enum Fetched {
     Failed(holder::ReadError),
 }
 
-/// What the connection is asked to do, in order. Not bounded by itself: it holds at most one request for each object that
-/// somebody waits for and each write that somebody waits for, which [`waiting`] bounds, and what the rules send on their own, which
-/// has its bounds there.
+/// What the connection is asked to do, in order. Not bounded by itself: it holds at most one
+/// request for each object that somebody waits for and each write that somebody waits for, which
+/// [`waiting`] bounds, and what the rules send on their own, which has its bounds there.
 // Nearly all of them are the large one.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]

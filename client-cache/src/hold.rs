@@ -31,9 +31,9 @@ use crate::{
 pub enum Wait {
     /// Not at all: it is refused if somebody is in the way.
     No,
-    /// For so long, counted from the call. Then the request is withdrawn. A time that is shorter than a round trip to the server is
-    /// over before the answer is there, even if the node is free. [`Wait::No`] waits for the answer, and takes the node only if it
-    /// is free.
+    /// For so long, counted from the call. Then the request is withdrawn. A time that is shorter
+    /// than a round trip to the server is over before the answer is there, even if the node is
+    /// free. [`Wait::No`] waits for the answer, and takes the node only if it is free.
     For(Duration),
     /// Until it is granted.
     #[default]

@@ -184,17 +184,20 @@ impl Registration {
         self.epoch
     }
 
-    /// The change that last put the node's value: that of the registration, or of the last [`Registration::update`].
+    /// The change that last put the node's value: that of the registration, or of the last
+    /// [`Registration::update`].
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// Gives the node another value, unless it is another's by now. It stays registered: the epoch is as before.
+    /// Gives the node another value, unless it is another's by now. It stays registered: the epoch
+    /// is as before.
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if the node is gone, another's, or was written by other means than this. After an error whose
-    /// write [may still happen](WriteError::may_still_happen), the next update and [`Registration::leave`] are refused if it did.
+    /// [`WriteError`]; refused if the node is gone, another's, or was written by other means than
+    /// this. After an error whose write [may still happen](WriteError::may_still_happen), the next
+    /// update and [`Registration::leave`] are refused if it did.
     pub async fn update(&mut self, value: impl Into<Value>) -> Result<Written, WriteError> {
         let condition = Condition::Revision(self.revision);
         let options = PutOptions { condition, attach: Attach::Session, ..PutOptions::default() };

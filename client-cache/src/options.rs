@@ -6,8 +6,8 @@ use leasehold_protocol::time::DriftAllowance;
 
 /// How a client connects, and how much it keeps. Everything has a default but the endpoints.
 ///
-/// Some bounds are fixed. A client has at most 65,536 reads and 65,536 writes waiting, and 256 MiB of
-/// writes; one more is refused as [busy](crate::Refusal::Busy), with the limit, and never sent.
+/// Some bounds are fixed. A client has at most 65,536 reads and 65,536 writes waiting, and 256 MiB
+/// of writes; one more is refused as [busy](crate::Refusal::Busy), with the limit, and never sent.
 /// Writes that give something back, such as a lock, are not refused.
 ///
 /// ```

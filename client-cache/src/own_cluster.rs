@@ -4,10 +4,10 @@
 //! Endpoints may belong to two clusters: a replica whose folder was emptied and that was started
 //! once with only itself in its list founds a cluster of its own, at the address that clients know.
 //! What it says of nodes is right there and wrong here. Servers name their cluster in the
-//! handshake. When the first one names any, the client asks the other endpoints for theirs. It joins
-//! the cluster that is named most often, for its whole life. If the first server's is among several
-//! that are named equally often, it joins that one. Servers of other clusters are passed over. The
-//! log has one line for each.
+//! handshake. When the first one names any, the client asks the other endpoints for theirs. It
+//! joins the cluster that is named most often, for its whole life. If the first server's is among
+//! several that are named equally often, it joins that one. Servers of other clusters are passed
+//! over. The log has one line for each.
 
 use std::collections::BTreeMap;
 

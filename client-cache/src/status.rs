@@ -170,7 +170,8 @@ impl Status {
         self.set(Reach::Nobody(Unavailable::NoLeader { reason }));
     }
 
-    /// A server, which may be the one that leads, has refused a connection. That is part of the reason until one that leads answers.
+    /// A server, which may be the one that leads, has refused a connection. That is part of the
+    /// reason until one that leads answers.
     pub(crate) fn refused(&self, reason: String) {
         *self.refused.lock() = Some(reason);
     }

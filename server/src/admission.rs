@@ -76,7 +76,8 @@ struct Handshakes {
 }
 
 impl Handshakes {
-    /// Begins one if there is room, or if the oldest has had its time. Otherwise returns how much of that is left.
+    /// Begins one if there is room, or if the oldest has had its time. Otherwise returns how much
+    /// of that is left.
     fn begin(&self) -> Result<(u64, CancellationToken), Duration> {
         let (mut all, now) = (self.all.lock(), Instant::now());
         if all.len() >= self.most

@@ -151,7 +151,8 @@ async fn carry_recalls(
             let asked = Consent { session: recall.session, stamp: recall.stamp };
             match callbacks.recall(context, recall).await {
                 Ok(consent) if consent == asked => core.consent(id, consent),
-                // The client will consent with a later request. An answer that names another recall does not count.
+                // The client will consent with a later request. An answer that names another recall
+                // does not count.
                 Ok(_) => {}
                 // The lessor sends it again when there is a chance, and does not depend on it.
                 Err(_) => {}

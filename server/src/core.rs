@@ -116,16 +116,16 @@ impl Core {
             return answer;
         }
         let Header { session, registration, epoch, .. } = request.header;
-        // The lessor refuses sessions that do not exist. For others, only the connection that the
-        // session registered on last may speak.
-        if inner.state.session(session).is_some() {
-            if request.body == Body::Register {
-                inner.registrations.register(session, registration, connection, recalls);
-            } else if !inner.registrations.is_on(session, connection) {
+        // Only the connection that a session registered on last may speak for it. The lessor
+        // refuses sessions that do not exist.
+        let is_register = request.body == Body::Register;
+        if (is_register || !inner.registrations.is_on(session, connection)) && inner.state.session(session).is_some() {
+            if !is_register {
                 let expected = inner.state.epoch();
                 let _ = sender.send(bare(expected, Refusal::NotRegistered { got: epoch, expected }));
                 return answer;
             }
+            inner.registrations.register(session, registration, connection, recalls);
         }
         let id = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
         inner.waiting.insert(id, sender);

@@ -49,8 +49,8 @@ pub(super) fn reap() -> io::Result<Reaped> {
 /// Whether nothing of it is left: a process can begin others while this looks, so it is done again
 /// until then.
 ///
-/// To find no running process is no proof. The look may have seen a process that had just ended, and
-/// missed its children.
+/// To find no running process is no proof. The look may have seen a process that had just ended,
+/// and missed its children.
 pub(super) fn kill_once(spared: &BTreeSet<u32>) -> io::Result<bool> {
     let this = std::process::id();
     kill_below(this, spared)?;

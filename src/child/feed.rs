@@ -27,7 +27,8 @@ pub(super) enum Message {
     /// The holder was told to stop: the guard passes SIGTERM on to the command.
     Terminate,
     /// The command has exited by itself, and what it has left running may run on: the answer to the
-    /// guard's question. A dead holder does not answer, even if the guard has not seen yet that the pipe was closed.
+    /// guard's question. A dead holder does not answer, even if the guard has not seen yet that the
+    /// pipe was closed.
     Leave,
 }
 
@@ -117,8 +118,8 @@ pub(super) fn bequeath(pipe: impl AsFd) -> io::Result<i32> {
     Ok(pipe.as_raw_fd())
 }
 
-/// The end of a pipe that the parent has bequeathed, to be read from or written to. What this process
-/// starts does not get it.
+/// The end of a pipe that the parent has bequeathed, to be read from or written to. What this
+/// process starts does not get it.
 pub(super) fn inherited(number: i32, how: &OpenOptions) -> io::Result<File> {
     let pipe = how.open(format!("/proc/self/fd/{number}"))?;
     unistd::close(number)?;

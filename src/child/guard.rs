@@ -60,8 +60,9 @@ const BY_SIGNAL: i32 = 128;
 /// A guard that was not fed in time ends by this signal: any exit status may be the command's.
 pub(super) const OVERDUE: Signal = Signal::SIGALRM;
 
-/// How often the guard looks whether killed processes are gone. Often at first, to meet processes that
-/// fork over and over. Seldom later: what remains is stuck in the kernel, or is another user's.
+/// How often the guard looks whether killed processes are gone. Often at first, to meet processes
+/// that fork over and over. Seldom later: what remains is stuck in the kernel, or is another
+/// user's.
 const LOOK_AT_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LATER: Duration = Duration::from_millis(100);
 const LOOKS_AT_FIRST: u32 = 1000;
@@ -189,8 +190,8 @@ impl Guard {
         if is_childless || self.may_leave {
             return Ok(Some(End::ByItself(status)));
         }
-        // A hangup, say, makes commands exit that clean up, and kills the holder a moment later: only
-        // the holder's answer shows that it lives.
+        // A hangup, say, makes commands exit that clean up, and kills the holder a moment later:
+        // only the holder's answer shows that it lives.
         if let Some(mut question) = self.question.take() {
             // If nobody reads it, the holder has died, which the feed says soon.
             let _ = question.write_all(&[0]);

@@ -1,7 +1,8 @@
 //! The servers. Each is asked by itself, so that they answer without a leader too, and those that do not are seen.
 //!
-//! A server leads if it says so itself, or if it does not answer here and a majority of the voters say that they follow it. If none
-//! leads, or if no majority of the voters answers, there is no quorum as far as this command can tell: its exit status is 3.
+//! A server leads if it says so itself, or if it does not answer here and a majority of the voters
+//! say that they follow it. If none leads, or if no majority of the voters answers, there is no
+//! quorum as far as this command can tell: its exit status is 3.
 
 use std::{collections::BTreeMap, time::Duration};
 

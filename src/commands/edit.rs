@@ -4,8 +4,9 @@
 //! it is seen, not only the last one, by one transaction that takes effect only if the hold is not over and the node is as it was read, or saved last. So
 //! who writes or removes it without locking it is not undone, and what a process writes that stood still past its lease is refused. Readers never wait for a person.
 //!
-//! The editor is not killed when the hold is over, as a command of `lock` is, but only when this process dies: it touches nothing but the file, and what it has yet to save would be
-//! gone with it. What could not be written stays in the file.
+//! The editor is not killed when the hold is over, as a command of `lock` is, but only when this
+//! process dies: it touches nothing but the file, and what it has yet to save would be gone with
+//! it. What could not be written stays in the file.
 
 use std::{
     convert::Infallible,

@@ -161,16 +161,19 @@ fn a_holder_that_is_told_to_stop_leaves_no_job_beside_the_next() {
     });
 }
 
+/// No server answers until all holders have ended.
+fn cut_off(cluster: &mut Cluster, cases: &mut [Case]) {
+    cluster.kill(1);
+    for case in cases {
+        assert_eq!(case.first.ended().code(), Some(1), "{}", case.shape);
+    }
+    cluster.spawn(1);
+    cluster.wait_until_it_serves();
+}
+
 #[test]
 fn a_holder_that_is_cut_off_leaves_no_job_beside_the_next() {
-    none_is_late(&["lock"], |cluster, cases| {
-        cluster.kill(1);
-        for case in cases {
-            assert_eq!(case.first.ended().code(), Some(1), "{}", case.shape);
-        }
-        cluster.spawn(1);
-        cluster.wait_until_it_serves();
-    });
+    none_is_late(&["lock"], cut_off);
 }
 
 #[test]
@@ -208,12 +211,7 @@ fn a_killed_guard_leaves_no_job_beside_the_next() {
 fn a_stopped_guard_does_not_stop_the_holder_from_killing() {
     none_is_late(&["lock"], |cluster, cases| {
         cases.iter().for_each(|case| kill(guard_of(&case.first), Signal::SIGSTOP).expect("it is there"));
-        cluster.kill(1);
-        for case in cases {
-            assert_eq!(case.first.ended().code(), Some(1), "{}", case.shape);
-        }
-        cluster.spawn(1);
-        cluster.wait_until_it_serves();
+        cut_off(cluster, cases);
     });
 }
 

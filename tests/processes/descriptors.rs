@@ -1,5 +1,5 @@
-//! Servers that may have few files open, and more clients than that: the server lives, whoever is refused hears why, and the
-//! other replicas are not kept out.
+//! Servers that may have few files open, and more clients than that: the server lives, whoever is
+//! refused hears why, and the other replicas are not kept out.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The reads and writes that somebody waits for: bounded, so that a client whose servers are away
-//! does not fill its memory.
+//! The reads and writes that the application waits for. They are bounded, so that a client without
+//! servers does not fill its memory.
 
 use std::collections::HashMap;
 
@@ -12,24 +12,24 @@ use tokio::sync::oneshot;
 
 use super::{Fetched, WriteResult};
 
-/// The most reads that one client has waiting; one more is refused as busy.
+/// The most waiting reads of one client. A client refuses one more as busy.
 pub(crate) const READS_MAX: usize = 1 << 16;
 
-/// The most writes that one client has waiting; one more is refused as busy.
+/// The most waiting writes of one client. A client refuses one more as busy.
 pub(crate) const WRITES_MAX: usize = 1 << 16;
 
-/// About the most bytes of the writes that one client has waiting; with more, one more is refused as
-/// busy.
+/// The most encoded bytes of one client's waiting writes, up to the last of them. A client that has
+/// so many refuses one more write as busy.
 pub(crate) const WRITES_BYTES_MAX: usize = 256 << 20;
 
-/// A write that somebody waits for.
+/// A waiting write.
 #[derive(Debug)]
 struct WaitingWrite {
     bytes: usize,
     waiter: oneshot::Sender<WriteResult>,
 }
 
-/// All that somebody waits for.
+/// The waiting reads and writes of one client.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     reads: HashMap<ReadId, oneshot::Sender<Fetched>>,
@@ -38,11 +38,11 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Somebody waits for a read. None if there is no room: whoever waits has been told.
+    /// Adds a read. Returns `None` for it if there is no room: its receiver has the refusal then.
     pub(super) fn read(&mut self, read: ReadId) -> (Option<ReadId>, oneshot::Receiver<Fetched>) {
         let (waiter, receiver) = oneshot::channel();
         if let Some(refusal) = no_room("reads of this client", self.reads.len(), READS_MAX) {
-            // The receiver is still here.
+            // Cannot fail: the receiver is still here.
             let _ = waiter.send(Fetched::Failed(ReadError::Refused(refusal)));
             return (None, receiver);
         }
@@ -50,8 +50,9 @@ impl Waiting {
         (Some(read), receiver)
     }
 
-    /// Somebody waits for a write. None if there is no room: whoever waits has been told. A write that
-    /// gives something back is never refused: there are no more of them than things this client has.
+    /// Adds a write. Returns `None` for it if there is no room: its receiver has the refusal then.
+    /// A write that gives something back is not refused: there are no more of them than things that
+    /// this client has.
     pub(super) fn write(
         &mut self,
         write: WriteId,
@@ -62,7 +63,7 @@ impl Waiting {
         let refusal = no_room("writes of this client", self.writes.len(), WRITES_MAX)
             .or_else(|| no_room("bytes of writes of this client", self.writes_bytes, WRITES_BYTES_MAX));
         if let Some(refusal) = refusal.filter(|_| !gives_back) {
-            // The receiver is still here.
+            // Cannot fail: the receiver is still here.
             let _ = waiter.send(Err(WriteError::Refused(refusal)));
             return (None, receiver);
         }
@@ -76,26 +77,26 @@ impl Waiting {
         self.writes.contains_key(&write)
     }
 
-    /// Nobody waits for the read any more. False if nobody did.
+    /// Removes a read. Returns false if it is not waiting.
     pub(super) fn give_up_read(&mut self, read: ReadId) -> bool {
         self.reads.remove(&read).is_some()
     }
 
-    /// Tells whoever waits for these reads.
+    /// Removes the reads, and sends the outcome to their receivers.
     pub(super) fn finish_reads(&mut self, reads: Vec<ReadId>, outcome: impl Fn() -> Fetched) {
         for read in reads {
             if let Some(waiter) = self.reads.remove(&read) {
-                // Whoever waited may have gone this very moment.
+                // The receiver may have been dropped.
                 let _ = waiter.send(outcome());
             }
         }
     }
 
-    /// Tells whoever waits for this write.
+    /// Removes the write, and sends the result to its receiver.
     pub(super) fn finish_write(&mut self, write: WriteId, result: WriteResult) {
         if let Some(WaitingWrite { bytes, waiter }) = self.writes.remove(&write) {
             self.writes_bytes -= bytes;
-            // Whoever waited may have gone this very moment.
+            // The receiver may have been dropped.
             let _ = waiter.send(result);
         }
     }

@@ -43,8 +43,9 @@ impl Mutex {
         if_free(self.lock_with(Wait::No).await)
     }
 
-    /// None if it was not locked within this time, counted from the call ([`Wait::For`]). A time shorter than a round trip to the
-    /// server gives none even if the mutex is free: use [`Mutex::try_lock`] for that.
+    /// None if it was not locked within this time, counted from the call ([`Wait::For`]). A time
+    /// shorter than a round trip to the server gives none even if the mutex is free: use
+    /// [`Mutex::try_lock`] for that.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! When a lease is renewed: when half of its term is left, so that the other half is there for retries.
-//! After a promise of less than a term it is renewed sooner.
+//! When a lease is renewed: when half of its term is left, so that the other half is there for
+//! retries. After a promise of less than a term it is renewed sooner.
 //!
 //! The same for volume leases and key leases. It does not know what a renewal is sent with.
 
@@ -16,7 +16,8 @@ const RETRIES_PER_TERM_MAX: u32 = 16;
 /// A client looks this often in a term whether an idle volume has come to be used again.
 const LOOKS_PER_TERM: u32 = 8;
 
-/// What is done again and again in a term is this far apart at least: a sixteenth of the shortest term that there is.
+/// What is done again and again in a term is this far apart at least: a sixteenth of the shortest
+/// term that there is.
 const APART_MIN: Duration = Duration::from_micros(12_500);
 
 /// When to renew one lease.
@@ -32,8 +33,8 @@ pub(super) struct Pace {
 impl Pace {
     /// Of a lease that was granted by a request sent at `sent`.
     ///
-    /// The first renewal comes up to a quarter of a term early, a different time for each client. So
-    /// clients that start together do not renew together.
+    /// The first renewal comes up to a quarter of a term early, a different time for each client.
+    /// So clients that start together do not renew together.
     pub(super) fn new(sent: Instant, span: Duration, term: Duration, spread_permille: u16, now: Instant) -> Self {
         let mut pace = Self { term, due: Instant::ZERO, is_wanted: false };
         let spread = (term / 4).saturating_mul(u32::from(spread_permille)) / 1000;
@@ -47,11 +48,13 @@ impl Pace {
         let interval = span.saturating_sub(term / 2).max(span / 8);
         self.term = term;
         self.due = self.due.max(sent.after(interval)).max(now.after(self.part(RETRIES_PER_TERM_MAX)));
-        // A leader without a quorum promises less and less, up to the horizon: the lease ends before it can be asked again.
+        // A leader without a quorum promises less and less, up to the horizon: the lease ends
+        // before it can be asked again.
         self.is_wanted = self.due >= sent.after(span - span / 8);
     }
 
-    /// A renewal is being sent, for a lease that ends at `until`: when to try again unless it is answered.
+    /// A renewal is being sent, for a lease that ends at `until`: when to try again unless it is
+    /// answered.
     pub(super) fn asked(&mut self, until: Instant, now: Instant) {
         let (wait, least) = (until.since(now) / 3, self.part(RETRIES_PER_TERM_MAX));
         if wait < least {
@@ -72,13 +75,14 @@ impl Pace {
         (self.term / per_term).max(APART_MIN)
     }
 
-    /// From this time on, the renewal rides along with any request: mostly a third of a term after the last.
+    /// From this time on, the renewal rides along with any request: mostly a third of a term after
+    /// the last.
     pub(super) fn rides_from(&self) -> Instant {
         self.due.before(self.term / 6)
     }
 
-    /// From this time on, the lease is renewed with another that is due: a quarter of a term after its
-    /// last renewal. Of two leases with the same term, one is that old when the other is due.
+    /// From this time on, the lease is renewed with another that is due: a quarter of a term after
+    /// its last renewal. Of two leases with the same term, one is that old when the other is due.
     pub(super) fn joins_from(&self) -> Instant {
         self.due.before(self.term / 4)
     }

@@ -82,8 +82,9 @@ impl Parked {
         earlier
     }
 
-    /// The nodes that keep reads of this one waiting, or lists that begin there; how many of those wait, and since when the first
-    /// does. At most `most` waiting reads are looked at, those of the node itself first.
+    /// The nodes that keep reads of this one waiting, or lists that begin there; how many of those
+    /// wait, and since when the first does. At most `most` waiting reads are looked at, those of
+    /// the node itself first.
     pub(super) fn about(&self, path: &Path, most: usize) -> BTreeMap<&Path, (u64, Instant)> {
         let below = (ops::Bound::Excluded(path.bound_below()), ops::Bound::Excluded(path.bound_after()));
         let at_and_below = self.reads.get_key_value(path).into_iter().chain(self.reads.range(below));

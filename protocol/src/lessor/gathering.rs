@@ -141,7 +141,7 @@ impl Lessor {
         let known = self.known_copies(changed, state).unwrap_or_else(|| {
             reached(Bound::Claims);
             let few = few_including(changed.by_volume.values().flatten().cloned(), SETS_MAX);
-            let known = few.iter().flat_map(|set| self.known_in(set));
+            let known = few.iter().filter_map(|set| self.known_in(set, usize::MAX)).flat_map(|(_, known)| known);
             // The write waits for nobody who holds copies in other volumes only: their leases may last for longer.
             known.filter(|(_, volume, ..)| changed.by_volume.contains_key(volume)).collect()
         });
@@ -155,13 +155,13 @@ impl Lessor {
     fn known_copies(&self, changed: &Changed, state: &State) -> Option<Vec<Known>> {
         let mut left = self.config.bounds.claims_max;
         let mut known = Vec::new();
-        // Only many sets are bounded. Few are claimed each by itself, however many sessions hold them.
+        // Only many sets are bounded. Few are claimed each by itself, however many sessions hold
+        // them.
         let is_bounded = changed.sets.len() > SETS_MAX;
         for set in &changed.sets {
-            if is_bounded {
-                left = left.checked_sub(self.holdings.count_at(set, left))?;
-            }
-            known.extend(self.known_in(set));
+            let (looked_at, holders) = self.known_in(set, if is_bounded { left } else { usize::MAX })?;
+            left -= if is_bounded { looked_at } else { 0 };
+            known.extend(holders);
         }
         for lease in &changed.large {
             let copies = self.copies_of(*lease, left, state)?;
@@ -171,10 +171,12 @@ impl Lessor {
         Some(known)
     }
 
-    /// The sessions with known copies in the set.
-    fn known_in(&self, set: &ObjectSet) -> Vec<Known> {
-        let known = self.holdings.exact_holders(set, self.clock.ending()).into_iter();
-        known.map(|((holder, volume), over)| (holder, volume, over, set.clone())).collect()
+    /// The sessions with known copies in the set, and how many entries that took to find. `None` if
+    /// more than `most`.
+    fn known_in(&self, set: &ObjectSet, most: usize) -> Option<(usize, Vec<Known>)> {
+        let (looked_at, holders) = self.holdings.few_exact_holders(set, self.clock.ending(), most)?;
+        let known = holders.into_iter().map(|((holder, volume), over)| (holder, volume, over, set.clone()));
+        Some((looked_at, known.collect()))
     }
 
     /// The known copies of the nodes attached to one large lease. Scans all copies in their common

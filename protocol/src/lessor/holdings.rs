@@ -124,6 +124,16 @@ struct Below {
     newest: u64,
 }
 
+/// When the last copy of each session ends, by the volume of the lease that it is held under.
+type ExactHolders = BTreeMap<(SessionId, Path), ClusterTime>;
+
+/// Copies of one session under one volume lease, and when the last of them ends.
+struct KnownCopies {
+    session: SessionId,
+    under: Incarnation,
+    over: ClusterTime,
+}
+
 /// Object leases that a session has dropped and that are yet to be forgotten.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Dropping {
@@ -409,8 +419,8 @@ impl Holdings {
         }
     }
 
-    /// The sessions that may hold the object, for people: by exact entry (with its end) or by covering (without). Looks at the first
-    /// `most` entries of each kind.
+    /// The sessions that may hold the object, for people: by exact entry (with its end) or by
+    /// covering (without). Looks at the first `most` entries of each kind.
     pub(super) fn few_holders(
         &self,
         object: &Object,
@@ -418,29 +428,31 @@ impl Holdings {
         now: ClusterTime,
         state: &State,
     ) -> Vec<(SessionId, Path, Option<ClusterTime>)> {
-        let exact = self.entries_at(&ObjectSet::One(object.clone())).take(most);
-        let exact = exact
-            .filter(|((object, session), entry)| entry.lease.over > now && self.counts(&object.path, *session, entry));
-        let exact = exact.filter_map(|((_, session), entry)| {
-            let (volume, _) = self.counting.get(&entry.under)?;
-            Some(((*session, volume.clone()), Some(entry.lease.over)))
-        });
-        let mut holders: BTreeMap<(SessionId, Path), Option<ClusterTime>> = exact.collect();
-        let volume = state.volume_of(&object.path).0;
-        let coverings = self.covering_keys(volume).take(most);
+        let exact = self.by_lease(self.known_at(&ObjectSet::One(object.clone()), now).take(most).flatten());
+        let mut holders: BTreeMap<_, _> = exact.into_iter().map(|(lease, over)| (lease, Some(over))).collect();
+        let coverings = self.covering_keys(state.volume_of(&object.path).0).take(most);
         holders.extend(coverings.map(|(volume, session)| ((*session, volume.clone()), None)));
         holders.into_iter().map(|((session, volume), over)| (session, volume, over)).collect()
     }
 
-    /// How many entries the search for the known holders of a set would look at. Counts no further than `most` + 1.
-    pub(super) fn count_at(&self, set: &ObjectSet, most: usize) -> usize {
-        self.entries_at(set).map(|_| ()).chain(self.below_in(set).map(|_| ())).take(most + 1).count()
+    /// The sessions that hold an object of the set by exact entry, each with the volume of its
+    /// lease and the latest end; and how many entries that took to find. None if more than `most`.
+    pub(super) fn few_exact_holders(
+        &self,
+        set: &ObjectSet,
+        now: ClusterTime,
+        most: usize,
+    ) -> Option<(usize, ExactHolders)> {
+        let mut looked_at = 0;
+        let known = self.known_at(set, now).take(most.saturating_add(1)).inspect(|_| looked_at += 1);
+        let holders = self.by_lease(known.flatten());
+        (looked_at <= most).then_some((looked_at, holders))
     }
 
-    /// The sessions that hold an object of the set by exact entry, each with the volume of its lease and the latest end.
-    pub(super) fn exact_holders(&self, set: &ObjectSet, now: ClusterTime) -> BTreeMap<(SessionId, Path), ClusterTime> {
-        let mut holders: BTreeMap<(SessionId, Path), ClusterTime> = BTreeMap::new();
-        for (session, under, over) in self.known_holders(set, now) {
+    /// The latest end of each session's entries under each lease, which is named by its volume.
+    fn by_lease(&self, known: impl Iterator<Item = KnownCopies>) -> ExactHolders {
+        let mut holders = ExactHolders::new();
+        for KnownCopies { session, under, over } in known {
             if let Some((volume, _)) = self.counting.get(&under) {
                 let latest = holders.entry((session, volume.clone())).or_insert(over);
                 *latest = over.max(*latest);
@@ -449,25 +461,22 @@ impl Holdings {
         holders
     }
 
-    /// The sessions that hold an object of the set by exact entry that is not over yet, under which volume lease, and until when at
-    /// the latest.
-    fn known_holders(
-        &self,
-        set: &ObjectSet,
-        now: ClusterTime,
-    ) -> impl Iterator<Item = (SessionId, Incarnation, ClusterTime)> {
-        let own = self.entries_at(set).filter(|((object, session), entry)| self.counts(&object.path, *session, entry));
-        let own = own.map(|((_, session), entry)| (*session, entry.under, entry.lease.over));
-        let below = self.below_in(set).filter_map(|(top, session, under, below)| {
-            let counts = self.counting.contains_key(&under) && !self.is_dropped(top, session, below.newest);
-            counts.then_some((session, under, below.over))
+    /// Goes through the entries of the set. Gives none for one that is over or does not count.
+    fn known_at(&self, set: &ObjectSet, now: ClusterTime) -> impl Iterator<Item = Option<KnownCopies>> {
+        let own = self.entries_at(set).map(|((object, session), entry)| {
+            let known = KnownCopies { session: *session, under: entry.under, over: entry.lease.over };
+            self.counts(&object.path, *session, entry).then_some(known)
         });
-        own.chain(below).filter(move |(_, _, over)| *over > now)
+        let below = self.below_in(set).map(|(top, session, under, below)| {
+            let counts = self.counting.contains_key(&under) && !self.is_dropped(top, session, below.newest);
+            counts.then_some(KnownCopies { session, under, over: below.over })
+        });
+        own.chain(below).map(move |known| known.filter(|known| known.over > now))
     }
 
     /// The sessions that hold an object of the set by exact entry that is not over yet.
     pub(super) fn sessions_in(&self, set: &ObjectSet, now: ClusterTime) -> BTreeSet<SessionId> {
-        self.known_holders(set, now).map(|(session, ..)| session).collect()
+        self.known_at(set, now).flatten().map(|known| known.session).collect()
     }
 
     /// The sessions that have a lease on the volume.
@@ -527,8 +536,8 @@ impl Holdings {
         self.entries_at(set).chain(below.into_iter().flatten().counted())
     }
 
-    /// The exact entries of all sessions in these sets that count. None if more than `most` entries lie there, whether or not
-    /// they count.
+    /// The exact entries of all sessions in these sets that count. None if more than `most` entries
+    /// lie there, whether or not they count.
     pub(super) fn few_leases_in(
         &self,
         sets: impl Iterator<Item = ObjectSet>,

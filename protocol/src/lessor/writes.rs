@@ -239,7 +239,8 @@ impl Writes {
         self.pending.iter().counted().map(|(turn, pending)| (*turn, pending))
     }
 
-    /// The writes that name the node, or cover one of its objects, in their order. At most `most` of each queue are looked at.
+    /// The writes that name the node, or cover one of its objects, in their order. At most `most`
+    /// of each queue are looked at.
     pub(super) fn about(&self, path: &Path, most: usize) -> impl Iterator<Item = &Pending> {
         let named = self.by_path.range((path.clone(), 0)..=(path.clone(), Turn::MAX)).map(|(_, turn)| *turn);
         let turns: BTreeSet<Turn> = named.take(most).chain(self.queues.about(path, most)).counted().collect();

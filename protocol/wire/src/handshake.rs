@@ -6,9 +6,9 @@
 //!                   "LSHD"  version: u16  1: refused   length: u16  that many bytes of UTF-8: why
 //! ```
 //!
-//! All versions share this layout, apart from what follows *accepted* (founder and nonce): so versions
-//! that cannot talk can still say so. Whoever says nothing, or something else, is told the reason and
-//! disconnected, within [`HANDSHAKE_TIMEOUT`] and [`REFUSAL_TIMEOUT`].
+//! All versions share this layout, apart from what follows *accepted* (founder and nonce): so
+//! versions that cannot talk can still say so. Whoever says nothing, or something else, is told the
+//! reason and disconnected, within [`HANDSHAKE_TIMEOUT`] and [`REFUSAL_TIMEOUT`].
 //!
 //! A server that accepts names its cluster ([`ClusterId`]), so that a client with endpoints of two
 //! clusters notices. Both numbers are 0 while the server takes part in none. Once named, a server's
@@ -199,7 +199,8 @@ pub async fn accept(stream: TcpStream, cluster: Option<ClusterId>) -> Result<Acc
     receive(stream, cluster).await
 }
 
-/// Sets up a socket that a listener has just given, and admits whoever is there if there is room. See [`receive_if`].
+/// Sets up a socket that a listener has just given, and admits whoever is there if there is room.
+/// See [`receive_if`].
 ///
 /// # Errors
 ///
@@ -257,8 +258,8 @@ where
 ///
 /// # Errors
 ///
-/// [`HandshakeError`]; the stream is closed. [`HandshakeError::NotAdmitted`] if `admit` refused: the
-/// other side is told why.
+/// [`HandshakeError`]; the stream is closed. [`HandshakeError::NotAdmitted`] if `admit` refused:
+/// the other side is told why.
 pub async fn receive_if<S, T>(
     mut stream: S,
     cluster: Option<ClusterId>,

@@ -29,7 +29,7 @@ fn beginning(core: &Core) -> (Generation, Proposal) {
 }
 
 #[test]
-fn a_late_failure_of_an_old_lessor_s_proposal_does_not_end_its_successor() {
+fn late_failure_of_an_old_proposal_ends_no_successor() {
     let (core, _proofs) = Core::new();
     let ended = core.ended();
     core.lead(config(1), Duration::ZERO);
@@ -152,8 +152,8 @@ fn connection_that_takes_no_recalls_has_few_of_them_waiting() {
     assert_eq!(stamps(&mut second).len(), 5);
 }
 
-/// A reader that holds a copy of `/a`, on connection 1, and a writer whose write waits for it, on connection 2. Returns the
-/// header of the reader, its recall, and the answer of the write.
+/// A reader that holds a copy of `/a`, on connection 1, and a writer whose write waits for it, on
+/// connection 2. Returns the header of the reader, its recall, and the answer of the write.
 fn recalled(core: &Core, proofs: &mut mpsc::UnboundedReceiver<u64>) -> (Header, Recall, Answer) {
     let (recalls, mut recalled) = mpsc::channel(8);
     let mut ask = |header: Header, body: Body, connection: u64| {

@@ -5,8 +5,8 @@
 //! option that differs from it would have no effect, and the operator would believe that it took
 //! effect. [`Node::check_identity`] compares both before the replica takes part:
 //!
-//! - *This replica's address differs* → refused: the others would not reach it. If both lists name this
-//!   replica alone, there are no others: a warning.
+//! - *This replica's address differs* → refused: the others would not reach it. If both lists name
+//!   this replica alone, there are no others: a warning.
 //! - *The list differs, and the members are those that the cluster was founded with* → refused: one
 //!   of the two is wrong.
 //! - *The list differs, and the members have changed since the founding* → a warning: the list is

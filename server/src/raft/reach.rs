@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silent_replica_has_a_line_when_it_falls_silent_and_when_it_answers() {
+    fn replica_has_a_line_when_it_falls_silent_and_answers() {
         let (mut state, start) = (State::default(), Instant::now());
         let mut told = Vec::new();
         for tenths in 0..300 {

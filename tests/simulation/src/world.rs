@@ -521,8 +521,9 @@ impl World {
         self.after(12 * SECOND + calm + self.rereads(), Event::Judge);
     }
 
-    /// How much longer reads of everything take, where a leader takes few reads at a time. What a client is refused together it
-    /// asks for together again, after up to 2 s, and in the same order: the last comes late (seed 45691).
+    /// How much longer reads of everything take, where a leader takes few reads at a time. What a
+    /// client is refused together it asks for together again, after up to 2 s, and in the same
+    /// order: the last comes late (seed 45691).
     fn rereads(&self) -> u64 {
         let Some(Bounds { reads_max, .. }) = self.swarm().map(|swarm| swarm.bounds) else { return 0 };
         let (objects, taken) = (self.oracle.versions.len() as u64, reads_max.max(1) as u64);

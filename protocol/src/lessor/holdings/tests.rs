@@ -152,8 +152,9 @@ fn subtree_holders_are_found_without_a_look_at_each_object() {
     let holdings = many(&state);
     crate::work::take_visited();
     let top = ObjectSet::Subtree(Path::root());
-    let holders: Vec<_> = holdings.exact_holders(&top, secs(1)).into_iter().collect();
-    assert_eq!(holders, [((SessionId(1), Path::root()), secs(90))]);
+    let (looked_at, holders) = holdings.few_exact_holders(&top, secs(1), 9).expect("few");
+    assert_eq!(holders.into_iter().collect::<Vec<_>>(), [((SessionId(1), Path::root()), secs(90))]);
+    assert_eq!(holdings.few_exact_holders(&top, secs(1), looked_at - 1), None);
     assert!(crate::work::take_visited() < 10);
 }
 

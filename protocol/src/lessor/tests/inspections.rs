@@ -1,7 +1,7 @@
 //! The work of an answer for people, with very many things that it is about (S10b).
 //!
-//! No answer does more than its bounds allow. One also goes through a list of fixed length: *services*
-//! looks at each change in the history once, whose length [`State::HISTORY_MAX`] bounds.
+//! No answer does more than its bounds allow. One also goes through a list of fixed length:
+//! *services* looks at each change in the history once, whose length [`State::HISTORY_MAX`] bounds.
 
 use super::*;
 use crate::{command::Attach, hold::HoldMode, id::LeaseId, message::KeysAfter, state::HOLDS_PER_NODE_MAX};

@@ -188,8 +188,8 @@ fn large_leases_in_two_places_are_recalled_apart() {
     }
 }
 
-/// What the step that begins a removal looks at, when so many sessions are known to hold each of the nodes, or to have held
-/// them until now.
+/// What the step that begins a removal looks at, when so many sessions are known to hold each of
+/// the nodes, or to have held them until now.
 fn round_beside_known_holders(sessions: usize, leases: u64, are_over: bool) -> u64 {
     let (mut world, holders) = World::with_orphans(sessions, leases, 1);
     // Of an earlier lessor: it has not begun the removal.
@@ -221,7 +221,8 @@ fn round_beside_known_holders_costs_their_sum() {
     for are_over in [false, true] {
         let [few, leases, sessions, both] = [(50, 64), (50, 128), (100, 64), (100, 128)]
             .map(|(sessions, leases)| round_beside_known_holders(sessions, leases, are_over));
-        // Before the entries are found to be too many, as many as the bound are counted, and looked at.
+        // Before the entries are found to be too many, as many as the bound are counted, and looked
+        // at.
         assert!(both + few <= leases + sessions + 2_200, "{few}, {leases}, {sessions}, {both}");
     }
 }

@@ -1,8 +1,9 @@
 //! A day in which packets are lost, with the terms that there are unless told otherwise.
 //!
-//! Sessions and key leases of 30 s last though a third of all packets is lost. Key leases of 10 s last though a fifth is, and not
-//! with a third: TCP sends a packet ten times in the 5 s that are left of such a lease when its renewal is sent. All ten are lost
-//! about once in 60,000 renewals, and a client sends 17,000 a day. In the 15 s that are left of a lease of 30 s, it sends a packet
+//! Sessions and key leases of 30 s last though a third of all packets is lost. Key leases of 10 s
+//! last though a fifth is, and not with a third: TCP sends a packet ten times in the 5 s that are
+//! left of such a lease when its renewal is sent. All ten are lost about once in 60,000 renewals,
+//! and a client sends 17,000 a day. In the 15 s that are left of a lease of 30 s, it sends a packet
 //! twelve times. Leases on volumes may lapse on the client's clock; then they are asked for anew.
 
 use super::*;
@@ -102,8 +103,9 @@ impl Lossy {
     }
 }
 
-/// Three clients read for a day, and write now and then, while one of so many packets is lost. Each keeps a key lease of this
-/// term, if there is one. Returns the leases of the state before and after, without those on volumes.
+/// Three clients read for a day, and write now and then, while one of so many packets is lost. Each
+/// keeps a key lease of this term, if there is one. Returns the leases of the state before and
+/// after, without those on volumes.
 fn spend_a_day(lost_one_of: u64, keeps: Option<Duration>) -> [Vec<(LeaseKey, Incarnation)>; 2] {
     let mut pair = Pair::new(1);
     pair.is_checked = false;
@@ -178,7 +180,8 @@ fn pair_with_leases(seed: u64, spread_permille: u16, ttl: Duration) -> Pair {
     pair
 }
 
-/// The first renewal may be early by a quarter of a term. The next must be promised a whole term, or each would be early.
+/// The first renewal may be early by a quarter of a term. The next must be promised a whole term,
+/// or each would be early.
 #[test]
 fn early_renewal_is_followed_by_no_other() {
     const TERMS: u32 = 2;
@@ -193,7 +196,8 @@ fn early_renewal_is_followed_by_no_other() {
     }
 }
 
-/// A renewal that waits for the next tick is promised a whole term: half a term later it is time for the next.
+/// A renewal that waits for the next tick is promised a whole term: half a term later it is time
+/// for the next.
 #[test]
 fn volume_and_key_lease_are_renewed_twice_a_term() {
     const TERMS: u64 = 1_000;

@@ -98,7 +98,8 @@ impl Pair {
         self.ask_in_contest(client, Write::Unlock { path: path("/k"), hold });
     }
 
-    /// A hold is over for the client, and perhaps not for the server: it is given back, as the client library does.
+    /// A hold is over for the client, and perhaps not for the server: it is given back, as the
+    /// client library does.
     fn give_back(&mut self, client: usize, hold: HoldId) {
         self.count += 1;
         let (write, change) = (WriteId(self.count), Write::Unlock { path: path("/k"), hold });
