@@ -32,6 +32,18 @@ struct KeptLease {
     ask_at: Instant,
 }
 
+impl KeptLease {
+    /// When a request is to name it.
+    fn due(&self) -> Instant {
+        self.held.as_ref().map_or(self.ask_at, |(_, pace)| pace.due)
+    }
+
+    /// From when on a request that is sent anyway names it too.
+    fn joins_from(&self) -> Instant {
+        self.held.as_ref().map_or(self.ask_at, |(_, pace)| pace.joins_from())
+    }
+}
+
 /// A lease that is not held yet and is not renewed now is asked for again after this: its end is applied within a commit or two, or its
 /// leader has no quorum.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -60,10 +72,31 @@ impl Keeping {
 
     /// Goes through all of them for when something is to be done.
     fn settle(&mut self) {
-        let due = |lease: &KeptLease| lease.held.as_ref().map_or(lease.ask_at, |(_, pace)| pace.due);
-        let due = self.leases.values().map(due).min();
+        let due = self.leases.values().map(KeptLease::due).min();
         let ends = self.leases.values().filter_map(|lease| lease.held.as_ref()).map(|(until, _)| *until).min();
         (self.due, self.ends) = (due, ends);
+    }
+
+    /// The leases that the next request names.
+    ///
+    /// If one request may not name them all, it names those that have been due for longest. An answer makes a lease due later than all
+    /// that wait, so each has its turn (S10b: no order starves).
+    fn next_request(&mut self, now: Instant) -> Vec<KeepLease> {
+        let joining = self.leases.iter().filter(|(_, lease)| lease.joins_from() <= now);
+        let mut joining: Vec<_> = joining.map(|(id, lease)| (lease.due(), *id)).collect();
+        if joining.len() > KEEP_LEASES_MAX {
+            joining.select_nth_unstable(KEEP_LEASES_MAX);
+            joining.truncate(KEEP_LEASES_MAX);
+        }
+        let mut named = Vec::with_capacity(joining.len());
+        for (_, id) in joining {
+            let Some(lease) = self.leases.get_mut(&id) else { continue };
+            if let Some((until, pace)) = &mut lease.held {
+                pace.asked(*until, now);
+            }
+            named.push(KeepLease { id, incarnation: lease.incarnation });
+        }
+        named
     }
 }
 
@@ -108,19 +141,7 @@ impl Holder {
         if !is_due(&self.keeping) {
             return;
         }
-        let mut leases = Vec::new();
-        for (id, lease) in &mut self.keeping.leases {
-            if leases.len() == KEEP_LEASES_MAX {
-                break;
-            }
-            match &mut lease.held {
-                Some((_, pace)) if pace.joins_from() > now => continue,
-                Some((until, pace)) => pace.asked(*until, now),
-                None if lease.ask_at > now => continue,
-                None => {}
-            }
-            leases.push(KeepLease { id: *id, incarnation: lease.incarnation });
-        }
+        let leases = self.keeping.next_request(now);
         self.keeping.settle();
         self.send(Purpose::KeepLeases, Body::KeepLeases { leases }, Ride::Due, now);
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     command::{Attach, VolumeLease, Written},
     id::LeaseId,
-    message::{KeepLease, Kept, KeptSpan, Lapse},
+    message::{KEEP_LEASES_MAX, KeepLease, Kept, KeptSpan, Lapse},
 };
 
 const ONE: LeaseId = LeaseId(1);
@@ -111,6 +111,28 @@ fn leases_are_asked_for_by_one_request_at_a_time() {
     assert_eq!(client.holder.keeping_deadline(), None);
     let effects = client.answer(ticket, kept(ONE, Some(TTL)));
     assert_eq!(asked_for(&effects), [TWO], "the first was renewed just now");
+}
+
+#[test]
+fn lease_that_waits_longest_is_renewed_first_where_one_request_cannot_name_all() {
+    let mut client = Client::registered();
+    let effects = client.step(Input::Keep(ONE));
+    let ticket = client.only(&effects).0;
+    let last = KEEP_LEASES_MAX as u64 + 1;
+    for id in 2..=last {
+        client.step(Input::Keep(LeaseId(id)));
+    }
+    let effects = client.answer(ticket, Answer::Kept(vec![]));
+    let (named, ticket) = (asked_for(&effects), client.only(&effects).0);
+    assert_eq!(named.len(), KEEP_LEASES_MAX);
+    let missing: Vec<_> = (1..=last).map(LeaseId).filter(|id| !named.contains(id)).collect();
+    // The answer comes when half of the term has passed: all that it renews are due again.
+    client.now = at(106);
+    let promise = |id| Kept { id, incarnation: Incarnation(5), ttl: TTL, span: KeptSpan::Promised(TTL) };
+    let effects = client.answer(ticket, Answer::Kept(named.into_iter().map(promise).collect()));
+    let named = asked_for(&effects);
+    assert_eq!(named.len(), KEEP_LEASES_MAX, "as many as a request may name");
+    assert!(missing.iter().all(|id| named.contains(id)), "{missing:?} waited");
 }
 
 #[test]
