@@ -59,8 +59,9 @@ pub use error::{
     WriteError, WriteLeaseError,
 };
 pub use hold::{Hold, LockOptions, NotHandedOver, Wait};
-pub use inspect::cluster;
+pub use inspect::{ServerStatus, server_status};
 pub use key_lease::{KeyLease, LeaseOptions, RegisterCondition, RegisterOptions, Registration};
+pub use leasehold_wire::ClusterId;
 pub use list::Subtree;
 pub use mirror::{Mirror, MirrorChanges, Mirrored};
 pub use options::Options;
@@ -85,8 +86,8 @@ pub use leasehold_protocol::{
     hold::{HoldMode, HoldStatus, Taken},
     id::{HoldId, LeaseId, Revision, SessionId, Token},
     message::{
-        ClockInfo, ClusterInfo, HoldInfo, HolderInfo, LeaseInfo, MemberInfo, ReadWaitInfo, Refusal, ServiceInfo,
-        Standing, VolumeInfo, WaitInfo,
+        ClockInfo, ClusterInfo, CoveringInfo, HoldInfo, HolderInfo, LeaseInfo, MemberInfo, ReadWaitInfo, Refusal,
+        ServiceInfo, Standing, VolumeInfo, WaitInfo,
     },
     object::{Children, Content, Data, Kind, Owner, Stat, Value},
     path::{Path, PathError},

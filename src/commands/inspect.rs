@@ -4,7 +4,7 @@ use clap::Args;
 use leasehold_protocol::{
     hold::HoldMode,
     id::SessionId,
-    message::{HoldInfo, ReadWaitInfo, WaitInfo},
+    message::{CoveringInfo, HoldInfo, ReadWaitInfo, WaitInfo},
     object::Kind,
     path::Path,
 };
@@ -181,8 +181,25 @@ struct Wait {
     holder_name: Option<String>,
     since_ms: u64,
     at_most_ms: Option<u64>,
+    /// The holder may have anything in a volume: it is waited for whatever it really has.
+    covering: Option<CoveringRow>,
     #[serde(skip)]
     sentence: String,
+}
+
+/// A volume in which it is not known what the holder has.
+#[derive(Debug, Serialize)]
+struct CoveringRow {
+    volume: Path,
+    /// `not_listed`: the holder has yet to tell this leader what it holds. `not_tracked`: its leases
+    /// are not tracked one by one.
+    reason: &'static str,
+}
+
+impl From<CoveringInfo> for CoveringRow {
+    fn from(CoveringInfo { volume, is_unlisted }: CoveringInfo) -> Self {
+        Self { volume, reason: if is_unlisted { "not_listed" } else { "not_tracked" } }
+    }
 }
 
 /// The reads that wait for one holder of a write lease.
@@ -247,6 +264,7 @@ impl From<WaitInfo> for Wait {
             since_ms: duration::millis(info.since),
             // Only the wait for a holder is bounded by a lease.
             at_most_ms: info.holder.map(|_| duration::millis(info.at_most)),
+            covering: info.covering.map(CoveringRow::from),
         }
     }
 }
@@ -266,10 +284,22 @@ fn sentence(info: &WaitInfo) -> String {
     );
     match info.holder {
         Some(holder) => {
-            format!("{write} for {}, at most {} longer", who(holder, &info.holder_name), duration::rough(info.at_most))
+            let (holder, at_most) = (who(holder, &info.holder_name), duration::rough(info.at_most));
+            let assumed = info.covering.as_ref().map(assumed).unwrap_or_default();
+            format!("{write} for {holder}{assumed}, at most {at_most} longer")
         }
         None => format!("{write} for its turn, or to be committed"),
     }
+}
+
+/// What is not known of a holder, and why.
+fn assumed(covering: &CoveringInfo) -> String {
+    let volume = visible(covering.volume.as_str());
+    let why = match covering.is_unlisted {
+        true => "it has not told this leader yet what it holds",
+        false => "its leases there are not tracked one by one",
+    };
+    format!(", which may hold anything in {volume} ({why})")
 }
 
 fn read_sentence(info: &ReadWaitInfo) -> String {
@@ -317,9 +347,17 @@ mod tests {
             holder_name: "shell@h:2".to_owned(),
             since: Duration::from_millis(3_200),
             at_most: Duration::from_millis(6_900),
+            covering: None,
         };
-        let expected =
-            "write of /a by put@h:1 (session 4) has waited 3.2 s for shell@h:2 (session 3), at most 6.9 s longer";
-        assert_eq!(sentence(&info), expected);
+        let write = "write of /a by put@h:1 (session 4) has waited 3.2 s for shell@h:2 (session 3)";
+        assert_eq!(sentence(&info), format!("{write}, at most 6.9 s longer"));
+        let covered = |is_unlisted| {
+            let covering = Some(CoveringInfo { volume: Path::root(), is_unlisted });
+            sentence(&WaitInfo { covering, ..info.clone() })
+        };
+        let unlisted = ", which may hold anything in / (it has not told this leader yet what it holds)";
+        assert_eq!(covered(true), format!("{write}{unlisted}, at most 6.9 s longer"));
+        let untracked = ", which may hold anything in / (its leases there are not tracked one by one)";
+        assert_eq!(covered(false), format!("{write}{untracked}, at most 6.9 s longer"));
     }
 }

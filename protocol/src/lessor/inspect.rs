@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     command::LeaseKey,
     id::SessionId,
-    message::{HolderInfo, Inspect, ReadWaitInfo, Refusal, VolumeInfo, WaitInfo},
+    message::{CoveringInfo, HolderInfo, Inspect, ReadWaitInfo, Refusal, VolumeInfo, WaitInfo},
     object::Object,
     path::Path,
     reached::{Bound, reached},
@@ -17,6 +17,7 @@ use crate::{
 use super::{
     Asker, Lessor, StepContext,
     expiry::margin,
+    holdings::Mode,
     writes::{Pending, Wait},
 };
 
@@ -50,20 +51,18 @@ impl Lessor {
     /// What writes of `path` wait for.
     pub(super) fn wait_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<WaitInfo> {
         let rows = self.writes.about(path, self.config.bounds.rows_max).flat_map(|pending| {
-            let row = move |holder: Option<SessionId>, at_most: Duration| WaitInfo {
+            let row = move |holder: Option<SessionId>, wait: Option<&Wait>| WaitInfo {
                 path: pending.path().unwrap_or(path).clone(),
                 writer: pending.asked().map_or(SessionId(0), |asked| asked.session),
                 writer_name: writer_name(pending, turn.state),
                 holder,
                 holder_name: holder.map(|holder| name(holder, turn.state)).unwrap_or_default(),
                 since: turn.now.since(pending.since),
-                at_most,
+                at_most: holder.zip(wait).map_or(Duration::ZERO, |(of, wait)| self.at_most(of, wait, turn.state)),
+                covering: holder.zip(wait).and_then(|(of, wait)| self.covering(of, wait)),
             };
-            let waits = pending
-                .waits
-                .iter()
-                .map(move |(holder, wait)| row(Some(*holder), self.at_most(*holder, wait, turn.state)));
-            let commit = pending.waits.is_empty().then(|| row(None, Duration::ZERO));
+            let waits = pending.waits.iter().map(move |(holder, wait)| row(Some(*holder), Some(wait)));
+            let commit = pending.waits.is_empty().then(|| row(None, None));
             waits.chain(commit)
         });
         self.few(rows)
@@ -113,6 +112,15 @@ impl Lessor {
         let volumes = wait.leases.keys().counted().map(|volume| self.remaining(holder, volume, None, state));
         let longest = volumes.max().unwrap_or_default();
         wait.over.map_or(longest, |over| longest.min(over.since(self.clock.ending())))
+    }
+
+    /// The highest of the wait's volumes in which it is not known what the holder has.
+    fn covering(&self, holder: SessionId, wait: &Wait) -> Option<CoveringInfo> {
+        wait.leases.keys().counted().find_map(|volume| {
+            let mode = &self.holdings.track(volume, holder)?.mode;
+            let is_unlisted = matches!(mode, Mode::Listed { .. });
+            (*mode != Mode::Exact).then(|| CoveringInfo { volume: volume.clone(), is_unlisted })
+        })
     }
 
     fn remaining(&self, session: SessionId, volume: &Path, over: Option<ClusterTime>, state: &State) -> Duration {

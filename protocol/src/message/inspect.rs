@@ -187,6 +187,20 @@ pub struct WaitInfo {
     pub since: Duration,
     /// At most how much longer it will wait for this holder.
     pub at_most: Duration,
+    /// Set if the leader does not know which objects the holder has: then every write in the volume
+    /// waits for it, whether it has a copy or not.
+    pub covering: Option<CoveringInfo>,
+}
+
+/// A volume in which the leader has to assume that a session holds every object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CoveringInfo {
+    /// The volume.
+    pub volume: Path,
+    /// The session has yet to list its copies to this leader, which may be new or may have been
+    /// away. Otherwise its object leases are not tracked one by one, because the volume's settings
+    /// say so or because they are too many.
+    pub is_unlisted: bool,
 }
 
 /// Reads that wait until the holder of a write lease has flushed, for people.

@@ -27,7 +27,7 @@ use crate::{cluster::ClusterId, socket, warn};
 pub const MAGIC: [u8; 4] = *b"LSHD";
 
 /// The version of everything that follows the handshake. Versions must be equal.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// How long a handshake may take: long enough for two packets that were lost and sent again after 1 and 2 seconds, short
 /// enough that sockets on which nobody speaks do not pile up.

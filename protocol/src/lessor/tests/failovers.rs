@@ -1,6 +1,7 @@
 //! What a new leader goes by: horizons, coverings, registrations, lists of what is held (T6, S7), and what the old one leaves (S9).
 
 use super::*;
+use crate::message::CoveringInfo;
 
 #[test]
 fn after_a_failover_every_session_with_a_volume_lease_is_asked_until_it_has_told_what_it_holds() {
@@ -11,6 +12,8 @@ fn after_a_failover_every_session_with_a_volume_lease_is_asked_until_it_has_told
     world.request(writer, Body::Register);
     let effects = world.write(writer, put("/b", b"1"));
     assert_eq!(recalls(&effects), [], "it has not registered: there is nowhere to send it");
+    let covering = CoveringInfo { volume: Path::root(), is_unlisted: true };
+    assert_eq!(world.waits("/b")[0].covering, Some(covering), "nobody knows that it has no copy of it");
     let effects = world.request(holder, Body::Register);
     let [covering] = match answer(&effects[..1]) {
         Answer::Registered { coverings } => coverings.try_into().expect("one volume"),
@@ -35,6 +38,7 @@ fn after_a_failover_every_session_with_a_volume_lease_is_asked_until_it_has_told
     world.request(holder, Body::Held(piece));
     assert_eq!(recalls(&world.write(writer, put("/d", b"1"))), []);
     assert_eq!(recalls(&world.write(writer, put("/a", b"1"))).len(), 1);
+    assert_eq!(world.waits("/a")[0].covering, None, "it has a copy");
 }
 
 #[test]

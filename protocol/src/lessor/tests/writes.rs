@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     command::Attach,
     id::LeaseId,
+    message::CoveringInfo,
     transaction::{Operation, Transaction},
     volume::{Tracking, VolumeSettings},
 };
@@ -217,6 +218,8 @@ fn what_is_known_in_one_volume_ends_no_wait_for_what_is_unknown_in_another() {
     world.commit();
     world.renew(holder, grant.incarnation).expect("live");
     world.write(writer, Write::SetVolume { path: Path::root(), settings: with(Tracking::Objects) });
+    let covering = CoveringInfo { volume: path("/v"), is_unlisted: false };
+    assert_eq!(world.waits("/")[0].covering, Some(covering), "its leases there are not tracked one by one");
     let written =
         |effects: &[Effect]| replies(effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. })));
     let effects = world.pass(TERM * 3 / 4);

@@ -69,6 +69,7 @@ fn wait(writer_name: String) -> leasehold_protocol::message::WaitInfo {
         holder: None,
         since: Duration::ZERO,
         at_most: Duration::ZERO,
+        covering: None,
     }
 }
 
