@@ -95,6 +95,13 @@ impl Failure {
         self
     }
 
+    /// The same, with what else went wrong because of it.
+    #[must_use]
+    pub(crate) fn and(mut self, other: &str) -> Self {
+        self.message = one_line(&format!("{}; {other}", self.message));
+        self
+    }
+
     /// A server refused for good.
     pub(crate) fn from_refusal(refusal: &Refusal) -> Self {
         match refusal {

@@ -24,7 +24,7 @@ mod watch;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use leasehold_client_cache::{Client, DeleteOptions, Options, Path};
+use leasehold_client_cache::{Client, DeleteOptions, Options, Path, Refusal, WriteError, WriteRefusal};
 
 use self::{
     load::Meter,
@@ -32,7 +32,7 @@ use self::{
 };
 use crate::{
     cli::Global,
-    commands::write_failure,
+    commands::{read_failure, write_failure},
     demo::{replicas::Replicas, unless_interrupted},
     exit::{Failure, Status},
     output::Output,
@@ -151,7 +151,7 @@ struct Bench {
 
 /// Measures, and prints what was measured.
 pub(crate) async fn run(args: Args, global: &Global, output: Output) -> Result<Status, Failure> {
-    let results = unless_interrupted(measure(args, global, output)).await?;
+    let results = measure(args, global, output).await?;
     output.answer(&results);
     Ok(Status::Done)
 }
@@ -167,20 +167,35 @@ async fn measure(args: Args, global: &Global, output: Output) -> Result<Results,
             "only a cluster with nothing else to do can be measured like this: expected --spawn",
         ));
     }
-    let mut replicas = match args.spawn {
-        Some(count) => Some(Replicas::start(count as usize).await?),
-        None => None,
-    };
-    let endpoints = replicas.as_ref().map_or(&global.endpoints[..], Replicas::endpoints).to_vec();
     let top = Path::parse(&format!("/leasehold-bench-{}", std::process::id())).map_err(Failure::usage)?;
-    let bench = Bench { endpoints, meter: Meter::new(output), top, args };
-    let mut rows = bench.all(replicas.as_mut()).await?;
-    if bench.args.kind == Kind::All && bench.args.spawn.is_some() {
+    let meter = Meter::new(output);
+    match args.spawn {
+        Some(count) => unless_interrupted(on_its_own(args, count, meter, top)).await,
+        None => on_a_running_cluster(Bench { endpoints: global.endpoints.clone(), meter, top, args }).await,
+    }
+}
+
+/// On a cluster of its own, which ends with the measurement.
+async fn on_its_own(args: Args, count: u64, meter: Meter, top: Path) -> Result<Results, Failure> {
+    let mut replicas = Replicas::start(count as usize).await?;
+    let bench = Bench { endpoints: replicas.endpoints().to_vec(), meter, top, args };
+    let mut rows = bench.all(Some(&mut replicas)).await?;
+    if bench.args.kind == Kind::All {
         drop(replicas);
         rows.extend(bench.memory_alone().await?);
-    } else if bench.args.spawn.is_none() {
-        bench.remove_all().await?;
     }
+    Ok(Results(rows))
+}
+
+/// On somebody's cluster: what was written there is removed, also if the measurement failed or was interrupted.
+async fn on_a_running_cluster(bench: Bench) -> Result<Results, Failure> {
+    let rows = unless_interrupted(bench.all(None)).await;
+    let removed = unless_interrupted(bench.remove_all()).await;
+    let rows = rows.map_err(|failure| match &removed {
+        Ok(()) => failure,
+        Err(left) => failure.and(&format!("{} may be left: {}", bench.top, left.message)),
+    })?;
+    removed?;
     Ok(Results(rows))
 }
 
@@ -263,13 +278,34 @@ impl Bench {
         Path::parse(&text).expect("made of valid components, and short")
     }
 
+    /// Removes all that was written, if anything was.
     async fn remove_all(&self) -> Result<(), Failure> {
         let client = self.client("end").await?;
-        let options = DeleteOptions { recursive: true, ..DeleteOptions::default() };
-        let removed = client.delete(&self.top, options).await;
+        let removed = remove(&client, &self.top).await;
         client.close().await;
-        removed.map(drop).map_err(|error| write_failure(&error).of("removing what was written"))
+        removed.map_err(|failure| failure.of("removing what was written"))
     }
+}
+
+/// Removes a node and all below it, in as many parts as the servers ask for.
+async fn remove(client: &Client, top: &Path) -> Result<(), Failure> {
+    let options = DeleteOptions { recursive: true, ..DeleteOptions::default() };
+    let mut parts = vec![top.clone()];
+    while let Some(part) = parts.pop() {
+        match client.delete(&part, options).await {
+            // Some kinds write nothing.
+            Ok(_) | Err(WriteError::Refused(Refusal::Write(WriteRefusal::NotFound { .. }))) => {}
+            Err(WriteError::Refused(Refusal::Write(WriteRefusal::TooManyNodes { .. }))) => {
+                let listing = client.children(&part).await.map_err(|error| read_failure(&error))?;
+                let Some(listing) = listing else { continue };
+                let below: Result<Vec<Path>, _> = listing.names.iter().map(|name| part.child(name)).collect();
+                parts.push(part);
+                parts.extend(below.map_err(Failure::usage)?);
+            }
+            Err(error) => return Err(write_failure(&error)),
+        }
+    }
+    Ok(())
 }
 
 /// Gives all leases back, so that nobody waits for them.

@@ -1,6 +1,11 @@
 //! `bench`: each kind measures what it says, and says so in one document.
 
-use crate::common::leasehold;
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::common::{Cluster, Process, eventually, leasehold};
 
 /// The rows of a short run, on a cluster of one.
 fn rows(kind: &str, options: &[&str]) -> Vec<serde_json::Value> {
@@ -61,4 +66,31 @@ fn of_leases_that_end_one_after_the_other_it_is_measured_how_late_each_is() {
     let ended = rows("expiry", &["--leases", "400", "--spread", "1s"]);
     assert_eq!((ended.len(), &ended[0]["leases"], &ended[0]["spread_ms"]), (1, &400.into(), &1000.into()));
     assert!(is_positive(&ended[0], "lag_p50_ms") && is_positive(&ended[0], "others_p50_ms"), "{ended:?}");
+}
+
+#[test]
+fn on_a_running_cluster_each_kind_is_measured_and_leaves_nothing() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    let few = ["--seconds", "1", "--inflight", "2", "--objects", "50", "--carried", "1,20", "--holders", "1"];
+    let fewer = ["--contenders", "2", "--watchers", "2", "--threads", "1"];
+    for kind in ["leases", "put", "read", "miss", "cached", "holders", "attach", "locks", "watch"] {
+        let document = cli.done(["bench", kind].into_iter().chain(few).chain(fewer));
+        let rows = document["results"].as_array().expect("rows");
+        assert!(!rows.is_empty(), "{kind}: {document}");
+        assert_eq!(cli.done(["ls", "/"])["children"], json!([]), "{kind}");
+    }
+}
+
+#[test]
+fn bench_that_is_interrupted_removes_what_it_wrote() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    let mut command = cli.command(["bench", "put", "--seconds", "600"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut bench = Process::of(command.spawn().expect("the binary starts"));
+    eventually("it writes", || (cli.done(["ls", "/"])["children"] != json!([])).then_some(()));
+    bench.signal(Signal::SIGINT);
+    assert_eq!(bench.ended().code(), Some(1));
+    assert_eq!(cli.done(["ls", "/"])["children"], json!([]));
 }
