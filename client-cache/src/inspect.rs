@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold_protocol::message::{Answer, Body, ClusterInfo, Header, Inspect, Refusal, Request, Response};
-use leasehold_wire::{LeaseholdClient, Role, client_connection};
+use leasehold_wire::{ClusterId, LeaseholdClient, Role, client_connection};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -85,31 +85,53 @@ async fn ask(connection: &LeaseholdClient, body: Body, until: Instant) -> Option
     connection.call(context, request).await.ok()
 }
 
-/// Asks one server, leader or not, what it knows of the cluster. Needs no client and no quorum: each call is a connection of
-/// its own.
+/// What one server says of its cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerStatus {
+    /// The cluster that the server takes part in. None while it waits to be let into one.
+    pub cluster: Option<ClusterId>,
+    /// What it knows of that cluster.
+    pub info: ClusterInfo,
+}
+
+/// Asks one server, leader or not, what it knows of its cluster. Needs no client and no quorum: each
+/// call is a connection of its own.
 ///
 /// # Errors
 ///
 /// [`InspectError`]: `Unavailable` if the server cannot be connected to.
-pub async fn cluster(endpoint: &str, timeout: Duration) -> Result<ClusterInfo, InspectError> {
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn example() -> Result<(), leasehold_client_cache::InspectError> {
+/// let status = leasehold_client_cache::server_status("127.0.0.1:2800", Duration::from_secs(1)).await?;
+/// let leads = status.info.leader == Some(status.info.replica);
+/// println!("replica {} leads: {leads}", status.info.replica);
+/// # Ok(())
+/// # }
+/// ```
+pub async fn server_status(endpoint: &str, timeout: Duration) -> Result<ServerStatus, InspectError> {
     let until = clock::deadline(timeout);
     let unavailable = |reason: String| InspectError::Unavailable {
         after: timeout,
         source: Unavailable::NoServer { endpoints: vec![endpoint.to_owned()], reason },
     };
     let asking = async {
-        let stream = leasehold_wire::connect(endpoint, Role::Client, timeout);
-        let stream = stream.await.map_err(|error| unavailable(error.to_string()))?.stream;
+        let introduced = leasehold_wire::connect(endpoint, Role::Client, timeout).await;
+        let introduced = introduced.map_err(|error| unavailable(error.to_string()))?;
         // Nobody recalls anything from a connection without a session.
-        let (connection, _recalls, work) = client_connection(stream);
+        let (connection, _recalls, work) = client_connection(introduced.stream);
         let _work = AbortOnDropHandle::new(tokio::spawn(work));
         let response = ask(&connection, Body::Inspect(Inspect::Cluster), until).await;
-        response.ok_or_else(|| unavailable("the connection ended without an answer".to_owned()))
+        let response = response.ok_or_else(|| unavailable("the connection ended without an answer".to_owned()))?;
+        Ok((introduced.cluster, response))
     };
-    let response = tokio::time::timeout(timeout, asking).await;
-    let response = response.map_err(|_| InspectError::TimedOut { after: timeout })??;
+    let answered = tokio::time::timeout(timeout, asking).await;
+    let (cluster, response) = answered.map_err(|_| InspectError::TimedOut { after: timeout })??;
     match response.result {
-        Ok(Answer::Cluster(info)) => Ok(info),
+        Ok(Answer::Cluster(info)) => Ok(ServerStatus { cluster, info }),
         Ok(_) => Err(InspectError::OtherAnswer),
         Err(refusal) => Err(InspectError::Refused(refusal)),
     }

@@ -199,7 +199,7 @@ async fn refusals_say_what_was_expected_and_change_nothing() {
     assert_eq!(&client.get(&path).await.unwrap().unwrap().value[..], b"one");
     assert_eq!(client.volumes(&common::path("/")).await.unwrap().len(), 1);
     assert_eq!(client.cluster().await.unwrap().replica, 1);
-    let info = leasehold_client_cache::cluster(server.address(), Duration::from_secs(60)).await.unwrap();
+    let info = leasehold_client_cache::server_status(server.address(), Duration::from_secs(60)).await.unwrap().info;
     assert_eq!(info.leader, Some(1));
 }
 

@@ -1,5 +1,8 @@
 //! The servers. Each is asked by itself, so that they answer without a leader too, and those that do not are seen.
 //!
+//! Endpoints may belong to two clusters. The one that most of the servers name is shown; the others
+//! are named with theirs.
+//!
 //! A server leads if it says so itself, or if it does not answer here and a majority of the voters
 //! say that they follow it. If none leads, or if no majority of the voters answers, there is no
 //! quorum as far as this command can tell: its exit status is 3.
@@ -8,7 +11,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use clap::Subcommand;
 use futures::future::join_all;
-use leasehold_client_cache::{ClockInfo, ClusterInfo, InspectError, Unavailable};
+use leasehold_client_cache::{ClockInfo, ClusterId, ClusterInfo, InspectError, ServerStatus, Unavailable};
 use serde::Serialize;
 
 use crate::{
@@ -31,6 +34,8 @@ pub(crate) enum Cluster {
 /// The cluster, as its replicas see it.
 #[derive(Debug, Serialize)]
 pub(crate) struct StatusAnswer {
+    /// The cluster, as its servers name it; none if none of them takes part in one yet.
+    cluster: Option<String>,
     /// The server that says of itself that it leads, or that a majority follows.
     leader: Option<u64>,
     /// Whether there is one, and a majority of the voters answers.
@@ -38,6 +43,9 @@ pub(crate) struct StatusAnswer {
     epoch: u64,
     revision: u64,
     members: Vec<Member>,
+    /// Why endpoints that no member has as its address do not answer for this cluster.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    strangers: Vec<String>,
     /// How many clients' clocks and the leader's differ by more than they are allowed to.
     clocks_beyond: u64,
     /// Some of those clients.
@@ -93,12 +101,14 @@ struct Member {
     error: Option<String>,
 }
 
-type Asked = (String, Result<ClusterInfo, String>);
+type Asked<T> = (String, Result<T, String>);
 
 /// Asks the endpoints, and then the members that they name.
 pub(crate) async fn status(context: &Context) -> Result<StatusAnswer, Failure> {
     let endpoints = context.endpoints().to_vec();
-    let mut answers = ask_all(context, endpoints.clone()).await;
+    let named = ask_all(context, endpoints.clone()).await;
+    let cluster = most_named(&named);
+    let mut answers: Vec<_> = named.into_iter().map(|asked| of(cluster, asked)).collect();
     let known = answers.iter().map(|(address, _)| address.clone()).collect::<Vec<_>>();
     let infos = || answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
     let heard: Vec<u64> = infos().map(|info| info.replica).collect();
@@ -108,13 +118,33 @@ pub(crate) async fn status(context: &Context) -> Result<StatusAnswer, Failure> {
         .filter(|member| !heard.contains(&member.replica) && !known.contains(&member.address))
         .map(|member| (member.replica, member.address.clone()))
         .collect();
-    answers.extend(ask_all(context, others.into_values().collect()).await);
-    merge(&endpoints, answers)
+    let others = ask_all(context, others.into_values().collect()).await;
+    answers.extend(others.into_iter().map(|asked| of(cluster, asked)));
+    merge(&endpoints, cluster, answers)
 }
 
-async fn ask_all(context: &Context, addresses: Vec<String>) -> Vec<Asked> {
+/// The cluster that most of them name; of two that are named equally often, the one named first.
+fn most_named(answers: &[Asked<ServerStatus>]) -> Option<ClusterId> {
+    let named: Vec<ClusterId> = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()?.cluster).collect();
+    let count = |id: &ClusterId| named.iter().filter(|named| *named == id).count();
+    // The last of several maxima wins.
+    named.iter().rev().max_by_key(|id| count(id)).copied()
+}
+
+/// What a server says of this cluster. One of another cluster says nothing of it.
+fn of(cluster: Option<ClusterId>, (address, answer): Asked<ServerStatus>) -> Asked<ClusterInfo> {
+    let info = answer.and_then(|status| match (status.cluster, cluster) {
+        (Some(got), Some(expected)) if got != expected => {
+            Err(format!("{address} serves another cluster, {got}: expected {expected}"))
+        }
+        _ => Ok(status.info),
+    });
+    (address, info)
+}
+
+async fn ask_all(context: &Context, addresses: Vec<String>) -> Vec<Asked<ServerStatus>> {
     join_all(addresses.into_iter().map(|address| async move {
-        let answer = leasehold_client_cache::cluster(&address, context.timeout().min(ANSWER_TIMEOUT)).await;
+        let answer = leasehold_client_cache::server_status(&address, context.timeout().min(ANSWER_TIMEOUT)).await;
         (address, answer.map_err(reason))
     }))
     .await
@@ -129,7 +159,11 @@ fn reason(error: InspectError) -> String {
 }
 
 /// One picture from what each said: of the members from whoever has come furthest, of each from itself.
-fn merge(endpoints: &[String], answers: Vec<Asked>) -> Result<StatusAnswer, Failure> {
+fn merge(
+    endpoints: &[String],
+    cluster: Option<ClusterId>,
+    answers: Vec<Asked<ClusterInfo>>,
+) -> Result<StatusAnswer, Failure> {
     let infos = || answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
     let Some(newest) = infos().max_by_key(|info| (info.epoch, info.leader == Some(info.replica), info.revision)) else {
         let reasons: Vec<String> = answers.iter().filter_map(|(_, answer)| answer.as_ref().err().cloned()).collect();
@@ -167,7 +201,13 @@ fn merge(endpoints: &[String], answers: Vec<Asked>) -> Result<StatusAnswer, Fail
     });
     let members: Vec<Member> = members.collect();
     let (answering, voters) = votes(&members);
+    // Servers that are no members: their errors have no row.
+    let is_member = |address: &String| members.iter().any(|member| member.address == *address);
+    let strangers = answers.iter().filter(|(address, _)| !is_member(address));
+    let strangers = strangers.filter_map(|(_, answer)| answer.as_ref().err().cloned()).collect();
     Ok(StatusAnswer {
+        cluster: cluster.map(|id| id.to_string()),
+        strangers,
         leader,
         quorum: leader.is_some() && answering * 2 > voters,
         epoch: newest.epoch.0,
@@ -186,6 +226,9 @@ fn votes(members: &[Member]) -> (usize, usize) {
 
 impl Text for StatusAnswer {
     fn text(&self, out: &mut Vec<u8>) {
+        if let Some(cluster) = &self.cluster {
+            out.extend_from_slice(format!("cluster {cluster}\n").as_bytes());
+        }
         let mut table =
             Table::new(&["REPLICA", "ADDRESS", "ROLE", "LEADER", "MATCHED", "APPLIED", "EPOCH", "REVISION", "ANSWERS"]);
         let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
@@ -222,7 +265,8 @@ impl Text for StatusAnswer {
     }
 
     fn note(&self) -> Option<String> {
-        let errors = self.members.iter().filter_map(|member| member.error.clone()).collect::<Vec<_>>();
+        let errors = self.members.iter().filter_map(|member| member.error.clone());
+        let errors: Vec<String> = errors.chain(self.strangers.iter().cloned()).collect();
         (!errors.is_empty()).then(|| errors.join("; "))
     }
 }
@@ -256,6 +300,8 @@ mod tests {
 
     use super::*;
 
+    const CLUSTER: Option<ClusterId> = Some(ClusterId { founder: 1, nonce: 7 });
+
     fn info(replica: u64, leader: Option<u64>, epoch: u64) -> ClusterInfo {
         let member = |of: u64| MemberInfo {
             replica: of,
@@ -283,7 +329,7 @@ mod tests {
             ("h:2".to_owned(), Ok(info(2, Some(2), 7))),
             ("h:3".to_owned(), Err("cannot connect to h:3".to_owned())),
         ];
-        let status = merge(&endpoints, answers).expect("two answer");
+        let status = merge(&endpoints, CLUSTER, answers).expect("two answer");
         assert_eq!((status.leader, status.epoch, status.quorum), (Some(2), 7, true));
         assert_eq!((status.members[0].follows, status.members[1].follows), (None, None));
         let seen: Vec<_> =
@@ -299,17 +345,18 @@ mod tests {
         let endpoints = ["h:1".to_owned()];
         let silent = |of: u64| (format!("h:{of}"), Err(format!("cannot connect to h:{of}")));
         let (wiped, follower) = (("h:2".to_owned(), Ok(info(2, None, 0))), ("h:1".to_owned(), Ok(info(1, Some(2), 7))));
-        let status = merge(&endpoints, vec![follower, wiped, silent(3)]).expect("two answer");
+        let status = merge(&endpoints, CLUSTER, vec![follower, wiped, silent(3)]).expect("two answer");
         assert_eq!((status.leader, status.quorum), (None, false));
         assert_eq!((status.members[0].follows, status.members[1].leader), (Some(2), false));
         assert_eq!(status.status(), Status::Unavailable);
 
         // It has no room for this command's connection, perhaps.
         let follower = |of: u64| (format!("h:{of}"), Ok(info(of, Some(2), 7)));
-        let status = merge(&endpoints, vec![follower(1), silent(2), follower(3)]).expect("two answer");
+        let status = merge(&endpoints, CLUSTER, vec![follower(1), silent(2), follower(3)]).expect("two answer");
         assert_eq!((status.leader, status.quorum, status.members[1].answers), (Some(2), true, false));
 
-        let status = merge(&endpoints, vec![("h:1".to_owned(), Ok(info(1, Some(1), 7))), silent(2), silent(3)]);
+        let status =
+            merge(&endpoints, CLUSTER, vec![("h:1".to_owned(), Ok(info(1, Some(1), 7))), silent(2), silent(3)]);
         let status = status.expect("one answers");
         assert_eq!((status.leader, status.quorum), (Some(1), false));
         let mut text = Vec::new();
@@ -318,9 +365,29 @@ mod tests {
     }
 
     #[test]
+    fn cluster_that_most_servers_name_is_shown_and_others_are_named() {
+        let other = Some(ClusterId { founder: 3, nonce: 9 });
+        let named =
+            |address: &str, cluster, of| (address.to_owned(), Ok(ServerStatus { cluster, info: info(of, Some(1), 4) }));
+        let asked =
+            vec![named("h:3", other, 3), named("h:1", CLUSTER, 1), named("h:9", None, 9), named("h:2", CLUSTER, 2)];
+        assert_eq!(most_named(&asked), CLUSTER);
+        assert_eq!(most_named(&asked[..2]), other, "of two that are named equally often, the first");
+        let answers: Vec<_> = asked.into_iter().map(|asked| of(CLUSTER, asked)).collect();
+        let status = merge(&["h:3".to_owned()], CLUSTER, answers).expect("two answer");
+        assert_eq!((status.leader, status.quorum, status.members[2].answers), (Some(1), true, false));
+        let error = status.members[2].error.clone().expect("it serves another cluster");
+        assert!(error.contains("h:3 serves another cluster") && error.contains("expected"), "{error}");
+        let mut text = Vec::new();
+        status.text(&mut text);
+        let text = String::from_utf8_lossy(&text);
+        assert!(text.starts_with("cluster 00000000000000000000000000000007 (founded by replica 1)\n"), "{text}");
+    }
+
+    #[test]
     fn nobody_answering_is_unavailable_with_the_reasons() {
         let failure =
-            merge(&["h:1".to_owned()], vec![("h:1".to_owned(), Err("refused".to_owned()))]).expect_err("none");
+            merge(&["h:1".to_owned()], None, vec![("h:1".to_owned(), Err("refused".to_owned()))]).expect_err("none");
         assert_eq!(failure.kind, "unavailable");
         assert!(failure.message.contains("no server answers at h:1: refused"), "{}", failure.message);
     }

@@ -182,7 +182,8 @@ impl Replicas {
     }
 
     async fn ask(&self, id: usize) -> Option<ClusterInfo> {
-        leasehold_client_cache::cluster(&self.addresses[id - 1], ANSWER_TIMEOUT).await.ok()
+        let answer = leasehold_client_cache::server_status(&self.addresses[id - 1], ANSWER_TIMEOUT).await;
+        answer.ok().map(|status| status.info)
     }
 
     /// A replica that has ended by itself will not come back.

@@ -78,6 +78,8 @@ fn a_cluster_shows_its_members_and_who_does_not_answer() {
     let answers = |id: u64| status["members"][id as usize - 1]["answers"].clone();
     assert_eq!((answers(follower), answers(leader)), (json!(false), json!(true)), "{status}");
     let text = from_leader.run(["cluster", "status"]);
+    let name = status["cluster"].as_str().expect("a cluster").to_owned();
+    assert!(text.text().starts_with(&format!("cluster {name}\n")), "{text:?}");
     let silent = text.text().lines().filter(|line| line.ends_with("no")).count();
     assert_eq!(silent, 1, "{text:?}");
     cli.done(["put", "/a", "2"]);

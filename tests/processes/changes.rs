@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_client_cache::cluster;
+use leasehold_client_cache::server_status;
 
 use crate::{
     common::{Cluster, soon},
@@ -35,7 +35,7 @@ pub(crate) async fn leading(servers: &Cluster, of: &[u64], epoch: u64) -> (u64, 
     soon("a server leads", || async {
         let mut said = Vec::new();
         for id in of {
-            match cluster(servers.address(*id), ANSWER_MAX).await {
+            match server_status(servers.address(*id), ANSWER_MAX).await.map(|status| status.info) {
                 Ok(info) if info.leader == Some(info.replica) && info.epoch.0 > epoch => {
                     return Ok((info.replica, info.epoch.0));
                 }

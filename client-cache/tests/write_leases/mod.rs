@@ -69,7 +69,7 @@ async fn inspect_with_longest_timeout_is_answered() {
     let server = Server::start(TERM).await;
     let client = within(Client::connect(server.options().timeout(Duration::MAX))).await.unwrap();
     assert_eq!(within(client.holds(&path("/a"))).await.unwrap(), []);
-    let info = within(leasehold_client_cache::cluster(server.address(), Duration::MAX)).await.unwrap();
+    let info = within(leasehold_client_cache::server_status(server.address(), Duration::MAX)).await.unwrap().info;
     assert_eq!(info.leader, Some(1));
 }
 
