@@ -270,7 +270,7 @@ pub(crate) fn path(text: &str) -> Result<Path, PathError> {
     if text.is_empty() || text.starts_with('/') { Path::parse(text) } else { Path::parse(&format!("/{text}")) }
 }
 
-fn endpoint(text: &str) -> Result<String, String> {
+pub(crate) fn endpoint(text: &str) -> Result<String, String> {
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse().ok());
     match port {
         Some(1..=u16::MAX) => Ok(text.to_owned()),

@@ -106,7 +106,7 @@ pub struct ServerStatus {
 /// ```no_run
 /// # use std::time::Duration;
 /// # async fn example() -> Result<(), leasehold_client_cache::InspectError> {
-/// let status = leasehold_client_cache::server_status("127.0.0.1:2800", Duration::from_secs(1)).await?;
+/// let status = leasehold_client_cache::server_status("127.0.0.1:7600", Duration::from_secs(1)).await?;
 /// let leads = status.info.leader == Some(status.info.replica);
 /// println!("replica {} leads: {leads}", status.info.replica);
 /// # Ok(())

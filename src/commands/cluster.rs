@@ -9,12 +9,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use futures::future::join_all;
 use leasehold_client_cache::{ClockInfo, ClusterId, ClusterInfo, InspectError, ServerStatus, Unavailable};
+use leasehold_server::raft::replacement::{self, ReplaceError};
 use serde::Serialize;
 
 use crate::{
+    cli,
     context::Context,
     duration,
     exit::{Failure, Status},
@@ -29,6 +31,53 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) enum Cluster {
     /// Show the replicas: who leads, who votes, how far each is, and who does not answer
     Status,
+    /// Say that a replica which has stopped, or is lost, comes back at another address
+    ///
+    /// It has no vote from then on. Start it at the new address with an empty folder and the new
+    /// address in --cluster: the others let it in, and it has its vote again once it has their data.
+    Replace(Replace),
+}
+
+/// `cluster replace REPLICA ADDRESS`
+#[derive(Debug, Args)]
+pub(crate) struct Replace {
+    /// The replica, as `cluster status` shows it
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    replica: u64,
+    /// Where it will listen, HOST:PORT
+    #[arg(value_parser = cli::endpoint)]
+    address: String,
+}
+
+/// The membership has a replica's new address.
+#[derive(Debug, Serialize)]
+pub(crate) struct ReplaceAnswer {
+    replica: u64,
+    address: String,
+}
+
+impl Text for ReplaceAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        let Self { replica, address } = self;
+        let text = format!("replica {replica} comes back at {address}: start it there with an empty folder\n");
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+impl Replace {
+    pub(crate) fn asked(&self) -> String {
+        format!("replace {} {}", self.replica, self.address)
+    }
+
+    pub(crate) async fn run(self, context: &Context) -> Result<ReplaceAnswer, Failure> {
+        let Self { replica, address } = self;
+        let endpoints = context.endpoints();
+        match replacement::replace(endpoints, replica, &address, context.timeout()).await {
+            Ok(()) => Ok(ReplaceAnswer { replica, address }),
+            Err(error @ ReplaceError::Refused { .. }) => Err(Failure::refused("replace", error)),
+            Err(error @ ReplaceError::Unavailable { .. }) => Err(Failure::unknown(error)),
+        }
+    }
 }
 
 /// The cluster, as its replicas see it.

@@ -94,6 +94,7 @@ pub(crate) async fn run(request: Request, context: &Context) -> Result<Box<dyn A
         Request::Holders(holders) => boxed(holders.run(context).await),
         Request::Why(why) => boxed(why.run(context).await),
         Request::Cluster(cluster::Cluster::Status) => boxed(cluster::status(context).await),
+        Request::Cluster(cluster::Cluster::Replace(replace)) => boxed(replace.run(context).await),
         Request::Watch(_) => Err(answers_more_than_once()),
     };
     answer.map_err(|failure| failure.of(&asked))
@@ -177,6 +178,7 @@ impl Request {
             Self::Volume(volume) => format!("{name} {} {}", volume.name(), volume.path()),
             Self::Lease(lease) => format!("{name} {}", lease.asked()),
             Self::Cluster(cluster::Cluster::Status) => format!("{name} status"),
+            Self::Cluster(cluster::Cluster::Replace(replace)) => format!("{name} {}", replace.asked()),
             Self::Txn(_) => name.to_owned(),
         }
     }

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     alone,
@@ -134,6 +134,61 @@ fn silent_member_does_not_return_from_another_address() {
     assert_eq!(known(&status), before);
     cluster.spawn(lost);
     assert_untouched(&mut cluster, &before);
+}
+
+#[test]
+fn stopped_replica_comes_back_at_another_address_once_an_operator_says_so() {
+    let _alone = alone();
+    let (mut cluster, _) = three();
+    let cli = cluster.cli();
+    let leader = cluster.leader();
+    let moved = cluster.others(leader)[0];
+    let (recorded, other) = (cluster.address(moved).to_owned(), free_address());
+    let (id, taken) = (moved.to_string(), cluster.address(leader).to_owned());
+    let refused = |address: &str| cli.fails(["cluster", "replace", &id, address]);
+    let (status, kind, message) = refused(&other);
+    assert_eq!((status, kind.as_str()), (1, "replace"), "it runs");
+    assert!(message.contains(&format!("replica {moved} answers at {recorded}: stop it first")), "{message}");
+    let (status, _, message) = refused(&taken);
+    assert!(status == 1 && message.contains(&format!("{taken} is the address of replica {leader}")), "{message}");
+    let (status, _, message) = cli.fails(["cluster", "replace", "9", &other]);
+    assert!(status == 1 && message.contains("replica 9 is no member of this cluster"), "{message}");
+
+    cluster.kill(moved);
+    for _ in 0..2 {
+        let answer = cli.done(["--timeout", "15s", "cluster", "replace", &id, &other]);
+        assert_eq!(answer, json!({ "replica": moved, "address": other }));
+    }
+    let of = |status: &Value| status["members"][moved as usize - 1].clone();
+    let now = of(&cluster.status().expect("two of three answer"));
+    assert_eq!((&now["address"], &now["voter"]), (&json!(other), &json!(false)), "{now}");
+
+    // The old process, at the old address and with the old folder.
+    cluster.spawn(moved);
+    eventually("it says that it was removed", || {
+        cluster.log(moved).contains("this replica was removed from its cluster").then_some(())
+    });
+    cluster.kill(moved);
+
+    let mut named = members(&cluster);
+    named.insert(moved, other.clone());
+    let data = cluster.directory("moved");
+    let mut started = Started::of(moved, &named, &data, None);
+    started.serves(&other);
+    let own = Cli::of(other.as_str());
+    let now = eventually("it has its vote again", || {
+        let status = cluster.status()?;
+        let now = of(&status);
+        let votes = now["voter"] == true && now["address"] == json!(other) && now["answers"] == true;
+        if votes { Ok(now) } else { Err(format!("{status}")) }
+    });
+    assert_eq!(now["replica"], json!(moved));
+    // It is needed for a majority from here on.
+    let third = cluster.others(leader).into_iter().find(|id| *id != moved).expect("three");
+    cluster.kill(third);
+    own.done(["--timeout", "15s", "put", "/b", "2"]);
+    assert_eq!(own.done(["get", "/a"])["value"], "1");
+    started.stop();
 }
 
 /// A cluster of one with its address and data, stopped.

@@ -18,7 +18,7 @@
 //! without it. Until it is let in, E is silent, which Raft cannot tell from a crash, so nothing that happens until then
 //! needs an argument. The leader L, in term T, proves its leadership after E has asked, then has C′ committed by a joint
 //! change, which takes a majority of C without E: call these replicas W. Only then it tells E to start, as a
-//! non-member with an empty log, and with L's vote as a *floor*: E never votes in a term up to T. Could a vote that E
+//! non-member with an empty log (from the next entry on as a learner, which has no vote), and with L's vote as a *floor*: E never votes in a term up to T. Could a vote that E
 //! gives afterwards, in a term t > T, elect a leader Y beside a leader X that E's forgotten vote has helped, or one that
 //! lacks a committed entry? Y needs E to be a voter in its own configuration, so it has not got L's entry with C′, and
 //! it needs a majority of C, hence one member of W, as W and the rest of that majority together are more than C has

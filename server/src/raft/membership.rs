@@ -38,7 +38,7 @@ async fn see(raft: &Raft) -> Result<Seen, String> {
 }
 
 impl Node {
-    fn leader(&self) -> Option<(u64, String)> {
+    pub(super) fn leader(&self) -> Option<(u64, String)> {
         self.leadership.borrow().leader.clone()
     }
 
@@ -72,7 +72,13 @@ impl Node {
             Err(error) => return Readmission::Later { reason: format!("{recorded} does not answer: {error}") },
         }
         let _changing = self.changing.lock().await;
-        match remove_completely(&raft, newcomer).await {
+        let removed = remove_completely(&raft, newcomer).await;
+        // The membership goes on to say where it listens: that may be known from nowhere else.
+        let recorded = match removed {
+            Ok(floor) => add_learner(&raft, newcomer, &recorded).await.map(|()| floor),
+            Err(reason) => Err(reason),
+        };
+        match recorded {
             Ok(floor) => Readmission::Admitted { cluster: standing.cluster, root: standing.root, floor },
             Err(reason) => Readmission::Later { reason },
         }
@@ -80,7 +86,7 @@ impl Node {
 
     /// Where a replica is to be reached: as the membership says, or as configured while it is
     /// removed to be let in again.
-    fn recorded_address(&self, membership: &StoredMembership, replica: u64) -> Option<String> {
+    pub(super) fn recorded_address(&self, membership: &StoredMembership, replica: u64) -> Option<String> {
         let recorded = membership.get_node(&replica).map(|node| node.addr.clone());
         recorded.or_else(|| self.config.members.get(&replica).cloned())
     }
@@ -153,7 +159,8 @@ fn refusal(
 fn other_address(newcomer: u64, recorded: &str, asked: &str) -> String {
     format!(
         "replica {newcomer} is recorded at {recorded} and asks from {asked}; start it at the recorded address, with \
-         {newcomer}={recorded} in --cluster; a replica does not move by itself"
+         {newcomer}={recorded} in --cluster, or have the new one recorded first: leasehold cluster replace {newcomer} \
+         {asked}"
     )
 }
 
@@ -166,7 +173,7 @@ fn progress(raft: &Raft, replica: u64) -> (Option<u64>, Option<u64>) {
 
 /// Removes a replica so that it counts in no configuration, and returns the vote below which it must not vote then:
 /// this leader's, proven after the call.
-async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote, String> {
+pub(super) async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote, String> {
     for _ in 0..REMOVAL_STEPS {
         raft.ensure_linearizable(ReadPolicy::ReadIndex).await.map_err(|error| error.to_string())?;
         let seen = see(raft).await?;

@@ -25,6 +25,7 @@ pub mod peer;
 mod quorum;
 mod reach;
 mod removal;
+pub mod replacement;
 mod replica;
 pub mod types;
 

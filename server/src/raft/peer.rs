@@ -86,6 +86,10 @@ pub trait Peer {
     /// [`bootstrap`](super::bootstrap). Twice: answered twice.
     async fn readmit(newcomer: u64, address: String, life: u64) -> Readmission;
 
+    /// From an operator to the leader: a replica that has stopped comes back at another address, with
+    /// an empty store. Twice: answered twice. See [`replacement`](super::replacement).
+    async fn replace(replica: u64, address: String) -> Replacement;
+
     /// From a replica that has been let in to the leader: I want to be a voter. Asked until it is one.
     async fn join(cluster: ClusterId, newcomer: u64, address: String) -> Joining;
 }
@@ -225,6 +229,28 @@ pub enum Readmission {
         reason: String,
     },
     /// Never, as things are configured.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The answer to an operator who says that a replica comes back at another address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Replacement {
+    /// The membership has the new address. The replica has no vote until it has come back there.
+    Recorded,
+    /// Somebody else leads.
+    Elsewhere {
+        /// The leader and where it listens, if known.
+        leader: Option<(u64, String)>,
+    },
+    /// Not now: ask again.
+    Later {
+        /// Why.
+        reason: String,
+    },
+    /// Never, as things are.
     Refused {
         /// Why.
         reason: String,
@@ -427,6 +453,13 @@ impl Peer for PeerServer {
         let node = Arc::clone(&self.node);
         let answer = tokio::spawn(async move { node.readmit(newcomer, address, life).await }).await;
         answer.unwrap_or_else(|error| Readmission::Later { reason: error.to_string() })
+    }
+
+    async fn replace(self, _: Context, replica: u64, address: String) -> Replacement {
+        // Not to be left half-way when the operator hangs up.
+        let node = Arc::clone(&self.node);
+        let answer = tokio::spawn(async move { node.replace(replica, address).await }).await;
+        answer.unwrap_or_else(|error| Replacement::Later { reason: error.to_string() })
     }
 
     async fn join(self, _: Context, cluster: ClusterId, newcomer: u64, address: String) -> Joining {

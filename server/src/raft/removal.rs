@@ -82,14 +82,16 @@ impl Node {
             Stage::Started { cluster: its, known, .. } if its == cluster => Some(known),
             _ => None,
         });
-        removing(self.config.id, own, theirs.collect())
+        removing((self.config.id, self.address()), own, theirs.collect())
     }
 }
 
-/// The latest membership that others know, if it is later than this replica's own and lacks it.
-fn removing(id: u64, own: &Known, theirs: Vec<Known>) -> Option<Known> {
+/// The latest membership that others know, if it is later than this replica's own and lacks it, or
+/// has it at another address.
+fn removing((id, address): (u64, &str), own: &Known, theirs: Vec<Known>) -> Option<Known> {
     let latest = theirs.into_iter().max_by_key(|known| known.entry)?;
-    (latest.entry > own.entry && !latest.members.contains_key(&id)).then_some(latest)
+    let is_there = latest.members.get(&id).is_some_and(|recorded| recorded == address);
+    (latest.entry > own.entry && !is_there).then_some(latest)
 }
 
 #[cfg(test)]
@@ -106,10 +108,18 @@ mod tests {
     #[test]
     fn later_membership_without_the_replica_removes_it() {
         let own = known(4, &[1, 2, 3]);
+        let removing = |id: u64, own: &Known, theirs| removing((id, &format!("host{id}:1")), own, theirs);
         assert_eq!(removing(3, &own, vec![known(4, &[1, 2, 3]), known(9, &[1, 2])]), Some(known(9, &[1, 2])));
         assert_eq!(removing(3, &own, vec![known(9, &[1, 2, 3])]), None, "it is only cut off");
         assert_eq!(removing(3, &own, vec![known(2, &[1, 2])]), None, "it was added since");
         assert_eq!(removing(3, &own, vec![known(7, &[1, 2]), known(9, &[1, 2, 3])]), None, "it was let in again");
         assert_eq!(removing(3, &own, Vec::new()), None, "nobody answers");
+    }
+
+    #[test]
+    fn later_membership_with_another_address_removes_it() {
+        let (own, later) = (known(4, &[1, 2, 3]), known(9, &[1, 2, 3]));
+        assert_eq!(removing((3, "host4:1"), &own, vec![later.clone()]), Some(later.clone()));
+        assert_eq!(removing((3, "host3:1"), &own, vec![later]), None);
     }
 }

@@ -118,7 +118,8 @@ pub enum StartError {
     #[error(
         "{}: replica {replica} of cluster {cluster} is recorded at {recorded}, and is started at {configured}; start \
          it with {replica}={recorded} in --cluster, and use --listen if this machine knows the address by another \
-         name; a replica cannot move to another address yet",
+         name; to move it, have the new address recorded (leasehold cluster replace {replica} {configured}) and \
+         empty its folder",
         dir.display()
     )]
     Address {

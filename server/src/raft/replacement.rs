@@ -1,0 +1,210 @@
+//! A replica whose machine is gone comes back at another address.
+//!
+//! A replica does not move by itself: a second process with its id would evict it ([`bootstrap`]).
+//! An operator says that it moves, once it has stopped. The leader removes it from the membership,
+//! then adds it at the new address, as a learner, which has no vote. Then the replica is started
+//! there with an empty store, and is let in again as any replica that has lost its disk.
+//!
+//! **Guarantees.** Nothing changes while the replica answers at its recorded address. The vote goes
+//! before the address changes: two processes at the two addresses are never both voters. If the old
+//! process comes back, it is no member at its address, and says so ([`removal`](super::removal)).
+//! Each step can be repeated.
+//!
+//! **What it does not know.** Whether the old process has ended, if its address is silent. The
+//! operator answers for that. Should it go on, behind a partition, it still counts for nothing: its
+//! vote is gone from the membership that a majority has.
+//!
+//! [`bootstrap`]: super::bootstrap
+
+use std::{collections::BTreeMap, time::Duration};
+
+use openraft::async_runtime::WatchReceiver;
+
+use super::{
+    bootstrap::ask,
+    membership::{add_learner, members, remove_completely},
+    network::Link,
+    node::Node,
+    peer::{PeerClient, PeerReport, Replacement, Stage},
+    types::alias::{Raft, StoredMembership},
+};
+use crate::store::standing::ClusterId;
+
+/// Leaders that are followed from one server to the next: each may be told of by the one before.
+const HINTS_MAX: usize = 4;
+/// The pause between two rounds of asking.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+impl Node {
+    /// Records that a replica comes back at another address.
+    pub(super) async fn replace(&self, replica: u64, address: String) -> Replacement {
+        let (Some(raft), Some(standing)) = (self.raft(), self.standing()) else {
+            return Replacement::Elsewhere { leader: None };
+        };
+        if !self.leadership.borrow().leads {
+            return Replacement::Elsewhere { leader: self.leader() };
+        }
+        let _changing = self.changing.lock().await;
+        let membership = current(&raft);
+        let Some(recorded) = self.recorded_address(&membership, replica) else {
+            let known: Vec<u64> = membership.nodes().map(|(id, _)| *id).collect();
+            return Replacement::Refused {
+                reason: format!("replica {replica} is no member of this cluster: expected one of {known:?}"),
+            };
+        };
+        let others = membership.nodes().filter(|(id, _)| **id != replica).map(|(id, node)| (*id, node.addr.clone()));
+        let found = ask(&recorded).await.ok();
+        if let Some(reason) = refusal(standing.cluster, replica, [&recorded, &address], &others.collect(), found) {
+            return Replacement::Refused { reason };
+        }
+        match record(&raft, replica, &address).await {
+            Ok(()) => {
+                tracing::info!(replica, recorded, address, "a replica is to come back at another address");
+                Replacement::Recorded
+            }
+            Err(reason) => Replacement::Later { reason },
+        }
+    }
+}
+
+fn current(raft: &Raft) -> StoredMembership {
+    (*raft.metrics().borrow_watched().membership_config).clone()
+}
+
+/// Removes the replica, then adds it at the address. If the leader dies in between, the address is the
+/// configured one again, and the operator has to ask once more.
+///
+/// To change the address in place would not do: the leader goes on to send to the old one.
+async fn record(raft: &Raft, replica: u64, address: &str) -> Result<(), String> {
+    if members(&current(raft)).get(&replica).is_some_and(|(recorded, votes)| !votes && recorded == address) {
+        return Ok(());
+    }
+    remove_completely(raft, replica).await?;
+    add_learner(raft, replica, address).await
+}
+
+/// Why a replica cannot come back at `address`, if it cannot. `found` is what the recorded address
+/// answers; none if it is silent.
+fn refusal(
+    cluster: ClusterId,
+    replica: u64,
+    [recorded, address]: [&str; 2],
+    others: &BTreeMap<u64, String>,
+    found: Option<PeerReport>,
+) -> Option<String> {
+    if others.is_empty() {
+        return Some(format!("replica {replica} is the only member: expected others that have its data"));
+    }
+    if let Some((other, _)) = others.iter().find(|(_, theirs)| *theirs == address) {
+        return Some(format!("{address} is the address of replica {other}: expected one that no other member has"));
+    }
+    if recorded == address {
+        return None;
+    }
+    let is_there = |report: &PeerReport| {
+        let is_other = matches!(report.stage, Stage::Started { cluster: its, .. } if its != cluster);
+        report.replica == replica && !is_other
+    };
+    found.filter(is_there).map(|_| {
+        format!("replica {replica} answers at {recorded}: stop it first, and start it at {address} afterwards")
+    })
+}
+
+/// Why a replica was not replaced.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReplaceError {
+    /// The leader refused: nothing was changed.
+    #[error("{reason}")]
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// No leader did it in time. The replica may have lost its vote already: ask again.
+    #[error("no leader has recorded the new address within {}s: {reason}", within.as_secs_f64())]
+    Unavailable {
+        /// How long leaders were looked for.
+        within: Duration,
+        /// What the last server said.
+        reason: String,
+    },
+}
+
+/// Has the leader record that `replica` comes back at `address`. Servers are asked one after the
+/// other, and their hints followed, for at most `within`.
+///
+/// # Errors
+///
+/// [`ReplaceError`].
+pub async fn replace(endpoints: &[String], replica: u64, address: &str, within: Duration) -> Result<(), ReplaceError> {
+    let mut said = "no server was asked".to_owned();
+    let asking = async {
+        loop {
+            for endpoint in endpoints {
+                let mut next = Some(endpoint.clone());
+                for _ in 0..HINTS_MAX {
+                    let Some(asked) = next.take() else { break };
+                    let link = Link::new(&asked);
+                    let address = address.to_owned();
+                    let call =
+                        |client: PeerClient, context| async move { client.replace(context, replica, address).await };
+                    match link.call(within, call).await {
+                        Ok(Replacement::Recorded) => return Ok(()),
+                        Ok(Replacement::Refused { reason }) => return Err(ReplaceError::Refused { reason }),
+                        Ok(Replacement::Later { reason }) => said = reason,
+                        Ok(Replacement::Elsewhere { leader: Some((_, leader)) }) => next = Some(leader),
+                        Ok(Replacement::Elsewhere { leader: None }) => said = format!("{asked} knows no leader"),
+                        Err(error) => said = error.to_string(),
+                    }
+                }
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+    };
+    match tokio::time::timeout(within, asking).await {
+        Ok(answer) => answer,
+        Err(_) => Err(ReplaceError::Unavailable { within, reason: said }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_protocol::volume::VolumeSettings;
+
+    use super::{super::peer::Known, *};
+
+    const CLUSTER: ClusterId = ClusterId { founder: 1, nonce: 7 };
+
+    fn report(replica: u64, cluster: ClusterId) -> PeerReport {
+        let stage = Stage::Started { cluster, leader: None, known: Known::default() };
+        PeerReport { replica, members: BTreeMap::new(), root: VolumeSettings::DEFAULT, stage }
+    }
+
+    fn others() -> BTreeMap<u64, String> {
+        BTreeMap::from([(1, "a:1".to_owned()), (3, "c:1".to_owned())])
+    }
+
+    #[test]
+    fn silent_or_foreign_address_is_no_reason_to_refuse() {
+        let refusal = |found| refusal(CLUSTER, 2, ["b:1", "d:1"], &others(), found);
+        assert_eq!(refusal(None), None);
+        assert_eq!(refusal(Some(report(3, CLUSTER))), None, "another replica listens there now");
+        assert_eq!(refusal(Some(report(2, ClusterId { founder: 2, nonce: 8 }))), None, "it is of another cluster");
+    }
+
+    #[test]
+    fn replica_that_answers_is_to_be_stopped_first() {
+        let empty = PeerReport { stage: Stage::Empty { life: 5 }, ..report(2, CLUSTER) };
+        for found in [report(2, CLUSTER), empty] {
+            let reason = refusal(CLUSTER, 2, ["b:1", "d:1"], &others(), Some(found)).expect("refused");
+            assert!(reason.contains("answers at b:1: stop it first"), "{reason}");
+        }
+    }
+
+    #[test]
+    fn address_of_another_member_and_the_only_member_are_refused() {
+        let reason = refusal(CLUSTER, 2, ["b:1", "c:1"], &others(), None).expect("refused");
+        assert!(reason.contains("c:1 is the address of replica 3"), "{reason}");
+        let reason = refusal(CLUSTER, 2, ["b:1", "d:1"], &BTreeMap::new(), None).expect("refused");
+        assert!(reason.contains("is the only member"), "{reason}");
+    }
+}
