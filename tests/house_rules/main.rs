@@ -2,6 +2,7 @@
 //! file begins with, and what the documents must name.
 
 mod bounds;
+mod glossary;
 mod tests_that_run;
 
 use std::{
