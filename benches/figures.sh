@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prints the figures that the README quotes, measured here and now, as Markdown. Builds, starts clusters of its own in temporary folders, stops them.
+# Prints the figures of benches/README.md, measured here and now, as Markdown. Builds, starts clusters of its own in
+# temporary folders, stops them.
 # Takes about ten minutes. Give the machine nothing else to do: with other work on it the figures mean little.
 set -euo pipefail
 cd "$(dirname "$0")/.."
