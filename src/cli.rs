@@ -1,5 +1,8 @@
 //! The arguments, and who carries them out.
 
+#[cfg(test)]
+mod documented;
+
 use std::{ffi::OsString, io, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
