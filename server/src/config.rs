@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use leasehold_protocol::{limits::Limits, time::DriftAllowance};
 use serde::{Deserialize, Serialize};
 
-use crate::raft::{ReplicaConfig, Timings};
+use crate::raft::{KEPT_BYTES, ReplicaConfig, SNAPSHOT_BYTES, Timings};
 
 /// The longest election time. Who waits for longer than an hour has no cluster; and Raft counts with multiples of it, on timers
 /// that have an end.
@@ -42,10 +42,14 @@ pub struct RaftConfig {
     pub election_min_ms: u64,
     /// The same, at most.
     pub election_max_ms: u64,
-    /// A snapshot is taken after this many log entries.
+    /// A snapshot is taken after this many log entries,
     pub snapshot_entries: u64,
-    /// This many entries are kept in the log after a snapshot, for replicas that are a little behind.
+    /// or this many bytes of entries, whichever comes first.
+    pub snapshot_bytes: u64,
+    /// At most this many entries are kept in the log after a snapshot, for replicas that are a little behind,
     pub keep_entries: u64,
+    /// of at most this many bytes.
+    pub keep_bytes: u64,
 }
 
 impl Default for Config {
@@ -69,7 +73,9 @@ impl Default for RaftConfig {
             election_min_ms: 300,
             election_max_ms: 600,
             snapshot_entries: 50_000,
+            snapshot_bytes: SNAPSHOT_BYTES,
             keep_entries: 5_000,
+            keep_bytes: KEPT_BYTES,
         }
     }
 }
@@ -163,7 +169,9 @@ impl Config {
         ReplicaConfig {
             timings,
             snapshot_entries: self.raft.snapshot_entries,
+            snapshot_bytes: self.raft.snapshot_bytes,
             kept_entries: self.raft.keep_entries,
+            kept_bytes: self.raft.keep_bytes,
             ..ReplicaConfig::new(self.id, &self.data, self.cluster.clone())
         }
     }

@@ -11,6 +11,16 @@ const PAYLOAD_MAX_ENTRIES: u64 = 1024;
 /// A snapshot's receiver checks all of it and writes it to disk before it answers.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The bytes of entries after which a snapshot is taken, unless set otherwise.
+///
+/// With [`KEPT_BYTES`] this bounds what a restart reads of the log and applies of it: see
+/// `server/tests/replica/restart.rs`, which measures it. Fewer bytes would mean more fsyncs of the state, which each snapshot
+/// begins with.
+pub const SNAPSHOT_BYTES: u64 = 64 << 20;
+/// The bytes of entries that stay at most when the log is cut, unless set otherwise. A follower that lacks more is sent
+/// a snapshot, so this is a few seconds of a busy cluster's entries.
+pub const KEPT_BYTES: u64 = 32 << 20;
+
 /// How fast Raft moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timings {
@@ -48,10 +58,14 @@ pub struct ReplicaConfig {
     pub root: VolumeSettings,
     /// How fast Raft moves.
     pub timings: Timings,
-    /// The log is cut after so many entries.
+    /// A snapshot is taken, and the log cut, after this many entries,
     pub snapshot_entries: u64,
-    /// So many entries stay when it is, for followers that are not far behind.
+    /// or this many bytes of entries, whichever comes first. See [`SNAPSHOT_BYTES`].
+    pub snapshot_bytes: u64,
+    /// When the log is cut, at most this many entries stay, for followers that are not far behind,
     pub kept_entries: u64,
+    /// of at most this many bytes. See [`KEPT_BYTES`].
+    pub kept_bytes: u64,
 }
 
 impl ReplicaConfig {
@@ -64,7 +78,9 @@ impl ReplicaConfig {
             root: VolumeSettings::DEFAULT,
             timings: Timings::default(),
             snapshot_entries: 50_000,
+            snapshot_bytes: SNAPSHOT_BYTES,
             kept_entries: 5_000,
+            kept_bytes: KEPT_BYTES,
         }
     }
 

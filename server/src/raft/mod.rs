@@ -12,6 +12,7 @@
 //! **What it does not know.** What proposals mean; epochs, which the core makes of its own first entry.
 
 pub mod bootstrap;
+mod compaction;
 mod config;
 mod handover;
 mod heard;
@@ -30,7 +31,7 @@ mod replica;
 pub mod types;
 
 pub use self::{
-    config::{ReplicaConfig, Timings},
+    config::{KEPT_BYTES, ReplicaConfig, SNAPSHOT_BYTES, Timings},
     handover::HandOverError,
     machine::Machine,
     peer::PeerServer,

@@ -261,6 +261,7 @@ impl Node {
             .map_err(|error| StartError::Raft(error.to_string()))?;
         *self.raft.write() = Some(raft.clone());
         tokio::spawn(Arc::clone(self).follow(raft.clone()));
+        tokio::spawn(Arc::clone(self).bound_log(raft.clone()));
         tokio::spawn(Arc::clone(self).watch_removal(raft.clone()));
         Ok(raft)
     }

@@ -25,6 +25,10 @@ const KEYSPACES: &str = "keyspaces";
 /// What the store underneath locks while a database is open.
 const LOCK: &str = "lock";
 
+/// With this many bytes in full journals, whatever keeps the oldest of them is written to tables, and it goes. A restart reads
+/// all journals, which is much of its time, so this is the least that the store underneath allows. Beside the full ones there is the journal that is being written; it is full at 64 MB.
+const JOURNALS_MAX_BYTES: u64 = 64 << 20;
+
 /// The most tables that are kept open: connections need descriptors too ([`crate::admission`]).
 const CACHED_FILES_MAX: usize = 32;
 
@@ -36,12 +40,11 @@ pub(super) type Options = fn() -> KeyspaceCreateOptions;
 /// `synced` says how its batches are written, and with it what a crash of the machine can have left of them.
 pub(super) fn open(
     dir: &Path,
-    journal_max_bytes: u64,
     synced: Synced,
     keyspaces: &[(&str, Options)],
 ) -> fjall::Result<Database> {
     let start = |dir: &Path| {
-        let database = Database::builder(dir).worker_threads(1).max_journaling_size(journal_max_bytes);
+        let database = Database::builder(dir).worker_threads(1).max_journaling_size(JOURNALS_MAX_BYTES);
         database.max_cached_files(Some(CACHED_FILES_MAX)).open()
     };
     if !dir.try_exists()? {

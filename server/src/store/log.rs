@@ -15,6 +15,7 @@
 //! snapshots, which are on disk before Raft hears of them ([`super::state`]).
 
 mod disk;
+mod sizes;
 mod tail;
 mod writer;
 
@@ -93,6 +94,16 @@ impl LogStore {
     /// Up to where entries were purged: whatever is applied goes on after it.
     pub fn purged(&self) -> Option<LogId> {
         self.shared.tail.lock().purged()
+    }
+
+    /// About the bytes of the entries in `[start, end)` that the log has: exact to 256 KiB and an entry.
+    pub fn bytes_between(&self, start: u64, end: u64) -> u64 {
+        self.shared.tail.lock().sizes().between(start, end)
+    }
+
+    /// The smallest index, about, from which on the entries have at most `bytes`.
+    pub fn last_bytes_from(&self, bytes: u64) -> u64 {
+        self.shared.tail.lock().sizes().last_bytes_from(bytes)
     }
 
     /// Ends the writer once all calls made so far are on disk, and lets go of the directory. Later calls are refused.

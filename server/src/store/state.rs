@@ -33,7 +33,6 @@ use crate::raft::types::alias::{LogId, StoredMembership};
 /// Calls that may wait for the writer. Each is a batch of entries that Raft applied at once; when the disk is this far
 /// behind, applying waits.
 const QUEUE_CALLS: usize = 64;
-const JOURNAL_MAX_BYTES: u64 = 256 << 20;
 const MEMTABLE_MAX_BYTES: u64 = 32 << 20;
 /// Rows are written in batches of this size when a whole state is.
 const LOAD_BATCH_BYTES: usize = 1 << 20;
@@ -241,7 +240,7 @@ impl Disk {
         let first = rows_name(0);
         let keyspaces: [(&str, database::Options); 2] =
             [(META, KeyspaceCreateOptions::default), (&first, rows_options)];
-        let database = database::open(dir, JOURNAL_MAX_BYTES, Synced::Sometimes, &keyspaces)?;
+        let database = database::open(dir, Synced::Sometimes, &keyspaces)?;
         let meta = database::keyspace(&database, dir, META, KeyspaceCreateOptions::default)?;
         let generation = read(&meta, GENERATION)?.unwrap_or(0);
         let rows = keyspace(&database, dir, generation)?;

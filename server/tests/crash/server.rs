@@ -42,6 +42,7 @@ fn config(dir: &Path) -> Config {
         election_max_ms: 120,
         snapshot_entries: 50,
         keep_entries: 10,
+        ..RaftConfig::default()
     };
     Config { data: dir.to_owned(), listen: "127.0.0.1:0".to_owned(), raft, ..Config::default() }
 }

@@ -3,6 +3,7 @@
 mod cluster;
 mod handover;
 mod log;
+mod restart;
 mod snapshot;
 mod standing;
 mod suite;

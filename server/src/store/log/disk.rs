@@ -10,15 +10,16 @@ use std::{io, ops::Range, path::Path};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch as WriteBatch};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::tail::{Tail, entry_bytes};
+use super::{
+    sizes::Sizes,
+    tail::{Tail, entry_bytes},
+};
 use crate::{
     raft::types::alias::{Entry, LogId, Vote},
     store::{database, journal::Synced, witness::Witness},
 };
 
 const CRC_BYTES: usize = 4;
-/// Journals are kept until their content is in tables; the log needs few.
-const JOURNAL_MAX_BYTES: u64 = 128 << 20;
 const MEMTABLE_MAX_BYTES: u64 = 16 << 20;
 
 const ENTRIES: &str = "entries";
@@ -86,7 +87,7 @@ impl Disk {
         let witness = Witness::open(witness).map_err(OpenLogError::Witness)?;
         let keyspaces: [(&str, database::Options); 2] =
             [(ENTRIES, entries_options), (META, KeyspaceCreateOptions::default)];
-        let database = database::open(dir, JOURNAL_MAX_BYTES, Synced::Always, &keyspaces)?;
+        let database = database::open(dir, Synced::Always, &keyspaces)?;
         let [entries, meta] = keyspaces.map(|(name, options)| database::keyspace(&database, dir, name, options));
         let (entries, meta) = (entries?, meta?);
         let disk = Self { database, entries, meta };
@@ -106,19 +107,21 @@ impl Disk {
         }
 
         let mut found = purged;
+        let mut sizes = Sizes::new(purged.map_or(0, |purged| purged.index + 1));
         for item in self.entries.range(key(purged.map_or(0, |purged| purged.index + 1))..) {
             let (key, value) = item.into_inner()?;
-            let entry = decode(&key, &value).map_err(|error| damaged(error.to_string()))?;
+            let (log_id, _) = log_id_of(&key, &value).map_err(|error| damaged(error.to_string()))?;
             let expected = found.map_or(0, |found| found.index + 1);
-            if entry.log_id.index != expected {
-                return Err(damaged(format!("entry {} is next: expected {expected}", entry.log_id.index)));
+            if log_id.index != expected {
+                return Err(damaged(format!("entry {} is next: expected {expected}", log_id.index)));
             }
-            found = Some(entry.log_id);
+            found = Some(log_id);
+            sizes.append(expected, value.len());
             if let Some(witness) = witnessed.last
                 && witness.index == expected
-                && witness != entry.log_id
+                && witness != log_id
             {
-                return Err(damaged(format!("entry {}: expected {witness}, which was acknowledged", entry.log_id)));
+                return Err(damaged(format!("entry {log_id}: expected {witness}, which was acknowledged")));
             }
         }
         if found != last {
@@ -127,7 +130,7 @@ impl Disk {
         if witnessed.last.map(|last| last.index) > found.map(|found| found.index) {
             return Err(OpenLogError::Short { got: shown(found), expected: shown(witnessed.last) });
         }
-        Ok(Tail::new(purged, found, vote))
+        Ok(Tail::new(purged, found, vote, sizes))
     }
 
     fn meta<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, OpenLogError> {
@@ -243,12 +246,24 @@ fn checked<'a>(key: &[u8], value: &'a [u8]) -> io::Result<&'a [u8]> {
     }
 }
 
-fn decode(key: &[u8], value: &[u8]) -> io::Result<Entry> {
+/// The log id of an entry, which comes first in it, and the entry's bytes. What it proposes is not decoded: that is most of
+/// the time that an entry takes, and its checksum says that it is what was written.
+fn log_id_of<'a>(key: &[u8], value: &'a [u8]) -> io::Result<(LogId, &'a [u8])> {
     let index = <[u8; 8]>::try_from(key).map(u64::from_be_bytes).map_err(invalid)?;
     let content = checked(key, value).map_err(|error| invalid(format!("entry {index}: {error}")))?;
-    let entry: Entry = postcard::from_bytes(content).map_err(|error| invalid(format!("entry {index}: {error}")))?;
-    if entry.log_id.index != index {
-        return Err(invalid(format!("entry {index} says that it is {}", entry.log_id)));
+    let (log_id, _): (LogId, _) =
+        postcard::take_from_bytes(content).map_err(|error| invalid(format!("entry {index}: {error}")))?;
+    if log_id.index != index {
+        return Err(invalid(format!("entry {index} says that it is {log_id}")));
+    }
+    Ok((log_id, content))
+}
+
+fn decode(key: &[u8], value: &[u8]) -> io::Result<Entry> {
+    let (log_id, content) = log_id_of(key, value)?;
+    let entry: Entry = postcard::from_bytes(content).map_err(|error| invalid(format!("entry {log_id}: {error}")))?;
+    if entry.log_id != log_id {
+        return Err(invalid(format!("entry {log_id} says that it is {}", entry.log_id)));
     }
     Ok(entry)
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, io, ops::Range};
 
+use super::sizes::Sizes;
 use crate::raft::types::alias::{Entry, LogId, Vote};
 
 /// The entries that are kept although they are on disk. Followers that keep up and the state machine read the last
@@ -21,6 +22,7 @@ pub(super) struct Tail {
     recent_bytes: usize,
     /// The entries below this are on disk.
     flushed: u64,
+    sizes: Sizes,
 }
 
 /// What an entry counts for in the bounds on bytes: its payload, and a little for the rest.
@@ -35,9 +37,9 @@ pub(super) fn entry_bytes(entry: &Entry) -> usize {
 
 impl Tail {
     /// What was found on disk.
-    pub(super) fn new(purged: Option<LogId>, last: Option<LogId>, vote: Option<Vote>) -> Self {
+    pub(super) fn new(purged: Option<LogId>, last: Option<LogId>, vote: Option<Vote>, sizes: Sizes) -> Self {
         let flushed = last.map_or(0, |last| last.index + 1);
-        Self { purged, last, vote, recent: VecDeque::new(), recent_bytes: 0, flushed }
+        Self { purged, last, vote, recent: VecDeque::new(), recent_bytes: 0, flushed, sizes }
     }
 
     pub(super) fn purged(&self) -> Option<LogId> {
@@ -46,6 +48,10 @@ impl Tail {
 
     pub(super) fn last(&self) -> Option<LogId> {
         self.last
+    }
+
+    pub(super) fn sizes(&self) -> &Sizes {
+        &self.sizes
     }
 
     pub(super) fn vote(&self) -> Option<Vote> {
@@ -73,7 +79,9 @@ impl Tail {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
             }
             self.last = Some(entry.log_id);
-            self.recent_bytes += entry_bytes(entry);
+            let bytes = entry_bytes(entry);
+            self.recent_bytes += bytes;
+            self.sizes.append(got, bytes);
             self.recent.push_back(entry.clone());
         }
         Ok(())
@@ -88,6 +96,7 @@ impl Tail {
         while self.recent.back().is_some_and(|entry| entry.log_id.index >= from) {
             self.forget_back();
         }
+        self.sizes.truncate(from);
         self.last = last.max(self.purged);
         (from, self.last)
     }
@@ -97,6 +106,7 @@ impl Tail {
         while self.recent.front().is_some_and(|entry| entry.log_id.index <= upto.index) {
             self.forget_front();
         }
+        self.sizes.purge(upto.index + 1);
         self.purged = self.purged.max(Some(upto));
         self.last = self.last.max(self.purged);
         self.last

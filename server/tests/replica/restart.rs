@@ -1,0 +1,213 @@
+//! How large the log gets, and how soon a replica serves again that was killed, whenever that is.
+//!
+//! The replica is a process of its own, a cluster of one with the bounds of every server, and is killed with SIGKILL
+//! in the middle of its writes. This process then opens what is left.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::MetadataExt,
+    path::Path as File,
+    process::{Child, Command as Process, Stdio},
+    time::{Duration, Instant},
+};
+
+use leasehold_protocol::{
+    command::{Command, Meant, Proposal, Write},
+    id::{Epoch, Revision, Sequence, SessionId},
+    object::{ObjectSet, Value},
+    path::Path,
+    time::ClusterTime,
+};
+use leasehold_server::{
+    raft::{KEPT_BYTES, ReplicaConfig, SNAPSHOT_BYTES},
+    store::{log::LogStore, poison::Poison},
+};
+
+use crate::support::{Cluster, begin_epoch, open_session};
+
+/// Says that this process is the child: where its data is, and where it listens.
+const DIR: &str = "LEASEHOLD_RESTART_DIR";
+const THE_CHILD: &str = "restart::puts_are_taken_until_the_process_is_killed";
+/// How much is written in all, in puts.
+const PUTS: &str = "LEASEHOLD_RESTART_PUTS";
+
+/// Some hundred commands for each entry, as a server under load has them.
+const ENTRY_PUTS: u64 = 250;
+/// The entries that are under way.
+const IN_FLIGHT: usize = 4;
+const VALUE_BYTES: usize = 1024;
+const NODES: u64 = 10_000;
+/// The replica is killed this often, at moments that are spread over its writes.
+const KILLS: u64 = 4;
+
+/// What a restart takes of the processors at most, until the replica serves. How long it takes is printed too; on a machine
+/// that others use that says little.
+const RESTART_WORK_MAX: Duration = Duration::from_secs(2);
+
+/// What the log may have beyond its bounds: what is appended while a snapshot is made, and what the bytes are not exact to.
+const LOG_SLACK_BYTES: u64 = 16 << 20;
+
+fn proposal(epoch: Epoch, number: u64, commands: Vec<Command>) -> Proposal {
+    Proposal { epoch, number, time: ClusterTime::from_micros(number), commands }
+}
+
+fn put(session: SessionId, sequence: u64) -> Command {
+    let path = Path::parse(&format!("/data/{}", sequence % NODES)).expect("a path");
+    let value: Value = format!("{sequence:0VALUE_BYTES$}").into();
+    Command::Write {
+        session,
+        sequence: Sequence(sequence),
+        unanswered_from: Sequence(sequence),
+        write: Write::put(path, value),
+        covers: vec![ObjectSet::Subtree(Path::parse("/").expect("the root"))],
+        meant: Meant::default(),
+        carried: Revision(0),
+    }
+}
+
+/// The child: takes puts, and says after each entry how many it has acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn puts_are_taken_until_the_process_is_killed() {
+    let dir = std::env::var_os(DIR);
+    // By itself this shows that the puts take effect.
+    let enough = if dir.is_some() { u64::MAX } else { 4 * ENTRY_PUTS };
+    let own = tempfile::tempdir().expect("a directory");
+    let mut cluster = Cluster::new(1).await;
+    let dir = dir.map_or_else(|| own.path().to_owned(), Into::into);
+    cluster.start_with(ReplicaConfig::new(1, dir, cluster.members.clone())).await.expect("starts");
+    let epoch = Epoch(cluster.propose(begin_epoch(1)).await);
+    cluster.propose(open_session(epoch, 1)).await;
+    let running = &cluster.running[&1];
+    let session = running.keeper.state.lock().sessions().map(|(id, _)| id).max().expect("it was opened");
+    let before = running.keeper.state.lock().revision();
+    let mut in_flight = std::collections::VecDeque::new();
+    let mut acknowledged = 0;
+    for entry in 0_u64.. {
+        let first = entry * ENTRY_PUTS + 1;
+        if first > enough {
+            break;
+        }
+        let commands = (first..first + ENTRY_PUTS).map(|sequence| put(session, sequence)).collect();
+        let submitted = running.replica.submit(proposal(epoch, entry + 2, commands)).await.expect("it leads");
+        in_flight.push_back(submitted);
+        if in_flight.len() >= IN_FLIGHT {
+            in_flight.pop_front().expect("not empty").await.expect("applied");
+            acknowledged += ENTRY_PUTS;
+            println!("acknowledged {acknowledged}");
+        }
+    }
+    for submitted in in_flight {
+        submitted.await.expect("applied");
+    }
+    assert_eq!(running.keeper.state.lock().revision().0 - before.0, enough, "each put is a change");
+    cluster.stop(1).await;
+}
+
+/// Killed when it is dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs the child until it has acknowledged so many puts, and kills it.
+fn run_until(dir: &File, puts: u64) {
+    let mut child = Process::new(std::env::current_exe().expect("this program"));
+    child.args(["--exact", THE_CHILD, "--nocapture"]).env(DIR, dir).stdout(Stdio::piped());
+    let mut child = Killed(child.spawn().expect("starts"));
+    let lines = BufReader::new(child.0.stdout.take().expect("piped")).lines();
+    let acknowledged = lines.map(|line| line.expect("text")).find(|line| {
+        let count = line.strip_prefix("acknowledged ").and_then(|count| count.parse::<u64>().ok());
+        count.is_some_and(|count| count >= puts)
+    });
+    assert!(acknowledged.is_some(), "it ended by itself before it had acknowledged {puts}");
+}
+
+/// What a directory takes of the disk.
+fn disk_bytes(dir: &File) -> u64 {
+    let entries = fs::read_dir(dir).expect("read").map(|entry| entry.expect("read"));
+    entries
+        .map(|entry| match entry.metadata().expect("read") {
+            found if found.is_dir() => disk_bytes(&entry.path()),
+            found => found.blocks() * 512,
+        })
+        .sum()
+}
+
+/// Another child: starts a replica on what is left, and says how long it took until it served, and the time that this took
+/// of the processors.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replica_serves_what_was_put_before() {
+    let own = tempfile::tempdir().expect("a directory");
+    let is_child = std::env::var_os(DIR).is_some();
+    let dir = std::env::var_os(DIR).map_or_else(|| own.path().join("data"), Into::into);
+    if !is_child {
+        // By itself this begins with a replica that was killed early.
+        run_until(&dir, ENTRY_PUTS);
+    }
+    let mut cluster = Cluster::new(1).await;
+    let (started, worked) = (Instant::now(), processor_time());
+    cluster.start_with(ReplicaConfig::new(1, dir, cluster.members.clone())).await.expect("starts");
+    let running = &cluster.running[&1];
+    let mut leadership = running.replica.leadership();
+    leadership.wait_for(|leadership| leadership.leads).await.expect("it runs");
+    running.replica.prove_leadership().await.expect("it leads, and has applied all that was committed");
+    let (took, work) = (started.elapsed(), processor_time() - worked);
+    let revision = running.keeper.state.lock().revision().0;
+    println!("served {} {} {revision}", took.as_micros(), work.as_micros());
+    assert!(revision >= ENTRY_PUTS, "revision {revision}: expected what was acknowledged");
+    cluster.stop(1).await;
+}
+
+fn processor_time() -> Duration {
+    let used = nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID);
+    used.expect("a clock that every process has").into()
+}
+
+/// What the second child says: how long it took, its work, and the revision that it had.
+fn restart(dir: &File) -> (Duration, Duration, u64) {
+    let mut child = Process::new(std::env::current_exe().expect("this program"));
+    child.args(["--exact", "restart::replica_serves_what_was_put_before", "--nocapture"]).env(DIR, dir);
+    let output = child.output().expect("runs");
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let served = text.lines().find_map(|line| line.strip_prefix("served "));
+    let served = served.unwrap_or_else(|| panic!("it has not served: {text}{errors}"));
+    let numbers: Vec<u64> = served.split(' ').map(|number| number.parse().expect("a number")).collect();
+    let [took, work, revision] = numbers[..] else { panic!("{served}: expected three numbers") };
+    (Duration::from_micros(took), Duration::from_micros(work), revision)
+}
+
+#[test]
+fn killed_replica_serves_within_two_seconds_at_any_time() {
+    let puts = std::env::var(PUTS).map_or(160_000, |text| text.parse().expect("a number of puts"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    for kill in 1..=KILLS {
+        run_until(&data, puts / KILLS);
+        let (log, state) = (disk_bytes(&data.join("log")) >> 20, disk_bytes(&data.join("state")) >> 20);
+        let entries = log_bytes(&data);
+        let (took, work, revision) = restart(&data);
+        let puts = puts * kill / KILLS;
+        println!(
+            "killed after {puts} puts: {} MiB of entries in the log; on disk log {log} MiB, state {state} MiB; served \
+             after {took:.2?}, {work:.2?} of them work",
+            entries >> 20
+        );
+        assert!(revision >= puts, "revision {revision}: expected at least {puts}, which were acknowledged");
+        let most = SNAPSHOT_BYTES + KEPT_BYTES + LOG_SLACK_BYTES;
+        assert!(entries <= most, "{entries} bytes of entries in the log: expected at most {most}");
+        assert!(work <= RESTART_WORK_MAX, "a restart took {work:?} of work: expected at most {RESTART_WORK_MAX:?}");
+    }
+}
+
+/// The bytes of entries in the log of a replica that does not run.
+fn log_bytes(data: &File) -> u64 {
+    let log = LogStore::open(&data.join("log"), &data.join("witness"), Poison::default()).expect("opens");
+    let bytes = log.bytes_between(0, u64::MAX);
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(log.close());
+    bytes
+}
