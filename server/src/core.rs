@@ -298,6 +298,17 @@ impl Core {
         }
     }
 
+    /// Ends any lessor, as what it knows is of the old state. Returns that.
+    fn replace(&self, state: State) -> State {
+        let mut inner = self.inner.lock();
+        let led = inner.lessor.is_some();
+        self.step_down(&mut inner);
+        if led {
+            self.given_up.notify_one();
+        }
+        std::mem::replace(&mut inner.state, state)
+    }
+
     fn step_down(&self, inner: &mut Inner) {
         if let Some(lessor) = inner.lessor.take() {
             let effects = lessor.step_down(&inner.state, clock::now());
@@ -331,14 +342,15 @@ impl Machine for Core {
         rows
     }
 
+    /// As if nothing had been applied yet: the replica has nothing to say of the state that goes.
+    fn release(&self) {
+        let old = self.replace(State::new(VolumeSettings::DEFAULT));
+        // It may be large: it is taken apart outside the lock.
+        drop(old);
+    }
+
     fn restore(&self, state: State) {
-        let mut inner = self.inner.lock();
-        let led = inner.lessor.is_some();
-        self.step_down(&mut inner);
-        if led {
-            self.given_up.notify_one();
-        }
-        inner.state = state;
+        drop(self.replace(state));
     }
 }
 

@@ -8,8 +8,10 @@ use openraft::{Config, ConfigError, SnapshotPolicy};
 /// The entries that one message to a follower has at most. 32, an earlier default of openraft's, costs two thirds of
 /// the throughput.
 const PAYLOAD_MAX_ENTRIES: u64 = 1024;
-/// A snapshot's receiver checks all of it and writes it to disk before it answers.
-const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(120);
+/// A snapshot is given up when its receiver has acknowledged nothing of it for this long, unless set otherwise: no piece
+/// of it, and, once it has all of them, not that it is at work on them. However long it takes otherwise, it goes on. A link
+/// that moves less than one [piece](crate::store::snapshot::PIECE_BYTES) in this time, 35 kB/s, is too slow.
+pub const SNAPSHOT_STALL: Duration = Duration::from_secs(30);
 
 /// The bytes of entries after which a snapshot is taken, unless set otherwise.
 ///
@@ -66,6 +68,8 @@ pub struct ReplicaConfig {
     pub kept_entries: u64,
     /// of at most this many bytes. See [`KEPT_BYTES`].
     pub kept_bytes: u64,
+    /// A snapshot is given up when nothing of it has been acknowledged for this long. See [`SNAPSHOT_STALL`].
+    pub snapshot_stall: Duration,
 }
 
 impl ReplicaConfig {
@@ -81,6 +85,7 @@ impl ReplicaConfig {
             snapshot_bytes: SNAPSHOT_BYTES,
             kept_entries: 5_000,
             kept_bytes: KEPT_BYTES,
+            snapshot_stall: SNAPSHOT_STALL,
         }
     }
 
@@ -92,7 +97,8 @@ impl ReplicaConfig {
             heartbeat_interval: millis(self.timings.heartbeat),
             election_timeout_min: millis(self.timings.election_min),
             election_timeout_max: election_max,
-            install_snapshot_timeout: millis(SNAPSHOT_TIMEOUT),
+            // Ours counts, see `network`: openraft only hands this on.
+            install_snapshot_timeout: millis(self.snapshot_stall),
             max_payload_entries: PAYLOAD_MAX_ENTRIES,
             snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_entries),
             max_in_snapshot_log_to_keep: self.kept_entries,

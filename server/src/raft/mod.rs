@@ -17,6 +17,7 @@ mod config;
 mod handover;
 mod heard;
 mod identity;
+mod incoming;
 pub mod machine;
 mod membership;
 mod network;
@@ -31,7 +32,7 @@ mod replica;
 pub mod types;
 
 pub use self::{
-    config::{KEPT_BYTES, ReplicaConfig, SNAPSHOT_BYTES, Timings},
+    config::{KEPT_BYTES, ReplicaConfig, SNAPSHOT_BYTES, SNAPSHOT_STALL, Timings},
     handover::HandOverError,
     machine::Machine,
     peer::PeerServer,

@@ -23,7 +23,7 @@ use parking_lot::{Mutex, RwLock};
 use tarpc::{client::RpcError, context};
 
 use super::{
-    peer::{PeerClient, PeerRefusal},
+    peer::{Installation, PeerClient, PeerRefusal},
     reach::{Reach, Reaches},
     types::{
         TypeConfig,
@@ -41,8 +41,8 @@ use crate::store::{
 const PIPELINE: usize = 2;
 /// Longest time to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest time for one piece of a snapshot.
-const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A call of a snapshot's transfer whose connection broke is made again after this.
+const SNAPSHOT_RETRY: Duration = Duration::from_millis(100);
 /// So many calls in a row without an answer in time, and the connection is given up: after a partition, a new one is
 /// there long before the old one's retransmissions.
 const SILENT_CALLS_MAX: u32 = 3;
@@ -141,6 +141,8 @@ pub struct Network {
     pub(super) standing: Arc<RwLock<Option<Standing>>>,
     /// Entries get at least this long: a follower may be in an fsync.
     pub(super) append_timeout: Duration,
+    /// See [`ReplicaConfig`](super::ReplicaConfig::snapshot_stall).
+    pub(super) snapshot_stall: Duration,
     pub(super) reaches: Reaches,
 }
 
@@ -214,7 +216,11 @@ impl PeerNetwork {
         Appended::new(answer, previous, last)
     }
 
-    async fn send_snapshot(&self, vote: Vote, snapshot: Snapshot, within: Duration) -> SentSnapshot {
+    /// Sends all pieces, then asks until they are installed. Progress decides, not time: see [`Self::until_answered`].
+    ///
+    /// An answer that the installation is under way counts as progress, however long that goes on: the receiver could not begin
+    /// another one before.
+    async fn send_snapshot(&self, vote: Vote, snapshot: Snapshot) -> SentSnapshot {
         let StateSnapshot::View(view) = snapshot.snapshot else {
             return Err(StreamingError::Network(NetworkError::from_string("a received snapshot cannot be sent")));
         };
@@ -225,16 +231,49 @@ impl PeerNetwork {
         while let Some(piece) = pieces.recv().await {
             let piece = piece.map_err(|error| StreamingError::Network(NetworkError::new(&error)))?;
             let length = piece.len() as u64;
-            self.call(RPCTypes::InstallSnapshot, PIECE_TIMEOUT, |client, context| async move {
-                client.snapshot_piece(context, cluster, transfer, offset, piece).await
+            self.until_answered(|client, context| {
+                let piece = piece.clone();
+                async move { client.snapshot_piece(context, cluster, transfer, offset, piece).await }
             })
             .await?;
             offset += length;
         }
-        let response = self.call(RPCTypes::InstallSnapshot, within, |client, context| async move {
-            client.snapshot_install(context, cluster, vote, transfer, offset).await
-        });
-        Ok(response.await?)
+        loop {
+            let installation = self.until_answered(|client, context| async move {
+                client.snapshot_install(context, cluster, vote, transfer, offset).await
+            });
+            if let Installation::Done(response) = installation.await? {
+                return Ok(response);
+            }
+        }
+    }
+
+    /// A call of a snapshot's transfer. It is made again if its connection broke, until there has been no answer for
+    /// [`snapshot_stall`](Network::snapshot_stall).
+    async fn until_answered<T, F>(
+        &self,
+        call: impl Fn(PeerClient, context::Context) -> F,
+    ) -> Result<T, RPCError<TypeConfig>>
+    where
+        F: Future<Output = Result<Result<T, PeerRefusal>, RpcError>>,
+    {
+        let (stall, since) = (self.network.snapshot_stall, Instant::now());
+        loop {
+            let left = stall.saturating_sub(since.elapsed());
+            let answer = self.link.call(left, &call).await;
+            let is_broken = matches!(
+                &answer,
+                Err(CallError::Connect(_) | CallError::Rpc(RpcError::Shutdown | RpcError::Channel(_)))
+            );
+            if is_broken && since.elapsed() + SNAPSHOT_RETRY < stall {
+                tokio::time::sleep(SNAPSHOT_RETRY).await;
+                continue;
+            }
+            let answer = answer.and_then(|answer| Ok(answer?));
+            let answer = answer.map_err(|error| self.failed(RPCTypes::InstallSnapshot, stall, error))?;
+            self.reach.answered();
+            return Ok(answer);
+        }
     }
 }
 
@@ -346,10 +385,10 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         vote: Vote,
         snapshot: Snapshot,
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
-        option: RPCOption,
+        _option: RPCOption,
     ) -> SentSnapshot {
         tokio::select! {
-            sent = self.send_snapshot(vote, snapshot, option.soft_ttl()) => sent,
+            sent = self.send_snapshot(vote, snapshot) => sent,
             closed = cancel => Err(StreamingError::Closed(closed)),
         }
     }
@@ -366,3 +405,6 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         .await
     }
 }
+
+#[cfg(test)]
+mod tests;

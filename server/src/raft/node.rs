@@ -22,7 +22,8 @@ use super::{
     heard::Heard,
     machine::{Machine, StateMachine},
     network::Network,
-    peer::{Incoming, Known, PeerRefusal, PeerReport, Stage},
+    incoming::{Incoming, Installing},
+    peer::{Known, PeerRefusal, PeerReport, Stage},
     quorum::Quorum,
     reach::Reaches,
     removal,
@@ -58,6 +59,7 @@ pub(super) struct Node {
     laid_down: Mutex<Option<u64>>,
     pub(super) heard: Mutex<Heard>,
     pub(super) incoming: Mutex<Option<Incoming>>,
+    pub(super) installing: Mutex<Option<Installing>>,
     incoming_files: AtomicU64,
     /// One standing is changed at a time, and one replica let in.
     pub(super) changing: tokio::sync::Mutex<()>,
@@ -128,6 +130,7 @@ impl Node {
             laid_down: Mutex::new(None),
             heard: Mutex::default(),
             incoming: Mutex::new(None),
+            installing: Mutex::new(None),
             incoming_files: AtomicU64::new(0),
             changing: tokio::sync::Mutex::new(()),
             switching: tokio::sync::RwLock::new(()),
@@ -253,6 +256,7 @@ impl Node {
             replica: self.config.id,
             standing: Arc::clone(&self.standing),
             append_timeout: self.config.timings.election_min,
+            snapshot_stall: self.config.snapshot_stall,
             reaches: self.reaches.clone(),
         };
         let config = Arc::new(self.config.raft()?);

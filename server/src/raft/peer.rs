@@ -5,7 +5,6 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, Write},
     sync::{Arc, atomic::Ordering},
 };
 
@@ -26,14 +25,11 @@ use super::{
     node::Node,
     types::{
         TypeConfig,
-        alias::{Raft, Snapshot, Vote},
+        alias::{Raft, Vote},
     },
 };
 use crate::clock;
-use crate::store::{
-    snapshot::{PIECE_BYTES, SNAPSHOT_MAX_BYTES, SnapshotFile, StateSnapshot},
-    standing::ClusterId,
-};
+use crate::store::standing::ClusterId;
 
 /// Calls of one peer that are carried out at once; more wait in its connection. A peer of ours has a handful.
 const CALLS_MAX: usize = 256;
@@ -65,16 +61,18 @@ pub trait Peer {
         request: TransferLeaderRequest<TypeConfig>,
     ) -> Result<TransferLeaderResponse<TypeConfig>, PeerRefusal>;
 
-    /// The next piece of a snapshot. The first piece, at offset 0, begins a transfer and ends any other.
+    /// The next piece of a snapshot. The first piece, at offset 0, begins a transfer and ends any other. Twice in a row:
+    /// taken once.
     async fn snapshot_piece(cluster: ClusterId, transfer: u64, offset: u64, piece: Bytes) -> Result<(), PeerRefusal>;
 
-    /// All pieces have been sent: check the snapshot, and install it.
+    /// All pieces have been sent: check the snapshot, and install it. Asked until it is done: who is asked for the first
+    /// time begins, and goes on whether it is asked again or not. Once it is done, the answer stays the same.
     async fn snapshot_install(
         cluster: ClusterId,
         vote: Vote,
         transfer: u64,
         length: u64,
-    ) -> Result<SnapshotResponse<TypeConfig>, PeerRefusal>;
+    ) -> Result<Installation, PeerRefusal>;
 
     /// Who are you, and where do you stand? Asked by replicas that are empty.
     async fn bootstrap_state() -> PeerReport;
@@ -286,18 +284,19 @@ pub enum Joining {
     },
 }
 
-/// The snapshot that is being received.
-#[derive(Debug)]
-pub(super) struct Incoming {
-    transfer: u64,
-    length: u64,
-    file: SnapshotFile,
+/// How far the installation of a snapshot is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Installation {
+    /// The receiver is at work on it: ask again.
+    UnderWay,
+    /// It is installed, or Raft did not want it.
+    Done(SnapshotResponse<TypeConfig>),
 }
 
 /// The side that listens. Clones are the same.
 #[derive(Clone)]
 pub struct PeerServer {
-    node: Arc<Node>,
+    pub(super) node: Arc<Node>,
 }
 
 impl PeerServer {
@@ -318,48 +317,14 @@ impl PeerServer {
         requests.for_each_concurrent(CALLS_MAX, |request| request).await;
     }
 
-    fn raft(&self, cluster: ClusterId) -> Result<Raft, PeerRefusal> {
+    pub(super) fn raft(&self, cluster: ClusterId) -> Result<Raft, PeerRefusal> {
         self.node.raft_of(cluster)
     }
 
-    fn stopped(&self, error: impl std::fmt::Display) -> PeerRefusal {
+    pub(super) fn stopped(&self, error: impl std::fmt::Display) -> PeerRefusal {
         PeerRefusal::Stopped { replica: self.node.config.id, reason: error.to_string() }
     }
 
-    fn receive(&self, transfer: u64, offset: u64, piece: &[u8]) -> Result<(), PeerRefusal> {
-        let failed = |error: io::Error| PeerRefusal::Snapshot { reason: error.to_string() };
-        let _directory = self.node.directory().map_err(failed)?;
-        let mut incoming = self.node.incoming.lock();
-        if offset == 0 {
-            let file = SnapshotFile::create(&self.node.incoming_path(), self.node.poison.clone()).map_err(failed)?;
-            *incoming = Some(Incoming { transfer, length: 0, file });
-        }
-        match &mut *incoming {
-            Some(incoming) if incoming.transfer == transfer && incoming.length == offset => {
-                let length = offset.saturating_add(piece.len() as u64);
-                if piece.len() > PIECE_BYTES || length > SNAPSHOT_MAX_BYTES {
-                    let reason = format!("a piece of {} bytes up to {length}", piece.len());
-                    return Err(PeerRefusal::Snapshot { reason });
-                }
-                incoming.file.write_all(piece).map_err(failed)?;
-                incoming.length = length;
-                Ok(())
-            }
-            other => {
-                let got = other.as_ref().filter(|other| other.transfer == transfer).map_or(0, |other| other.length);
-                Err(PeerRefusal::Piece { transfer, got, expected: offset })
-            }
-        }
-    }
-
-    fn received(&self, transfer: u64, length: u64) -> Result<Snapshot, PeerRefusal> {
-        let mut incoming = self.node.incoming.lock();
-        let whole = incoming.take_if(|incoming| incoming.transfer == transfer && incoming.length == length);
-        drop(incoming);
-        let Some(whole) = whole else { return Err(PeerRefusal::Piece { transfer, got: 0, expected: length }) };
-        let checked = whole.file.check().map_err(|error| PeerRefusal::Snapshot { reason: error.to_string() })?;
-        Ok(Snapshot { meta: checked.header.meta(), snapshot: StateSnapshot::Received(Box::new(checked)) })
-    }
 }
 
 impl Peer for PeerServer {
@@ -427,15 +392,9 @@ impl Peer for PeerServer {
         vote: Vote,
         transfer: u64,
         length: u64,
-    ) -> Result<SnapshotResponse<TypeConfig>, PeerRefusal> {
+    ) -> Result<Installation, PeerRefusal> {
         self.raft(cluster)?;
-        let this = self.clone();
-        let snapshot = tokio::task::spawn_blocking(move || this.received(transfer, length)).await;
-        let snapshot = snapshot.map_err(|error| self.stopped(error))??;
-        let _part = self.node.switching.read().await;
-        let raft = self.raft(cluster)?;
-        self.node.heard.lock().forget();
-        raft.install_full_snapshot(vote, snapshot).await.map_err(|error| self.stopped(error))
+        self.installation(cluster, vote, transfer, length).await
     }
 
     async fn bootstrap_state(self, _: Context) -> PeerReport {

@@ -10,9 +10,11 @@
 //! Numbers are little-endian. The count and the crc stand at the end so that one pass over a view of the database,
 //! which goes on being written meanwhile, is enough to send it.
 //!
-//! **Guarantees.** [`SnapshotFile::check`] reads a received file completely, and builds the state from it, before
-//! anything of it is used. Whatever the bytes are, it answers with an error rather than a panic, and it allocates no
-//! more than one row's bounds beyond what the rows themselves hold.
+//! **Guarantees.** [`SnapshotFile::check`] reads a received file completely before anything of it is used: its
+//! format, the order of its rows, their count and its checksum. It holds one row at a time. The state is built by
+//! [`CheckedSnapshot::load`], when the replica has let go of the state that it replaces: memory holds one state.
+//! Whatever the bytes are, both answer with an error rather than a panic, and allocate no more than one row's bounds
+//! beyond what the rows themselves hold.
 
 use std::{
     fs::File,
@@ -145,10 +147,36 @@ pub enum StateSnapshot {
 pub struct CheckedSnapshot {
     /// What it is of.
     pub header: Header,
-    /// The state that the rows are.
-    pub state: State,
     /// Where the rows are.
     pub file: SnapshotFile,
+}
+
+impl CheckedSnapshot {
+    /// The state that the rows are. Waits for the disk.
+    ///
+    /// # Errors
+    ///
+    /// [`SnapshotError`]: the rows are no state, or are ahead of the header; or the file cannot be read any more.
+    pub fn load(&self) -> Result<State, SnapshotError> {
+        let mut rows = self.file.rows()?;
+        let mut failure = None;
+        let state = State::from_rows(std::iter::from_fn(|| match rows.next_row() {
+            Ok(row) => row,
+            Err(error) => {
+                failure = Some(error);
+                None
+            }
+        }));
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let state = state?;
+        let expected = self.header.applied.map_or(0, |applied| applied.index);
+        if state.applied_index() > expected {
+            return Err(SnapshotError::Ahead { got: state.applied_index(), expected });
+        }
+        Ok(state)
+    }
 }
 
 /// A file with a snapshot; removed when it is dropped. If it cannot be written the node ends: its disk is full or fails.
@@ -187,24 +215,9 @@ impl SnapshotFile {
     /// [`SnapshotError`]: it is damaged, or never was a snapshot.
     pub fn check(self) -> Result<CheckedSnapshot, SnapshotError> {
         let mut rows = self.rows()?;
-        let header = rows.header.clone();
-        let mut failure = None;
-        let state = State::from_rows(std::iter::from_fn(|| match rows.next_row() {
-            Ok(row) => row,
-            Err(error) => {
-                failure = Some(error);
-                None
-            }
-        }));
-        if let Some(failure) = failure {
-            return Err(failure);
-        }
-        let state = state?;
-        let expected = header.applied.map_or(0, |applied| applied.index);
-        if state.applied_index() > expected {
-            return Err(SnapshotError::Ahead { got: state.applied_index(), expected });
-        }
-        Ok(CheckedSnapshot { header, state, file: self })
+        while rows.next_row()?.is_some() {}
+        let SnapshotReader { header, .. } = rows;
+        Ok(CheckedSnapshot { header, file: self })
     }
 
     /// The rows, from the first.

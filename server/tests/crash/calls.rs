@@ -40,6 +40,10 @@ impl Machine for Keeper {
         applied.touched.iter().map(|key| (key.encode(), state.row(key))).collect()
     }
 
+    fn release(&self) {
+        *self.0.lock() = State::new(VolumeSettings::DEFAULT);
+    }
+
     fn restore(&self, state: State) {
         *self.0.lock() = state;
     }

@@ -1,20 +1,28 @@
 //! The state on disk, and snapshots of it.
 
-use std::{io::Write, path::Path};
+use std::{
+    io::Write,
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+};
 
-use leasehold_protocol::{id::Epoch, state::State, volume::VolumeSettings};
+use leasehold_protocol::{command::Proposal, id::Epoch, state::State, volume::VolumeSettings};
 use leasehold_server::{
-    raft::types::TypeConfig,
+    raft::{
+        Machine,
+        machine::StateMachine,
+        types::TypeConfig,
+    },
     store::{
         poison::Poison,
-        snapshot::{self, SnapshotError, SnapshotFile},
-        state::StateStore,
+        snapshot::{self, CheckedSnapshot, SnapshotError, SnapshotFile, StateSnapshot},
+        state::{RowChange, StateStore},
     },
 };
-use openraft::{type_config::alias::LogIdOf, vote::RaftLeaderId};
+use openraft::{storage::RaftStateMachine, type_config::alias::LogIdOf, vote::RaftLeaderId};
 use tempfile::TempDir;
 
-use crate::support::{begin_epoch, open_session};
+use crate::support::{Keeper, begin_epoch, open_session};
 
 fn log_id(index: u64) -> LogIdOf<TypeConfig> {
     LogIdOf::<TypeConfig>::new(openraft::impls::leader_id_std::LeaderId::new(1, 1).to_committed(), index)
@@ -71,7 +79,8 @@ async fn a_snapshot_becomes_the_state_of_another_store() {
     let (target, _, _) = open(&other);
     target.begin(State::new(VolumeSettings::DEFAULT)).await.expect("begins");
     let checked = received(other.path(), &bytes).expect("a snapshot");
-    assert_eq!((&checked.state, checked.header.applied), (&state, Some(log_id(39))));
+    let loaded = checked.load().expect("a state");
+    assert_eq!((&loaded, checked.header.applied), (&state, Some(log_id(39))));
     target.install(checked.header, checked.file).await.expect("installed");
     assert_eq!(encoded(&target).await, bytes, "the same state has the same snapshot");
     target.close().await.expect("closed");
@@ -95,7 +104,7 @@ async fn a_view_stays_what_it_was() {
     let mut bytes = Vec::new();
     snapshot::write(&view, &mut bytes).expect("written");
     let checked = received(dir.path(), &bytes).expect("a snapshot");
-    assert_eq!((checked.state, checked.header.applied), (before, Some(log_id(39))));
+    assert_eq!((checked.load().expect("a state"), checked.header.applied), (before, Some(log_id(39))));
 }
 
 #[tokio::test]
@@ -152,4 +161,69 @@ async fn garbage_is_refused_without_reserving_what_it_asks_for() {
         }
         assert!(received(dir.path(), &bytes).is_err());
     }
+}
+
+/// Keeps the state, and counts how many it has at once.
+#[derive(Default)]
+struct Counting {
+    keeper: Keeper,
+    is_released: std::sync::atomic::AtomicBool,
+    restored: std::sync::atomic::AtomicUsize,
+}
+
+impl Machine for Counting {
+    fn apply(&self, index: u64, proposal: &Proposal) -> Vec<RowChange> {
+        self.keeper.apply(index, proposal)
+    }
+
+    fn release(&self) {
+        self.keeper.release();
+        self.is_released.store(true, Ordering::SeqCst);
+    }
+
+    fn restore(&self, state: State) {
+        assert!(self.is_released.swap(false, Ordering::SeqCst), "the old state is still there");
+        self.restored.fetch_add(1, Ordering::SeqCst);
+        self.keeper.restore(state);
+    }
+}
+
+/// A replica with some sessions, its machine, and a snapshot of another state for it.
+async fn receiving(dir: &TempDir, bytes: &[u8]) -> (StateStore, Arc<Counting>, StateMachine, CheckedSnapshot) {
+    let (store, header, _) = open(dir);
+    store.begin(State::new(VolumeSettings::DEFAULT)).await.expect("begins");
+    let counting = Arc::new(Counting::default());
+    let machine = StateMachine::new(counting.clone(), store.clone(), header, dir.path().join("scratch"));
+    (store, counting, machine, received(dir.path(), bytes).expect("well formed"))
+}
+
+#[tokio::test]
+async fn installed_snapshot_replaces_a_state_that_was_let_go() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, state) = filled(&dir).await;
+    let other = tempfile::tempdir().expect("a directory");
+    let (_, counting, mut machine, checked) = receiving(&other, &encoded(&store).await).await;
+    let meta = checked.header.meta();
+    machine.install_snapshot(&meta, StateSnapshot::Received(Box::new(checked))).await.expect("installed");
+    assert_eq!(counting.restored.load(Ordering::SeqCst), 1);
+    assert_eq!(*counting.keeper.state.lock(), state);
+}
+
+#[tokio::test]
+async fn snapshot_whose_rows_are_no_state_leaves_the_old_one_on_the_disk() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, _) = filled(&dir).await;
+    // Well formed as a snapshot, and the row is none of a state.
+    store.write(log_id(40), None, [(vec![0xee, 1], Some(vec![1]))]).await.expect("written");
+    let other = tempfile::tempdir().expect("a directory");
+    let (target, counting, mut machine, checked) = receiving(&other, &encoded(&store).await).await;
+    let meta = checked.header.meta();
+    let refused = machine.install_snapshot(&meta, StateSnapshot::Received(Box::new(checked))).await;
+    let refused = refused.expect_err("no state").to_string();
+    assert!(refused.contains("no state"), "{refused}");
+    assert_eq!(counting.restored.load(Ordering::SeqCst), 0);
+    target.close().await.expect("closed");
+    drop((target, machine));
+    let (_, header, loaded) = open(&other);
+    assert_eq!((header.applied, loaded), (None, Some(State::new(VolumeSettings::DEFAULT))));
 }

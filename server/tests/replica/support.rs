@@ -45,6 +45,10 @@ impl Machine for Keeper {
         applied.touched.iter().map(|key| (key.encode(), state.row(key))).collect()
     }
 
+    fn release(&self) {
+        *self.state.lock() = State::new(VolumeSettings::DEFAULT);
+    }
+
     fn restore(&self, state: State) {
         *self.state.lock() = state;
     }
