@@ -82,12 +82,7 @@ impl Node {
         }
     }
 
-    async fn ask_for_room(
-        &self,
-        raft: &Raft,
-        progress: Progress,
-        asked: &mut Asked,
-    ) -> Result<(), Fatal<TypeConfig>> {
+    async fn ask_for_room(&self, raft: &Raft, progress: Progress, asked: &mut Asked) -> Result<(), Fatal<TypeConfig>> {
         let applied_bytes = self.log.bytes_between(progress.snapshot + 1, progress.applied + 1);
         if asked.is_snapshot_due(progress, applied_bytes, self.config.snapshot_bytes) {
             tracing::debug!(applied = progress.applied, bytes = applied_bytes, "a snapshot is due by bytes");

@@ -106,13 +106,7 @@ impl PeerServer {
     }
 
     /// What comes of a transfer's installation, which begins now unless it has begun.
-    fn installing(
-        &self,
-        cluster: ClusterId,
-        vote: Vote,
-        transfer: u64,
-        length: u64,
-    ) -> watch::Receiver<Outcome> {
+    fn installing(&self, cluster: ClusterId, vote: Vote, transfer: u64, length: u64) -> watch::Receiver<Outcome> {
         let mut installing = self.node.installing.lock();
         if let Some(installing) = installing.as_ref().filter(|installing| installing.transfer == transfer) {
             return installing.outcome.clone();

@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     config::ReplicaConfig,
     heard::Heard,
+    incoming::{Incoming, Installing},
     machine::{Machine, StateMachine},
     network::Network,
-    incoming::{Incoming, Installing},
     peer::{Known, PeerRefusal, PeerReport, Stage},
     quorum::Quorum,
     reach::Reaches,

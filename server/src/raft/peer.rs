@@ -324,7 +324,6 @@ impl PeerServer {
     pub(super) fn stopped(&self, error: impl std::fmt::Display) -> PeerRefusal {
         PeerRefusal::Stopped { replica: self.node.config.id, reason: error.to_string() }
     }
-
 }
 
 impl Peer for PeerServer {

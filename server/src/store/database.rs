@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
 use super::{
     directory,
@@ -21,6 +21,17 @@ use super::{
 
 /// Where the store underneath keeps the directories of its keyspaces.
 const KEYSPACES: &str = "keyspaces";
+
+/// Where the store underneath says which format its database has, after its name.
+const MARKER: &str = "version";
+const MARKER_NAME: &[u8] = b"FJL";
+/// The format of the store underneath that we read, in [`journal`] too.
+const STORE_FORMAT: u8 = 3;
+
+/// Where a database of ours says which format its content has, in the keyspace for what is not content.
+const FORMAT: &str = "format";
+/// The format of databases from before they said so.
+const FORMAT_BEFORE: u8 = 1;
 
 /// What the store underneath locks while a database is open.
 const LOCK: &str = "lock";
@@ -38,11 +49,7 @@ pub(super) type Options = fn() -> KeyspaceCreateOptions;
 /// Opens a database; makes it with these keyspaces if it is not there.
 ///
 /// `synced` says how its batches are written, and with it what a crash of the machine can have left of them.
-pub(super) fn open(
-    dir: &Path,
-    synced: Synced,
-    keyspaces: &[(&str, Options)],
-) -> fjall::Result<Database> {
+pub(super) fn open(dir: &Path, synced: Synced, keyspaces: &[(&str, Options)]) -> fjall::Result<Database> {
     let start = |dir: &Path| {
         let database = Database::builder(dir).worker_threads(1).max_journaling_size(JOURNALS_MAX_BYTES);
         database.max_cached_files(Some(CACHED_FILES_MAX)).open()
@@ -63,11 +70,43 @@ pub(super) fn open(
         fs::rename(&new, dir)?;
         directory::sync(dir.parent().unwrap_or(Path::new(".")))?;
     }
+    check_marker(dir)?;
     let lock = lock(dir)?;
     journal::cut(dir, synced)?;
     // The store underneath takes it itself.
     drop(lock);
     start(dir)
+}
+
+/// Refuses a database of another format of the store underneath. It does so itself, but only after [`journal::cut`], to
+/// which all batches of another format look torn. One without a marker it makes anew, or refuses.
+fn check_marker(dir: &Path) -> fjall::Result<()> {
+    let marker = match fs::read(dir.join(MARKER)) {
+        Ok(marker) => marker,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    match marker.strip_prefix(MARKER_NAME) {
+        Some([got, ..]) if *got != STORE_FORMAT => {
+            let message = format!("{}: store format {got}: expected {STORE_FORMAT}", dir.display());
+            Err(io::Error::new(io::ErrorKind::InvalidData, message).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The format that `meta` says the database's content has. One without content gets the format `ours`, and is on the disk with it.
+pub(super) fn format(database: &Database, meta: &Keyspace, ours: u8) -> fjall::Result<u8> {
+    match meta.get(FORMAT)? {
+        Some(found) => Ok(found.first().copied().unwrap_or_default()),
+        None if meta.is_empty()? => {
+            let mut batch = database.batch().durability(Some(PersistMode::SyncAll));
+            batch.insert(meta, FORMAT, [ours]);
+            batch.commit()?;
+            Ok(ours)
+        }
+        None => Ok(FORMAT_BEFORE),
+    }
 }
 
 /// Takes the lock that the store underneath takes for as long as a database is open, so that the journal of one that is in

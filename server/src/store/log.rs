@@ -30,6 +30,7 @@ use std::{
 use openraft::{
     OptionalSend, RaftLogReader,
     storage::{IOFlushed, LogState, RaftLogStorage},
+    type_config::alias::EntryOf,
 };
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
@@ -41,7 +42,7 @@ use crate::raft::types::{
     alias::{Entry, LogId, Vote},
 };
 
-pub use self::disk::OpenLogError;
+pub use self::disk::{LOG_FORMAT, OpenLogError};
 
 /// The calls that may wait for the writer. Raft waits when it is full; each of them is at most one batch of
 /// `max_append_entries`, so this is far more than one fsync can be behind.
@@ -156,6 +157,18 @@ impl LogStore {
 #[doc(hidden)]
 pub fn rewritten_entry(key: &[u8], value: &[u8]) -> io::Result<Vec<u8>> {
     disk::rewritten(key, value)
+}
+
+/// An entry as it stands on a disk.
+///
+/// Hidden, as it is for the test that watches over the format.
+///
+/// # Errors
+///
+/// What the codec cannot represent.
+#[doc(hidden)]
+pub fn written_entry(entry: &EntryOf<TypeConfig>) -> io::Result<Vec<u8>> {
+    disk::written(entry)
 }
 
 fn closed() -> io::Error {

@@ -30,7 +30,9 @@ use super::{poison::Poison, state::StateView};
 use crate::raft::types::alias::{LogId, SnapshotMeta, StoredMembership};
 
 const MAGIC: &[u8; 7] = b"LSHSNAP";
-const FORMAT: u8 = 1;
+/// The format of a snapshot, its rows included. Raise it when its bytes change (`server/tests/replica/formats.rs` says so), with that of the
+/// [state](super::state::STATE_FORMAT).
+pub const FORMAT: u8 = 1;
 const ROW: u8 = 1;
 const END: u8 = 0;
 
@@ -51,11 +53,19 @@ pub enum SnapshotError {
     /// The file cannot be read.
     #[error("the snapshot cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// It is not a snapshot, or of another format.
-    #[error("the snapshot begins with {got:02x?}: expected {MAGIC:02x?} and format {FORMAT}")]
-    Format {
+    /// It is not a snapshot.
+    #[error("the snapshot begins with {got:02x?}: expected {MAGIC:02x?}")]
+    Magic {
         /// The first bytes.
-        got: [u8; 8],
+        got: [u8; 7],
+    },
+    /// It is of a format that this program does not read.
+    #[error("the snapshot has format {got}: expected {expected}")]
+    Format {
+        /// Its format.
+        got: u8,
+        /// Ours.
+        expected: u8,
     },
     /// A length is beyond its bound.
     #[error("a {what} of {got} bytes in the snapshot: expected at most {most}")]
@@ -325,9 +335,13 @@ impl<R: Read> SnapshotReader<R> {
         let header = Header { applied: None, membership: StoredMembership::default() };
         let crc = crc32fast::Hasher::new();
         let mut reader = Self { inner, crc, header, last_key: Vec::new(), count: 0, is_done: false };
-        let got: [u8; 8] = reader.read_array()?;
-        if &got[..MAGIC.len()] != MAGIC || got[MAGIC.len()] != FORMAT {
-            return Err(SnapshotError::Format { got });
+        let got: [u8; 7] = reader.read_array()?;
+        if got != *MAGIC {
+            return Err(SnapshotError::Magic { got });
+        }
+        let [got] = reader.read_array()?;
+        if got != FORMAT {
+            return Err(SnapshotError::Format { got, expected: FORMAT });
         }
         let length = reader.read_length("header", HEADER_MAX_BYTES)?;
         let bytes = reader.read_bytes(length)?;

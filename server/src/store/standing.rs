@@ -18,7 +18,8 @@ use crate::raft::types::alias::Vote;
 
 pub use leasehold_wire::ClusterId;
 
-const FORMAT: u8 = 1;
+/// The format of the file. Raise it when its bytes change (`server/tests/replica/formats.rs` says so).
+pub const FORMAT: u8 = 1;
 const FILE: &str = "standing";
 
 /// What a replica knows for good about its part.
@@ -59,11 +60,21 @@ pub enum StandingError {
         /// Why not.
         source: io::Error,
     },
-    /// The file is damaged, or of another format.
+    /// The file is damaged.
     #[error("{}: expected format {FORMAT} with a correct checksum", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
+    },
+    /// The file is of a format that this program does not read.
+    #[error("{}: format {got}: expected {expected}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        got: u8,
+        /// Ours.
+        expected: u8,
     },
     /// The directory is another replica's.
     #[error(
@@ -93,7 +104,15 @@ pub fn load(dir: &Path, replica: u64) -> Result<Option<Standing>, StandingError>
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(StandingError::Io { path, source }),
     };
-    let Some(standing) = decode(&bytes) else { return Err(StandingError::Damaged { path }) };
+    let Some(content) = checked(&bytes) else { return Err(StandingError::Damaged { path }) };
+    let standing: Standing = match content {
+        [FORMAT, content @ ..] => match postcard::take_from_bytes(content) {
+            Ok((standing, [])) => standing,
+            _ => return Err(StandingError::Damaged { path }),
+        },
+        [got, ..] => return Err(StandingError::Format { path, got: *got, expected: FORMAT }),
+        [] => return Err(StandingError::Damaged { path }),
+    };
     if standing.replica != replica {
         return Err(StandingError::Replica { path, got: standing.replica, expected: replica });
     }
@@ -135,13 +154,8 @@ fn replace(dir: &Path, path: &Path, standing: &Standing) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-fn decode(bytes: &[u8]) -> Option<Standing> {
+/// What stands before the checksum, if that is right.
+fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (content, crc) = bytes.split_last_chunk::<4>()?;
-    if crc32fast::hash(content).to_le_bytes() != *crc || content.first() != Some(&FORMAT) {
-        return None;
-    }
-    match postcard::take_from_bytes(&content[1..]) {
-        Ok((standing, [])) => Some(standing),
-        _ => None,
-    }
+    (crc32fast::hash(content).to_le_bytes() == *crc).then_some(content)
 }

@@ -37,6 +37,11 @@ const MEMTABLE_MAX_BYTES: u64 = 32 << 20;
 /// Rows are written in batches of this size when a whole state is.
 const LOAD_BATCH_BYTES: usize = 1 << 20;
 
+/// The format of the state: of its rows, and of what stands beside them. Raise it when their bytes change
+/// (`server/tests/replica/formats.rs` says so), with the format of [snapshots](super::snapshot::FORMAT), which have the same rows. A state of
+/// another format is refused. Format 1 did not say so.
+pub const STATE_FORMAT: u8 = 2;
+
 const META: &str = "meta";
 const ROWS: &str = "rows-";
 const GENERATION: &str = "generation";
@@ -53,6 +58,14 @@ pub enum OpenStateError {
     /// The database cannot be opened or read.
     #[error("the state cannot be read: {0}")]
     Database(#[from] fjall::Error),
+    /// The state is of a format that this program does not read.
+    #[error("the state has format {got}: expected {expected}")]
+    Format {
+        /// Its format.
+        got: u8,
+        /// Ours.
+        expected: u8,
+    },
     /// The rows are no state.
     #[error("the state is damaged: {0}")]
     Rows(#[from] RowError),
@@ -242,6 +255,10 @@ impl Disk {
             [(META, KeyspaceCreateOptions::default), (&first, rows_options)];
         let database = database::open(dir, Synced::Sometimes, &keyspaces)?;
         let meta = database::keyspace(&database, dir, META, KeyspaceCreateOptions::default)?;
+        let got = database::format(&database, &meta, STATE_FORMAT)?;
+        if got != STATE_FORMAT {
+            return Err(OpenStateError::Format { got, expected: STATE_FORMAT });
+        }
         let generation = read(&meta, GENERATION)?.unwrap_or(0);
         let rows = keyspace(&database, dir, generation)?;
         let mut next_generation = generation + 1;

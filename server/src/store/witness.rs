@@ -10,7 +10,7 @@
 //! batch, which would double the price of a write), so it never refuses a log that is whole. After the crash of a
 //! process, or damage to the medium, it is exact; after a power loss it may be as old as the last vote or cut.
 //!
-//! **Shape.** Two slots, written in turn, each with a counter and a crc: a torn write costs one slot.
+//! **Shape.** Two slots, written in turn, each with a crc, a format and a counter: a torn write costs one slot.
 
 use std::{
     fs::{File, OpenOptions},
@@ -26,6 +26,12 @@ use crate::raft::types::alias::{LogId, Vote};
 /// Longer than any record: five numbers of at most ten bytes, and a few flags.
 const SLOT_BYTES: usize = 128;
 const CRC_BYTES: usize = 4;
+/// The checksum and the format.
+const HEAD_BYTES: usize = CRC_BYTES + 1;
+
+/// The format of a slot. Raise it when its bytes change (`server/tests/replica/formats.rs` says so); another one is
+/// refused. Format 1 did not say so.
+pub const WITNESS_FORMAT: u8 = 2;
 
 /// No counter gets this far by counting. One that does is damaged, whatever its checksum says.
 const COUNTER_END: u64 = u64::MAX / 2;
@@ -52,7 +58,7 @@ impl Witness {
     ///
     /// # Errors
     ///
-    /// The file cannot be opened or read, or both slots are damaged.
+    /// The file cannot be opened or read, is of another format, or both slots are damaged.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let len = file.metadata()?.len();
@@ -107,6 +113,11 @@ fn read_slot(file: &File, slot: u64) -> io::Result<Option<Witnessed>> {
     if crc != crc32fast::hash(record).to_le_bytes() {
         return Ok(None);
     }
+    let [format, record @ ..] = record else { return Ok(None) };
+    if *format != WITNESS_FORMAT {
+        let message = format!("the witness has format {format}: expected {WITNESS_FORMAT}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
     Ok(postcard::from_bytes(record).ok().filter(|slot: &Witnessed| slot.counter < COUNTER_END))
 }
 
@@ -120,7 +131,8 @@ fn is_blank(file: &File) -> io::Result<bool> {
 /// As it is on the disk.
 fn slot(witnessed: &Witnessed) -> io::Result<[u8; SLOT_BYTES]> {
     let mut slot = [0; SLOT_BYTES];
-    postcard::to_slice(witnessed, &mut slot[CRC_BYTES..]).map_err(io::Error::other)?;
+    slot[CRC_BYTES] = WITNESS_FORMAT;
+    postcard::to_slice(witnessed, &mut slot[HEAD_BYTES..]).map_err(io::Error::other)?;
     let crc = crc32fast::hash(&slot[CRC_BYTES..]);
     slot[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
     Ok(slot)

@@ -1,6 +1,7 @@
 //! The replica's Raft and store, on real disks and sockets.
 
 mod cluster;
+mod formats;
 mod handover;
 mod log;
 mod restart;

@@ -8,11 +8,7 @@ use std::{
 
 use leasehold_protocol::{command::Proposal, id::Epoch, state::State, volume::VolumeSettings};
 use leasehold_server::{
-    raft::{
-        Machine,
-        machine::StateMachine,
-        types::TypeConfig,
-    },
+    raft::{Machine, machine::StateMachine, types::TypeConfig},
     store::{
         poison::Poison,
         snapshot::{self, CheckedSnapshot, SnapshotError, SnapshotFile, StateSnapshot},
@@ -147,7 +143,8 @@ async fn no_change_of_a_snapshot_goes_unnoticed() {
 #[tokio::test]
 async fn garbage_is_refused_without_reserving_what_it_asks_for() {
     let dir = tempfile::tempdir().expect("a directory");
-    assert!(matches!(received(dir.path(), b"LSHSNAP\x02rest"), Err(SnapshotError::Format { .. })));
+    assert!(matches!(received(dir.path(), b"LSHSNAP\x02rest"), Err(SnapshotError::Format { got: 2, expected: 1 })));
+    assert!(matches!(received(dir.path(), b"LSHSNIP\x01rest"), Err(SnapshotError::Magic { .. })));
     let mut lies = b"LSHSNAP\x01".to_vec();
     lies.extend_from_slice(&u32::MAX.to_le_bytes());
     let refused = received(dir.path(), &lies).expect_err("refused");

@@ -18,7 +18,7 @@ use leasehold_server::store::{
     log,
     snapshot::{Header, SnapshotError, SnapshotReader},
     standing,
-    witness::Witness,
+    witness::{self, Witness},
 };
 
 use super::{draw::Draw, state::Replica};
@@ -77,9 +77,12 @@ fn entry(draw: &mut Draw<'_>) {
     let content = draw.bytes(255);
     let mut crc = crc32fast::Hasher::new();
     crc.update(&key);
+    let format = if draw.one_in(8) { draw.below(256) as u8 } else { log::LOG_FORMAT };
+    crc.update(&[format]);
     crc.update(&content);
     let crc = if draw.one_in(8) { 0 } else { crc.finalize() };
     let mut value = crc.to_le_bytes().to_vec();
+    value.push(format);
     value.extend_from_slice(&content);
     value.truncate(value.len() - draw.below(2) as usize * draw.below(4) as usize);
     match log::rewritten_entry(&key, &value) {
@@ -214,6 +217,9 @@ fn witness(draw: &mut Draw<'_>) {
         let mut slot = draw.bytes(64);
         slot.resize(SLOT_BYTES, 0);
         if !draw.one_in(4) {
+            if !draw.one_in(8) {
+                slot[4] = witness::WITNESS_FORMAT;
+            }
             let crc = crc32fast::hash(&slot[4..]);
             slot[..4].copy_from_slice(&crc.to_le_bytes());
         }

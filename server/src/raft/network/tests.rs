@@ -16,12 +16,7 @@ use crate::{
         peer::{Founding, Joining, Peer, PeerReport, Readmission, Stage},
         types::alias::StoredMembership,
     },
-    store::{
-        poison::Poison,
-        snapshot::PIECE_BYTES,
-        standing::Part,
-        state::StateStore,
-    },
+    store::{poison::Poison, snapshot::PIECE_BYTES, standing::Part, state::StateStore},
 };
 
 const STALL: Duration = Duration::from_millis(600);

@@ -1,7 +1,7 @@
 //! The log's shape on disk, and what is checked when it is opened.
 //!
-//! One database with two keyspaces. `entries`: the index, big-endian, to a crc32 (of index and content) and the
-//! entry. `meta`: the purge point, the last entry, the vote, and up to where purged entries have been removed. The
+//! One database with two keyspaces. `entries`: the index, big-endian, to a crc32 (of index and what follows), the
+//! [format](LOG_FORMAT) and the entry. `meta`: the database's format, the purge point, the last entry, the vote, and up to where purged entries have been removed. The
 //! purge point is a key of its own, because finding the first entry would mean to walk over the tombstones of all
 //! purged ones (measured: 40 to 297 ms).
 
@@ -20,6 +20,12 @@ use crate::{
 };
 
 const CRC_BYTES: usize = 4;
+/// The checksum and the format.
+const HEAD_BYTES: usize = CRC_BYTES + 1;
+
+/// The format of the log: of its entries, with the commands in them, and of what stands beside them. Raise it when their
+/// bytes change (`server/tests/replica/formats.rs` says so); a log of another format is refused. Format 1 did not say so.
+pub const LOG_FORMAT: u8 = 2;
 const MEMTABLE_MAX_BYTES: u64 = 16 << 20;
 
 const ENTRIES: &str = "entries";
@@ -38,6 +44,14 @@ pub enum OpenLogError {
     /// The witness cannot be opened or read.
     #[error("the log's witness cannot be read: {0}")]
     Witness(io::Error),
+    /// The log is of a format that this program does not read.
+    #[error("the log has format {got}: expected {expected}")]
+    Format {
+        /// Its format.
+        got: u8,
+        /// Ours.
+        expected: u8,
+    },
     /// A key or a value is not what was written.
     #[error("the log is damaged: {what}")]
     Damaged {
@@ -84,13 +98,17 @@ pub(super) struct Disk {
 impl Disk {
     /// Opens and checks.
     pub(super) fn open(dir: &Path, witness: &Path) -> Result<(Self, Tail, Witness), OpenLogError> {
-        let witness = Witness::open(witness).map_err(OpenLogError::Witness)?;
         let keyspaces: [(&str, database::Options); 2] =
             [(ENTRIES, entries_options), (META, KeyspaceCreateOptions::default)];
         let database = database::open(dir, Synced::Always, &keyspaces)?;
         let [entries, meta] = keyspaces.map(|(name, options)| database::keyspace(&database, dir, name, options));
         let (entries, meta) = (entries?, meta?);
+        let got = database::format(&database, &meta, LOG_FORMAT)?;
+        if got != LOG_FORMAT {
+            return Err(OpenLogError::Format { got, expected: LOG_FORMAT });
+        }
         let disk = Self { database, entries, meta };
+        let witness = Witness::open(witness).map_err(OpenLogError::Witness)?;
         let tail = disk.check(&witness)?;
         Ok((disk, tail, witness))
     }
@@ -212,6 +230,11 @@ pub(super) fn rewritten(key: &[u8], value: &[u8]) -> io::Result<Vec<u8>> {
     decode(key, value).and_then(|entry| encode(key, &entry))
 }
 
+/// An entry as it stands on a disk.
+pub(super) fn written(entry: &Entry) -> io::Result<Vec<u8>> {
+    encode(&key(entry.log_id.index), entry)
+}
+
 fn entries_options() -> KeyspaceCreateOptions {
     KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_MAX_BYTES)
 }
@@ -232,7 +255,7 @@ fn crc(key: &[u8], content: &[u8]) -> [u8; CRC_BYTES] {
 }
 
 fn encode(key: &[u8], value: &impl Serialize) -> io::Result<Vec<u8>> {
-    let mut bytes = postcard::to_extend(value, vec![0; CRC_BYTES]).map_err(invalid)?;
+    let mut bytes = postcard::to_extend(value, vec![0, 0, 0, 0, LOG_FORMAT]).map_err(invalid)?;
     let crc = crc(key, &bytes[CRC_BYTES..]);
     bytes[..CRC_BYTES].copy_from_slice(&crc);
     Ok(bytes)
@@ -240,9 +263,10 @@ fn encode(key: &[u8], value: &impl Serialize) -> io::Result<Vec<u8>> {
 
 fn checked<'a>(key: &[u8], value: &'a [u8]) -> io::Result<&'a [u8]> {
     match value.split_at_checked(CRC_BYTES) {
-        Some((expected, content)) if expected == crc(key, content) => Ok(content),
-        Some(_) => Err(invalid("the checksum differs")),
-        None => Err(invalid(format!("{} bytes: expected more than {CRC_BYTES}", value.len()))),
+        Some((expected, rest)) if expected != crc(key, rest) => Err(invalid("the checksum differs")),
+        Some((_, [LOG_FORMAT, content @ ..])) => Ok(content),
+        Some((_, [got, ..])) => Err(invalid(format!("format {got}: expected {LOG_FORMAT}"))),
+        Some((_, [])) | None => Err(invalid(format!("{} bytes: expected at least {HEAD_BYTES}", value.len()))),
     }
 }
 

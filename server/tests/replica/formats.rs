@@ -1,0 +1,428 @@
+//! The bytes of every format, and its version: neither changes without the other.
+//!
+//! What is plain data (messages, log entries, the snapshot's header, the standing) is compared by its shape: the names,
+//! order and types of all fields and variants, as its decoder asks for them. That is what postcard's bytes are made
+//! of, and no variant can be left out. Around it, and for rows, whose types are private, samples are encoded.
+//!
+//! When a test here fails: raise the version that it names, then record the mark that it prints for that version.
+
+use std::collections::BTreeSet;
+
+use leasehold_protocol::{
+    change::{EventKind, Reason, Watched},
+    command::{Attach, Command, Condition, LeaseKey, Meant, Outcome, Proposal, Write, WriteRefusal, Written},
+    hold::{HoldMode, HoldStatus},
+    id::{Epoch, HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId},
+    limits::LimitError,
+    message::{
+        self, Answer, Body, Consent, Inspect, KeptSpan, KeysAfter, Lapse, Promise, Recall, Refusal, Request, Response,
+        Revival,
+    },
+    object::{Content, Kind, ObjectSet, Owner},
+    path::{Path, PathError},
+    state::{RowKey, State},
+    time::ClusterTime,
+    transaction::{Branch, Operation, OperationResult, Relation, Target},
+    volume::{Tracking, VolumeError, VolumeSettings},
+};
+use leasehold_server::{
+    raft::{
+        peer::{Installation, Joining, PeerRefusal, PeerReport, PeerRequest, Readmission, Stage},
+        types::{Logged, TypeConfig},
+    },
+    store::{
+        log::{self, LOG_FORMAT},
+        poison::Poison,
+        snapshot,
+        standing::{self, Standing},
+        state::{STATE_FORMAT, StateStore},
+        witness::{WITNESS_FORMAT, Witness},
+    },
+};
+use leasehold_wire::handshake::PROTOCOL_VERSION;
+use openraft::{
+    EntryPayload,
+    raft::{AppendEntriesResponse, SnapshotResponse, TransferLeaderResponse, VoteResponse},
+    type_config::alias::{EntryOf, LogIdOf, VoteOf},
+    vote::RaftLeaderId,
+};
+use serde::de::DeserializeOwned;
+use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerConfig};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The marks that are recorded, each for the version that has these bytes.
+const WIRE: (u16, u64) = (3, 0x7caa_e1f0_3581_10ec);
+const LOG: (u8, u64) = (2, 0xda5f_e59e_21ae_a734);
+const STATE: (u8, u64) = (2, 0xd59d_5936_a8c4_f61d);
+const SNAPSHOT: (u8, u64) = (1, 0xa1f9_45ad_c2ea_d084);
+const WITNESS: (u8, u64) = (2, 0xdba7_8029_99de_8e18);
+const STANDING: (u8, u64) = (1, 0x5db8_979b_7614_e75d);
+
+/// Fails unless the version is the one that is recorded, with the bytes that are recorded for it.
+fn expect<V: PartialEq + std::fmt::Display>(what: &str, version: V, bytes: &[u8], (recorded, mark): (V, u64)) {
+    let got = xxh3_64(bytes);
+    assert!(
+        version == recorded,
+        "{what} has version {version}: expected {recorded}; record it, with the mark {got:#018x}"
+    );
+    assert!(
+        got == mark,
+        "the bytes of {what} changed: raise its version, which is {version}, then record it with the mark {got:#018x} \
+         (expected {mark:#018x})"
+    );
+}
+
+fn proposal() -> Proposal {
+    let commands = vec![Command::OpenSession { name: "one".to_owned() }];
+    Proposal { epoch: Epoch(3), number: 9, time: ClusterTime::from_micros(77), commands }
+}
+
+/// Traces a type.
+type Trace = fn(&mut Tracer, &Samples);
+
+fn traced<T: DeserializeOwned>(tracer: &mut Tracer, samples: &Samples) {
+    if let Err(error) = tracer.trace_type::<T>(samples) {
+        panic!("{}: {error}", std::any::type_name::<T>());
+    }
+}
+
+/// The shapes of types, with all that they are made of. An enum that another type is made of comes before that, else the
+/// tracer complains of variants that it has not seen.
+///
+/// What is checked when it is decoded has to be valid: paths, settings, the proposal in an entry.
+fn shapes(types: &[Trace]) -> Registry {
+    let encoded = postcard::to_allocvec(&proposal()).expect("encodes");
+    let config = TracerConfig::default()
+        .is_human_readable(false)
+        // Seconds, of settings among others; and nanoseconds.
+        .default_u64_value(300)
+        .default_u32_value(5)
+        .default_string_value("/a".to_owned())
+        .default_borrowed_str_value("/a")
+        .default_byte_buf_value(encoded.clone())
+        .default_borrowed_bytes_value(encoded.leak());
+    let mut tracer = Tracer::new(config.record_samples_for_structs(true));
+    let mut samples = Samples::new();
+    // The id of a leader has to name one when it is decoded.
+    let leader = openraft::impls::leader_id_std::LeaderId::<u64, u64>::new(4, 2);
+    tracer.trace_value(&mut samples, &leader).expect("encodes");
+    for trace in types {
+        trace(&mut tracer, &samples);
+    }
+    tracer.registry().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The shapes of these types and of all that they are made of, as text.
+fn text(shapes: &Registry, roots: &[&str]) -> String {
+    let mut names: BTreeSet<String> = BTreeSet::new();
+    let mut open: Vec<String> = roots.iter().map(|root| (*root).to_owned()).collect();
+    while let Some(name) = open.pop() {
+        if !names.insert(name.clone()) {
+            continue;
+        }
+        let shape = shapes.get(&name).unwrap_or_else(|| panic!("no shape of {name}"));
+        let visited = shape.visit(&mut |format| {
+            if let Format::TypeName(inner) = format {
+                open.push(inner.clone());
+            }
+            Ok(())
+        });
+        visited.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    names.iter().map(|name| format!("{name}: {:?}\n", shapes[name])).collect()
+}
+
+/// What clients and servers say to each other, and what is in the log.
+fn of_the_protocol() -> Registry {
+    shapes(&[
+        traced::<PathError>,
+        traced::<VolumeError>,
+        traced::<LimitError>,
+        traced::<Tracking>,
+        traced::<HoldMode>,
+        traced::<HoldStatus>,
+        traced::<Kind>,
+        traced::<ObjectSet>,
+        traced::<Owner>,
+        traced::<Content>,
+        traced::<EventKind>,
+        traced::<Reason>,
+        traced::<Watched>,
+        traced::<LeaseKey>,
+        traced::<Attach>,
+        traced::<Condition>,
+        traced::<Branch>,
+        traced::<Target>,
+        traced::<Relation>,
+        traced::<Operation>,
+        traced::<OperationResult>,
+        traced::<Write>,
+        traced::<Command>,
+        traced::<Proposal>,
+        traced::<WriteRefusal>,
+        traced::<Result<Written, WriteRefusal>>,
+        traced::<Outcome>,
+        traced::<KeptSpan>,
+        traced::<Revival>,
+        traced::<message::Standing>,
+        traced::<KeysAfter>,
+        traced::<Inspect>,
+        traced::<Body>,
+        traced::<Request>,
+        traced::<Refusal>,
+        traced::<Answer>,
+        traced::<Promise>,
+        traced::<Lapse>,
+        traced::<Recall>,
+        traced::<Consent>,
+    ])
+}
+
+/// What replicas say to each other.
+fn of_peers() -> Registry {
+    shapes(&[
+        traced::<Tracking>,
+        traced::<EntryPayload<Logged, u64, openraft::BasicNode>>,
+        traced::<AppendEntriesResponse<TypeConfig>>,
+        traced::<VoteResponse<TypeConfig>>,
+        traced::<openraft::raft::TransferLeaderError<TypeConfig>>,
+        traced::<TransferLeaderResponse<TypeConfig>>,
+        traced::<SnapshotResponse<TypeConfig>>,
+        traced::<Installation>,
+        traced::<PeerRefusal>,
+        traced::<Stage>,
+        traced::<PeerReport>,
+        traced::<Readmission>,
+        traced::<Joining>,
+        traced::<PeerRequest>,
+    ])
+}
+
+/// A response: its parts are compared by their shapes.
+fn response() -> Response {
+    let result = Err(Refusal::Retry);
+    Response { epoch: Epoch(3), promises: Vec::new(), lapses: Vec::new(), result }
+}
+
+#[test]
+fn messages_change_with_the_protocol_version() {
+    let protocol = text(
+        &of_the_protocol(),
+        &["Request", "Answer", "Refusal", "Promise", "Lapse", "Recall", "Consent", "Proposal"],
+    );
+    let peers = of_peers();
+    let names: Vec<&str> = peers.keys().map(String::as_str).collect();
+    let sample = postcard::to_allocvec(&response()).expect("encodes");
+    let all = [protocol.as_bytes(), text(&peers, &names).as_bytes(), &sample].concat();
+    expect("messages", PROTOCOL_VERSION, &all, WIRE);
+}
+
+fn log_id(index: u64) -> LogIdOf<TypeConfig> {
+    LogIdOf::<TypeConfig>::new(openraft::impls::leader_id_std::LeaderId::new(4, 2).to_committed(), index)
+}
+
+fn entry() -> EntryOf<TypeConfig> {
+    EntryOf::<TypeConfig> {
+        log_id: log_id(12),
+        payload: EntryPayload::Normal(Logged::new(proposal()).expect("encodes")),
+    }
+}
+
+#[test]
+fn log_entries_change_with_their_format() {
+    let sample = log::written_entry(&entry()).expect("encodes");
+    let entries = shapes(&[
+        traced::<EntryPayload<Logged, u64, openraft::BasicNode>>,
+        traced::<EntryOf<TypeConfig>>,
+        traced::<VoteOf<TypeConfig>>,
+    ]);
+    let (entries, commands) = (text(&entries, &["Entry", "Vote"]), text(&of_the_protocol(), &["Proposal"]));
+    expect("the log", LOG_FORMAT, &[&sample, entries.as_bytes(), commands.as_bytes()].concat(), LOG);
+}
+
+#[test]
+fn log_entry_of_another_format_is_refused_with_both_numbers() {
+    let mut value = log::written_entry(&entry()).expect("encodes");
+    value[4] = 9;
+    let key = 12_u64.to_be_bytes();
+    let crc = crc32fast::hash(&[&key, &value[4..]].concat());
+    value[..4].copy_from_slice(&crc.to_le_bytes());
+    let refused = log::rewritten_entry(&key, &value).expect_err("another format").to_string();
+    assert_eq!(refused, format!("entry 12: format 9: expected {LOG_FORMAT}"));
+}
+
+fn path(text: &str) -> Path {
+    Path::parse(text).expect("a path")
+}
+
+/// A state with something of each kind in it whose row has a value.
+fn state() -> State {
+    let session = SessionId(1);
+    let write = |sequence, write| Command::Write {
+        session,
+        sequence: Sequence(sequence),
+        unanswered_from: Sequence(1),
+        write,
+        covers: vec![ObjectSet::Subtree(Path::root())],
+        meant: Meant::default(),
+        carried: Revision(0),
+    };
+    let delay = std::time::Duration::from_secs(1);
+    let commands = vec![
+        Command::OpenSession { name: "one".to_owned() },
+        write(1, Write::put(path("/a/b"), "value".into())),
+        write(2, Write::CreateVolume { path: path("/v"), settings: VolumeSettings::DEFAULT }),
+        Command::AcquireVolume { session, path: path("/a") },
+        write(3, Write::GrantLease { id: Some(LeaseId(7)), ttl: delay * 60 }),
+        write(4, Write::Delete { path: path("/none"), recursive: false, condition: Condition::Any }),
+    ];
+    let mut state = State::new(VolumeSettings::DEFAULT);
+    let entry = |epoch, commands| Proposal { epoch: Epoch(epoch), number: 1, time: ClusterTime::ZERO, commands };
+    state.apply(1, &entry(0, vec![Command::BeginEpoch { replica: 1, attempt: 1 }]));
+    state.apply(2, &entry(1, commands));
+    let lock = Write::Lock { path: path("/a/b"), mode: HoldMode::Exclusive, wait: true, delay };
+    let attached = Write::Put {
+        path: path("/a/c"),
+        value: "value".into(),
+        condition: Condition::Any,
+        attach: Attach::Lease(LeaseId(7)),
+    };
+    for (sequence, mut command) in (5..).zip([write(5, lock), write(6, attached)]) {
+        if let Command::Write { write, meant, .. } = &mut command {
+            *meant = state.meant(session, write);
+        }
+        state.apply(sequence, &entry(1, vec![command]));
+    }
+    state
+}
+
+/// All kinds of keys, also of rows that have no value.
+fn keys() -> Vec<RowKey> {
+    let (session, hold, lease) = (SessionId(1), HoldId(2), Incarnation(3));
+    vec![
+        RowKey::Meta,
+        RowKey::Node(path("/a")),
+        RowKey::Volume(path("/a")),
+        RowKey::Session(session),
+        RowKey::Answer(session, Sequence(4)),
+        RowKey::Lease(LeaseKey::Session(session)),
+        RowKey::Lease(LeaseKey::Volume(session, path("/a"))),
+        RowKey::Lease(LeaseKey::Key(LeaseId(5))),
+        RowKey::Lease(LeaseKey::Delay(hold)),
+        RowKey::Change(Revision(6)),
+        RowKey::Hold(hold, path("/a")),
+        RowKey::Gone(lease),
+        RowKey::Closed(lease),
+    ]
+}
+
+#[test]
+fn rows_change_with_the_format_of_the_state() {
+    let rows: Vec<(Vec<u8>, Vec<u8>)> = state().rows().collect();
+    let tags: BTreeSet<u8> = rows.iter().map(|(key, _)| key[0]).collect();
+    // A delay's lease is one like the others, the last two have no values.
+    let expected: BTreeSet<u8> =
+        keys().iter().map(|key| key.encode()[0]).filter(|tag| ![8, 11, 12].contains(tag)).collect();
+    assert_eq!(tags, expected, "a row of each kind");
+    let keys: Vec<u8> = keys().iter().flat_map(RowKey::encode).collect();
+    // What answers remember of outcomes, and leases and changes by their names.
+    let outcomes = text(&of_the_protocol(), &["Outcome", "LeaseKey", "ObjectSet", "EventKind", "Reason"]);
+    let bytes = [postcard::to_allocvec(&rows).expect("encodes"), keys, outcomes.into_bytes()].concat();
+    expect("rows of the state", STATE_FORMAT, &bytes, STATE);
+}
+
+#[tokio::test]
+async fn snapshots_change_with_their_format() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, ..) = StateStore::open(&dir.path().join("state"), Poison::default()).expect("opens");
+    let state = state();
+    store.begin(state.clone()).await.expect("begins");
+    store.write(log_id(6), None, []).await.expect("written");
+    let mut bytes = Vec::new();
+    snapshot::write(&store.view().await.expect("viewed"), &mut bytes).expect("written");
+    let header = shapes(&[traced::<snapshot::Header>]);
+    bytes.extend_from_slice(text(&header, &["Header"]).as_bytes());
+    expect("snapshots", snapshot::FORMAT, &bytes, SNAPSHOT);
+}
+
+#[test]
+fn witness_changes_with_its_format_and_another_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("witness");
+    let mut witness = Witness::open(&file).expect("made");
+    let vote = VoteOf::<TypeConfig>::new(4, 2);
+    witness.record(Some(log_id(11)), Some(vote), false).expect("written");
+    witness.record(Some(log_id(12)), Some(vote), true).expect("written");
+    let mut bytes = std::fs::read(&file).expect("read");
+    expect("the witness", WITNESS_FORMAT, &bytes, WITNESS);
+
+    let slot = &mut bytes[..128];
+    slot[4] = 9;
+    let crc = crc32fast::hash(&slot[4..]);
+    slot[..4].copy_from_slice(&crc.to_le_bytes());
+    std::fs::write(&file, &bytes).expect("written");
+    let refused = Witness::open(&file).expect_err("another format").to_string();
+    assert_eq!(refused, format!("the witness has format 9: expected {WITNESS_FORMAT}"));
+}
+
+#[test]
+fn standing_changes_with_its_format_and_another_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = standing::ClusterId { founder: 1, nonce: 77 };
+    let part = standing::Part::Admitted { floor: VoteOf::<TypeConfig>::new(4, 2) };
+    let sample = Standing { replica: 2, cluster, root: VolumeSettings::DEFAULT, part };
+    standing::store(dir.path(), &sample).expect("stored");
+    let file = dir.path().join("standing");
+    let mut bytes = std::fs::read(&file).expect("read");
+    let shapes = shapes(&[traced::<Tracking>, traced::<standing::Part>, traced::<Standing>]);
+    let all = [&bytes, text(&shapes, &["Standing"]).as_bytes()].concat();
+    expect("the standing", standing::FORMAT, &all, STANDING);
+
+    let end = bytes.len() - 4;
+    bytes[0] = 9;
+    let crc = crc32fast::hash(&bytes[..end]);
+    bytes[end..].copy_from_slice(&crc.to_le_bytes());
+    std::fs::write(&file, &bytes).expect("written");
+    let refused = standing::load(dir.path(), 2).expect_err("another format").to_string();
+    assert!(refused.ends_with(&format!("format 9: expected {}", standing::FORMAT)), "{refused}");
+}
+
+/// Says that a database has another format, or that it does not say.
+fn reformat(dir: &std::path::Path, format: Option<u8>) {
+    let database = fjall::Database::builder(dir).open().expect("opens");
+    let meta = database.keyspace("meta", Default::default).expect("opens");
+    meta.insert("something", "else").expect("written");
+    match format {
+        Some(format) => meta.insert("format", [format]).expect("written"),
+        None => meta.remove("format").expect("removed"),
+    }
+    database.persist(fjall::PersistMode::SyncAll).expect("persists");
+}
+
+#[tokio::test]
+async fn databases_of_another_format_are_refused_with_both_numbers() {
+    for (format, got) in [(Some(9), 9), (None, 1)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (log, state) = (dir.path().join("log"), dir.path().join("state"));
+        let open = || log::LogStore::open(&log, &dir.path().join("witness"), Poison::default());
+        open().expect("made").close().await;
+        StateStore::open(&state, Poison::default()).expect("made").0.close().await.expect("closed");
+        reformat(&log, format);
+        reformat(&state, format);
+        let refused = open().err().expect("another format").to_string();
+        assert_eq!(refused, format!("the log has format {got}: expected {LOG_FORMAT}"));
+        let refused = StateStore::open(&state, Poison::default()).err().expect("another format").to_string();
+        assert_eq!(refused, format!("the state has format {got}: expected {STATE_FORMAT}"));
+    }
+}
+
+#[tokio::test]
+async fn journal_of_another_store_format_is_refused_and_not_cut() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let state = dir.path().join("state");
+    StateStore::open(&state, Poison::default()).expect("made").0.close().await.expect("closed");
+    std::fs::write(state.join("version"), b"FJL\x04").expect("written");
+    let refused = StateStore::open(&state, Poison::default()).err().expect("another format").to_string();
+    assert!(refused.contains("store format 4: expected 3"), "{refused}");
+    assert!(!dir.path().join("state.cut").exists(), "nothing was cut off");
+}
