@@ -275,7 +275,7 @@ async fn call(leasehold: LeaseholdClient, ticket: Ticket, request: Request) -> (
         Err(RpcError::Shutdown | RpcError::Channel(_)) => None,
         // This request alone failed: as if the server had asked to try again, under the same number.
         Err(error @ (RpcError::Send(_) | RpcError::DeadlineExceeded | RpcError::Server(_))) => {
-            tracing::warn!(%error, "a request failed and is sent again");
+            tracing::warn!(%error, "a request failed: it is sent again");
             Some(Response {
                 epoch: Epoch::default(),
                 promises: Vec::new(),

@@ -191,7 +191,7 @@ async fn follow(client: Client, path: Path, mut watch: Watch, shared: Arc<Shared
             Ok(Told::Progress(revision)) => shared.pass(revision),
             Err(WatchError::Closed) => break,
             Err(error) => {
-                tracing::warn!(%error, %path, "a mirror starts over");
+                tracing::warn!(%error, %path, "a mirror reads its subtree anew, because its watch has ended");
                 match read_anew(&client, &path).await {
                     Some((snapshot, anew)) => {
                         watch = anew;

@@ -388,6 +388,6 @@ async fn give_back(hold: Hold, mut kept: watch::Receiver<KeptStatus>, told: u64,
 fn warn_of_loss(kept: &watch::Receiver<KeptStatus>, told: u64) {
     if let Some((_, lost)) = kept.borrow().lost.as_ref().filter(|(number, _)| *number > told) {
         let (bytes, may_be_there) = (lost.value.len(), lost.may_be_there);
-        tracing::warn!(path = %lost.path, bytes, may_be_there, "what was set under a write lease that was dropped is lost");
+        tracing::warn!(path = %lost.path, bytes, may_be_there, "a value that was set under a write lease, which was dropped since, was not flushed and is lost");
     }
 }

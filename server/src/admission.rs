@@ -133,7 +133,7 @@ impl Admission {
             tracing::warn!(
                 clients = most,
                 open_files = soft,
-                "the limit of open files leaves room for few clients: expected {CLIENTS_MAX} clients"
+                "the limit of open files leaves room for fewer than {CLIENTS_MAX} clients: raise it with ulimit -n"
             );
         }
         Ok(admission)

@@ -4,6 +4,7 @@
 //! protocol is told why and closed; the server goes on.
 
 use std::{
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -25,6 +26,7 @@ use tokio::{
     sync::{Semaphore, mpsc},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::Instrument;
 
 use crate::{
     admission::{Admission, Handshake},
@@ -61,10 +63,10 @@ impl Connections {
                 accepted = listener.accept() => accepted,
                 () = self.stop.cancelled() => return,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, from) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "cannot accept a connection: trying again");
                     tokio::time::sleep(ACCEPT_AGAIN).await;
                     continue;
                 }
@@ -74,16 +76,19 @@ impl Connections {
             self.tasks.spawn(async move {
                 let stop = connections.stop.clone();
                 tokio::select! {
-                    () = connections.serve(id, stream, handshake) => {}
+                    () = connections.serve(id, stream, from, handshake) => {}
                     () = stop.cancelled() => {}
                 }
             });
         }
     }
 
-    async fn serve(self, id: ConnectionId, stream: TcpStream, handshake: Handshake) {
+    async fn serve(self, id: ConnectionId, stream: TcpStream, from: SocketAddr, handshake: Handshake) {
+        // Whoever is refused is named in the log.
+        let handshaking = accept_if(stream, self.replica.cluster(), |role| self.admission.admit(role))
+            .instrument(tracing::info_span!("handshake", %from));
         let admitted = tokio::select! {
-            admitted = accept_if(stream, self.replica.cluster(), |role| self.admission.admit(role)) => admitted,
+            admitted = handshaking => admitted,
             () = handshake.given_up() => return,
         };
         drop(handshake);

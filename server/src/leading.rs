@@ -24,7 +24,7 @@ pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Replica, config
             // Something else about it has changed; or what was given up has been succeeded already.
         } else if leadership.leads {
             led = Some(leadership.term);
-            tracing::info!(term = leadership.term, "this replica leads");
+            tracing::info!(raft_term = leadership.term, "this replica leads");
             let lessor = lessor::Config {
                 replica: config.id,
                 attempt: rand::random(),
@@ -35,7 +35,12 @@ pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Replica, config
             };
             core.lead(lessor, replica.take_heard());
         } else {
-            tracing::info!(term = leadership.term, leader = ?leadership.leader, "this replica follows");
+            match &leadership.leader {
+                Some((leader, address)) => {
+                    tracing::info!(raft_term = leadership.term, leader, address, "this replica follows a leader");
+                }
+                None => tracing::info!(raft_term = leadership.term, "this replica knows no leader"),
+            }
             core.follow(leadership.leader.map(|(_, address)| address));
         }
         tokio::select! {

@@ -12,7 +12,9 @@ pub fn end_process_on_panic() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |panicked| {
         report(panicked);
-        tracing::error!("{panicked}: the process ends, start it again");
+        tracing::error!(
+            "{panicked}: this is a mistake in the server, whose process ends: start it again, and report this line"
+        );
         process::abort();
     }));
 }

@@ -167,11 +167,11 @@ impl<L: Log> Pipeline<L> {
 
     fn failed(&self, generation: Generation, error: ProposeError) -> Result<(), Ended> {
         if let ProposeError::Fatal { reason } = error {
-            tracing::error!(%reason, "cannot propose any more");
+            tracing::error!(%reason, "Raft has ended: this replica takes no more writes");
             return Err(Ended);
         }
         // What was proposed may or may not be applied yet: this leadership can no longer tell.
-        tracing::info!(%error, "a proposal did not go through");
+        tracing::info!(%error, "a proposal was not confirmed: this leadership ends, and clients ask again");
         self.core.give_up(generation);
         Ok(())
     }

@@ -42,7 +42,7 @@ pub enum StartError {
         error: std::io::Error,
     },
     /// The system does not say how many files this process may have open.
-    #[error("cannot find out how many files may be open: {0}")]
+    #[error("cannot read the limit of open files: {0}")]
     Descriptors(std::io::Error),
     /// The data cannot be opened, or Raft cannot start on it.
     #[error(transparent)]
@@ -105,7 +105,7 @@ impl Server {
     /// The last write to the disk failed. The log has all that was acknowledged.
     pub async fn stop(self) -> std::io::Result<()> {
         if let Err(error) = self.replica.hand_over().await {
-            tracing::warn!(%error, "stopping without a successor");
+            tracing::warn!(%error, "stopping without a successor: the other replicas elect a leader by themselves");
         }
         self.core.follow(None);
         self.stop.cancel();

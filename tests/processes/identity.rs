@@ -209,7 +209,7 @@ fn changed_cluster_list_is_refused_with_both_lists() {
     let mut three = alone.clone();
     three.extend([(2, free_address()), (3, free_address())]);
     let said = Started::of(1, &three, &data, None).refused();
-    let founded = format!("founded with --cluster 1={}, and", alone[&1]);
+    let founded = format!("bootstrapped with --cluster 1={}, and", alone[&1]);
     let started = format!("--cluster 1={},2={},3={};", three[&1], three[&2], three[&3]);
     for part in [&founded, &started, "empty the folder"] {
         assert!(said.contains(part), "{part}: {said}");

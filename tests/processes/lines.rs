@@ -65,7 +65,7 @@ fn replica_that_waits_to_be_let_in_has_few_lines() {
     cluster.spawn(lost);
     eventually("it says that it waits", || {
         let log = cluster.log(lost);
-        if log[from..].contains("not let in yet") { Ok(()) } else { Err(log[from..].to_owned()) }
+        if log[from..].contains("may not rejoin its cluster yet") { Ok(()) } else { Err(log[from..].to_owned()) }
     });
     let waiting = cluster.log(lost).len();
     time_passes(COUNTED);
@@ -74,7 +74,7 @@ fn replica_that_waits_to_be_let_in_has_few_lines() {
     cluster.caught_up(&cluster.ids());
     eventually("it says that it votes again", || {
         let log = cluster.log(lost);
-        if log.contains("let in again") && log.contains("a voter again") { Ok(()) } else { Err(log) }
+        if log.contains("this replica rejoins") && log.contains("is a voter again") { Ok(()) } else { Err(log) }
     });
 }
 

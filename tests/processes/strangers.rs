@@ -97,7 +97,7 @@ async fn replica_that_founded_a_cluster_does_not_serve_with_the_list() {
     let status = cluster.ended(wiped);
     assert_eq!(status.code(), Some(1), "{status}");
     let log = cluster.log(wiped);
-    assert!(log.contains("founded with --cluster") && log.contains("empty the folder"), "{log}");
+    assert!(log.contains("bootstrapped with --cluster") && log.contains("empty the folder"), "{log}");
     // What the message says helps.
     cluster.wipe(wiped);
     cluster.spawn(wiped);

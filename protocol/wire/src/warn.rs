@@ -25,8 +25,8 @@ pub(crate) fn violation(reason: &dyn Display) {
 /// Warns that there was no room for a connection, unless a warning has just been given.
 pub(crate) fn not_admitted(reason: &str) {
     match admit(&NOT_ADMITTED) {
-        Some(suppressed) => tracing::warn!(reason, suppressed, "connection refused"),
-        None => tracing::debug!(reason, "connection refused"),
+        Some(suppressed) => tracing::warn!(reason, suppressed, "connection refused: there is no room for it"),
+        None => tracing::debug!(reason, "connection refused: there is no room for it"),
     }
 }
 

@@ -210,7 +210,7 @@ impl Node {
         }
         let cluster = ClusterId { founder: self.config.id, nonce: rand::random() };
         let standing = Standing { replica: self.config.id, cluster, root: self.config.root, part: Part::Founded };
-        tracing::info!(%cluster, "founding a cluster");
+        tracing::info!(%cluster, "bootstrapping a new cluster");
         self.set_standing(Some(standing)).await.map_err(StartError::Store)
     }
 
@@ -271,7 +271,7 @@ impl Node {
     async fn give_up(&self, cluster: ClusterId, other: ClusterId) -> Result<(), StartError> {
         let changing = self.changing.lock().await;
         if self.standing().is_some_and(|standing| standing.cluster == cluster) && !self.has_taken_part() {
-            tracing::info!(cluster = %other, "another cluster is there already, or goes first: giving up the founding");
+            tracing::info!(cluster = %other, "this replica bootstraps no cluster: another one exists already, or goes first");
             self.set_standing(None).await.map_err(StartError::Store)?;
         }
         drop(changing);
@@ -307,7 +307,7 @@ impl Node {
             }
         }
         let standing = Standing { replica, cluster, root: founding.root, part: Part::Founded };
-        tracing::info!(%cluster, "taking part in the founding of a cluster");
+        tracing::info!(%cluster, "taking part in the bootstrap of a new cluster");
         self.set_standing(Some(standing)).await.map_err(|error| stopped(&error))?;
         drop(switching);
         self.start_raft().await.map_err(|error| stopped(&error))?;
@@ -370,7 +370,7 @@ impl Node {
                     return Ok(());
                 }
                 let standing = Standing { replica: newcomer, cluster, root, part: Part::Admitted { floor } };
-                tracing::info!(%cluster, "let in again");
+                tracing::info!(%cluster, "this replica rejoins its cluster: it is no voter yet");
                 self.set_standing(Some(standing)).await.map_err(StartError::Store)
             }
             Ok(Readmission::Refused { reason }) => Err(StartError::Refused { reason }),
@@ -407,7 +407,7 @@ impl Node {
                         let _changing = self.changing.lock().await;
                         let Some(standing) = self.standing() else { return Ok(()) };
                         let returned = Standing { part: Part::Returned, ..standing };
-                        tracing::info!("a voter again");
+                        tracing::info!("this replica is a voter again");
                         return self.set_standing(Some(returned)).await.map_err(StartError::Store);
                     }
                     Ok(Joining::Elsewhere { leader }) => known = leader,
@@ -444,25 +444,25 @@ impl Waits {
 
     fn asks(&mut self, leader: &str) {
         if self.asks.is_due((), Instant::now()) {
-            tracing::info!(leader, "this replica's store is empty: asking to be let in again");
+            tracing::info!(leader, "this replica's data folder is empty: asking the cluster to let it rejoin");
         }
     }
 
     fn is_not_let_in(&mut self, reason: &str) {
         if self.answer.is_due(gist(reason), Instant::now()) {
-            tracing::warn!(reason, "not let in yet");
+            tracing::warn!(reason, "this replica may not rejoin its cluster yet");
         }
     }
 
     fn is_no_voter(&mut self, reason: &str) {
         if self.voter.is_due(gist(reason), Instant::now()) {
-            tracing::warn!(reason, "not a voter yet");
+            tracing::warn!(reason, "this replica is no voter yet");
         }
     }
 
     fn catches_up(&mut self, matched: Option<u64>, last: Option<u64>) {
         if self.voter.is_due("catching up".to_owned(), Instant::now()) {
-            tracing::info!(?matched, ?last, "not a voter yet: catching up");
+            tracing::info!(matched, last, "this replica is no voter yet: it is catching up");
         }
     }
 }

@@ -104,7 +104,7 @@ impl Node {
             // Another one was elected while this one looked for a successor.
             return Ok(());
         }
-        tracing::info!(successor, term, "handing over");
+        tracing::info!(successor, raft_term = term, "transferring leadership");
         self.lay_down(term);
         raft.trigger().transfer_leader(successor).await.map_err(|error| fatal(&error))?;
         let within = self.config.timings.election_max * ELECTIONS;

@@ -122,7 +122,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         self.store.install(checked.header.clone(), checked.file).await?;
         self.applied = checked.header.applied;
         self.membership = checked.header.membership;
-        tracing::info!(index = ?self.applied.map(|applied| applied.index), "the state was replaced by a snapshot");
+        tracing::info!(entry = self.applied.map(|applied| applied.index), "the state was replaced by a snapshot");
         self.machine.restore(state);
         *self.has_snapshot.lock() = true;
         Ok(())

@@ -66,7 +66,7 @@ impl Node {
             Ok(report) if report.replica == newcomer && report.stage == (Stage::Empty { life }) => {}
             Ok(report) => {
                 return Readmission::Later {
-                    reason: format!("{recorded} is replica {} and {:?}", report.replica, report.stage),
+                    reason: format!("{recorded} is {}: expected replica {newcomer}, as it asks", described(&report)),
                 };
             }
             Err(error) => return Readmission::Later { reason: format!("{recorded} does not answer: {error}") },
@@ -156,6 +156,18 @@ fn refusal(
     (recorded != asked).then(|| other_address(newcomer, recorded, asked))
 }
 
+/// Who answers at an address.
+fn described(report: &PeerReport) -> String {
+    let replica = report.replica;
+    match &report.stage {
+        Stage::Empty { .. } => format!("replica {replica} with an empty folder, started anew"),
+        Stage::Founded { cluster } => {
+            format!("replica {replica}, which takes part in the bootstrap of cluster {cluster}")
+        }
+        Stage::Started { cluster, .. } => format!("replica {replica} of cluster {cluster}"),
+    }
+}
+
 fn other_address(newcomer: u64, recorded: &str, asked: &str) -> String {
     format!(
         "replica {newcomer} is recorded at {recorded} and asks from {asked}; start it at the recorded address, with \
@@ -186,7 +198,7 @@ pub(super) async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote,
             // A joint configuration without it, or one that is not committed: finish that.
             change(raft, ChangeMembers::AddVoterIds(BTreeSet::new()), true).await?;
         } else if is_voter {
-            tracing::info!(replica, "removing a replica that lost its store");
+            tracing::info!(replica, "removing a replica that has lost its data, so that it can rejoin");
             remove(raft, replica).await?;
         } else if seen.effective.get_node(&replica).is_some() {
             change(raft, ChangeMembers::RemoveNodes(BTreeSet::from([replica])), true).await?;
@@ -203,7 +215,7 @@ async fn change(raft: &Raft, changes: ChangeMembers<u64, BasicNode>, retain: boo
 
 /// Adds a learner; does not wait until it has caught up.
 pub(super) async fn add_learner(raft: &Raft, replica: u64, address: &str) -> Result<(), String> {
-    tracing::info!(replica, address, "adding a learner");
+    tracing::info!(replica, address, "adding a replica as a learner");
     raft.add_learner(replica, BasicNode::new(address), false).await.map(drop).map_err(|error| error.to_string())
 }
 

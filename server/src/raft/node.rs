@@ -88,12 +88,13 @@ impl Node {
         }
         config.raft()?;
         let poison = Poison::default();
-        directory::create(&config.dir).map_err(StartError::Directory)?;
+        let unusable = |error| StartError::Directory { dir: config.dir.clone(), error };
+        directory::create(&config.dir).map_err(unusable)?;
         let lock = DirectoryLock::take(&config.dir).map_err(|error| match error {
             LockError::InUse { process } => StartError::InUse { dir: config.dir.clone(), process },
-            LockError::Io(error) => StartError::Directory(error),
+            LockError::Io(error) => unusable(error),
         })?;
-        remove_incoming(&config.dir).map_err(StartError::Directory)?;
+        remove_incoming(&config.dir).map_err(unusable)?;
         let standing = standing::load(&config.dir, config.id)?;
         let log = LogStore::open(&config.dir.join("log"), &config.dir.join("witness"), poison.clone())?;
         let (store, header, state) = StateStore::open(&config.dir.join("state"), poison.clone())?;
@@ -356,7 +357,7 @@ impl Node {
         if let Some(raft) = raft
             && let Err(error) = raft.shutdown().await
         {
-            tracing::warn!(%error, "Raft did not end well");
+            tracing::warn!(%error, "Raft did not stop in good order");
         }
         let stored = self.store.close().await;
         self.log.close().await;

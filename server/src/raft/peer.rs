@@ -96,7 +96,7 @@ pub trait Peer {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PeerRefusal {
     /// It does not take part in any cluster yet.
-    #[error("replica {replica} has not started")]
+    #[error("replica {replica} takes part in no cluster yet")]
     NotStarted {
         /// Who says so.
         replica: u64,

@@ -89,7 +89,7 @@ impl Reach {
                  start it again with this cluster's list"
             ),
             CallError::Refused(refusal) => {
-                tracing::warn!(replica, %refusal, "a replica answers and takes no part");
+                tracing::warn!(replica, %refusal, "a replica answers, and takes no part in this cluster");
             }
             error => tracing::warn!(replica, %error, "a replica does not answer"),
         }

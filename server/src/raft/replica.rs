@@ -66,14 +66,19 @@ pub enum StartError {
         members: Vec<u64>,
     },
     /// The timings contradict each other.
-    #[error("the timings do not work: {0}")]
+    #[error("the timings cannot work: {0}")]
     Timings(#[from] ConfigError),
-    /// The data directory cannot be made.
-    #[error("the data directory cannot be used: {0}")]
-    Directory(io::Error),
+    /// The data folder cannot be made or written.
+    #[error("{}: cannot be used as the data folder: {error}", dir.display())]
+    Directory {
+        /// The folder.
+        dir: std::path::PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
     /// Another process, or another replica of this one, uses the data directory.
     #[error(
-        "{}: {} uses this data directory: expected nobody to; stop that one, or give this replica a directory of its own",
+        "{}: {} uses this data folder: stop that process, or give this replica a folder of its own",
         dir.display(),
         process.map_or_else(|| "another process".to_owned(), |process| format!("process {process}"))
     )]
@@ -93,7 +98,11 @@ pub enum StartError {
     #[error(transparent)]
     State(#[from] OpenStateError),
     /// A part of the data directory is missing.
-    #[error("{}: {part} is missing, the rest is there: expected all or nothing", dir.display())]
+    #[error(
+        "{}: {part} is missing, the rest is there: expected all or nothing; bring back what is missing, or empty the \
+         folder, which removes its data, and start it again: it comes back from the others, if there are any",
+        dir.display()
+    )]
     Incomplete {
         /// The directory.
         dir: std::path::PathBuf,
@@ -102,9 +111,11 @@ pub enum StartError {
     },
     /// The state lacks entries that the log no longer has.
     #[error(
-        "{}: the state ends at entry {applied:?}, the log begins after {purged:?}: expected nothing between them to be missing; \
-         remove the folder's content, and the replica comes back from the others",
-        dir.display()
+        "{}: the state ends at entry {}, the log begins after entry {}: expected no entry between them to be missing; \
+         empty the folder, which removes its data, and start it again: it comes back from the others, if there are any",
+        dir.display(),
+        applied.map_or_else(|| "(none)".to_owned(), |entry| entry.to_string()),
+        purged.map_or_else(|| "(none)".to_owned(), |entry| entry.to_string())
     )]
     Gap {
         /// The directory.
@@ -136,7 +147,7 @@ pub enum StartError {
     },
     /// The replica is started with other members than its cluster has.
     #[error(
-        "{}: belongs to cluster {cluster}, founded with --cluster {recorded}, and is started with --cluster \
+        "{}: belongs to cluster {cluster}, bootstrapped with --cluster {recorded}, and is started with --cluster \
          {configured}; start it with the first list, or, if this replica is to take part in another cluster, empty \
          the folder, which removes its data, and start it again",
         dir.display()
@@ -152,7 +163,7 @@ pub enum StartError {
         configured: String,
     },
     /// Nothing says that the replica may take part.
-    #[error("this replica does not know whether it may take part")]
+    #[error("this replica has no record of its cluster: expected one before it takes part")]
     NoStanding,
     /// It is being closed.
     #[error("this replica is closing")]

@@ -72,7 +72,7 @@ pub(super) fn cut(dir: &Path, synced: Synced) -> io::Result<()> {
     let kept = keep(dir, &rest)?;
     tracing::warn!(
         path = %path.display(), at = end, bytes = length, kept = %kept.display(),
-        "cutting off what a crash left half written"
+        "cutting off what a crash left half written, which was never acknowledged"
     );
     file.set_len(end)?;
     file.sync_all()

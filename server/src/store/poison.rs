@@ -32,7 +32,7 @@ impl Poison {
             is_first
         });
         if is_first {
-            tracing::error!(%reason, "this node cannot go on");
+            tracing::error!(%reason, "this replica cannot go on: it serves nothing more");
         }
     }
 

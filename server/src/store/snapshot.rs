@@ -200,7 +200,7 @@ pub struct SnapshotFile {
 impl Drop for SnapshotFile {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "a snapshot that is not needed any more stays");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the file of a snapshot that is not needed any more");
         }
     }
 }

@@ -61,7 +61,7 @@ pub enum StandingError {
         source: io::Error,
     },
     /// The file is damaged.
-    #[error("{}: expected format {FORMAT} with a correct checksum", path.display())]
+    #[error("{}: damaged: expected format {FORMAT} with a correct checksum", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,

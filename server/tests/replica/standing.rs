@@ -81,7 +81,8 @@ async fn a_directory_that_is_in_use_is_not_touched() {
     let refused = Replica::start(cluster.config(1), Arc::new(Keeper::default())).await.err().expect("refused");
     assert!(matches!(refused, StartError::InUse { .. }), "{refused}");
     let says = refused.to_string();
-    let expected = [&cluster.dir(1).display().to_string(), &format!("process {}", std::process::id()), "stop that one"];
+    let expected =
+        [&cluster.dir(1).display().to_string(), &format!("process {}", std::process::id()), "stop that process"];
     assert!(expected.iter().all(|part| says.contains(*part)), "{says}");
     assert_eq!(files(&cluster.dir(1)), before);
     cluster.open_sessions(1).await;

@@ -42,7 +42,7 @@ pub enum OpenLogError {
     #[error("the log cannot be read: {0}")]
     Database(#[from] fjall::Error),
     /// The witness cannot be opened or read.
-    #[error("the log's witness cannot be read: {0}")]
+    #[error("the record of what the log has acknowledged (the file witness) cannot be read: {0}")]
     Witness(io::Error),
     /// The log is of a format that this program does not read.
     #[error("the log has format {got}: expected {expected}")]
