@@ -3,6 +3,7 @@
 
 mod bounds;
 mod glossary;
+mod messages;
 mod tests_that_run;
 
 use std::{
