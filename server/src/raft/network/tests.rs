@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::{
     raft::{
-        peer::{Founding, Joining, Peer, PeerReport, Readmission, Stage},
+        peer::{Founding, Joining, Peer, PeerReport, Readmission, Replacement, Stage},
         types::alias::StoredMembership,
     },
     store::{poison::Poison, snapshot::PIECE_BYTES, standing::Part, state::StateStore},
@@ -140,6 +140,10 @@ impl Peer for Slow {
 
     async fn readmit(self, _: context::Context, _: u64, _: String, _: u64) -> Readmission {
         Readmission::Later { reason: "not asked".to_owned() }
+    }
+
+    async fn replace(self, _: context::Context, _: u64, _: String) -> Replacement {
+        Replacement::Later { reason: "not asked".to_owned() }
     }
 
     async fn join(self, _: context::Context, _: ClusterId, _: u64, _: String) -> Joining {
