@@ -36,7 +36,7 @@ const SLEEPERS: &[(&str, &str)] = &[
     ("client-cache/tests/swarm/main.rs", "disturbs at a pace; looks for a condition of which nobody tells"),
     ("client-cache/tests/outage.rs", "looks how long something goes on"),
     ("client-cache/tests/stress.rs", "looks for a condition of which nobody tells; how fast writers are"),
-    ("server/src/raft/network/tests.rs", "a receiver that takes its time over each piece"),
+    ("server/src/raft/network/tests.rs", "is a receiver that is slow: that is what is tested"),
     ("server/src/server.rs", "looks for a condition of which nobody tells; how fast a client asks"),
     ("server/tests/crash/disk.rs", "looks whether a child has ended, of which nobody tells"),
     ("server/tests/crash/server.rs", "asks again until a server is elected, of which nobody tells"),
