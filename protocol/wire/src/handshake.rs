@@ -177,9 +177,8 @@ pub enum ConnectError {
 /// [`ConnectError`] names the address, and why.
 pub async fn connect(address: &str, role: Role, timeout: Duration) -> Result<Introduced, ConnectError> {
     let attempt = async {
-        let stream = TcpStream::connect(address)
+        let stream = socket::open(address)
             .await
-            .and_then(|stream| socket::tune(&stream).map(|()| stream))
             .map_err(|source| ConnectError::Connect { address: address.to_owned(), source })?;
         introduce(stream, role).await.map_err(|source| ConnectError::Handshake { address: address.to_owned(), source })
     };
