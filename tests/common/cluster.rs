@@ -101,6 +101,12 @@ impl Cluster {
         self.sites.get_mut(&id).expect("a member").place = place;
     }
 
+    /// Has a server keep its data somewhere else from its next start on: on an empty disk.
+    pub fn move_data(&mut self, id: u64, data: PathBuf) {
+        assert!(!self.runs(id), "server {id} runs");
+        self.sites.get_mut(&id).expect("a member").data = Some(data);
+    }
+
     /// Starts a server that does not run.
     pub fn spawn(&mut self, id: u64) {
         let (site, data) = (&self.sites[&id], self.data(id));

@@ -17,26 +17,43 @@ use super::eventually;
 /// The lines of a log that are printed when a test fails.
 const LOG_LINES: usize = 40;
 
-/// Where a process runs: what its command line begins with.
+/// Where a process runs: what its command line begins with, and which binary is meant.
 #[derive(Debug, Clone, Default)]
-pub struct Place(Vec<String>);
+pub struct Place {
+    words: Vec<String>,
+    /// None for the one that Cargo has built for the tests.
+    binary: Option<PathBuf>,
+}
 
 impl Place {
     /// Where programs are started through this command line; it has to become the program, under its own process id.
     pub fn through(words: &[&str]) -> Self {
-        Self(words.iter().map(|word| (*word).to_owned()).collect())
+        Self { words: words.iter().map(|word| (*word).to_owned()).collect(), binary: None }
+    }
+
+    /// The same place, with more words in front of the program. The same holds for them.
+    #[must_use]
+    pub fn then(&self, words: &[&str]) -> Self {
+        let more = words.iter().map(|word| (*word).to_owned());
+        Self { words: self.words.iter().cloned().chain(more).collect(), binary: self.binary.clone() }
+    }
+
+    /// The same place, with another binary of Leasehold.
+    #[must_use]
+    pub fn with_binary(&self, binary: &Path) -> Self {
+        Self { words: self.words.clone(), binary: Some(binary.to_owned()) }
     }
 
     /// The same place, with an environment variable for what runs there.
     #[must_use]
     pub fn with(&self, name: &str, value: impl AsRef<OsStr>) -> Self {
         let value = value.as_ref().to_str().expect("UTF-8");
-        Self(self.0.iter().cloned().chain(["env".to_owned(), format!("{name}={value}")]).collect())
+        self.then(&["env", &format!("{name}={value}")])
     }
 
     /// A program that is yet to be started there.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let Some((first, rest)) = self.0.split_first() else { return Command::new(program) };
+        let Some((first, rest)) = self.words.split_first() else { return Command::new(program) };
         let mut command = Command::new(first);
         command.args(rest).arg(program);
         command
@@ -44,7 +61,8 @@ impl Place {
 
     /// The binary, with no options of the surroundings.
     pub fn leasehold(&self) -> Command {
-        let mut command = self.command(env!("CARGO_BIN_EXE_leasehold"));
+        let built = Path::new(env!("CARGO_BIN_EXE_leasehold"));
+        let mut command = self.command(self.binary.as_deref().unwrap_or(built));
         command.env_remove("LEASEHOLD_ENDPOINTS").env_remove("RUST_LOG").stdin(Stdio::null());
         command
     }

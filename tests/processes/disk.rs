@@ -28,11 +28,11 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// A small disk. Unmounted when it is dropped, or by the next test process.
 #[derive(Debug)]
-struct Disk(PathBuf);
+pub(crate) struct Disk(PathBuf);
 
 impl Disk {
     /// None where the test is skipped, as nothing can be mounted.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         static SWEPT: Once = Once::new();
         SWEPT.call_once(sweep);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl Disk {
     }
 
     /// Where a server's data go.
-    fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.0.join("data")
     }
 
@@ -59,7 +59,7 @@ impl Disk {
     }
 
     /// Takes all the room there is.
-    fn fill(&self) {
+    pub(crate) fn fill(&self) {
         let mut ballast = File::create(self.ballast()).expect("a file");
         let error = loop {
             if let Err(error) = ballast.write_all(&[0; 4096]) {
@@ -70,7 +70,7 @@ impl Disk {
     }
 
     /// Makes room again.
-    fn empty(&self) {
+    pub(crate) fn empty(&self) {
         fs::remove_file(self.ballast()).expect("it is there");
     }
 }

@@ -21,6 +21,8 @@ mod changes;
 mod clocks;
 mod consent;
 mod crash;
+mod cuts;
+mod day;
 mod demo;
 mod descriptors;
 mod disk;

@@ -153,6 +153,23 @@ impl Network {
         self.aim(from, to, &hardware(self.hosts[to]));
     }
 
+    /// Nothing gets from a host to the others, and nothing from them to it: its cable is pulled.
+    pub(crate) fn cut_off(&self, host: &str) {
+        self.plug(host, "down");
+    }
+
+    /// Ends [`Network::cut_off`].
+    pub(crate) fn plug_in(&self, host: &str) {
+        self.plug(host, "up");
+    }
+
+    /// In one call, so that a cut begins and ends at one moment: the other end of the host's cable. The bridge has no
+    /// spanning tree, so it forwards at once. Addresses that hosts know for good outlive it.
+    fn plug(&self, host: &str, state: &str) {
+        let port = format!("link set dev v{} {state}\n", self.hosts[host]);
+        ip_in(&self.namespace("wire"), &port).expect("a port can be set");
+    }
+
     fn aim(&self, from: &str, to: &str, at: &str) {
         ip_in(&self.namespace(from), &neighbour(self.hosts[to], at)).expect("a neighbour can be changed");
     }
@@ -289,6 +306,23 @@ mod tests {
         network.heal("a", "b");
         send(&network, "a", "b", 1);
         until_arrived(&network, "b", 6);
+    }
+
+    #[test]
+    fn host_that_is_cut_off_hears_and_is_heard_when_plugged_in() {
+        let Some(network) = Network::of(&["a", "b", "c"]) else { return };
+        network.cut_off("a");
+        for (from, to) in [("a", "b"), ("b", "a"), ("a", "c"), ("c", "a"), ("b", "c")] {
+            send(&network, from, to, 5);
+        }
+        until_arrived(&network, "c", 5);
+        network.plug_in("a");
+        for (from, to) in [("a", "b"), ("b", "a"), ("a", "c"), ("c", "a")] {
+            send(&network, from, to, 1);
+        }
+        until_arrived(&network, "a", 2);
+        until_arrived(&network, "b", 1);
+        until_arrived(&network, "c", 6);
     }
 
     #[test]

@@ -1,0 +1,483 @@
+//! A day in the life of a cluster: installed, three servers, and programs that use it all the time;
+//! then one thing after another goes wrong, and at the end a table says what was promised and kept.
+//!
+//! Three uses run all the time, on two hosts beside the servers' hosts:
+//!
+//! - jobs under one exclusive lock (`leasehold lock`), and services (`leasehold register`): [`programs`];
+//! - a configuration that one writer puts and readers have in memory: [`settings`];
+//! - somebody looks who is registered: [`listing`].
+//!
+//! The faults are those of [`faults`], each once a round, in an order that a seed draws. After each
+//! one everything has to work again. `tests/day-in-the-life` runs this for hours.
+//!
+//! - `LEASEHOLD_DAY=2h`: how long. Unless it is set, one round.
+//! - `LEASEHOLD_DAY_SEED=7`: the seed. It repeats the order of the faults and not the run.
+//! - `LEASEHOLD_DAY_BINARY=/opt/leasehold/bin/leasehold`: an installed binary. Unless it is set, the
+//!   one that the tests were built with is copied to a folder of its own.
+
+mod crowd;
+mod faults;
+mod listing;
+mod programs;
+mod settings;
+mod table;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use rand::{SeedableRng, rngs::SmallRng};
+
+use crate::{
+    alone,
+    common::{Cli, Cluster, Place, Site, eventually, stall::Stalls},
+    disk::Disk,
+    network::Network,
+    number,
+    partition::OUTAGE_MAX,
+    workload::now_ns,
+    world::{MARGIN, TERM, WAIT_MAX, server},
+};
+use faults::Fault;
+use listing::Listing;
+use programs::Programs;
+use settings::{Judge, Reader, Writer};
+use table::Table;
+
+/// Where commands run, and the writer. Nothing befalls it.
+const OPERATOR: &str = "op";
+
+/// Where a reader, jobs and services run.
+const HOSTS: [&str; 2] = ["c1", "c2"];
+
+/// The services at each host.
+const SERVICES: [&str; 2] = ["web", "mail"];
+
+/// The files that a server may have open.
+const FILES: usize = 512;
+
+/// How often times in the log move; a tenth of the shortest term.
+const TICK: Duration = Duration::from_millis(200);
+
+/// From a holder's or a service's death to the end of its lease: the term, the margin, a tick until
+/// its last renewal is in the log, and one until its end is.
+const END_MAX: Duration = TERM.saturating_add(MARGIN).saturating_add(TICK).saturating_add(TICK);
+
+/// What a change of leader adds to a write's wait, beside the time without a leader.
+const RECALLED_AGAIN: Duration = Duration::from_millis(700);
+
+/// How long a write can have to wait while servers are at fault: for a lease, and for a leader.
+const WAIT_THROUGH_FAULT_MAX: Duration = WAIT_MAX.saturating_add(OUTAGE_MAX).saturating_add(RECALLED_AGAIN);
+
+/// From the repair until everything works again: a leader is elected within four of the longest
+/// election times, and leases end that nobody renews.
+const HEALED_MAX: Duration = WAIT_MAX.saturating_add(Duration::from_millis(4 * 600));
+
+/// How often a fault is repeated at most because the machine stood still.
+const TRIES: u32 = 3;
+
+const CHECK_INSTALLED: &str = "the installed binary says its version";
+const CHECK_ONE_JOB: &str = "no two jobs run at once under one exclusive lock";
+const CHECK_TOKENS: &str = "fencing tokens grow from job to job";
+const CHECK_FREE_LOCK: &str = "after its holder's end, the next job begins";
+const CHECK_WRITE: &str = "a write waits, while the servers are whole";
+const CHECK_WRITE_FAULT: &str = "a write waits, while servers are at fault";
+const CHECK_ANSWERED: &str = "each write is acknowledged";
+const CHECK_THERE: &str = "acknowledged writes are there, each once";
+const CHECK_CACHED: &str = "reads from memory are linearizable";
+const CHECK_READS: &str = "other reads are linearizable";
+const CHECK_LISTED: &str = "services that live are listed";
+const CHECK_KEPT: &str = "services that live stay registered";
+const CHECK_GONE: &str = "a dead service is not listed any more";
+const CHECK_STOPPED: &str = "a server that is told to stop ends with status 0";
+const CHECK_DISK_FULL: &str = "a server whose disk is full says so and ends with status 1";
+const CHECK_DESCRIPTORS: &str = "a server without descriptors says so and lives";
+const CHECK_NO_PANIC: &str = "no server has panicked";
+const CHECK_PROGRAMS: &str = "programs that are told to stop end with status 0";
+const CHECK_RESTART: &str = "nothing is lost by a restart of all at the end";
+
+/// A cluster, what runs on it, and what was seen.
+struct Day {
+    // Processes end before what they run in.
+    listing: Listing,
+    programs: Programs,
+    writer: Writer,
+    readers: BTreeMap<&'static str, Reader>,
+    cluster: Cluster,
+    disks: BTreeMap<u64, Disk>,
+    network: Network,
+    binary: PathBuf,
+    table: Table,
+    judge: Judge,
+    /// When each reader last read from memory, as far as it has said so.
+    cached: BTreeMap<&'static str, u64>,
+    /// When servers were at fault, in nanoseconds, since the puts were last judged.
+    faulty: Vec<(u64, u64)>,
+    /// From the beginning of the round on.
+    stalls: Stalls,
+    random: SmallRng,
+    started: u64,
+    _folder: tempfile::TempDir,
+}
+
+/// What is installed: the binary that is named, or a copy of the one that the tests were built with.
+fn install(folder: &Path) -> PathBuf {
+    if let Some(installed) = std::env::var_os("LEASEHOLD_DAY_BINARY") {
+        return PathBuf::from(installed);
+    }
+    let binary = folder.join("leasehold");
+    std::fs::copy(env!("CARGO_BIN_EXE_leasehold"), &binary).expect("there is room for a copy");
+    binary
+}
+
+/// Whether the binary runs, and is the version of these tests.
+fn says_its_version(binary: &Path) -> Result<(), String> {
+    let output = Command::new(binary).arg("--version").output();
+    let said = output.map_err(|error| format!("{}: {error}", binary.display()))?;
+    let (got, expected) = (String::from_utf8_lossy(&said.stdout).into_owned(), env!("CARGO_PKG_VERSION"));
+    if got.contains(expected) { Ok(()) } else { Err(format!("{said:?}: expected {expected}")) }
+}
+
+fn table() -> Table {
+    let mut table = Table::default();
+    [CHECK_INSTALLED, CHECK_ONE_JOB, CHECK_TOKENS].into_iter().for_each(|check| table.declare(check));
+    table.declare_bound(CHECK_FREE_LOCK, END_MAX);
+    [CHECK_CACHED, CHECK_READS, CHECK_ANSWERED, CHECK_THERE].into_iter().for_each(|check| table.declare(check));
+    table.declare_bound(CHECK_WRITE, WAIT_MAX);
+    table.declare_bound(CHECK_WRITE_FAULT, WAIT_THROUGH_FAULT_MAX);
+    [CHECK_LISTED, CHECK_KEPT].into_iter().for_each(|check| table.declare(check));
+    table.declare_bound(CHECK_GONE, END_MAX);
+    for check in [CHECK_STOPPED, CHECK_DISK_FULL, CHECK_DESCRIPTORS] {
+        table.declare(check);
+    }
+    Fault::ALL.into_iter().for_each(|fault| table.declare_bound(&healed(fault), HEALED_MAX));
+    [CHECK_RESTART, CHECK_NO_PANIC, CHECK_PROGRAMS].into_iter().for_each(|check| table.declare(check));
+    table
+}
+
+/// The row for the time from a repair until everything works.
+fn healed(fault: Fault) -> String {
+    format!("healed after: {}", fault.words())
+}
+
+impl Day {
+    /// None where the test is skipped, as the machine lacks something.
+    fn begin(seed: u64) -> Option<Self> {
+        let hosts: Vec<String> =
+            (1..=3).map(server).chain(HOSTS.map(str::to_owned)).chain([OPERATOR.to_owned()]).collect();
+        let network = Network::of(&hosts.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let disks: BTreeMap<u64, Disk> = (1..=3).map(|id| Some((id, Disk::new()?))).collect::<Option<_>>()?;
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let mut table = table();
+        let binary = install(folder.path());
+        table.check(CHECK_INSTALLED, says_its_version(&binary));
+        let limit = format!("ulimit -n {FILES} && exec \"$0\" \"$@\"");
+        let sites = disks.iter().map(|(id, disk)| Site {
+            place: network.place(&server(*id)).then(&["sh", "-c", &limit]).with_binary(&binary),
+            address: format!("{}:7600", network.address(&server(*id))),
+            data: Some(disk.data()),
+        });
+        let cluster = Cluster::start_at(sites.collect(), network.place(OPERATOR).with_binary(&binary), None);
+        let cli = cluster.cli();
+        let (term, margin) = (format!("{}ms", TERM.as_millis()), format!("{}ms", MARGIN.as_millis()));
+        for volume in ["/config", "/jobs", programs::SERVICES] {
+            cli.done(["--timeout", "30s", "volume", "create", volume, "--term", &term, "--skew-margin", &margin]);
+        }
+        let programs = Programs::supervised(folder.path());
+        let mut day = Self {
+            listing: Listing::start(&cli, programs.all(), all_services()),
+            programs,
+            writer: Writer::start(&cli),
+            readers: BTreeMap::new(),
+            cluster,
+            disks,
+            network,
+            binary,
+            table,
+            judge: Judge::default(),
+            cached: BTreeMap::new(),
+            faulty: Vec::new(),
+            stalls: Stalls::watched(),
+            random: SmallRng::seed_from_u64(seed),
+            started: 0,
+            _folder: folder,
+        };
+        for host in HOSTS {
+            let cli = day.cli_at(host);
+            day.start_reader(host);
+            day.programs.add_jobs(host, cli.clone());
+            services_at(host).iter().for_each(|name| day.programs.add_service(name, cli.clone()));
+        }
+        // What is seen before all of them are there is no failure.
+        day.listing.seen().struck.extend(all_services());
+        day.until_healed(now_ns());
+        day.take_news();
+        Some(day)
+    }
+
+    fn cli_at(&self, host: &str) -> Cli {
+        Cli { place: self.place(host), endpoints: self.cluster.endpoints().join(",") }
+    }
+
+    fn place(&self, host: &str) -> Place {
+        self.network.place(host).with_binary(&self.binary)
+    }
+
+    fn start_reader(&mut self, host: &'static str) {
+        let name = self.new_name(host);
+        let reader =
+            settings::start_reader(&self.place(host), self.cluster.endpoints(), &name, &self.cluster.directory(""));
+        assert!(self.readers.insert(host, reader).is_none(), "a reader runs at {host} already");
+    }
+
+    fn kill_reader(&mut self, host: &'static str) {
+        let mut reader = self.readers.remove(host).expect("one runs there");
+        reader.process.kill();
+        self.judge.add_reads(reader.news());
+    }
+
+    /// Reads what the readers have noted.
+    fn gather(&mut self) {
+        for (host, reader) in &mut self.readers {
+            let news = reader.news();
+            let cached = news.iter().filter_map(settings::Reads::cached_at).max();
+            self.cached.insert(host, self.cached.get(host).copied().max(cached).unwrap_or_default());
+            self.judge.add_reads(news);
+        }
+    }
+
+    /// Has one thing go wrong, and everything work again. Whether that showed what it was to show.
+    fn befall(&mut self, fault: Fault) -> bool {
+        let (began, spared) = (now_ns(), self.listing.seen().struck.clone());
+        assert!(spared.is_empty(), "{spared:?} were struck before");
+        self.strike(fault);
+        let (repaired, since) = (Instant::now(), now_ns());
+        self.until_healed(since);
+        let healed = Instant::now();
+        if fault.is_of_servers() {
+            self.faulty.push((began, now_ns()));
+        }
+        let (took, stall) = (healed - repaired, self.stalls.during(repaired, healed));
+        println!("  {} for {:.2?}, healed after {took:.2?}", fault.words(), Duration::from_nanos(since - began));
+        let there = self.writer.compare(&self.cluster.cli());
+        self.compared(CHECK_THERE, there);
+        let is_shown = self.table.took(&self::healed(fault), took, stall, fault.words());
+        self.take_news();
+        is_shown
+    }
+
+    fn compared(&mut self, check: &str, outcome: Result<u64, String>) {
+        match outcome {
+            Ok(writes) => self.table.at_least(check, writes),
+            Err(why) => self.table.check(check, Err(why)),
+        }
+    }
+
+    /// Waits until everything works that was begun after this time: writes, reads from memory, jobs, services.
+    fn until_healed(&mut self, since: u64) {
+        let begun = self.programs.jobs().begun;
+        self.cluster.caught_up(&self.cluster.ids());
+        eventually("all uses go on", || {
+            self.gather();
+            let writes = self.writer.log().last_acknowledged() > since;
+            let reads = HOSTS.iter().all(|host| self.cached.get(host).is_some_and(|cached| *cached > since));
+            let jobs = self.programs.jobs().begun > begun;
+            let (all, seen) = (self.programs.all(), self.listing.seen());
+            let is_listed = |name: &String| all.registered(name).is_some() && seen.is_listed(name);
+            let services = seen.began > since && all_services().iter().all(is_listed);
+            if writes && reads && jobs && services {
+                return Ok(());
+            }
+            Err(format!("writes: {writes}, reads from memory: {reads}, jobs: {jobs}, services: {services}"))
+        });
+        self.cluster.assert_all_run();
+    }
+
+    /// Judges what was seen since the last time.
+    fn take_news(&mut self) {
+        let (puts, refused) = self.writer.log().take();
+        self.table.passed(CHECK_ANSWERED, puts.len() as u64);
+        refused.into_iter().for_each(|answer| self.table.check(CHECK_ANSWERED, Err(answer)));
+        for put in &puts {
+            self.took(put);
+        }
+        // The put that is under way counts with the next ones.
+        self.faulty.drain(..self.faulty.len().saturating_sub(1));
+        self.judge.add_puts(&puts);
+        let looked = std::mem::take(&mut self.listing.seen().looked);
+        self.table.passed(CHECK_LISTED, looked.fine);
+        looked.missing.into_iter().for_each(|why| self.table.check(CHECK_LISTED, Err(why)));
+        self.take_ends();
+        self.listing.seen().struck.clear();
+    }
+
+    /// Judges how long a put took.
+    fn took(&mut self, put: &settings::Put) {
+        let ended = put.acknowledged.expect("it has ended");
+        let overlaps = |(from, to): &(u64, u64)| put.began <= *to && ended >= *from;
+        let check = if self.faulty.iter().any(overlaps) { CHECK_WRITE_FAULT } else { CHECK_WRITE };
+        let (now, now_at) = (Instant::now(), now_ns());
+        let instant = |at: u64| now - Duration::from_nanos(now_at.saturating_sub(at));
+        let stall = self.stalls.during(instant(put.began), instant(ended));
+        self.table.took(check, Duration::from_nanos(ended - put.began), stall, &format!("{put:?}"));
+    }
+
+    /// Judges which services have ended though nothing befell them.
+    fn take_ends(&mut self) {
+        let struck = self.listing.seen().struck.clone();
+        for name in all_services() {
+            let ends = self.programs.take_ends(&name);
+            if struck.contains(&name) {
+                continue;
+            }
+            if ends.is_empty() {
+                self.table.passed(CHECK_KEPT, 1);
+            }
+            for (at, why) in ends {
+                let from = at.checked_sub(TERM).expect("it has lived");
+                match self.stalls.during(from, at) > crate::common::ALLOWANCE {
+                    true => self.table.set_aside(CHECK_KEPT),
+                    false => self.table.check(CHECK_KEPT, Err(why)),
+                }
+            }
+        }
+    }
+
+    /// Has everything go wrong once.
+    fn round(&mut self) {
+        self.stalls = Stalls::watched();
+        let mut faults: Vec<(Fault, u32)> = self.shuffled().into_iter().map(|fault| (fault, 1)).rev().collect();
+        while let Some((fault, tries)) = faults.pop() {
+            if !self.befall(fault) && tries < TRIES {
+                println!("  the machine stood still: {} again", fault.words());
+                faults.push((fault, tries + 1));
+            }
+        }
+        self.gather();
+        // Then all writes that may have been seen have ended.
+        self.writes_on();
+        self.judge_reads();
+        self.judge_jobs();
+    }
+
+    /// Judges what was read.
+    fn judge_reads(&mut self) {
+        self.take_news();
+        let judgement = self.judge.judge();
+        self.table.passed(CHECK_CACHED, judgement.cached);
+        self.table.passed(CHECK_READS, judgement.others);
+        for (is_cached, why) in judgement.violations {
+            self.table.check(if is_cached { CHECK_CACHED } else { CHECK_READS }, Err(why));
+        }
+    }
+
+    fn judge_jobs(&mut self) {
+        let jobs = self.programs.jobs();
+        let (begun, overlaps, old) =
+            (jobs.begun, std::mem::take(&mut jobs.overlaps), std::mem::take(&mut jobs.old_tokens));
+        for (check, violations) in [(CHECK_ONE_JOB, overlaps), (CHECK_TOKENS, old)] {
+            self.table.at_least(check, begun);
+            violations.into_iter().for_each(|why| self.table.check(check, Err(why)));
+        }
+    }
+
+    /// Ends all uses, and restarts all servers once more. What was acknowledged is there then.
+    fn end(mut self) -> Table {
+        self.listing.stop();
+        self.writer.stop();
+        for (program, status) in self.programs.stop() {
+            // A job that is told to stop ends by that signal.
+            let expected: &[i32] = if HOSTS.contains(&program.as_str()) { &[0, 128 + 15] } else { &[0] };
+            let outcome = if expected.contains(&status) { Ok(()) } else { Err(format!("{program}: {status}")) };
+            self.table.check(CHECK_PROGRAMS, outcome);
+        }
+        self.readers.values_mut().for_each(Reader::stop);
+        self.gather();
+        self.judge_reads();
+        self.judge_jobs();
+        let ids = self.cluster.ids();
+        ids.iter().for_each(|id| self.cluster.kill(*id));
+        ids.iter().for_each(|id| self.cluster.spawn(*id));
+        self.cluster.caught_up(&ids);
+        let there = self.writer.compare(&self.cluster.cli());
+        self.compared(CHECK_RESTART, there);
+        for id in ids {
+            let log = self.cluster.log(id);
+            let panic = log.lines().find(|line| line.contains("panicked at"));
+            let outcome = panic.map_or(Ok(()), |line| Err(format!("server {id}: {line}")));
+            self.table.check(CHECK_NO_PANIC, outcome);
+        }
+        self.table
+    }
+
+    fn services(&self) -> Vec<String> {
+        all_services()
+    }
+
+    fn services_at(&self, host: &str) -> Vec<String> {
+        services_at(host)
+    }
+}
+
+fn services_at(host: &str) -> Vec<String> {
+    SERVICES.map(|service| format!("{service}-{host}")).into()
+}
+
+fn all_services() -> Vec<String> {
+    HOSTS.iter().flat_map(|host| services_at(host)).collect()
+}
+
+/// How long a day is: a number with its unit, as `90s`, `30m` or `2h`; no time for one round.
+fn length() -> Duration {
+    let Ok(text) = std::env::var("LEASEHOLD_DAY") else { return Duration::ZERO };
+    parse(&text).unwrap_or_else(|| panic!("LEASEHOLD_DAY={text:?}: expected a duration like 90s, 30m or 2h"))
+}
+
+fn parse(text: &str) -> Option<Duration> {
+    let (number, seconds) = [('s', 1), ('m', 60), ('h', 3600)]
+        .into_iter()
+        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)))?;
+    Some(Duration::from_secs(number.parse::<u64>().ok()?.checked_mul(seconds)?))
+}
+
+/// In a process that is to be a reader or a crowd: that.
+#[test]
+fn a_day_in_the_life_of_a_cluster_breaks_no_promise() {
+    if let Some(task) = settings::READER.task() {
+        return settings::be_a_reader(task);
+    }
+    if let Some(task) = crowd::CROWD.task() {
+        return crowd::be_a_crowd(task);
+    }
+    let _alone = alone();
+    let (length, began) = (length(), Instant::now());
+    let seed = number("LEASEHOLD_DAY_SEED", rand::random());
+    println!("LEASEHOLD_DAY_SEED={seed}");
+    let Some(mut day) = Day::begin(seed) else { return };
+    println!("everything works after {:.1?}", began.elapsed());
+    for round in 1.. {
+        println!("round {round}, after {:.0?}:", began.elapsed());
+        day.round();
+        if began.elapsed() >= length {
+            break;
+        }
+        println!("{}", day.table);
+    }
+    let table = day.end();
+    println!("{table}\nLEASEHOLD_DAY_SEED={seed}, {:.0?}", began.elapsed());
+    assert!(table.is_fine(), "a promise was broken, or a check was not made: see the table");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn length_of_a_day_is_a_number_with_a_unit() {
+        let seconds = ["90s", "30m", "2h", "2d", "h", "-1s", ""].map(|text| parse(text).map(|it| it.as_secs()));
+        assert_eq!(seconds, [Some(90), Some(1800), Some(7200), None, None, None, None]);
+    }
+}
