@@ -217,11 +217,18 @@ impl fmt::Display for Round {
 impl Setting {
     /// Makes one cut, at this part of a renewal's cycle.
     fn round(&mut self, part: f64, long: Duration) -> Round {
-        let renewed = self.renewed();
-        let before = self.seen.has.expect("it has both");
-        assert_eq!(self.at_the_servers(), (Some(before.0), Some(before.1)), "the keeper's epoch and token");
+        // After a loss, the keeper may lose once more what it has only just been granted.
+        let before = eventually("the keeper and the servers agree", || {
+            self.renewed();
+            let (has, found) = (self.seen.has.ok_or("lost again")?, self.at_the_servers());
+            if found == (Some(has.0), Some(has.1)) {
+                Ok(has)
+            } else {
+                Err(format!("{found:?} at the servers: expected {has:?}"))
+            }
+        });
         // A new cycle: what was asked of the servers took its time.
-        let renewed = self.renewed().max(renewed);
+        let renewed = self.renewed();
         let begins = renewed + (TERM / 2).mul_f64(part).as_nanos() as u64;
         eventually("the cut begins", || (boottime_ns() >= begins).then_some(()));
         let began = boottime_ns();

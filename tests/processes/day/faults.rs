@@ -74,7 +74,7 @@ impl Fault {
             Self::LeaderStopped => "the leader is told to stop",
             Self::AllServersKilled => "all servers are killed",
             Self::DiskFull => "a server's disk is full",
-            Self::DescriptorsTaken => "a server runs out of descriptors",
+            Self::DescriptorsTaken => "a follower runs out of descriptors",
             Self::DiskLost => "a server is killed and its disk wiped",
             Self::MachineReplaced => "a server is replaced",
             Self::HostCutOff => "a client's host is cut off",
@@ -235,8 +235,11 @@ impl Day {
         self.cluster.spawn(id);
     }
 
+    /// Takes all the room for clients that a follower has. (While a leader has none, whoever has to connect anew is served by
+    /// nobody.)
     fn take_descriptors(&mut self) {
-        let id = self.any_server();
+        let followers = self.cluster.others(self.cluster.leader());
+        let id = *followers.choose(&mut self.random).expect("two");
         let (place, directory) = (self.network.place(OPERATOR), self.cluster.directory(""));
         let name = self.new_name("crowd");
         let mut crowd = crowd::start(&place, self.cluster.address(id), CROWD, &directory, &name);

@@ -324,10 +324,9 @@ impl Judge {
         for of in &reads {
             *(if of.cached { &mut judgement.cached } else { &mut judgement.others }) += of.count;
             let puts = self.puts.get(&of.node).map_or(&[][..], |puts| puts);
-            if let Some(missed) = puts.iter().rev().find(|put| put.acknowledged.is_some_and(|at| at < of.began)) {
-                if of.number < missed.number {
-                    judgement.violations.push((of.cached, format!("{of:?} missed {missed:?}")));
-                }
+            let due = puts.iter().rev().find(|put| put.acknowledged.is_some_and(|at| at < of.began));
+            if let Some(missed) = due.filter(|put| put.number > of.number) {
+                judgement.violations.push((of.cached, format!("{of:?} missed {missed:?}")));
             }
             if let Some(early) = puts.iter().find(|put| put.number == of.number && put.began > of.ended) {
                 judgement.violations.push((of.cached, format!("{of:?} was before {early:?}")));
