@@ -193,7 +193,7 @@ const CALLS: &[&str] = &[
     "WriteLease::lost",
     "WriteLease::release",
     "WriteLease::set",
-    "cluster",
+    "server_status",
 ];
 
 /// Public functions that are no calls to a cluster: they make arguments or look at results.
@@ -316,7 +316,7 @@ async fn make_calls(mut caller: Caller, address: &str, made: &Made) -> Caller {
             // What a connection takes is no call's.
             let most = if matches!(name, "Client::connect" | "Client::close") { PATIENCE } else { most };
             let call = async {
-                if name == "cluster" {
+                if name == "server_status" {
                     drop(leasehold_client_cache::server_status(address, Duration::from_secs(1)).await);
                     return Some(());
                 }
