@@ -94,8 +94,8 @@ pub struct ServerStatus {
     pub info: ClusterInfo,
 }
 
-/// Asks one server, leader or not, what it knows of its cluster. Needs no client and no quorum: each
-/// call is a connection of its own.
+/// Asks one server, leader or not, what it knows of its cluster. Needs no client and no quorum:
+/// each call is a connection of its own.
 ///
 /// # Errors
 ///

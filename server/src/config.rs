@@ -46,7 +46,8 @@ pub struct RaftConfig {
     pub snapshot_entries: u64,
     /// or this many bytes of entries, whichever comes first.
     pub snapshot_bytes: u64,
-    /// At most this many entries are kept in the log after a snapshot, for replicas that are a little behind,
+    /// At most this many entries are kept in the log after a snapshot, for replicas that are a
+    /// little behind,
     pub keep_entries: u64,
     /// of at most this many bytes.
     pub keep_bytes: u64,

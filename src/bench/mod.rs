@@ -187,7 +187,8 @@ async fn on_its_own(args: Args, count: u64, meter: Meter, top: Path) -> Result<R
     Ok(Results(rows))
 }
 
-/// On somebody's cluster: what was written there is removed, also if the measurement failed or was interrupted.
+/// On somebody's cluster: what was written there is removed, also if the measurement failed or was
+/// interrupted.
 async fn on_a_running_cluster(bench: Bench) -> Result<Results, Failure> {
     let rows = unless_interrupted(bench.all(None)).await;
     let removed = unless_interrupted(bench.remove_all()).await;

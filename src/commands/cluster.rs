@@ -34,7 +34,8 @@ pub(crate) enum Cluster {
     /// Say that a replica which has stopped, or is lost, comes back at another address
     ///
     /// It has no vote from then on. Start it at the new address with an empty folder and the new
-    /// address in --cluster: the others let it in, and it has its vote again once it has their data.
+    /// address in --cluster: the others let it in, and it has its vote again once it has their
+    /// data.
     Replace(Replace),
 }
 

@@ -191,8 +191,8 @@ struct Wait {
 #[derive(Debug, Serialize)]
 struct CoveringRow {
     volume: Path,
-    /// `not_listed`: the holder has yet to tell this leader what it holds. `not_tracked`: its leases
-    /// are not tracked one by one.
+    /// `not_listed`: the holder has yet to tell this leader what it holds. `not_tracked`: its
+    /// leases are not tracked one by one.
     reason: &'static str,
 }
 

@@ -69,7 +69,7 @@ fn of_leases_that_end_one_after_the_other_it_is_measured_how_late_each_is() {
 }
 
 #[test]
-fn on_a_running_cluster_each_kind_is_measured_and_leaves_nothing() {
+fn each_kind_leaves_nothing_on_a_running_cluster() {
     let cluster = Cluster::start(1);
     let cli = cluster.cli();
     let few = ["--seconds", "1", "--inflight", "2", "--objects", "50", "--carried", "1,20", "--holders", "1"];

@@ -39,7 +39,8 @@ fn complaints(page: &str, read: impl Fn(&str) -> Option<String>) -> Vec<String> 
     complaints
 }
 
-/// Whether a line of the source declares the name: an item, a variant, a field, or a line of a macro.
+/// Whether a line of the source declares the name: an item, a variant, a field, or a line of a
+/// macro.
 fn declares(source: &str, name: &str) -> bool {
     let code = source.lines().map(str::trim).filter(|line| !line.starts_with("//") && !line.starts_with("use "));
     code.filter_map(|line| line.find(name).map(|at| (&line[..at], &line[at + name.len()..]))).any(|(before, after)| {

@@ -1,4 +1,5 @@
-//! Each line that a shipped program logs, and each error that it ends with, is explained to operators.
+//! Each line that a shipped program logs, and each error that it ends with, is explained to
+//! operators.
 //!
 //! The page has tables whose first column quotes the message, with `<words>` for what differs. A
 //! message without a row is found, and so is a row without a message. Left out are lines of the
@@ -36,7 +37,8 @@ const KIND: [&str; 1] = ["kind"];
 const COMMANDS: &str = "src/";
 const NO_COMMANDS: [&str; 2] = ["src/bench/", "src/demo/"];
 
-/// Errors that no operator sees, by the place where they are and a part that only they have, with the reason.
+/// Errors that no operator sees, by the place where they are and a part that only they have, with
+/// the reason.
 const NOT_FOR_OPERATORS: &[(&str, &str, &str)] = &[
     ("client-cache/src/hold.rs", ": it is held as before", "wraps an error for the program that hands over"),
     ("client-cache/src/hold.rs", ": it is given back", "wraps an error for the program that hands over"),

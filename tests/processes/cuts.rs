@@ -33,7 +33,8 @@ const CUT: Duration = Duration::from_millis(600);
 const KEEPER: Role =
     Role { variable: "LEASEHOLD_TEST_KEEPER", test: "cuts::cut_shorter_than_half_a_term_ends_nothing" };
 
-/// How much longer than it should a cut may take on a machine that runs: a process is started to end it.
+/// How much longer than it should a cut may take on a machine that runs: a process is started to
+/// end it.
 const CUT_LATE_MAX: Duration = Duration::from_millis(50);
 
 /// How often the keeper notes what is left of its leases.

@@ -137,9 +137,9 @@ fn silent_member_does_not_return_from_another_address() {
 }
 
 #[test]
-fn stopped_replica_comes_back_at_another_address_once_an_operator_says_so() {
+fn stopped_replica_is_replaced_at_another_address() {
     let _alone = alone();
-    let (mut cluster, _) = three();
+    let (mut cluster, before) = three();
     let cli = cluster.cli();
     let leader = cluster.leader();
     let moved = cluster.others(leader)[0];
@@ -151,8 +151,12 @@ fn stopped_replica_comes_back_at_another_address_once_an_operator_says_so() {
     assert!(message.contains(&format!("replica {moved} answers at {recorded}: stop it first")), "{message}");
     let (status, _, message) = refused(&taken);
     assert!(status == 1 && message.contains(&format!("{taken} is the address of replica {leader}")), "{message}");
+    let (status, _, message) = refused(&recorded);
+    assert!(status == 1 && message.contains(&format!("replica {moved} is at {recorded}, and answers")), "{message}");
     let (status, _, message) = cli.fails(["cluster", "replace", "9", &other]);
     assert!(status == 1 && message.contains("replica 9 is no member of this cluster"), "{message}");
+
+    assert_untouched(&mut cluster, &before);
 
     cluster.kill(moved);
     for _ in 0..2 {

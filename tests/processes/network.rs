@@ -163,8 +163,9 @@ impl Network {
         self.plug(host, "up");
     }
 
-    /// In one call, so that a cut begins and ends at one moment: the other end of the host's cable. The bridge has no
-    /// spanning tree, so it forwards at once. Addresses that hosts know for good outlive it.
+    /// In one call, so that a cut begins and ends at one moment: the other end of the host's cable.
+    /// The bridge has no spanning tree, so it forwards at once. Addresses that hosts know for good
+    /// outlive it.
     fn plug(&self, host: &str, state: &str) {
         let port = format!("link set dev v{} {state}\n", self.hosts[host]);
         ip_in(&self.namespace("wire"), &port).expect("a port can be set");

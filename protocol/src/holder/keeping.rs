@@ -77,26 +77,16 @@ impl Keeping {
         (self.due, self.ends) = (due, ends);
     }
 
-    /// The leases that the next request names.
-    ///
-    /// If one request may not name them all, it names those that have been due for longest. An answer makes a lease due later than all
-    /// that wait, so each has its turn (S10b: no order starves).
-    fn next_request(&mut self, now: Instant) -> Vec<KeepLease> {
+    /// If more leases join the next request than it may name: the last that it names. Those go
+    /// first that have been due for longest. An answer makes a lease due later than all that wait,
+    /// so each has its turn (S10b: no order starves).
+    fn last_named(&self, now: Instant) -> Option<(Instant, LeaseId)> {
+        if self.leases.len() <= KEEP_LEASES_MAX {
+            return None;
+        }
         let joining = self.leases.iter().filter(|(_, lease)| lease.joins_from() <= now);
         let mut joining: Vec<_> = joining.map(|(id, lease)| (lease.due(), *id)).collect();
-        if joining.len() > KEEP_LEASES_MAX {
-            joining.select_nth_unstable(KEEP_LEASES_MAX);
-            joining.truncate(KEEP_LEASES_MAX);
-        }
-        let mut named = Vec::with_capacity(joining.len());
-        for (_, id) in joining {
-            let Some(lease) = self.leases.get_mut(&id) else { continue };
-            if let Some((until, pace)) = &mut lease.held {
-                pace.asked(*until, now);
-            }
-            named.push(KeepLease { id, incarnation: lease.incarnation });
-        }
-        named
+        (joining.len() > KEEP_LEASES_MAX).then(|| *joining.select_nth_unstable(KEEP_LEASES_MAX - 1).1)
     }
 }
 
@@ -141,7 +131,18 @@ impl Holder {
         if !is_due(&self.keeping) {
             return;
         }
-        let leases = self.keeping.next_request(now);
+        let last = self.keeping.last_named(now);
+        let mut leases = Vec::new();
+        for (id, lease) in &mut self.keeping.leases {
+            let has_room = last.is_none_or(|last| (lease.due(), *id) <= last);
+            if lease.joins_from() > now || !has_room {
+                continue;
+            }
+            if let Some((until, pace)) = &mut lease.held {
+                pace.asked(*until, now);
+            }
+            leases.push(KeepLease { id: *id, incarnation: lease.incarnation });
+        }
         self.keeping.settle();
         self.send(Purpose::KeepLeases, Body::KeepLeases { leases }, Ride::Due, now);
     }

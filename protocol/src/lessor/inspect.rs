@@ -51,18 +51,18 @@ impl Lessor {
     /// What writes of `path` wait for.
     pub(super) fn wait_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<WaitInfo> {
         let rows = self.writes.about(path, self.config.bounds.rows_max).flat_map(|pending| {
-            let row = move |holder: Option<SessionId>, wait: Option<&Wait>| WaitInfo {
+            let row = move |waits_for: Option<(SessionId, &Wait)>| WaitInfo {
                 path: pending.path().unwrap_or(path).clone(),
                 writer: pending.asked().map_or(SessionId(0), |asked| asked.session),
                 writer_name: writer_name(pending, turn.state),
-                holder,
-                holder_name: holder.map(|holder| name(holder, turn.state)).unwrap_or_default(),
+                holder: waits_for.map(|(holder, _)| holder),
+                holder_name: waits_for.map(|(holder, _)| name(holder, turn.state)).unwrap_or_default(),
                 since: turn.now.since(pending.since),
-                at_most: holder.zip(wait).map_or(Duration::ZERO, |(of, wait)| self.at_most(of, wait, turn.state)),
-                covering: holder.zip(wait).and_then(|(of, wait)| self.covering(of, wait)),
+                at_most: waits_for.map_or(Duration::ZERO, |(of, wait)| self.at_most(of, wait, turn.state)),
+                covering: waits_for.and_then(|(of, wait)| self.covering(of, wait)),
             };
-            let waits = pending.waits.iter().map(move |(holder, wait)| row(Some(*holder), Some(wait)));
-            let commit = pending.waits.is_empty().then(|| row(None, None));
+            let waits = pending.waits.iter().map(move |(holder, wait)| row(Some((*holder, wait))));
+            let commit = pending.waits.is_empty().then(|| row(None));
             waits.chain(commit)
         });
         self.few(rows)

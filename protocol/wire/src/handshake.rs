@@ -26,8 +26,9 @@ use crate::{cluster::ClusterId, socket, warn};
 /// What every connection begins with, from both sides.
 pub const MAGIC: [u8; 4] = *b"LSHD";
 
-/// The version of everything that follows the handshake: of what clients, servers and replicas say to each other. Versions
-/// must be equal. Raise it when the bytes of a message change (`server/tests/replica/formats.rs` says so).
+/// The version of everything that follows the handshake: of what clients, servers and replicas say
+/// to each other. Versions must be equal. Raise it when the bytes of a message change
+/// (`server/tests/replica/formats.rs` says so).
 pub const PROTOCOL_VERSION: u16 = 3;
 
 /// How long a handshake may take: long enough for two packets that were lost and sent again after 1 and 2 seconds, short

@@ -17,15 +17,16 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// network that is still of use.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
-/// While a connection is not there, another one is tried beside it after this long. If the first packet of a connection is
-/// lost, Linux repeats it after a second: a client that looks for another server during a short cut of the network would lose
-/// its leases by that.
+/// While a connection is not there, another one is tried beside it after this long. If the first
+/// packet of a connection is lost, Linux repeats it after a second: a client that looks for another
+/// server during a short cut of the network would lose its leases by that.
 const TRY_EVERY: Duration = Duration::from_millis(200);
 
 /// The most tries beside each other: they fill the second until Linux repeats the first one.
 const TRIES_MAX: usize = 5;
 
-/// Opens a connection: the first that is there of a few that are tried one after the other. Fails as soon as one does.
+/// Opens a connection: the first that is there of a few that are tried one after the other. Fails
+/// as soon as one does.
 pub(crate) async fn open(address: &str) -> io::Result<TcpStream> {
     let mut tries = FuturesUnordered::new();
     loop {
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn connection_whose_first_packet_is_lost_is_there_within_a_second() {
+    async fn lost_first_packet_costs_less_than_a_second() {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let listener = socket.listen(1).expect("it listens");

@@ -14,18 +14,21 @@
 //!
 //! A replica with a [standing](crate::store::standing) just starts. A cluster of one founds itself at once.
 //!
-//! **Why the return is safe.** Let E be the empty replica, C the configuration in which it is a voter, C′ the same
-//! without it. Until it is let in, E is silent, which Raft cannot tell from a crash, so nothing that happens until then
-//! needs an argument. The leader L, in term T, proves its leadership after E has asked, then has C′ committed by a joint
-//! change, which takes a majority of C without E: call these replicas W. Only then it tells E to start, as a
-//! non-member with an empty log (from the next entry on as a learner, which has no vote), and with L's vote as a *floor*: E never votes in a term up to T. Could a vote that E
-//! gives afterwards, in a term t > T, elect a leader Y beside a leader X that E's forgotten vote has helped, or one that
-//! lacks a committed entry? Y needs E to be a voter in its own configuration, so it has not got L's entry with C′, and
-//! it needs a majority of C, hence one member of W, as W and the rest of that majority together are more than C has
-//! besides E. That member has L's entry, acknowledged in term T < t, so before it voted in t: it does not vote for Y,
-//! whose log is older. The same holds for X. So neither exists, and who is elected in t > T was elected without E, old
-//! or new. From there on E is a new member like any other: a learner first, which decides nothing, then a voter by a
-//! joint change of configuration once it has caught up.
+//! **Why the return is safe.** Let E be the empty replica, C the configuration in which it is a
+//! voter, C′ the same without it. Until it is let in, E is silent, which Raft cannot tell from a
+//! crash, so nothing that happens until then needs an argument. The leader L, in term T, proves its
+//! leadership after E has asked, then has C′ committed by a joint change, which takes a majority of
+//! C without E: call these replicas W. Only then it tells E to start, as a non-member with an empty
+//! log (from the next entry on as a learner, which has no vote), and with L's vote as a *floor*: E
+//! never votes in a term up to T. Could a vote that E gives afterwards, in a term t > T, elect a
+//! leader Y beside a leader X that E's forgotten vote has helped, or one that lacks a committed
+//! entry? Y needs E to be a voter in its own configuration, so it has not got L's entry with C′,
+//! and it needs a majority of C, hence one member of W, as W and the rest of that majority together
+//! are more than C has besides E. That member has L's entry, acknowledged in term T < t, so before
+//! it voted in t: it does not vote for Y, whose log is older. The same holds for X. So neither
+//! exists, and who is elected in t > T was elected without E, old or new. From there on E is a new
+//! member like any other: a learner first, which decides nothing, then a voter by a joint change of
+//! configuration once it has caught up.
 //!
 //! The joint change needs the other voters. If with E a majority of C is lost, it is never committed, and E
 //! waits: that is more than S11 promises to survive. (Two members have no minority: a wiped one of two waits for
@@ -67,7 +70,7 @@ use super::{
     network::{CallError, Link},
     node::Node,
     notice::{Notice, gist},
-    peer::{Founding, Joining, PeerClient, PeerRefusal, PeerReport, Readmission, Stage},
+    peer::{Admitted, Founding, Joining, NotDone, PeerClient, PeerRefusal, PeerReport, Stage},
     replica::StartError,
 };
 use crate::store::standing::{ClusterId, Part, Standing};
@@ -364,7 +367,7 @@ impl Node {
             |client: PeerClient, context| async move { client.readmit(context, newcomer, address, life).await };
         let answer = self.call_leader(&asked, readmit).await;
         match answer {
-            Ok(Readmission::Admitted { cluster, root, floor }) => {
+            Ok(Ok(Admitted { cluster, root, floor })) => {
                 let _changing = self.changing.lock().await;
                 if self.standing().is_some() {
                     return Ok(());
@@ -373,12 +376,12 @@ impl Node {
                 tracing::info!(%cluster, "this replica rejoins its cluster: it is no voter yet");
                 self.set_standing(Some(standing)).await.map_err(StartError::Store)
             }
-            Ok(Readmission::Refused { reason }) => Err(StartError::Refused { reason }),
-            Ok(Readmission::Later { reason }) => {
+            Ok(Err(NotDone::Refused { reason })) => Err(StartError::Refused { reason }),
+            Ok(Err(NotDone::Later { reason })) => {
                 waits.is_not_let_in(&reason);
                 self.rest().await
             }
-            Ok(Readmission::Elsewhere { .. }) => {
+            Ok(Err(NotDone::Elsewhere { .. })) => {
                 waits.is_not_let_in("no leader is known: there is no quorum, or an election is under way");
                 self.rest().await
             }
@@ -403,17 +406,17 @@ impl Node {
                     |client: PeerClient, context| async move { client.join(context, cluster, newcomer, address).await };
                 let answer = self.call_leader(&asked, join).await;
                 match answer {
-                    Ok(Joining::Voter) => {
+                    Ok(Ok(Joining::Voter)) => {
                         let _changing = self.changing.lock().await;
                         let Some(standing) = self.standing() else { return Ok(()) };
                         let returned = Standing { part: Part::Returned, ..standing };
                         tracing::info!("this replica is a voter again");
                         return self.set_standing(Some(returned)).await.map_err(StartError::Store);
                     }
-                    Ok(Joining::Elsewhere { leader }) => known = leader,
-                    Ok(Joining::CatchingUp { matched, last }) => waits.catches_up(matched, last),
-                    Ok(Joining::Refused { reason }) => return Err(StartError::Refused { reason }),
-                    Ok(Joining::Later { reason }) => waits.is_no_voter(&reason),
+                    Ok(Err(NotDone::Elsewhere { leader })) => known = leader,
+                    Ok(Ok(Joining::CatchingUp { matched, last })) => waits.catches_up(matched, last),
+                    Ok(Err(NotDone::Refused { reason })) => return Err(StartError::Refused { reason }),
+                    Ok(Err(NotDone::Later { reason })) => waits.is_no_voter(&reason),
                     Err(error) => waits.is_no_voter(&error.to_string()),
                 }
             }

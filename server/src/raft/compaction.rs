@@ -1,14 +1,16 @@
 //! The log's bound in bytes.
 //!
-//! Raft itself counts entries: it takes a snapshot after so many, and keeps so many. An entry is a batch of commands,
-//! though: a few bytes on an idle cluster, [two MiB](leasehold_protocol::lessor::Bounds::proposal_bytes_max) on a busy
-//! one. A restart reads the whole log and may have to apply much of it, so its bytes are bounded too. This task asks
-//! Raft for a snapshot, and to purge, as soon as the bytes say so; Raft's own rules go on beside it.
+//! Raft itself counts entries: it takes a snapshot after so many, and keeps so many. An entry is a
+//! batch of commands, though: a few bytes on an idle cluster, [two
+//! MiB](leasehold_protocol::lessor::Bounds::proposal_bytes_max) on a busy one. A restart reads the
+//! whole log and may have to apply much of it, so its bytes are bounded too. This task asks Raft
+//! for a snapshot, and to purge, as soon as the bytes say so; Raft's own rules go on beside it.
 //!
-//! **Guarantees.** Raft purges what it has a snapshot of and no follower is being sent, whoever asks it to. What
-//! has not been applied counts for no snapshot: it would not be in it.
+//! **Guarantees.** Raft purges what it has a snapshot of and no follower is being sent, whoever
+//! asks it to. What has not been applied counts for no snapshot: it would not be in it.
 //!
-//! A snapshot is cheap: it is a view of the rows, which are on the disk already but for the last fsync.
+//! A snapshot is cheap: it is a view of the rows, which are on the disk already but for the last
+//! fsync.
 
 use std::sync::Arc;
 
@@ -33,7 +35,8 @@ struct Progress {
 /// What Raft has been asked for.
 #[derive(Debug, Default)]
 struct Asked {
-    /// Where the last snapshot was when another was asked for. A second request would be ignored until that is there.
+    /// Where the last snapshot was when another was asked for. A second request would be ignored
+    /// until that is there.
     after_snapshot: Option<u64>,
     /// The entry that it was asked to purge up to.
     purge_upto: u64,

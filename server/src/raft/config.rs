@@ -8,19 +8,20 @@ use openraft::{Config, ConfigError, SnapshotPolicy};
 /// The entries that one message to a follower has at most. 32, an earlier default of openraft's, costs two thirds of
 /// the throughput.
 const PAYLOAD_MAX_ENTRIES: u64 = 1024;
-/// A snapshot is given up when its receiver has acknowledged nothing of it for this long, unless set otherwise: no piece
-/// of it, and, once it has all of them, not that it is at work on them. However long it takes otherwise, it goes on. A link
-/// that moves less than one [piece](crate::store::snapshot::PIECE_BYTES) in this time, 35 kB/s, is too slow.
+/// A snapshot is given up when its receiver has acknowledged nothing of it for this long, unless
+/// set otherwise: no piece of it, and, once it has all of them, not that it is at work on them.
+/// However long it takes otherwise, it goes on. A link that moves less than one
+/// [piece](crate::store::snapshot::PIECE_BYTES) in this time, 35 kB/s, is too slow.
 pub const SNAPSHOT_STALL: Duration = Duration::from_secs(30);
 
 /// The bytes of entries after which a snapshot is taken, unless set otherwise.
 ///
 /// With [`KEPT_BYTES`] this bounds what a restart reads of the log and applies of it: see
-/// `server/tests/replica/restart.rs`, which measures it. Fewer bytes would mean more fsyncs of the state, which each snapshot
-/// begins with.
+/// `server/tests/replica/restart.rs`, which measures it. Fewer bytes would mean more fsyncs of the
+/// state, which each snapshot begins with.
 pub const SNAPSHOT_BYTES: u64 = 64 << 20;
-/// The bytes of entries that stay at most when the log is cut, unless set otherwise. A follower that lacks more is sent
-/// a snapshot, so this is a few seconds of a busy cluster's entries.
+/// The bytes of entries that stay at most when the log is cut, unless set otherwise. A follower
+/// that lacks more is sent a snapshot, so this is a few seconds of a busy cluster's entries.
 pub const KEPT_BYTES: u64 = 32 << 20;
 
 /// How fast Raft moves.
@@ -68,7 +69,8 @@ pub struct ReplicaConfig {
     pub kept_entries: u64,
     /// of at most this many bytes. See [`KEPT_BYTES`].
     pub kept_bytes: u64,
-    /// A snapshot is given up when nothing of it has been acknowledged for this long. See [`SNAPSHOT_STALL`].
+    /// A snapshot is given up when nothing of it has been acknowledged for this long. See
+    /// [`SNAPSHOT_STALL`].
     pub snapshot_stall: Duration,
 }
 

@@ -1,7 +1,8 @@
 //! The side that receives a Raft snapshot: its pieces into a file, then the file into the state.
 //!
-//! **Guarantees.** A file is checked completely before Raft hears of it, and holds one row in memory meanwhile. Its
-//! installation goes on whether its sender asks after it or not, and begins once for each transfer.
+//! **Guarantees.** A file is checked completely before Raft hears of it, and holds one row in
+//! memory meanwhile. Its installation goes on whether its sender asks after it or not, and begins
+//! once for each transfer.
 
 use std::{
     io::{self, Write},

@@ -29,8 +29,9 @@ pub trait Machine: Send + Sync + 'static {
     /// it.
     fn apply(&self, index: u64, proposal: &Proposal) -> Vec<RowChange>;
 
-    /// A snapshot is about to replace the state: lets go of it, and serves nothing from it. There is no memory for two.
-    /// [`restore`](Machine::restore) follows, unless the node ends before that.
+    /// A snapshot is about to replace the state: lets go of it, and serves nothing from it. There
+    /// is no memory for two. [`restore`](Machine::restore) follows, unless the node ends before
+    /// that.
     fn release(&self);
 
     /// The state was replaced by a snapshot, or loaded at the start.
@@ -114,8 +115,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             let message = format!("a snapshot of {:?}: expected {:?}", checked.header.applied, meta.last_log_id);
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
-        // Raft has accepted the snapshot: nothing will be applied to the old state any more. On the disk that one
-        // stays current until the new one has been built, and is there completely.
+        // Raft has accepted the snapshot: nothing will be applied to the old state any more. On the
+        // disk that one stays current until the new one has been built, and is there completely.
         self.machine.release();
         let loading = tokio::task::spawn_blocking(move || checked.load().map(|state| (checked, state)));
         let (checked, state) = loading.await.map_err(io::Error::other)?.map_err(io::Error::other)?;

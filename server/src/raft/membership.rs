@@ -9,10 +9,10 @@ use openraft::{BasicNode, ChangeMembers, ReadPolicy, ServerState, async_runtime:
 use super::{
     bootstrap::ask,
     node::Node,
-    peer::{Joining, PeerReport, Readmission, Stage},
+    peer::{Admitted, Joining, NotDone, PeerReport, Stage},
     types::alias::{Raft, StoredMembership, Vote},
 };
-use crate::store::standing::ClusterId;
+use crate::store::standing::{ClusterId, Standing};
 
 /// A learner that is no further behind than this is caught up: an instant's worth of entries.
 const CAUGHT_UP_ENTRIES: u64 = 1_000;
@@ -38,100 +38,86 @@ async fn see(raft: &Raft) -> Result<Seen, String> {
 }
 
 impl Node {
-    pub(super) fn leader(&self) -> Option<(u64, String)> {
-        self.leadership.borrow().leader.clone()
-    }
-
     /// Lets an empty replica in again.
-    pub(super) async fn readmit(&self, newcomer: u64, address: String, life: u64) -> Readmission {
-        let (Some(raft), Some(standing)) = (self.raft(), self.standing()) else {
-            return Readmission::Elsewhere { leader: None };
-        };
-        if !self.leadership.borrow().leads {
-            return Readmission::Elsewhere { leader: self.leader() };
-        }
+    pub(super) async fn readmit(&self, newcomer: u64, address: String, life: u64) -> Result<Admitted, NotDone> {
+        let (raft, standing) = self.leading()?;
         let membership = raft.metrics().borrow_watched().membership_config.clone();
-        let Some(recorded) = self.recorded_address(&membership, newcomer) else {
-            let members: Vec<u64> = membership.nodes().map(|(id, _)| *id).collect();
-            return Readmission::Refused {
-                reason: format!("replica {newcomer} is no member of this cluster: expected one of {members:?}"),
-            };
-        };
+        let recorded = self.recorded_address(&membership, newcomer)?;
         let found = ask(&recorded).await;
         if let Some(reason) = refusal(standing.cluster, newcomer, [&recorded, &address], found.as_ref().ok()) {
-            return Readmission::Refused { reason };
+            return Err(NotDone::Refused { reason });
         }
         // A request that was delayed until the replica had returned must not remove it.
         match found {
             Ok(report) if report.replica == newcomer && report.stage == (Stage::Empty { life }) => {}
             Ok(report) => {
-                return Readmission::Later {
-                    reason: format!("{recorded} is {}: expected replica {newcomer}, as it asks", described(&report)),
-                };
+                let found = described(&report);
+                return Err(later(format!("{recorded} is {found}: expected replica {newcomer}, as it asks")));
             }
-            Err(error) => return Readmission::Later { reason: format!("{recorded} does not answer: {error}") },
+            Err(error) => return Err(later(format!("{recorded} does not answer: {error}"))),
         }
         let _changing = self.changing.lock().await;
-        let removed = remove_completely(&raft, newcomer).await;
-        // The membership goes on to say where it listens: that may be known from nowhere else.
-        let recorded = match removed {
-            Ok(floor) => add_learner(&raft, newcomer, &recorded).await.map(|()| floor),
-            Err(reason) => Err(reason),
-        };
-        match recorded {
-            Ok(floor) => Readmission::Admitted { cluster: standing.cluster, root: standing.root, floor },
-            Err(reason) => Readmission::Later { reason },
-        }
+        let floor = add_anew(&raft, newcomer, &recorded).await.map_err(later)?;
+        Ok(Admitted { cluster: standing.cluster, root: standing.root, floor })
+    }
+
+    /// This replica's Raft and standing, if it leads.
+    pub(super) fn leading(&self) -> Result<(Raft, Standing), NotDone> {
+        let parts = self.raft().zip(self.standing());
+        let (raft, standing) = parts.ok_or(NotDone::Elsewhere { leader: None })?;
+        if self.leadership.borrow().leads { Ok((raft, standing)) } else { Err(self.elsewhere()) }
+    }
+
+    fn elsewhere(&self) -> NotDone {
+        NotDone::Elsewhere { leader: self.leadership.borrow().leader.clone() }
     }
 
     /// Where a replica is to be reached: as the membership says, or as configured while it is
     /// removed to be let in again.
-    pub(super) fn recorded_address(&self, membership: &StoredMembership, replica: u64) -> Option<String> {
+    pub(super) fn recorded_address(&self, membership: &StoredMembership, replica: u64) -> Result<String, NotDone> {
         let recorded = membership.get_node(&replica).map(|node| node.addr.clone());
-        recorded.or_else(|| self.config.members.get(&replica).cloned())
+        recorded.or_else(|| self.config.members.get(&replica).cloned()).ok_or_else(|| {
+            let members: Vec<u64> = membership.nodes().map(|(id, _)| *id).collect();
+            let reason = format!("replica {replica} is no member of this cluster: expected one of {members:?}");
+            NotDone::Refused { reason }
+        })
     }
 
-    /// Makes a replica that was let in a learner, and a voter once it has caught up.
-    pub(super) async fn join(&self, cluster: ClusterId, newcomer: u64, address: String) -> Joining {
-        let raft = match self.raft_of(cluster) {
-            Ok(raft) => raft,
-            Err(refusal) => return Joining::Later { reason: refusal.to_string() },
-        };
+    /// Makes a replica that was let in a voter once it has caught up.
+    pub(super) async fn join(&self, cluster: ClusterId, newcomer: u64, address: String) -> Result<Joining, NotDone> {
+        let raft = self.raft_of(cluster).map_err(|refusal| later(refusal.to_string()))?;
         let _changing = self.changing.lock().await;
-        let seen = match see(&raft).await {
-            Ok(seen) if seen.state == ServerState::Leader => seen,
-            Ok(_) => return Joining::Elsewhere { leader: self.leader() },
-            Err(reason) => return Joining::Later { reason },
-        };
+        let seen = see(&raft).await.map_err(later)?;
+        if seen.state != ServerState::Leader {
+            return Err(self.elsewhere());
+        }
         let is_settled = seen.effective == seen.committed && seen.effective.get_joint_config().len() == 1;
         if is_settled && seen.effective.voter_ids().any(|voter| voter == newcomer) {
-            return Joining::Voter;
+            return Ok(Joining::Voter);
         }
         // A member has moved only if an operator has said so.
-        if let Some(recorded) = self.recorded_address(&seen.effective, newcomer)
-            && recorded != address
-        {
-            return Joining::Refused { reason: other_address(newcomer, &recorded, &address) };
+        let recorded = self.recorded_address(&seen.effective, newcomer)?;
+        if recorded != address {
+            return Err(NotDone::Refused { reason: other_address(newcomer, &recorded, &address) });
         }
-        let result = match seen.effective.get_node(&newcomer) {
-            None => add_learner(&raft, newcomer, &address).await,
+        match seen.effective.get_node(&newcomer) {
+            None => add_learner(&raft, newcomer, &address).await.map_err(later)?,
             Some(_) => {
                 let (matched, last) = progress(&raft, newcomer);
                 let is_caught_up = matched.is_some() && matched.unwrap_or(0) + CAUGHT_UP_ENTRIES >= last.unwrap_or(0);
                 if !is_caught_up {
-                    return Joining::CatchingUp { matched, last };
+                    return Ok(Joining::CatchingUp { matched, last });
                 }
-                promote(&raft, newcomer).await
+                promote(&raft, newcomer).await.map_err(later)?;
             }
-        };
-        match result {
-            Ok(()) => {
-                let (matched, last) = progress(&raft, newcomer);
-                Joining::CatchingUp { matched, last }
-            }
-            Err(reason) => Joining::Later { reason },
         }
+        let (matched, last) = progress(&raft, newcomer);
+        Ok(Joining::CatchingUp { matched, last })
     }
+}
+
+fn later(reason: String) -> NotDone {
+    NotDone::Later { reason }
 }
 
 /// Why a replica that asks from `asked` to be let in again is refused for good, if it is. `found`
@@ -185,7 +171,7 @@ fn progress(raft: &Raft, replica: u64) -> (Option<u64>, Option<u64>) {
 
 /// Removes a replica so that it counts in no configuration, and returns the vote below which it must not vote then:
 /// this leader's, proven after the call.
-pub(super) async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote, String> {
+async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote, String> {
     for _ in 0..REMOVAL_STEPS {
         raft.ensure_linearizable(ReadPolicy::ReadIndex).await.map_err(|error| error.to_string())?;
         let seen = see(raft).await?;
@@ -207,6 +193,17 @@ pub(super) async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote,
         }
     }
     Err(format!("the membership changes too often to remove replica {replica}"))
+}
+
+/// Removes a replica completely, then adds it as a learner at an address: the membership goes on to
+/// say where it listens. If the leader dies in between, the address is the configured one. Returns
+/// what [`remove_completely`] does.
+///
+/// To change the address in place would not do: the leader goes on to send to the old one.
+pub(super) async fn add_anew(raft: &Raft, replica: u64, address: &str) -> Result<Vote, String> {
+    let floor = remove_completely(raft, replica).await?;
+    add_learner(raft, replica, address).await?;
+    Ok(floor)
 }
 
 async fn change(raft: &Raft, changes: ChangeMembers<u64, BasicNode>, retain: bool) -> Result<(), String> {

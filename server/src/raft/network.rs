@@ -216,10 +216,11 @@ impl PeerNetwork {
         Appended::new(answer, previous, last)
     }
 
-    /// Sends all pieces, then asks until they are installed. Progress decides, not time: see [`Self::until_answered`].
+    /// Sends all pieces, then asks until they are installed. Progress decides, not time: see
+    /// [`Self::until_answered`].
     ///
-    /// An answer that the installation is under way counts as progress, however long that goes on: the receiver could not begin
-    /// another one before.
+    /// An answer that the installation is under way counts as progress, however long that goes on:
+    /// the receiver could not begin another one before.
     async fn send_snapshot(&self, vote: Vote, snapshot: Snapshot) -> SentSnapshot {
         let StateSnapshot::View(view) = snapshot.snapshot else {
             return Err(StreamingError::Network(NetworkError::from_string("a received snapshot cannot be sent")));
@@ -248,8 +249,8 @@ impl PeerNetwork {
         }
     }
 
-    /// A call of a snapshot's transfer. It is made again if its connection broke, until there has been no answer for
-    /// [`snapshot_stall`](Network::snapshot_stall).
+    /// A call of a snapshot's transfer. It is made again if its connection broke, until there has
+    /// been no answer for [`snapshot_stall`](Network::snapshot_stall).
     async fn until_answered<T, F>(
         &self,
         call: impl Fn(PeerClient, context::Context) -> F,

@@ -61,12 +61,13 @@ pub trait Peer {
         request: TransferLeaderRequest<TypeConfig>,
     ) -> Result<TransferLeaderResponse<TypeConfig>, PeerRefusal>;
 
-    /// The next piece of a snapshot. The first piece, at offset 0, begins a transfer and ends any other. Twice in a row:
-    /// taken once.
+    /// The next piece of a snapshot. The first piece, at offset 0, begins a transfer and ends any
+    /// other. Twice in a row: taken once.
     async fn snapshot_piece(cluster: ClusterId, transfer: u64, offset: u64, piece: Bytes) -> Result<(), PeerRefusal>;
 
-    /// All pieces have been sent: check the snapshot, and install it. Asked until it is done: who is asked for the first
-    /// time begins, and goes on whether it is asked again or not. Once it is done, the answer stays the same.
+    /// All pieces have been sent: check the snapshot, and install it. Asked until it is done: who
+    /// is asked for the first time begins, and goes on whether it is asked again or not. Once it is
+    /// done, the answer stays the same.
     async fn snapshot_install(
         cluster: ClusterId,
         vote: Vote,
@@ -82,14 +83,14 @@ pub trait Peer {
 
     /// From an empty replica to the leader: let me in again. Answered when it may start, see
     /// [`bootstrap`](super::bootstrap). Twice: answered twice.
-    async fn readmit(newcomer: u64, address: String, life: u64) -> Readmission;
+    async fn readmit(newcomer: u64, address: String, life: u64) -> Result<Admitted, NotDone>;
 
-    /// From an operator to the leader: a replica that has stopped comes back at another address, with
-    /// an empty store. Twice: answered twice. See [`replacement`](super::replacement).
-    async fn replace(replica: u64, address: String) -> Replacement;
+    /// From an operator to the leader: a replica that has stopped comes back at another address,
+    /// with an empty store. Twice: answered twice. See [`replacement`](super::replacement).
+    async fn replace(replica: u64, address: String) -> Result<(), NotDone>;
 
     /// From a replica that has been let in to the leader: I want to be a voter. Asked until it is one.
-    async fn join(cluster: ClusterId, newcomer: u64, address: String) -> Joining;
+    async fn join(cluster: ClusterId, newcomer: u64, address: String) -> Result<Joining, NotDone>;
 }
 
 /// Why a peer did not do what it was asked.
@@ -204,40 +205,9 @@ pub struct Founding {
     pub root: VolumeSettings,
 }
 
-/// The answer to an empty replica that wants to be let in again.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Readmission {
-    /// It may start: it counts nowhere, and everybody who matters knows.
-    Admitted {
-        /// The cluster.
-        cluster: ClusterId,
-        /// The state before the first entry.
-        root: VolumeSettings,
-        /// It must not vote below this.
-        floor: Vote,
-    },
-    /// Somebody else leads.
-    Elsewhere {
-        /// The leader and where it listens, if known.
-        leader: Option<(u64, String)>,
-    },
-    /// Not now: ask again.
-    Later {
-        /// Why.
-        reason: String,
-    },
-    /// Never, as things are configured.
-    Refused {
-        /// Why.
-        reason: String,
-    },
-}
-
-/// The answer to an operator who says that a replica comes back at another address.
+/// Why a replica that was taken for the leader has not changed the membership as it was asked to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Replacement {
-    /// The membership has the new address. The replica has no vote until it has come back there.
-    Recorded,
+pub enum NotDone {
     /// Somebody else leads.
     Elsewhere {
         /// The leader and where it listens, if known.
@@ -248,14 +218,26 @@ pub enum Replacement {
         /// Why.
         reason: String,
     },
-    /// Never, as things are.
+    /// Never, as things are configured. Nothing was changed.
     Refused {
         /// Why.
         reason: String,
     },
 }
 
-/// The answer to a replica that wants to be a voter.
+/// What an empty replica is told when it may start: it counts nowhere, and everybody who matters
+/// knows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Admitted {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The state before the first entry.
+    pub root: VolumeSettings,
+    /// It must not vote below this.
+    pub floor: Vote,
+}
+
+/// How far a replica that wants to be a voter is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Joining {
     /// It is one.
@@ -266,21 +248,6 @@ pub enum Joining {
         matched: Option<u64>,
         /// The last entry of the leader.
         last: Option<u64>,
-    },
-    /// Somebody else leads.
-    Elsewhere {
-        /// The leader and where it listens, if known.
-        leader: Option<(u64, String)>,
-    },
-    /// Not now: ask again.
-    Later {
-        /// Why.
-        reason: String,
-    },
-    /// Never, as things are configured.
-    Refused {
-        /// Why.
-        reason: String,
     },
 }
 
@@ -407,22 +374,22 @@ impl Peer for PeerServer {
         accepted.map_err(|error| self.stopped(error))?
     }
 
-    async fn readmit(self, _: Context, newcomer: u64, address: String, life: u64) -> Readmission {
+    async fn readmit(self, _: Context, newcomer: u64, address: String, life: u64) -> Result<Admitted, NotDone> {
         let node = Arc::clone(&self.node);
         let answer = tokio::spawn(async move { node.readmit(newcomer, address, life).await }).await;
-        answer.unwrap_or_else(|error| Readmission::Later { reason: error.to_string() })
+        answer.unwrap_or_else(|error| Err(NotDone::Later { reason: error.to_string() }))
     }
 
-    async fn replace(self, _: Context, replica: u64, address: String) -> Replacement {
+    async fn replace(self, _: Context, replica: u64, address: String) -> Result<(), NotDone> {
         // Not to be left half-way when the operator hangs up.
         let node = Arc::clone(&self.node);
         let answer = tokio::spawn(async move { node.replace(replica, address).await }).await;
-        answer.unwrap_or_else(|error| Replacement::Later { reason: error.to_string() })
+        answer.unwrap_or_else(|error| Err(NotDone::Later { reason: error.to_string() }))
     }
 
-    async fn join(self, _: Context, cluster: ClusterId, newcomer: u64, address: String) -> Joining {
+    async fn join(self, _: Context, cluster: ClusterId, newcomer: u64, address: String) -> Result<Joining, NotDone> {
         let node = Arc::clone(&self.node);
         let answer = tokio::spawn(async move { node.join(cluster, newcomer, address).await }).await;
-        answer.unwrap_or_else(|error| Joining::Later { reason: error.to_string() })
+        answer.unwrap_or_else(|error| Err(NotDone::Later { reason: error.to_string() }))
     }
 }

@@ -22,11 +22,10 @@ use openraft::async_runtime::WatchReceiver;
 
 use super::{
     bootstrap::ask,
-    membership::{add_learner, members, remove_completely},
+    membership::add_anew,
     network::Link,
     node::Node,
-    peer::{PeerClient, PeerReport, Replacement, Stage},
-    types::alias::{Raft, StoredMembership},
+    peer::{NotDone, PeerClient, PeerReport, Stage},
 };
 use crate::store::standing::ClusterId;
 
@@ -37,50 +36,24 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Node {
     /// Records that a replica comes back at another address.
-    pub(super) async fn replace(&self, replica: u64, address: String) -> Replacement {
-        let (Some(raft), Some(standing)) = (self.raft(), self.standing()) else {
-            return Replacement::Elsewhere { leader: None };
-        };
-        if !self.leadership.borrow().leads {
-            return Replacement::Elsewhere { leader: self.leader() };
-        }
+    pub(super) async fn replace(&self, replica: u64, address: String) -> Result<(), NotDone> {
+        let (raft, standing) = self.leading()?;
         let _changing = self.changing.lock().await;
-        let membership = current(&raft);
-        let Some(recorded) = self.recorded_address(&membership, replica) else {
-            let known: Vec<u64> = membership.nodes().map(|(id, _)| *id).collect();
-            return Replacement::Refused {
-                reason: format!("replica {replica} is no member of this cluster: expected one of {known:?}"),
-            };
-        };
+        let membership = raft.metrics().borrow_watched().membership_config.clone();
+        let recorded = self.recorded_address(&membership, replica)?;
         let others = membership.nodes().filter(|(id, _)| **id != replica).map(|(id, node)| (*id, node.addr.clone()));
         let found = ask(&recorded).await.ok();
         if let Some(reason) = refusal(standing.cluster, replica, [&recorded, &address], &others.collect(), found) {
-            return Replacement::Refused { reason };
+            return Err(NotDone::Refused { reason });
         }
-        match record(&raft, replica, &address).await {
-            Ok(()) => {
-                tracing::info!(replica, recorded, address, "a replica is to come back at another address");
-                Replacement::Recorded
-            }
-            Err(reason) => Replacement::Later { reason },
+        // It was recorded when this was asked before.
+        if membership.get_node(&replica).is_some_and(|node| node.addr == address) {
+            return Ok(());
         }
+        add_anew(&raft, replica, &address).await.map_err(|reason| NotDone::Later { reason })?;
+        tracing::info!(replica, recorded, address, "a replica is to come back at another address");
+        Ok(())
     }
-}
-
-fn current(raft: &Raft) -> StoredMembership {
-    (*raft.metrics().borrow_watched().membership_config).clone()
-}
-
-/// Removes the replica, then adds it at the address. If the leader dies in between, the address is the
-/// configured one again, and the operator has to ask once more.
-///
-/// To change the address in place would not do: the leader goes on to send to the old one.
-async fn record(raft: &Raft, replica: u64, address: &str) -> Result<(), String> {
-    if members(&current(raft)).get(&replica).is_some_and(|(recorded, votes)| !votes && recorded == address) {
-        return Ok(());
-    }
-    remove_completely(raft, replica).await?;
-    add_learner(raft, replica, address).await
 }
 
 /// Why a replica cannot come back at `address`, if it cannot. `found` is what the recorded address
@@ -98,16 +71,17 @@ fn refusal(
     if let Some((other, _)) = others.iter().find(|(_, theirs)| *theirs == address) {
         return Some(format!("{address} is the address of replica {other}: expected one that no other member has"));
     }
-    if recorded == address {
-        return None;
+    let found = found.filter(|report| report.replica == replica)?;
+    match found.stage {
+        Stage::Started { cluster: its, .. } if its != cluster => None,
+        Stage::Started { .. } if recorded == address => {
+            Some(format!("replica {replica} is at {address}, and answers: expected another address"))
+        }
+        _ if recorded == address => None,
+        _ => Some(format!(
+            "replica {replica} answers at {recorded}: stop it first, and start it at {address} afterwards"
+        )),
     }
-    let is_there = |report: &PeerReport| {
-        let is_other = matches!(report.stage, Stage::Started { cluster: its, .. } if its != cluster);
-        report.replica == replica && !is_other
-    };
-    found.filter(is_there).map(|_| {
-        format!("replica {replica} answers at {recorded}: stop it first, and start it at {address} afterwards")
-    })
 }
 
 /// Why a replica was not replaced.
@@ -148,11 +122,11 @@ pub async fn replace(endpoints: &[String], replica: u64, address: &str, within: 
                     let call =
                         |client: PeerClient, context| async move { client.replace(context, replica, address).await };
                     match link.call(within, call).await {
-                        Ok(Replacement::Recorded) => return Ok(()),
-                        Ok(Replacement::Refused { reason }) => return Err(ReplaceError::Refused { reason }),
-                        Ok(Replacement::Later { reason }) => said = reason,
-                        Ok(Replacement::Elsewhere { leader: Some((_, leader)) }) => next = Some(leader),
-                        Ok(Replacement::Elsewhere { leader: None }) => said = format!("{asked} knows no leader"),
+                        Ok(Ok(())) => return Ok(()),
+                        Ok(Err(NotDone::Refused { reason })) => return Err(ReplaceError::Refused { reason }),
+                        Ok(Err(NotDone::Later { reason })) => said = reason,
+                        Ok(Err(NotDone::Elsewhere { leader: Some((_, leader)) })) => next = Some(leader),
+                        Ok(Err(NotDone::Elsewhere { leader: None })) => said = format!("{asked} knows no leader"),
                         Err(error) => said = error.to_string(),
                     }
                 }
@@ -198,6 +172,16 @@ mod tests {
             let reason = refusal(CLUSTER, 2, ["b:1", "d:1"], &others(), Some(found)).expect("refused");
             assert!(reason.contains("answers at b:1: stop it first"), "{reason}");
         }
+    }
+
+    #[test]
+    fn replica_is_not_replaced_by_itself() {
+        let refusal = |found| refusal(CLUSTER, 2, ["b:1", "b:1"], &others(), found);
+        let reason = refusal(Some(report(2, CLUSTER))).expect("refused");
+        assert!(reason.contains("is at b:1, and answers"), "{reason}");
+        let empty = PeerReport { stage: Stage::Empty { life: 5 }, ..report(2, CLUSTER) };
+        assert_eq!(refusal(Some(empty)), None, "it was recorded, and started");
+        assert_eq!(refusal(None), None, "it was recorded, and is yet to be started");
     }
 
     #[test]

@@ -28,7 +28,8 @@ const MARKER_NAME: &[u8] = b"FJL";
 /// The format of the store underneath that we read, in [`journal`] too.
 const STORE_FORMAT: u8 = 3;
 
-/// Where a database of ours says which format its content has, in the keyspace for what is not content.
+/// Where a database of ours says which format its content has, in the keyspace for what is not
+/// content.
 const FORMAT: &str = "format";
 /// The format of databases from before they said so.
 const FORMAT_BEFORE: u8 = 1;
@@ -36,8 +37,10 @@ const FORMAT_BEFORE: u8 = 1;
 /// What the store underneath locks while a database is open.
 const LOCK: &str = "lock";
 
-/// With this many bytes in full journals, whatever keeps the oldest of them is written to tables, and it goes. A restart reads
-/// all journals, which is much of its time, so this is the least that the store underneath allows. Beside the full ones there is the journal that is being written; it is full at 64 MB.
+/// With this many bytes in full journals, whatever keeps the oldest of them is written to tables,
+/// and it goes. A restart reads all journals, which is much of its time, so this is the least that
+/// the store underneath allows. Beside the full ones there is the journal that is being written; it
+/// is full at 64 MB.
 const JOURNALS_MAX_BYTES: u64 = 64 << 20;
 
 /// The most tables that are kept open: connections need descriptors too ([`crate::admission`]).
@@ -78,8 +81,9 @@ pub(super) fn open(dir: &Path, synced: Synced, keyspaces: &[(&str, Options)]) ->
     start(dir)
 }
 
-/// Refuses a database of another format of the store underneath. It does so itself, but only after [`journal::cut`], to
-/// which all batches of another format look torn. One without a marker it makes anew, or refuses.
+/// Refuses a database of another format of the store underneath. It does so itself, but only after
+/// [`journal::cut`], to which all batches of another format look torn. One without a marker it
+/// makes anew, or refuses.
 fn check_marker(dir: &Path) -> fjall::Result<()> {
     let marker = match fs::read(dir.join(MARKER)) {
         Ok(marker) => marker,
@@ -95,7 +99,8 @@ fn check_marker(dir: &Path) -> fjall::Result<()> {
     }
 }
 
-/// The format that `meta` says the database's content has. One without content gets the format `ours`, and is on the disk with it.
+/// The format that `meta` says the database's content has. One without content gets the format
+/// `ours`, and is on the disk with it.
 pub(super) fn format(database: &Database, meta: &Keyspace, ours: u8) -> fjall::Result<u8> {
     match meta.get(FORMAT)? {
         Some(found) => Ok(found.first().copied().unwrap_or_default()),

@@ -97,7 +97,8 @@ impl LogStore {
         self.shared.tail.lock().purged()
     }
 
-    /// About the bytes of the entries in `[start, end)` that the log has: exact to 256 KiB and an entry.
+    /// About the bytes of the entries in `[start, end)` that the log has: exact to 256 KiB and an
+    /// entry.
     pub fn bytes_between(&self, start: u64, end: u64) -> u64 {
         self.shared.tail.lock().sizes().between(start, end)
     }

@@ -10,11 +10,12 @@
 //! Numbers are little-endian. The count and the crc stand at the end so that one pass over a view of the database,
 //! which goes on being written meanwhile, is enough to send it.
 //!
-//! **Guarantees.** [`SnapshotFile::check`] reads a received file completely before anything of it is used: its
-//! format, the order of its rows, their count and its checksum. It holds one row at a time. The state is built by
-//! [`CheckedSnapshot::load`], when the replica has let go of the state that it replaces: memory holds one state.
-//! Whatever the bytes are, both answer with an error rather than a panic, and allocate no more than one row's bounds
-//! beyond what the rows themselves hold.
+//! **Guarantees.** [`SnapshotFile::check`] reads a received file completely before anything of it
+//! is used: its format, the order of its rows, their count and its checksum. It holds one row at a
+//! time. The state is built by [`CheckedSnapshot::load`], when the replica has let go of the state
+//! that it replaces: memory holds one state. Whatever the bytes are, both answer with an error
+//! rather than a panic, and allocate no more than one row's bounds beyond what the rows themselves
+//! hold.
 
 use std::{
     fs::File,
@@ -30,7 +31,8 @@ use super::{poison::Poison, state::StateView};
 use crate::raft::types::alias::{LogId, SnapshotMeta, StoredMembership};
 
 const MAGIC: &[u8; 7] = b"LSHSNAP";
-/// The format of a snapshot, its rows included. Raise it when its bytes change (`server/tests/replica/formats.rs` says so), with that of the
+/// The format of a snapshot, its rows included. Raise it when its bytes change
+/// (`server/tests/replica/formats.rs` says so), with that of the
 /// [state](super::state::STATE_FORMAT).
 pub const FORMAT: u8 = 1;
 const ROW: u8 = 1;

@@ -18,7 +18,8 @@ use crate::raft::types::alias::Vote;
 
 pub use leasehold_wire::ClusterId;
 
-/// The format of the file. Raise it when its bytes change (`server/tests/replica/formats.rs` says so).
+/// The format of the file. Raise it when its bytes change (`server/tests/replica/formats.rs` says
+/// so).
 pub const FORMAT: u8 = 1;
 const FILE: &str = "standing";
 

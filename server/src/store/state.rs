@@ -37,9 +37,10 @@ const MEMTABLE_MAX_BYTES: u64 = 32 << 20;
 /// Rows are written in batches of this size when a whole state is.
 const LOAD_BATCH_BYTES: usize = 1 << 20;
 
-/// The format of the state: of its rows, and of what stands beside them. Raise it when their bytes change
-/// (`server/tests/replica/formats.rs` says so), with the format of [snapshots](super::snapshot::FORMAT), which have the same rows. A state of
-/// another format is refused. Format 1 did not say so.
+/// The format of the state: of its rows, and of what stands beside them. Raise it when their bytes
+/// change (`server/tests/replica/formats.rs` says so), with the format of
+/// [snapshots](super::snapshot::FORMAT), which have the same rows. A state of another format is
+/// refused. Format 1 did not say so.
 pub const STATE_FORMAT: u8 = 2;
 
 const META: &str = "meta";

@@ -10,7 +10,8 @@
 //! batch, which would double the price of a write), so it never refuses a log that is whole. After the crash of a
 //! process, or damage to the medium, it is exact; after a power loss it may be as old as the last vote or cut.
 //!
-//! **Shape.** Two slots, written in turn, each with a crc, a format and a counter: a torn write costs one slot.
+//! **Shape.** Two slots, written in turn, each with a crc, a format and a counter: a torn write
+//! costs one slot.
 
 use std::{
     fs::{File, OpenOptions},
@@ -29,8 +30,8 @@ const CRC_BYTES: usize = 4;
 /// The checksum and the format.
 const HEAD_BYTES: usize = CRC_BYTES + 1;
 
-/// The format of a slot. Raise it when its bytes change (`server/tests/replica/formats.rs` says so); another one is
-/// refused. Format 1 did not say so.
+/// The format of a slot. Raise it when its bytes change (`server/tests/replica/formats.rs` says
+/// so); another one is refused. Format 1 did not say so.
 pub const WITNESS_FORMAT: u8 = 2;
 
 /// No counter gets this far by counting. One that does is damaged, whatever its checksum says.

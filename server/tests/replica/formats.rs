@@ -1,10 +1,12 @@
 //! The bytes of every format, and its version: neither changes without the other.
 //!
-//! What is plain data (messages, log entries, the snapshot's header, the standing) is compared by its shape: the names,
-//! order and types of all fields and variants, as its decoder asks for them. That is what postcard's bytes are made
-//! of, and no variant can be left out. Around it, and for rows, whose types are private, samples are encoded.
+//! What is plain data (messages, log entries, the snapshot's header, the standing) is compared by
+//! its shape: the names, order and types of all fields and variants, as its decoder asks for them.
+//! That is what postcard's bytes are made of, and no variant can be left out. Around it, and for
+//! rows, whose types are private, samples are encoded.
 //!
-//! When a test here fails: raise the version that it names, then record the mark that it prints for that version.
+//! When a test here fails: raise the version that it names, then record the mark that it prints for
+//! that version.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +29,7 @@ use leasehold_protocol::{
 };
 use leasehold_server::{
     raft::{
-        peer::{Installation, Joining, PeerRefusal, PeerReport, PeerRequest, Readmission, Replacement, Stage},
+        peer::{Admitted, Installation, Joining, NotDone, PeerRefusal, PeerReport, PeerRequest, Stage},
         types::{Logged, TypeConfig},
     },
     store::{
@@ -86,8 +88,8 @@ fn traced<T: DeserializeOwned>(tracer: &mut Tracer, samples: &Samples) {
     }
 }
 
-/// The shapes of types, with all that they are made of. An enum that another type is made of comes before that, else the
-/// tracer complains of variants that it has not seen.
+/// The shapes of types, with all that they are made of. An enum that another type is made of comes
+/// before that, else the tracer complains of variants that it has not seen.
 ///
 /// What is checked when it is decoded has to be valid: paths, settings, the proposal in an entry.
 fn shapes(types: &[Trace]) -> Registry {
@@ -192,9 +194,9 @@ fn of_peers() -> Registry {
         traced::<PeerRefusal>,
         traced::<Stage>,
         traced::<PeerReport>,
-        traced::<Readmission>,
+        traced::<Admitted>,
         traced::<Joining>,
-        traced::<Replacement>,
+        traced::<NotDone>,
         traced::<PeerRequest>,
     ])
 }

@@ -1,7 +1,7 @@
 //! How large the log gets, and how soon a replica serves again that was killed, whenever that is.
 //!
-//! The replica is a process of its own, a cluster of one with the bounds of every server, and is killed with SIGKILL
-//! in the middle of its writes. This process then opens what is left.
+//! The replica is a process of its own, a cluster of one with the bounds of every server, and is
+//! killed with SIGKILL in the middle of its writes. This process then opens what is left.
 
 use std::{
     fs,
@@ -41,11 +41,12 @@ const NODES: u64 = 10_000;
 /// The replica is killed this often, at moments that are spread over its writes.
 const KILLS: u64 = 4;
 
-/// What a restart takes of the processors at most, until the replica serves. How long it takes is printed too; on a machine
-/// that others use that says little.
+/// What a restart takes of the processors at most, until the replica serves. How long it takes is
+/// printed too; on a machine that others use that says little.
 const RESTART_WORK_MAX: Duration = Duration::from_secs(2);
 
-/// What the log may have beyond its bounds: what is appended while a snapshot is made, and what the bytes are not exact to.
+/// What the log may have beyond its bounds: what is appended while a snapshot is made, and what the
+/// bytes are not exact to.
 const LOG_SLACK_BYTES: u64 = 16 << 20;
 
 fn proposal(epoch: Epoch, number: u64, commands: Vec<Command>) -> Proposal {
@@ -138,8 +139,8 @@ fn disk_bytes(dir: &File) -> u64 {
         .sum()
 }
 
-/// Another child: starts a replica on what is left, and says how long it took until it served, and the time that this took
-/// of the processors.
+/// Another child: starts a replica on what is left, and says how long it took until it served, and
+/// the time that this took of the processors.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_serves_what_was_put_before() {
     let own = tempfile::tempdir().expect("a directory");

@@ -207,7 +207,7 @@ async fn installed_snapshot_replaces_a_state_that_was_let_go() {
 }
 
 #[tokio::test]
-async fn snapshot_whose_rows_are_no_state_leaves_the_old_one_on_the_disk() {
+async fn snapshot_that_is_no_state_replaces_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let (store, _) = filled(&dir).await;
     // Well formed as a snapshot, and the row is none of a state.

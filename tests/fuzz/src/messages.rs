@@ -13,7 +13,7 @@ use leasehold_protocol::{
 };
 use leasehold_server::{
     raft::{
-        peer::{Founding, PeerRefusal, PeerReport, PeerRequest, PeerResponse, Readmission},
+        peer::{Admitted, Founding, NotDone, PeerRefusal, PeerReport, PeerRequest, PeerResponse},
         types::Logged,
     },
     store::snapshot::Header,
@@ -52,7 +52,7 @@ pub fn run(data: &[u8]) {
         15 => plain::<Founding>(draw.rest()),
         16 => plain::<PeerReport>(draw.rest()),
         17 => plain::<PeerRefusal>(draw.rest()),
-        18 => plain::<Readmission>(draw.rest()),
+        18 => plain::<Result<Admitted, NotDone>>(draw.rest()),
         19 => framed::<ClientMessage<LeaseholdRequest>>(draw.rest()),
         20 => framed::<tarpc::Response<LeaseholdResponse>>(draw.rest()),
         21 => framed::<ClientMessage<CallbackRequest>>(draw.rest()),

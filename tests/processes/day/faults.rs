@@ -235,8 +235,8 @@ impl Day {
         self.cluster.spawn(id);
     }
 
-    /// Takes all the room for clients that a follower has. (While a leader has none, whoever has to connect anew is served by
-    /// nobody.)
+    /// Takes all the room for clients that a follower has. (While a leader has none, whoever has to
+    /// connect anew is served by nobody.)
     fn take_descriptors(&mut self) {
         let followers = self.cluster.others(self.cluster.leader());
         let id = *followers.choose(&mut self.random).expect("two");

@@ -3,7 +3,8 @@
 //!
 //! Three uses run all the time, on two hosts beside the servers' hosts:
 //!
-//! - jobs under one exclusive lock (`leasehold lock`), and services (`leasehold register`): [`programs`];
+//! - jobs under one exclusive lock (`leasehold lock`), and services (`leasehold register`):
+//!   [`programs`];
 //! - a configuration that one writer puts and readers have in memory: [`settings`];
 //! - somebody looks who is registered: [`listing`].
 //!
@@ -12,8 +13,8 @@
 //!
 //! - `LEASEHOLD_DAY=2h`: how long; `0s` for one round. Unless it is set, a day is not asked for.
 //! - `LEASEHOLD_DAY_SEED=7`: the seed. It repeats the order of the faults and not the run.
-//! - `LEASEHOLD_DAY_BINARY=/opt/leasehold/bin/leasehold`: an installed binary. Unless it is set, the
-//!   one that the tests were built with is copied to a folder of its own.
+//! - `LEASEHOLD_DAY_BINARY=/opt/leasehold/bin/leasehold`: an installed binary. Unless it is set,
+//!   the one that the tests were built with is copied to a folder of its own.
 
 mod crowd;
 mod faults;
@@ -123,7 +124,8 @@ struct Day {
     _folder: tempfile::TempDir,
 }
 
-/// What is installed: the binary that is named, or a copy of the one that the tests were built with.
+/// What is installed: the binary that is named, or a copy of the one that the tests were built
+/// with.
 fn install(folder: &Path) -> PathBuf {
     if let Some(installed) = std::env::var_os("LEASEHOLD_DAY_BINARY") {
         return PathBuf::from(installed);
@@ -276,7 +278,8 @@ impl Day {
         }
     }
 
-    /// Waits until everything works that was begun after this time: writes, reads from memory, jobs, services.
+    /// Waits until everything works that was begun after this time: writes, reads from memory,
+    /// jobs, services.
     fn until_healed(&mut self, since: u64) {
         let begun = self.programs.jobs().begun;
         self.cluster.caught_up(&self.cluster.ids());

@@ -87,8 +87,9 @@ impl Program {
         if self.process.is_none() && self.is_wanted && Instant::now() >= self.due {
             self.started += 1;
             let mut command = self.cli.command(&self.arguments);
-            // As systemd does. While the holder of a lock is paused in a process group that has no other parent in
-            // its session, the end of its guard has the kernel send SIGHUP to that group.
+            // As systemd does. While the holder of a lock is paused in a process group that has no
+            // other parent in its session, the end of its guard has the kernel send SIGHUP to that
+            // group.
             command.process_group(0);
             self.process = Some(Process::start(command, &self.log()));
         }

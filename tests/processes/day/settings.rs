@@ -258,8 +258,8 @@ impl Writer {
         }
     }
 
-    /// Reads all nodes from a server, and compares them with what was acknowledged. A node counts how often
-    /// it was put: a put that is lost, or done twice, shows.
+    /// Reads all nodes from a server, and compares them with what was acknowledged. A node counts
+    /// how often it was put: a put that is lost, or done twice, shows.
     pub(super) fn compare(&self, cli: &Cli) -> Result<u64, String> {
         let mut shell = cli.shell_with(&["--timeout", "30s"]);
         let mut compared = 0;
@@ -316,8 +316,8 @@ impl Judge {
         self.reads.extend(reads);
     }
 
-    /// Judges what was added since the last time. All puts and reads that were begun by now must have been added, and
-    /// have ended.
+    /// Judges what was added since the last time. All puts and reads that were begun by now must
+    /// have been added, and have ended.
     pub(super) fn judge(&mut self) -> Judgement {
         let mut judgement = Judgement::default();
         let reads = std::mem::take(&mut self.reads);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn read_of_an_old_number_after_the_next_was_acknowledged_is_found() {
+    fn read_older_than_an_acknowledged_put_is_found() {
         let violations = judged(&[reads(1, 35, 41)]);
         assert!(violations.len() == 1 && violations[0].contains("missed Put { node: 0, number: 2"), "{violations:?}");
     }

@@ -63,7 +63,8 @@ impl Table {
         self.add(what, None);
     }
 
-    /// Adds a check of how long something takes: at most `bound`, and [`ALLOWANCE`] for the machine.
+    /// Adds a check of how long something takes: at most `bound`, and [`ALLOWANCE`] for the
+    /// machine.
     pub(crate) fn declare_bound(&mut self, what: &str, bound: Duration) {
         self.add(what, Some(bound));
     }
@@ -119,7 +120,8 @@ impl Table {
         true
     }
 
-    /// A check that failed, or was to fail, while the machine stood still for longer than the allowance.
+    /// A check that failed, or was to fail, while the machine stood still for longer than the
+    /// allowance.
     pub(crate) fn set_aside(&mut self, what: &str) {
         self.row(what).set_aside += 1;
     }

@@ -114,7 +114,7 @@ fn leases_are_asked_for_by_one_request_at_a_time() {
 }
 
 #[test]
-fn lease_that_waits_longest_is_renewed_first_where_one_request_cannot_name_all() {
+fn lease_that_waits_longest_is_renewed_first() {
     let mut client = Client::registered();
     let effects = client.step(Input::Keep(ONE));
     let ticket = client.only(&effects).0;

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::{
     raft::{
-        peer::{Founding, Joining, Peer, PeerReport, Readmission, Replacement, Stage},
+        peer::{Admitted, Founding, Joining, NotDone, Peer, PeerReport, Stage},
         types::alias::StoredMembership,
     },
     store::{poison::Poison, snapshot::PIECE_BYTES, standing::Part, state::StateStore},
@@ -138,16 +138,16 @@ impl Peer for Slow {
         Err(NOT_ASKED)
     }
 
-    async fn readmit(self, _: context::Context, _: u64, _: String, _: u64) -> Readmission {
-        Readmission::Later { reason: "not asked".to_owned() }
+    async fn readmit(self, _: context::Context, _: u64, _: String, _: u64) -> Result<Admitted, NotDone> {
+        Err(NotDone::Later { reason: "not asked".to_owned() })
     }
 
-    async fn replace(self, _: context::Context, _: u64, _: String) -> Replacement {
-        Replacement::Later { reason: "not asked".to_owned() }
+    async fn replace(self, _: context::Context, _: u64, _: String) -> Result<(), NotDone> {
+        Err(NotDone::Later { reason: "not asked".to_owned() })
     }
 
-    async fn join(self, _: context::Context, _: ClusterId, _: u64, _: String) -> Joining {
-        Joining::Later { reason: "not asked".to_owned() }
+    async fn join(self, _: context::Context, _: ClusterId, _: u64, _: String) -> Result<Joining, NotDone> {
+        Err(NotDone::Later { reason: "not asked".to_owned() })
     }
 }
 

@@ -1,9 +1,10 @@
 //! The log's shape on disk, and what is checked when it is opened.
 //!
-//! One database with two keyspaces. `entries`: the index, big-endian, to a crc32 (of index and what follows), the
-//! [format](LOG_FORMAT) and the entry. `meta`: the database's format, the purge point, the last entry, the vote, and up to where purged entries have been removed. The
-//! purge point is a key of its own, because finding the first entry would mean to walk over the tombstones of all
-//! purged ones (measured: 40 to 297 ms).
+//! One database with two keyspaces. `entries`: the index, big-endian, to a crc32 (of index and what
+//! follows), the [format](LOG_FORMAT) and the entry. `meta`: the database's format, the purge
+//! point, the last entry, the vote, and up to where purged entries have been removed. The purge
+//! point is a key of its own, because finding the first entry would mean to walk over the
+//! tombstones of all purged ones (measured: 40 to 297 ms).
 
 use std::{io, ops::Range, path::Path};
 
@@ -23,8 +24,9 @@ const CRC_BYTES: usize = 4;
 /// The checksum and the format.
 const HEAD_BYTES: usize = CRC_BYTES + 1;
 
-/// The format of the log: of its entries, with the commands in them, and of what stands beside them. Raise it when their
-/// bytes change (`server/tests/replica/formats.rs` says so); a log of another format is refused. Format 1 did not say so.
+/// The format of the log: of its entries, with the commands in them, and of what stands beside
+/// them. Raise it when their bytes change (`server/tests/replica/formats.rs` says so); a log of
+/// another format is refused. Format 1 did not say so.
 pub const LOG_FORMAT: u8 = 2;
 const MEMTABLE_MAX_BYTES: u64 = 16 << 20;
 
@@ -270,8 +272,9 @@ fn checked<'a>(key: &[u8], value: &'a [u8]) -> io::Result<&'a [u8]> {
     }
 }
 
-/// The log id of an entry, which comes first in it, and the entry's bytes. What it proposes is not decoded: that is most of
-/// the time that an entry takes, and its checksum says that it is what was written.
+/// The log id of an entry, which comes first in it, and the entry's bytes. What it proposes is not
+/// decoded: that is most of the time that an entry takes, and its checksum says that it is what was
+/// written.
 fn log_id_of<'a>(key: &[u8], value: &'a [u8]) -> io::Result<(LogId, &'a [u8])> {
     let index = <[u8; 8]>::try_from(key).map(u64::from_be_bytes).map_err(invalid)?;
     let content = checked(key, value).map_err(|error| invalid(format!("entry {index}: {error}")))?;

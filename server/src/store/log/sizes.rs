@@ -1,7 +1,7 @@
 //! How many bytes of entries the log has, and between which of them.
 //!
-//! A mark is kept for each [`MARK_BYTES`] of entries, not for each entry. So an answer is exact to one mark, and one
-//! entry. A log within its bounds has some hundred marks.
+//! A mark is kept for each [`MARK_BYTES`] of entries, not for each entry. So an answer is exact to
+//! one mark, and one entry. A log within its bounds has some hundred marks.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,8 @@ struct Mark {
     total: u64,
 }
 
-/// The bytes of the entries of one log. They are counted from where the log was opened, or cut empty.
+/// The bytes of the entries of one log. They are counted from where the log was opened, or cut
+/// empty.
 #[derive(Debug, Default)]
 pub(super) struct Sizes {
     /// The last mark that is purged, or the beginning; then ascending.
