@@ -102,16 +102,16 @@ pub(crate) struct Leader {
 impl Leader {
     /// A replica with this state has just been elected. Nothing has been proposed yet.
     pub(crate) fn elected(state: State, commit: Duration) -> Self {
-        Self::elected_with(state, commit, Bounds::DEFAULT)
+        Self::elected_with(state, commit, Bounds::DEFAULT, Limits::default())
     }
 
-    /// The same of one that takes on more or less at a time.
-    pub(crate) fn elected_with(state: State, commit: Duration, bounds: Bounds) -> Self {
+    /// The same of one that takes on more or less at a time, and from one session.
+    pub(crate) fn elected_with(state: State, commit: Duration, bounds: Bounds, limits: Limits) -> Self {
         let config = Config {
             replica: 1,
             attempt: state.applied_index(),
             drift: DriftAllowance::DEFAULT,
-            limits: Limits::default(),
+            limits,
             bounds,
             planted: Planted::default(),
         };
