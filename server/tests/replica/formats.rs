@@ -53,7 +53,7 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The marks that are recorded, each for the version that has these bytes.
-const WIRE: (u16, u64) = (3, 0x9285_602d_856a_f360);
+const WIRE: (u16, u64) = (3, 0x7645_cc7d_5f17_c6bc);
 const LOG: (u8, u64) = (2, 0xda5f_e59e_21ae_a734);
 const STATE: (u8, u64) = (2, 0xd59d_5936_a8c4_f61d);
 const SNAPSHOT: (u8, u64) = (1, 0xa1f9_45ad_c2ea_d084);
