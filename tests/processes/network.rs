@@ -33,6 +33,10 @@ const PREFIX: &str = "leasehold-test-";
 /// The hardware address of nobody.
 const NOWHERE: &str = "02:00:00:00:ff:ff";
 
+/// Of a bridge's port, in Linux' if_bridge.h: it drops everything, or nothing.
+const BR_STATE_DISABLED: u8 = 0;
+const BR_STATE_FORWARDING: u8 = 3;
+
 /// In a filter: a random number, 32 bits (SKF_AD_OFF + SKF_AD_RANDOM in Linux' filter.h).
 const RANDOM: u32 = 0xffff_f000 + 56;
 
@@ -155,20 +159,20 @@ impl Network {
 
     /// Nothing gets from a host to the others, and nothing from them to it: its cable is pulled.
     pub(crate) fn cut_off(&self, host: &str) {
-        self.plug(host, "down");
+        self.plug(host, BR_STATE_DISABLED);
     }
 
     /// Ends [`Network::cut_off`].
     pub(crate) fn plug_in(&self, host: &str) {
-        self.plug(host, "up");
+        self.plug(host, BR_STATE_FORWARDING);
     }
 
-    /// In one call, so that a cut begins and ends at one moment: the other end of the host's cable.
-    /// The bridge has no spanning tree, so it forwards at once. Addresses that hosts know for good
-    /// outlive it.
-    fn plug(&self, host: &str, state: &str) {
-        let port = format!("link set dev v{} {state}\n", self.hosts[host]);
-        ip_in(&self.namespace("wire"), &port).expect("a port can be set");
+    /// In one call, so that a cut begins and ends at one moment: by the port of the bridge. (A port
+    /// that is set down and up again loses packets for a moment after that: the kernel brings the
+    /// other end up when it gets round to it.) Addresses that hosts know for good outlive it.
+    fn plug(&self, host: &str, state: u8) {
+        let words = ["-n", &self.namespace("wire"), "link", "set", "dev", &format!("v{}", self.hosts[host]), "state"];
+        run(Command::new("bridge").args(words).arg(state.to_string()), "").expect("a port can be set");
     }
 
     fn aim(&self, from: &str, to: &str, at: &str) {
