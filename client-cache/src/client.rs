@@ -313,8 +313,8 @@ impl Client {
         }
     }
 
-    /// The cluster as the server sees it that the client is connected to. For the view of another, or without a
-    /// quorum, see [`cluster`](crate::cluster).
+    /// The cluster as the server sees it that the client is connected to. For the view of another
+    /// server, or without a quorum, see [`server_status`](crate::server_status).
     ///
     /// # Errors
     ///

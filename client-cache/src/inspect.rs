@@ -90,12 +90,12 @@ async fn ask(connection: &LeaseholdClient, body: Body, until: Instant) -> Option
 pub struct ServerStatus {
     /// The cluster that the server takes part in. None while it waits to be let into one.
     pub cluster: Option<ClusterId>,
-    /// What it knows of that cluster.
+    /// The members, the leader and the revision, as this server knows them.
     pub info: ClusterInfo,
 }
 
-/// Asks one server, leader or not, what it knows of its cluster. Needs no client and no quorum:
-/// each call is a connection of its own.
+/// Asks one server for its view of the cluster. The server need not lead, and there need not be a
+/// quorum. Each call opens a connection of its own.
 ///
 /// # Errors
 ///
