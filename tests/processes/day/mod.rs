@@ -18,6 +18,7 @@
 
 mod crowd;
 mod faults;
+mod length;
 mod listing;
 mod programs;
 mod settings;
@@ -451,19 +452,6 @@ fn all_services() -> Vec<String> {
     HOSTS.iter().flat_map(|host| services_at(host)).collect()
 }
 
-/// How long a day is: a number with its unit, as `90s`, `30m` or `2h`; no time for one round.
-fn length() -> Duration {
-    let Ok(text) = std::env::var("LEASEHOLD_DAY") else { return Duration::ZERO };
-    parse(&text).unwrap_or_else(|| panic!("LEASEHOLD_DAY={text:?}: expected a duration like 90s, 30m or 2h"))
-}
-
-fn parse(text: &str) -> Option<Duration> {
-    let (number, seconds) = [('s', 1), ('m', 60), ('h', 3600)]
-        .into_iter()
-        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)))?;
-    Some(Duration::from_secs(number.parse::<u64>().ok()?.checked_mul(seconds)?))
-}
-
 /// In a process that is to be a reader or a crowd: that.
 #[test]
 fn a_day_in_the_life_of_a_cluster_breaks_no_promise() {
@@ -474,7 +462,7 @@ fn a_day_in_the_life_of_a_cluster_breaks_no_promise() {
         return crowd::be_a_crowd(task);
     }
     let _alone = alone();
-    let (length, began) = (length(), Instant::now());
+    let (length, began) = (length::asked(), Instant::now());
     let seed = number("LEASEHOLD_DAY_SEED", rand::random());
     println!("LEASEHOLD_DAY_SEED={seed}");
     let Some(mut day) = Day::begin(seed) else { return };
@@ -490,15 +478,4 @@ fn a_day_in_the_life_of_a_cluster_breaks_no_promise() {
     let table = day.end();
     println!("{table}\nLEASEHOLD_DAY_SEED={seed}, {:.0?}", began.elapsed());
     assert!(table.is_fine(), "a promise was broken, or a check was not made: see the table");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn length_of_a_day_is_a_number_with_a_unit() {
-        let seconds = ["90s", "30m", "2h", "2d", "h", "-1s", ""].map(|text| parse(text).map(|it| it.as_secs()));
-        assert_eq!(seconds, [Some(90), Some(1800), Some(7200), None, None, None, None]);
-    }
 }
