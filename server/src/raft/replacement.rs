@@ -7,7 +7,7 @@
 //!
 //! **Guarantees.** Nothing changes while the replica answers at its recorded address. The vote goes
 //! before the address changes: two processes at the two addresses are never both voters. If the old
-//! process comes back, it is no member at its address, and says so ([`removal`](super::removal)).
+//! process comes back, it is no member at its address, and says so (`removal.rs`).
 //! Each step can be repeated.
 //!
 //! **What it does not know.** Whether the old process has ended, if its address is silent. The
