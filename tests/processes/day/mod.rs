@@ -11,14 +11,13 @@
 //! The faults are those of [`faults`], each once a round, in an order that a seed draws. After each
 //! one everything has to work again. `tests/day-in-the-life` runs this for hours.
 //!
-//! - `LEASEHOLD_DAY=2h`: how long. Unless it is set, one round.
+//! - `LEASEHOLD_DAY_SECONDS=7200`: rounds begin for so long. Unless it is set, there is one round.
 //! - `LEASEHOLD_DAY_SEED=7`: the seed. It repeats the order of the faults and not the run.
 //! - `LEASEHOLD_DAY_BINARY=/opt/leasehold/bin/leasehold`: an installed binary. Unless it is set,
 //!   the one that the tests were built with is copied to a folder of its own.
 
 mod crowd;
 mod faults;
-mod length;
 mod listing;
 mod programs;
 mod settings;
@@ -64,16 +63,16 @@ const FILES: usize = 512;
 /// How often times in the log move; a tenth of the shortest term.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What services live by. It is long enough to find another leader while one is silent: a client
-/// waits for a third of it before it looks, and up to a second for each server that does not answer.
-/// (With a term of 2 s, one of seven paused leaders took a registration with it.)
+/// The term of the services' leases. A client must be able to find the next leader within it: it
+/// waits for a third of the term before it looks, and for up to a second for each server that does
+/// not answer. With a term of 2 s, one of seven paused leaders ended a registration.
 const SERVICE_TERM: Duration = Duration::from_secs(4);
 
-/// From a holder's death to the end of its lease: the term, the margin, a tick until its last renewal
-/// is in the log, and one until its end is.
+/// From the death of a lock's owner to the end of its lease: the term, the margin, a tick until the
+/// last renewal is in the log, and one until the end is.
 const END_MAX: Duration = end_max(TERM);
 
-/// The same, of a service.
+/// The same for a service.
 const GONE_MAX: Duration = end_max(SERVICE_TERM);
 
 const fn end_max(term: Duration) -> Duration {
@@ -134,7 +133,7 @@ struct Day {
     stalls: Stalls,
     random: SmallRng,
     started: u64,
-    /// What has befallen it last.
+    /// The latest fault, for messages.
     latest: &'static str,
     _folder: tempfile::TempDir,
 }
@@ -462,7 +461,7 @@ fn a_day_in_the_life_of_a_cluster_breaks_no_promise() {
         return crowd::be_a_crowd(task);
     }
     let _alone = alone();
-    let (length, began) = (length::asked(), Instant::now());
+    let (length, began) = (Duration::from_secs(number("LEASEHOLD_DAY_SECONDS", 0)), Instant::now());
     let seed = number("LEASEHOLD_DAY_SEED", rand::random());
     println!("LEASEHOLD_DAY_SEED={seed}");
     let Some(mut day) = Day::begin(seed) else { return };
