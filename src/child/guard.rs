@@ -5,10 +5,14 @@
 //! the holder was stopped or is cut off, or if the holder has died, the guard kills the
 //! command and all its descendants. It is their subreaper.
 //!
-//! It has a process group of its own, in the same session, and blocks all signals that it can. So
-//! what is sent to the job as a whole (Ctrl-C, Ctrl-Z, a hangup, `kill -9 -- -PGID`) reaches the
-//! holder and the command, and not the guard. The command is in the holder's group, as if the
-//! holder had started it.
+//! It has a session of its own, and blocks all signals that it can. So what is sent to the job as a
+//! whole (Ctrl-C, Ctrl-Z, a hangup, `kill -9 -- -PGID`) reaches the holder and the command, and not
+//! the guard. The command is in the holder's group, as if the holder had started it.
+//!
+//! A process group of its own, in the holder's session, is not enough. As the command's parent, the
+//! guard would then tie the holder's group to its session. When it exits, the kernel sends a hangup
+//! to the whole group, if nothing else ties it and a process in it is stopped (see *orphaned process
+//! group* in setpgid(2)).
 //!
 //! When the command has exited by itself and left something running, the guard asks the holder. If
 //! the holder lives, that runs on, as it does without a guard.
@@ -42,7 +46,7 @@ use nix::{
         signalfd::{SfdFlags, SignalFd},
         timerfd::{self, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
     },
-    unistd::{Pid, getppid, setpgid},
+    unistd::{getppid, setsid},
 };
 
 use super::{
@@ -143,11 +147,11 @@ impl Guard {
         let (waits, go) = io::pipe()?;
         let mut command_line = Command::new(std::env::current_exe()?);
         command_line.arg("run-tied").arg(std::process::id().to_string()).arg(bequeath(&waits)?.to_string());
-        // It is started in the holder's process group and with the holder's signals; the guard
+        // It is started in the holder's process group and with the holder's signals. The guard
         // leaves both after that.
         let command = command_line.arg("--").args(command).spawn()?.id();
         drop(waits);
-        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        setsid()?;
         SigSet::all().thread_block()?;
         let children =
             SignalFd::with_flags(&SigSet::from(Signal::SIGCHLD), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;

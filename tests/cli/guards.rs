@@ -2,9 +2,12 @@
 
 use std::{
     fs,
-    os::unix::{fs::PermissionsExt, process::CommandExt},
+    os::unix::{
+        fs::PermissionsExt,
+        process::{CommandExt, ExitStatusExt},
+    },
     path::Path,
-    process::Stdio,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -57,10 +60,15 @@ fn id(process: &Process) -> Pid {
 
 /// The only child of a holder with a command.
 pub fn guard_of(holder: &Process) -> Pid {
-    let threads = fs::read_dir(format!("/proc/{}/task", holder.id())).expect("it runs");
+    only_child(id(holder)).expect("one child")
+}
+
+/// The child of a process that has one.
+fn only_child(process: Pid) -> Result<Pid, String> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).map_err(|error| error.to_string())?;
     let children = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
     let children: String = children.collect();
-    Pid::from_raw(children.trim().parse().expect("one child"))
+    children.trim().parse().map(Pid::from_raw).map_err(|error| format!("{children:?}: {error}"))
 }
 
 /// By its letter; none if it has gone.
@@ -213,6 +221,31 @@ fn a_stopped_guard_does_not_stop_the_holder_from_killing() {
         cases.iter().for_each(|case| kill(guard_of(&case.first), Signal::SIGSTOP).expect("it is there"));
         cut_off(cluster, cases);
     });
+}
+
+/// The kernel hangs up a process group that has a stopped process, when the last process goes that
+/// ties the group to another one of its session. A guard must not be that process: a holder that
+/// cron or `setsid` started is in one group with all that was started beside it.
+#[test]
+fn guard_of_a_stopped_holder_hangs_up_nobody_beside_it() {
+    let cluster = cluster();
+    let holder = cluster.cli().command(["lock", "/jobs/one", "--", "sleep", "600"]);
+    let mut session = Command::new("setsid");
+    session.args(["sh", "-c", "\"$0\" \"$@\" & exec sleep 600"]).arg(holder.get_program()).args(holder.get_args());
+    session.envs(holder.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    session.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut session = Process::of(session.spawn().expect("setsid is installed"));
+    let holder = eventually("the holder has started", || only_child(id(&session)));
+    let guard = eventually("the guard has started", || only_child(holder));
+    eventually("the command has started", || only_child(guard));
+    kill(holder, Signal::SIGSTOP).expect("it runs");
+    let guard_has_gone = || if is_running(guard) { Err("it runs".to_owned()) } else { Ok(()) };
+    eventually("the guard has ended the command and itself", guard_has_gone);
+    assert_eq!(state(holder), Some('T'), "the holder is still stopped");
+    // Of two signals, the kernel delivers the hangup first.
+    kill(id(&session), Signal::SIGTERM).expect("it runs");
+    assert_eq!(session.ended().signal(), Some(Signal::SIGTERM as i32));
+    kill(holder, Signal::SIGKILL).expect("it is stopped");
 }
 
 #[test]
