@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_listens_where_the_cluster_knows_it_unless_told_otherwise() {
+    fn replica_listens_at_its_cluster_address_by_default() {
         let two = config("--id 2 --cluster 1=a:1,2=b:2").expect("valid");
         assert_eq!((two.id, two.listen.as_str()), (2, "b:2"));
         let behind = config("--id 2 --cluster 1=a:1,2=b:2 --listen 0.0.0.0:2").expect("valid");

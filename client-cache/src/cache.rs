@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_served_while_both_leases_hold_and_it_is_not_dropped() {
+    fn cached_copy_is_served_only_while_both_leases_last() {
         let cache = Cache::new(1 << 20);
         let object = Object::data(path("/a"));
         let cell = lease(later());
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_another_path_with_the_same_code_is_not_served_nor_touched() {
+    fn copy_of_other_path_with_same_code_is_left_alone() {
         let cache = Cache::new(1 << 20);
         let (here, there) = (Object::data(path("/a")), Object::data(path("/b")));
         cache.install(&here, absent(), &validity(1, later()), lease(later()));

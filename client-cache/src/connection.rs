@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn servers_are_tried_in_turn_with_longer_and_longer_pauses_between_rounds() {
+    async fn server_search_tries_each_in_turn_with_growing_pauses() {
         let mut search = Search::new(vec!["a".to_owned(), "b".to_owned()]);
         let mut pauses = Vec::new();
         for round in 0..16 {

@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_without_a_lease_and_without_copies_is_not_certain_by_the_lease_of_the_one_above() {
+    fn unleased_inner_volume_gets_no_remaining_from_outer_lease() {
         let driver = Driver::new(Options::new(["nobody:1"]), 0);
         let mut orders = driver.connected();
         let (open, _) = sent(&mut orders);

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_that_is_too_slow_is_told_to_start_over_and_goes_on_from_there() {
+    async fn slow_mirror_listener_starts_over_and_continues() {
         let shared = shared();
         let told = shared.told.subscribe();
         let mut changes = MirrorChanges { after: Revision(0), told, shared: Arc::clone(&shared) };

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists_is_told_by_its_revision_and_what_does_not_by_its_copy() {
+    fn snapshot_read_compares_by_revision_and_absence_by_copy() {
         let absent = |installation| read(Content::Data(None), installation);
         let cases = [
             (read(found(7), None), read(found(7), Some(1)), true),

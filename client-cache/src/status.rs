@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_seen_a_state_is_not_told_of_it_again_and_whoever_is_told_of_it_sees_it() {
+    fn connection_event_and_state_change_are_atomic() {
         let session = |round| ConnectionState::Connected { session: SessionId(round) };
         let status = Status::new(vec!["a:1".to_owned()]);
         for round in 1..=2_000 {

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_asks_waits_until_all_is_gone_that_was_given_up_there_before() {
+    fn request_waits_for_earlier_pending_releases_of_its_path() {
         let path = |text: &str| Path::parse(text).expect("valid");
         let withdrawals = Withdrawals::default();
         let is_gone = |text: &str| withdrawals.gone(&path(text)).now_or_never().is_some();

@@ -67,7 +67,7 @@ async fn that_a_node_does_not_exist_is_cached_until_somebody_makes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_by_another_recalls_the_copy_before_it_is_acknowledged() {
+async fn write_recalls_others_copy_before_it_is_acknowledged() {
     let server = Server::start(TERM).await;
     let (writer, reader) = (server.client().await, server.client().await);
     let path = path("/a");

@@ -17,7 +17,7 @@ fn patience(timeout: Duration) -> ReadOptions {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cached_reads_go_on_until_the_leases_end_and_jeopardy_is_told_once() {
+async fn cached_reads_last_until_lease_end_then_jeopardy_once() {
     let mut server = Server::start(TERM).await;
     let client = server.client().await;
     let (node, mut events) = (path("/a"), client.events());
@@ -83,7 +83,7 @@ async fn cached_reads_never_stop_while_a_leader_is_replaced_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_and_writes_under_way_are_carried_over_to_the_next_leader() {
+async fn reads_and_writes_in_flight_reach_next_leader() {
     let mut server = Server::start(TERM).await;
     let client = server.client().await;
     client.put(&path("/a"), "one").await.unwrap();
@@ -99,7 +99,7 @@ async fn reads_and_writes_under_way_are_carried_over_to_the_next_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_server_nothing_was_sent_and_it_is_said_where_it_was_looked_for() {
+async fn write_without_any_server_reports_not_sent() {
     let mut server = Server::start(TERM).await;
     let client = server.client().await;
     server.stop().await;
@@ -139,7 +139,7 @@ async fn the_first_endpoint_may_be_dead() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_is_dropped_stops_and_its_leases_end_by_themselves() {
+async fn dropped_client_stops_and_its_leases_expire() {
     let server = Server::start(TERM).await;
     let (client, writer) = (server.client().await, server.client().await);
     let node = path("/a");

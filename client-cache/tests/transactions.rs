@@ -56,7 +56,7 @@ async fn a_transaction_does_one_thing_or_the_other_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_copies_of_what_a_transaction_writes_are_gone_when_it_is_acknowledged() {
+async fn transaction_recalls_all_written_copies_before_its_answer() {
     let server = Server::start(TERM).await;
     let (writer, reader) = (server.client().await, server.client().await);
     let paths = [path("/a"), path("/b"), path("/c")];
@@ -92,7 +92,7 @@ async fn what_no_server_would_take_is_not_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_of_what_is_in_memory_sends_nothing_and_never_sees_half_of_a_transaction() {
+async fn snapshot_read_of_cached_nodes_is_local_and_never_torn() {
     let server = Server::start(TERM).await;
     let (reader, writer) = (server.client().await, server.client().await);
     let paths: Vec<Path> = (0..4).map(|it| path(&format!("/it/{it}"))).collect();
@@ -180,7 +180,7 @@ async fn an_update_may_leave_the_node_as_it_is_and_keeps_its_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_update_that_somebody_always_comes_before_says_how_often_it_was_tried() {
+async fn contended_update_times_out_with_number_of_tries() {
     let server = Server::start(TERM).await;
     let (client, other) = (server.client().await, server.client().await);
     let node = path("/a");

@@ -247,7 +247,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::Sets, "object::tests::many_sets_become_few_that_include_them"),
     (Bound::References, "drift::tests::references_are_few_and_their_ages_differ_by_powers"),
     (Bound::ReferenceAge, "drift::tests::reference_older_than_the_bound_is_dropped"),
-    (Bound::WatchWait, "lessor::tests::watches::when_its_time_is_over_a_watch_is_told_that_nothing_has_happened"),
+    (Bound::WatchWait, "lessor::tests::watches::watch_wait_ends_with_progress_answer"),
     (Bound::ChangesBytes, "lessor::tests::full::wishes_for_more_than_one_answer_has_are_cut"),
     (Bound::ListNodes, "lessor::tests::full::wishes_for_more_than_one_answer_has_are_cut"),
     (Bound::ClockInfos, "lessor::tests::clocks::clients_beyond_are_all_counted_and_some_of_them_shown"),

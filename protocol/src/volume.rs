@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_margin_that_two_clocks_can_outrun_is_refused_with_the_numbers() {
+    fn margin_that_two_clocks_can_outrun_is_refused_with_numbers() {
         let drift = DriftAllowance::from_ppm(10_000).expect("within bounds");
         let hour = Duration::from_secs(3600);
         let settings = |margin| VolumeSettings::new(Duration::from_secs(10), hour, margin, Tracking::Objects, drift);

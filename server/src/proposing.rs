@@ -361,7 +361,7 @@ mod tests {
     const FULL: usize = Bounds::DEFAULT.proposal_commands_full;
 
     #[tokio::test]
-    async fn what_fills_a_proposal_goes_in_behind_the_last_one_and_so_many_at_once() {
+    async fn full_proposals_are_sent_in_order_up_to_in_flight_limit() {
         let mut world = World::new().await;
         let mut on_their_way = VecDeque::from([world.next_of(1).await]);
         while on_their_way.len() < PROPOSALS_MAX {
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_fill_one_waits_for_the_last_one_and_goes_in_together() {
+    async fn partial_proposal_waits_for_last_one_and_is_batched() {
         let mut world = World::new().await;
         let first = world.next_of(1).await;
         world.ask(FULL - 2);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_refused_for_now_goes_in_again_in_order_and_nothing_behind_it() {
+    async fn refused_proposals_are_resent_in_order_before_others() {
         let mut world = World::new().await;
         let refused = [world.next_of(FULL).await, world.next_of(FULL).await];
         let numbers = refused.each_ref().map(|one| one.proposal.number);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_refused_while_the_one_before_was_on_its_way_goes_in_before_what_came_up_since() {
+    async fn proposal_refused_behind_one_in_flight_precedes_newer_ones() {
         let mut world = World::new().await;
         let first = world.next_of(FULL).await;
         let second = world.next_of(FULL).await;
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lessor_is_given_up_of_which_a_proposal_was_taken_behind_one_that_was_not() {
+    async fn lessor_ends_when_later_proposal_overtakes_refused_one() {
         let mut world = World::new().await;
         let first = world.next_of(FULL).await;
         let second = world.next_of(FULL).await;

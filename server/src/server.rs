@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_leader_that_hands_over_in_vain_sends_its_clients_away_once_and_begins_another_epoch_if_it_is_elected() {
+    async fn failed_leadership_transfer_redirects_clients_once() {
         let dir = tempfile::tempdir().expect("a directory");
         let configs = two(dir.path()).await;
         let mut servers = Vec::new();

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_began_after_an_acknowledgement_must_see_the_write() {
+    fn read_begun_after_acknowledgement_must_see_write() {
         assert_eq!(stale(&[read(1, 21, 22)], &[ack(1, 10), ack(2, 20)]), 1);
         assert_eq!(stale(&[read(2, 21, 22)], &[ack(1, 10), ack(2, 20)]), 0);
         assert_eq!(stale(&[read(0, 21, 22)], &[ack(2, 20)]), 1, "not to see it at all is no better");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_judged_by_its_last_read_and_counted_as_far_as_is_certain() {
+    fn read_run_is_judged_by_its_last_read() {
         let run = Run { file: 0, revision: 1, count: 100, first_begin: 5, first_end: 6, last_begin: 21 };
         assert_eq!(judge(&[run], &[ack(2, 20)]), Verdict { reads: 100, stale: 1 });
         assert_eq!(judge(&[Run { first_begin: 21, ..run }], &[ack(2, 20)]), Verdict { reads: 100, stale: 100 });

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn short_files_are_written_and_one_is_left_if_there_is_more_than_one() {
+    fn short_files_are_written_and_one_is_left_unwritten() {
         assert_eq!(written(&files(&[10, 1 << 20, 20, 30])), [2, 3]);
         assert_eq!(written(&files(&[10])), [0]);
         assert_eq!(written(&files(&[1 << 20, 1 << 19])), [1]);

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_of_one_revision_are_one_run_and_a_change_begins_another() {
+    fn reads_of_one_revision_form_one_run() {
         let mut log = Log::new(2);
         log.read(0, 5, 10, || 11);
         log.read(0, 5, 20, || unreachable!("it is known when the first had ended"));

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_the_longest_time_without_an_acknowledgement_around_it() {
+    fn outage_is_longest_gap_between_acknowledgements() {
         let ack = |end| Ack { file: 0, revision: end, begin: end, end };
         let acks = [0, 500, 510, 1_400, 1_410, 4_000].map(|at| ack(at * MS));
         let outage = Outage { from: 512 * MS, to: 1_411 * MS };

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_empty_takes_force_and_links_are_not_followed() {
+    fn export_needs_force_for_nonempty_directory_and_no_links() {
         let dir = tempfile::tempdir().expect("a directory");
         let (top, elsewhere) = (dir.path().join("top"), dir.path().join("elsewhere"));
         fs::create_dir(&top).expect("made");

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn cycles_broken_links_and_names_that_are_no_text_are_refused_by_name() {
+    fn scan_refuses_cycles_broken_links_and_bad_names() {
         let refuses = |make: &dyn Fn(&File), kind: &str, named: &str| {
             let dir = tempfile::tempdir().expect("a directory");
             make(dir.path());

@@ -43,7 +43,7 @@ fn what_cannot_be_meant_is_wrong_usage() {
 }
 
 #[test]
-fn what_the_server_cannot_take_is_refused_with_the_numbers_and_changes_nothing() {
+fn server_limits_are_refused_with_numbers_and_no_change() {
     let cluster = Cluster::start(1);
     let cli = cluster.cli();
     cli.done(["put", "/a", "1"]);

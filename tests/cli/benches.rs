@@ -22,7 +22,7 @@ fn is_positive(row: &serde_json::Value, figure: &str) -> bool {
 }
 
 #[test]
-fn leases_and_locks_are_measured_with_each_number_in_flight_and_locks_handed_over() {
+fn bench_measures_leases_and_locks_per_in_flight_count() {
     let leases = rows("leases", &["--inflight", "1,4"]);
     assert_eq!(leases.len(), 2);
     assert!(leases.iter().all(|row| is_positive(row, "per_second")), "{leases:?}");
@@ -51,7 +51,7 @@ fn what_ends_together_is_gone_when_the_figures_say_so() {
 }
 
 #[test]
-fn attaching_is_measured_of_each_lease_and_the_most_carried_compared_with_the_least() {
+fn bench_measures_attaching_by_number_of_attached_nodes() {
     let attached = rows("attach", &["--carried", "1,500", "--inflight", "2"]);
     let carried: Vec<_> = attached.iter().map(|row| row["carried"].as_u64()).collect();
     assert_eq!(carried, [Some(1), Some(500), None]);
@@ -62,7 +62,7 @@ fn attaching_is_measured_of_each_lease_and_the_most_carried_compared_with_the_le
 }
 
 #[test]
-fn of_leases_that_end_one_after_the_other_it_is_measured_how_late_each_is() {
+fn bench_measures_lateness_of_staggered_lease_ends() {
     let ended = rows("expiry", &["--leases", "400", "--spread", "1s"]);
     assert_eq!((ended.len(), &ended[0]["leases"], &ended[0]["spread_ms"]), (1, &400.into(), &1000.into()));
     assert!(is_positive(&ended[0], "lag_p50_ms") && is_positive(&ended[0], "others_p50_ms"), "{ended:?}");

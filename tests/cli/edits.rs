@@ -77,7 +77,7 @@ fn take(file: &Path) -> String {
 }
 
 #[test]
-fn what_an_editor_saves_is_written_and_what_it_leaves_as_it_was_is_not() {
+fn edit_writes_changed_file_and_skips_unchanged_one() {
     let cluster = cluster();
     let cli = cluster.cli();
     let script = r#"[ "$(cat "$1")" = one ] && [ "$1" = "$LEASEHOLD_FILE" ] && [ "$LEASEHOLD_TOKEN" -gt 0 ] && printf two > "$1.new" && mv "$1.new" "$1" && basename "$1""#;
@@ -91,7 +91,7 @@ fn what_an_editor_saves_is_written_and_what_it_leaves_as_it_was_is_not() {
 }
 
 #[test]
-fn the_status_is_the_editors_and_what_it_has_saved_is_written_all_the_same() {
+fn edit_exits_with_editor_status_after_writing_saves() {
     let cluster = cluster();
     let cli = cluster.cli();
     assert_eq!(cli.run(edit(r#"printf two > "$1"; exit 7"#)).status, 7);
@@ -113,7 +113,7 @@ fn the_status_is_the_editors_and_what_it_has_saved_is_written_all_the_same() {
 }
 
 #[test]
-fn a_node_that_is_not_there_is_made_with_the_first_save_unless_it_has_to_be_there() {
+fn edit_creates_missing_node_on_save_unless_must_exist() {
     let cluster = cluster();
     let cli = cluster.cli();
     let marker = tempfile::tempdir().expect("a directory");
@@ -135,7 +135,7 @@ fn a_node_that_is_not_there_is_made_with_the_first_save_unless_it_has_to_be_ther
 }
 
 #[test]
-fn a_save_is_read_by_others_while_the_editor_goes_on_and_who_locks_waits_for_its_end() {
+fn edit_saves_are_visible_while_lock_lasts_until_exit() {
     let (cluster, gates) = (cluster(), [Gate::new(), Gate::new()]);
     let cli = cluster.cli();
     let save = |text: &str| format!("printf {text} > \"$1.new\"; mv \"$1.new\" \"$1\"");
@@ -188,7 +188,7 @@ fn what_somebody_else_has_removed_meanwhile_is_not_made_again() {
 }
 
 #[test]
-fn what_could_not_be_written_because_no_server_answers_is_kept_and_the_editor_is_not_stopped() {
+fn edit_without_server_saves_value_aside_and_editor_continues() {
     let (mut cluster, gate) = (cluster(), Gate::new());
     let cli = cluster.cli();
     let mut running = Running::start(&cli, edit(&format!("{}; printf mine > \"$1\"; echo saved", gate.wait())));
@@ -207,7 +207,7 @@ fn what_could_not_be_written_because_no_server_answers_is_kept_and_the_editor_is
 }
 
 #[test]
-fn a_value_that_the_servers_do_not_take_is_kept_with_their_reason() {
+fn edit_refused_by_server_saves_value_aside_with_reason() {
     let cluster = cluster();
     let cli = cluster.cli();
     for (bytes, limit) in [((1 << 20) + 1, 1 << 20), ((4 << 20) + 1, 4 << 20)] {

@@ -32,7 +32,7 @@ fn token(said: &Value, name: &str) -> u64 {
 }
 
 #[test]
-fn candidates_lead_one_after_the_other_whether_leaders_resign_or_are_killed() {
+fn candidates_lead_in_turn_after_resign_or_kill() {
     let cluster = cluster();
     let cli = cluster.cli();
     let observer = Running::start(&cli, ["--json", "elect", "/jobs/leader", "--observe"]);
@@ -63,7 +63,7 @@ fn candidates_lead_one_after_the_other_whether_leaders_resign_or_are_killed() {
 }
 
 #[test]
-fn a_command_runs_while_its_candidate_leads_and_is_stopped_before_another_does() {
+fn elect_command_runs_only_while_candidate_leads() {
     let mut cluster = cluster();
     let cli = cluster.cli();
     let said = cli.run(["elect", "/jobs/leader", "one", "--", "sh", "-c", "echo $LEASEHOLD_TOKEN; exit 7"]);
@@ -106,7 +106,7 @@ fn who_stands_still_past_its_term_has_lost_when_it_goes_on() {
 }
 
 #[test]
-fn a_leader_that_is_told_to_stop_hands_over_to_whom_it_was_told_past_those_in_front() {
+fn stopped_leader_hands_over_to_named_candidate_past_queue() {
     let cluster = cluster();
     let cli = cluster.cli();
     let observer = Running::start(&cli, ["--json", "elect", "/jobs/leader", "--observe"]);

@@ -211,7 +211,7 @@ fn keep_alive_keeps_a_lease_until_it_is_told_to_stop() {
 }
 
 #[test]
-fn keep_alive_says_when_the_lease_is_gone_and_ends_with_status_1() {
+fn keep_alive_exits_with_1_when_lease_is_lost() {
     let cluster = Cluster::start(1);
     let cli = cluster.cli();
     let id = grant(&cli, "1");
@@ -232,7 +232,7 @@ type Puts = (Option<usize>, Option<Option<usize>>);
 
 /// etcd had its keys attached to the wrong lease after a restart: all ways of putting one, and putting it again.
 #[test]
-fn after_a_restart_keys_go_with_the_lease_that_they_were_last_put_with() {
+fn keys_stay_attached_to_last_lease_after_restart() {
     let mut cluster = Cluster::start(1);
     let cli = cluster.cli();
     let leases = [grant(&cli, "1h"), grant(&cli, "1h")];

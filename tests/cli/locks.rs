@@ -158,7 +158,7 @@ fn family(directory: &Path) -> (Vec<String>, [PathBuf; 2]) {
 }
 
 #[test]
-fn when_a_holder_is_killed_its_command_goes_with_it_and_another_starts_within_the_term_and_the_margin() {
+fn killed_owner_ends_its_command_and_next_starts_in_time() {
     measured(kill_a_holder);
 }
 
@@ -196,7 +196,7 @@ fn what_the_holder_has_left(holders: &Value) -> Duration {
 }
 
 #[test]
-fn a_command_that_is_cut_off_is_stopped_with_all_that_it_has_begun() {
+fn cut_off_command_is_stopped_with_its_descendants() {
     let (mut cluster, directory) = (cluster(), scratch());
     let cli = cluster.cli();
     let (command, files) = family(directory.path());
@@ -211,7 +211,7 @@ fn a_command_that_is_cut_off_is_stopped_with_all_that_it_has_begun() {
 }
 
 #[test]
-fn a_group_that_stood_still_past_its_term_is_ended_at_once_and_its_token_is_refused() {
+fn group_paused_past_term_is_ended_and_its_token_refused() {
     let (cluster, directory) = (cluster(), scratch());
     let (cli, at) = (cluster.cli(), directory.path());
     let (command, files) = family(at);

@@ -63,7 +63,7 @@ fn a_service_is_registered_until_it_is_told_to_stop() {
 }
 
 #[test]
-fn a_service_that_is_killed_is_gone_after_its_term_and_not_before() {
+fn killed_service_expires_after_its_term_and_not_before() {
     let cluster = cluster(TERM);
     let cli = cluster.cli();
     for term in [&[][..], &["--term", "2"]] {
@@ -81,7 +81,7 @@ fn a_service_that_is_killed_is_gone_after_its_term_and_not_before() {
 }
 
 #[test]
-fn a_service_that_is_replaced_or_removed_says_so_and_ends_with_status_1() {
+fn replaced_or_removed_service_exits_with_1() {
     let cluster = cluster(LONG_TERM);
     let cli = cluster.cli();
     let mut first = register(&cli, &["/services/web", "first"]);
@@ -116,7 +116,7 @@ fn an_outage_of_the_servers_ends_no_registration() {
 }
 
 #[test]
-fn a_service_that_was_not_heard_of_in_time_says_so_and_ends_with_status_1() {
+fn service_that_missed_its_heartbeat_exits_with_1() {
     let cluster = cluster(TERM);
     let cli = cluster.cli();
     for term in [&[][..], &["--term", "1"]] {
@@ -138,7 +138,7 @@ fn service(cli: &Cli) -> Value {
 }
 
 #[test]
-fn services_are_live_in_jeopardy_and_gone_and_when_they_were_seen_is_known() {
+fn service_health_shows_live_jeopardy_ended_and_last_seen() {
     let cluster = cluster(TERM);
     let cli = cluster.cli();
     assert_eq!(cli.done(["services", "/services"])["services"], Value::Array(Vec::new()));

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::common::{Cli, Cluster, eventually, free_address, leasehold};
 
 #[test]
-fn a_server_that_is_told_to_stop_ends_with_0_and_starts_again_with_all_it_had() {
+fn stopped_server_exits_with_0_and_restarts_with_its_state() {
     let mut cluster = Cluster::start(1);
     let cli = cluster.cli();
     for (number, signal) in [Signal::SIGTERM, Signal::SIGINT].into_iter().enumerate() {
@@ -101,7 +101,7 @@ fn a_cluster_shows_its_members_and_who_does_not_answer() {
 }
 
 #[test]
-fn a_server_without_options_listens_on_its_default_port_or_says_that_it_is_taken() {
+fn server_without_options_listens_on_default_port() {
     let directory = tempfile::tempdir().expect("a directory");
     // Where the default port is free on this machine cannot be known; that it is the default can.
     let help = leasehold().args(["serve", "--help"]).output().expect("the binary starts");

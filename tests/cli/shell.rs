@@ -42,7 +42,7 @@ fn a_session_is_kept_while_nobody_types() {
 }
 
 #[test]
-fn every_line_has_one_answer_and_an_error_does_not_end_the_shell() {
+fn shell_answers_each_line_and_survives_errors() {
     let cluster = Cluster::start(1);
     let mut shell = cluster.cli().shell();
     assert_eq!(shell.ask("put '/a b' \"two words\"")["path"], "/a b");

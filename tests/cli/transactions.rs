@@ -9,7 +9,7 @@ fn kind(answer: &serde_json::Value) -> Option<&str> {
 }
 
 #[test]
-fn a_transaction_is_read_as_etcdctl_reads_it_and_says_what_it_did() {
+fn txn_reads_etcdctl_syntax_and_reports_results() {
     let cluster = Cluster::start(1);
     let cli = cluster.cli();
     let revision = cli.done(["put", "/config", "old"])["revision"].as_u64().expect("a number");
@@ -48,7 +48,7 @@ fn a_transaction_is_read_as_etcdctl_reads_it_and_says_what_it_did() {
 }
 
 #[test]
-fn a_transaction_that_cannot_be_done_does_nothing_and_names_the_operation() {
+fn refused_txn_changes_nothing_and_names_operation() {
     let cluster = Cluster::start(1);
     let cli = cluster.cli();
     let refused = |input: &[u8]| cli.run_with(["--json", "txn"], input).error();
@@ -83,7 +83,7 @@ fn what_cannot_be_read_is_told_with_its_line() {
 }
 
 #[test]
-fn on_a_line_of_the_shell_it_is_said_with_options_and_recalls_what_the_shell_has_cached() {
+fn shell_txn_takes_options_and_recalls_shell_copies() {
     let cluster = Cluster::start(1);
     let (cli, mut shell) = (cluster.cli(), cluster.cli().shell());
     assert_eq!(kind(&shell.ask("txn")), Some("usage"), "its lines are commands");

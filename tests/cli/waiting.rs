@@ -10,7 +10,7 @@ use leasehold_client_cache::{Client, LockOptions, Options};
 use crate::common::{Cluster, eventually};
 
 #[test]
-fn why_names_the_dead_client_and_the_write_waits_no_longer_than_its_lease() {
+fn why_names_dead_client_and_write_waits_only_for_its_lease() {
     let cluster = Cluster::start(1);
     let cli = cluster.cli();
     cli.done(["volume", "create", "/v", "--term", "3s"]);
@@ -50,7 +50,7 @@ fn why_names_the_dead_client_and_the_write_waits_no_longer_than_its_lease() {
 }
 
 #[test]
-fn why_names_whoever_keeps_a_node_to_itself_and_counts_the_reads_that_wait_for_it() {
+fn why_names_write_lease_owner_and_counts_blocked_reads() {
     let cluster = Cluster::start(1);
     let cli = cluster.cli();
     cli.done(["volume", "create", "/v", "--term", "5s"]);

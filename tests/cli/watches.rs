@@ -61,7 +61,7 @@ fn each_change_below_a_path_is_told_until_the_watch_is_stopped() {
 }
 
 #[test]
-fn what_happened_before_is_told_from_any_revision_on_and_of_the_node_alone() {
+fn watch_starts_from_any_revision_and_can_watch_node_alone() {
     let cluster = Cluster::start(1);
     let cli = cluster.cli();
     for value in ["1", "2", "3"] {

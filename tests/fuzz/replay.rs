@@ -19,7 +19,7 @@ fn kept(target: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_the_fuzzer_kept_is_taken_by_every_target_without_a_panic() {
+fn fuzz_corpus_replays_without_panic() {
     let mut failed = Vec::new();
     for (name, run) in drivers::TARGETS {
         let inputs = kept(name);

@@ -4,6 +4,7 @@
 mod bounds;
 mod glossary;
 mod messages;
+mod names;
 mod tests_that_run;
 
 use std::{
@@ -196,7 +197,7 @@ fn variants(source: &str, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_rules_depend_on_no_runtime_no_disk_no_clock_and_no_chance() {
+fn protocol_crate_has_no_impure_dependencies() {
     let crates = dependencies("leasehold-protocol");
     assert!(crates.iter().any(|name| name == "serde"), "{crates:?}");
     none(crates.into_iter().filter(|name| IMPURE_CRATES.contains(&name.as_str())).collect());

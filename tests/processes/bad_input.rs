@@ -99,7 +99,7 @@ async fn still_serves(client: &Client) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_speaks_nonsense_is_closed_and_changes_nothing() {
+async fn nonsense_connection_is_closed_and_changes_nothing() {
     let _alone = alone();
     let mut cluster = Cluster::start(1);
     let address = cluster.address(1).to_owned();
@@ -206,7 +206,7 @@ async fn requests_that_are_over_on_arrival_leave_the_log_as_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_command_line_cannot_mean_or_the_server_not_take_is_refused_with_the_numbers() {
+async fn invalid_commands_are_refused_with_numbers_and_no_change() {
     let _alone = alone();
     let mut cluster = Cluster::start(3);
     let cli = cluster.cli();

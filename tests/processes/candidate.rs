@@ -22,7 +22,7 @@ use crate::{
 /// What a process is that is to be a candidate.
 const CANDIDATE: Role = Role {
     variable: "LEASEHOLD_TEST_CANDIDATE",
-    test: "candidate::a_candidate_process_writes_down_until_when_it_leads_and_the_next_does_not_lead_before",
+    test: "candidate::candidate_records_leadership_end_and_next_begins_later",
 };
 
 /// Between two things that a leader does, and two attempts of a candidate.
@@ -175,7 +175,7 @@ impl Work {
 
 /// In a process that is to be a candidate: the candidate.
 #[test]
-fn a_candidate_process_writes_down_until_when_it_leads_and_the_next_does_not_lead_before() {
+fn candidate_records_leadership_end_and_next_begins_later() {
     if let Some(task) = CANDIDATE.task() {
         until_told_to_stop(async { Work::connect(task).await.campaign().await });
         return;

@@ -124,7 +124,7 @@ fn cut_off(world: &mut World, library: &std::path::Path, client: f64, servers: f
 }
 
 #[test]
-fn clocks_that_drift_apart_within_the_allowance_lead_to_no_stale_read() {
+fn drift_within_allowance_causes_no_stale_read() {
     let _alone = alone();
     let Some(library) = faketime() else { return };
     // The client thinks that its lease still lasts when it has ended for servers that hurry; and the other way round.

@@ -130,7 +130,7 @@ impl Pair {
 }
 
 #[test]
-fn a_write_waits_for_consent_and_for_a_stopped_client_no_longer_than_its_lease() {
+fn write_waits_for_consent_or_lease_of_stopped_client() {
     let _alone = alone();
     let mut pair = Pair::start();
     // The second read comes from memory.

@@ -137,7 +137,7 @@ async fn write_on(client: Client, writer: u64, done: Arc<AtomicU64>, stops: Arc<
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_survives_a_crash_of_all_servers_and_took_effect_once() {
+async fn acknowledged_writes_survive_crash_of_all_and_apply_once() {
     let _alone = alone();
     let mut cluster = Cluster::start(3);
     let (done, stops) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));

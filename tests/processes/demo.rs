@@ -73,7 +73,7 @@ fn a_demo_that_is_killed_leaves_no_process_and_no_file() {
 }
 
 #[test]
-fn a_demo_whose_clients_have_read_what_was_long_overwritten_says_so_and_fails() {
+fn demo_with_stale_reads_reports_them_and_fails() {
     let _alone = alone();
     let directory = tempfile::tempdir().expect("a directory");
     let (temporary, files) = (directory.path().join("tmp"), directory.path().join("files"));

@@ -133,7 +133,7 @@ fn assert_has_all(cluster: &Cluster, acknowledged: &[(String, String)]) {
 }
 
 #[test]
-fn a_server_whose_disk_is_full_says_so_and_ends_and_has_all_that_it_acknowledged_when_there_is_room_again() {
+fn server_with_full_disk_exits_and_restarts_with_all_writes() {
     let _alone = alone();
     let Some(disk) = Disk::new() else { return };
     let mut cluster = Cluster::start_at(vec![site(Some(&disk))], Place::default(), None);
@@ -177,7 +177,7 @@ fn a_server_whose_disk_is_full_says_so_and_ends_and_has_all_that_it_acknowledged
 }
 
 #[test]
-fn a_leader_whose_disk_is_full_ends_and_the_others_go_on_with_all_that_was_acknowledged() {
+fn leader_with_full_disk_exits_and_others_have_all_writes() {
     let _alone = alone();
     let Some(disk) = Disk::new() else { return };
     let mut cluster = Cluster::start_at(vec![site(Some(&disk)), site(None), site(None)], Place::default(), None);

@@ -297,7 +297,7 @@ async fn observe(client: Client, told: Told) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_fifty_candidates_one_leads_at_a_time_and_the_next_in_line_follows_whoever_is_killed() {
+async fn fifty_candidates_lead_one_at_a_time_whoever_is_killed() {
     let _alone = alone();
     let kills = number("LEASEHOLD_ELECTION_KILLS", KILLS);
     let mut election = Election::start().await;

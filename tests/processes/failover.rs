@@ -80,7 +80,7 @@ async fn cache(client: &Client, node: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cached_reads_go_on_and_writes_soon_again_when_the_leader_is_killed() {
+async fn leader_kill_spares_cached_reads_and_writes_resume_soon() {
     let _alone = alone();
     let mut cluster = Cluster::start(3);
     let (reader, writer) = (cluster.client("reader").await, cluster.client("writer").await);

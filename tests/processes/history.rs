@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cached_read_of_an_old_value_after_the_new_one_was_acknowledged_is_found() {
+    fn checker_finds_stale_cached_read_after_acknowledgement() {
         let mut fine = history(vec![read(0, Kind::Cached, 24, "one", 1), read(1, Kind::Cached, 26, "two", 2)]);
         fine.assert_linearizable();
         let stale = history(vec![read(0, Kind::Cached, 26, "one", 1)]).check().expect_err("it is stale");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_failed_for_reasons_unknown_or_never_ended_may_have_happened_and_a_refused_one_not() {
+    fn checker_allows_effect_of_unknown_write_not_of_refused() {
         for count in [1, 2] {
             let mut unknown = history(vec![read(0, Kind::Cached, 40, "three", 3)]);
             unknown.add("writer", put(2, 30, "three", Outcome::Unknown).into_iter().take(count).collect());

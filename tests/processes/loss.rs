@@ -16,7 +16,7 @@ use crate::{
 const LONG: Duration = Duration::from_secs(25);
 
 #[test]
-fn with_a_third_of_all_packets_lost_no_session_is_lost_no_read_is_stale_and_writes_go_on() {
+fn third_of_packets_lost_causes_no_expiry_or_stale_read() {
     let _alone = alone();
     let Some(mut world) = World::of(3) else { return };
     for host in ["c1", "c2", "c3"] {

@@ -304,7 +304,7 @@ impl Nemesis {
 }
 
 #[test]
-fn whatever_goes_wrong_nobody_reads_stale_and_when_it_is_over_everything_works_again() {
+fn random_faults_cause_no_stale_read_and_all_recovers() {
     let _alone = alone();
     let seed = std::env::var("LEASEHOLD_NEMESIS_SEED").ok();
     let seed = seed.map_or_else(rand::random, |text| text.parse().expect("LEASEHOLD_NEMESIS_SEED: a number"));

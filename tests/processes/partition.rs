@@ -57,17 +57,17 @@ fn a_leader_is_cut_off(is_heard: bool, hears: bool) {
 }
 
 #[test]
-fn a_leader_that_neither_hears_nor_is_heard_by_the_others_is_replaced_and_nobody_reads_stale() {
+fn leader_cut_off_both_ways_is_replaced_without_stale_read() {
     a_leader_is_cut_off(false, false);
 }
 
 #[test]
-fn a_leader_that_is_not_heard_by_the_others_is_replaced_and_nobody_reads_stale() {
+fn unheard_leader_is_replaced_without_stale_read() {
     a_leader_is_cut_off(false, true);
 }
 
 #[test]
-fn a_leader_that_does_not_hear_the_others_is_replaced_and_nobody_reads_stale() {
+fn deaf_leader_is_replaced_without_stale_read() {
     a_leader_is_cut_off(true, false);
 }
 
@@ -96,16 +96,16 @@ fn a_client_is_cut_off(is_heard: bool, hears: bool) {
 }
 
 #[test]
-fn a_client_that_neither_hears_nor_is_heard_is_waited_for_no_longer_than_its_lease() {
+fn client_cut_off_both_ways_delays_write_by_its_lease() {
     a_client_is_cut_off(false, false);
 }
 
 #[test]
-fn a_client_whose_consents_are_lost_is_waited_for_no_longer_than_its_lease() {
+fn client_with_lost_consents_delays_write_by_its_lease() {
     a_client_is_cut_off(false, true);
 }
 
 #[test]
-fn a_client_that_hears_no_recall_is_waited_for_no_longer_than_its_lease() {
+fn client_without_recalls_delays_write_by_its_lease() {
     a_client_is_cut_off(true, false);
 }

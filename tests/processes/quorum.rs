@@ -22,7 +22,7 @@ const GENEROUS: Duration = Duration::from_secs(3);
 const LOG_LINES_MAX: usize = 5_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_quorum_cached_reads_last_as_long_as_their_leases_and_with_it_everything_works_again() {
+async fn quorum_loss_lets_cached_reads_last_out_their_leases() {
     let _alone = alone();
     let mut cluster = Cluster::start(3);
     let endpoints = cluster.endpoints();

@@ -163,7 +163,7 @@ impl Start {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_all_servers_were_killed_nodes_go_with_the_lease_that_they_were_last_put_with() {
+async fn nodes_stay_attached_to_last_lease_after_crash_of_all() {
     let _alone = alone();
     let mut start = Start::with(None).await;
     let all = start.cluster.ids();
@@ -176,7 +176,7 @@ async fn after_all_servers_were_killed_nodes_go_with_the_lease_that_they_were_la
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_a_server_that_got_a_snapshot_too_nodes_go_with_the_lease_that_they_were_last_put_with() {
+async fn nodes_stay_attached_to_last_lease_after_raft_snapshot() {
     let _alone = alone();
     let mut start = Start::with(Some(SHORT_LOG)).await;
     let all = start.cluster.ids();

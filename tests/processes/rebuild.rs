@@ -57,11 +57,11 @@ fn what_was_imported_is_exported_when_one_loses_its_disk(victim: Victim) {
 }
 
 #[test]
-fn export_gives_back_what_import_took_in_though_a_follower_lost_its_disk() {
+fn export_equals_import_after_follower_lost_its_disk() {
     what_was_imported_is_exported_when_one_loses_its_disk(Victim::Follower);
 }
 
 #[test]
-fn export_gives_back_what_import_took_in_though_the_leader_lost_its_disk() {
+fn export_equals_import_after_leader_lost_its_disk() {
     what_was_imported_is_exported_when_one_loses_its_disk(Victim::Leader);
 }

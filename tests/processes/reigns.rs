@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_from_the_end_that_a_leader_counted_on_to_the_next_beginning() {
+    fn leadership_gaps_run_from_counted_end_to_next_beginning() {
         let mut reigns = Reigns::default();
         reign(&mut reigns, "one", 3, 100, 200);
         reign(&mut reigns, "two", 5, 207, 300);
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "two led at once")]
-    fn a_leader_that_begins_while_another_counts_on_its_leadership_is_found() {
+    fn overlapping_leaderships_are_found() {
         let mut reigns = Reigns::default();
         reign(&mut reigns, "one", 3, 100, 200);
         reign(&mut reigns, "two", 5, 199, 300);

@@ -95,7 +95,7 @@ fn since(from: u64, to: u64) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_remains_of_a_lease_goes_on_from_where_it_was_after_ten_leaders_and_a_crash_of_all_servers() {
+async fn remaining_lease_time_survives_ten_leaders_and_crash_of_all() {
     let _alone = alone();
     let mut changes = Changes::of(VOLUME_TERM);
     let (client, cli) = (changes.cluster.client("keeper").await, changes.cluster.cli());

@@ -24,7 +24,7 @@ fn crash(cluster: &mut Cluster) {
 }
 
 #[test]
-fn a_lease_that_was_granted_before_all_servers_crashed_is_waited_for_afterwards() {
+fn lease_granted_before_crash_of_all_is_waited_for_after() {
     let _alone = alone();
     let mut cluster = Cluster::start(3);
     let cli: Cli = cluster.cli();
@@ -57,7 +57,7 @@ fn a_lease_that_was_granted_before_all_servers_crashed_is_waited_for_afterwards(
 }
 
 #[test]
-fn no_session_is_lost_and_no_read_is_stale_when_all_servers_crash_again_and_again() {
+fn repeated_crashes_of_all_cause_no_expiry_or_stale_read() {
     let _alone = alone();
     let Some(mut world) = World::of(2) else { return };
     for host in ["c1", "c2"] {

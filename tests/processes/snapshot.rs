@@ -8,7 +8,7 @@ const CONFIG: &str = "[raft]\nsnapshot_entries = 200\nkeep_entries = 50\n";
 const WRITES: u64 = 700;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_that_missed_more_than_the_log_keeps_is_brought_up_by_a_snapshot() {
+async fn follower_behind_the_log_catches_up_by_raft_snapshot() {
     let _alone = alone();
     let mut cluster = Cluster::start_with(3, Some(CONFIG));
     let client = cluster.client("writer").await;

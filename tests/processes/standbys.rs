@@ -219,7 +219,7 @@ impl Queue {
 }
 
 #[test]
-fn a_consumer_has_stopped_by_its_own_deadline_before_a_standby_begins_whatever_befalls_it() {
+fn consumer_stops_by_own_deadline_before_standby_begins() {
     let _alone = alone();
     let rounds = number("LEASEHOLD_STANDBY_ROUNDS", ROUNDS);
     let seed = number("LEASEHOLD_STANDBY_SEED", rand::random());
@@ -240,7 +240,7 @@ fn a_consumer_has_stopped_by_its_own_deadline_before_a_standby_begins_whatever_b
 }
 
 #[test]
-fn consumers_whose_clocks_are_far_too_slow_are_found_to_work_beside_the_next() {
+fn consumers_with_too_slow_clocks_are_found_overlapping() {
     let _alone = alone();
     let Some(library) = faketime() else { return };
     let Some(mut queue) = Queue::of(0) else { return };

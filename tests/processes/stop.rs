@@ -71,7 +71,7 @@ async fn a_leader_that_is_told_to_stop_hands_over_and_exits_with_0() {
 }
 
 #[test]
-fn a_lone_server_that_was_told_to_stop_has_everything_when_it_is_started_again() {
+fn lone_server_stopped_and_restarted_has_everything() {
     let _alone = alone();
     let mut cluster = Cluster::start(1);
     let cli = cluster.cli();

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_is_the_last_that_counts_and_those_before_the_writer_are_not_late() {
+    async fn watch_delay_is_that_of_last_watcher_and_never_negative() {
         let (sender, told) = mpsc::unbounded_channel();
         let mut watching = Watchers { told, _tasks: JoinSet::new() };
         let now = Instant::now();

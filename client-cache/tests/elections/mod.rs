@@ -51,7 +51,7 @@ async fn next(leaders: &mut Leaders) -> (String, Token) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn candidates_lead_one_after_the_other_in_the_order_in_which_they_came() {
+async fn candidates_are_elected_in_order_of_arrival() {
     let server = Server::start(TERM).await;
     let (one, two, three) = (server.client().await, server.client().await, server.client().await);
     let mut leaders = one.observe(&path("/a"));
@@ -85,7 +85,7 @@ async fn candidates_lead_one_after_the_other_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_elected_is_told_to_one_who_looks_later_and_nothing_else_is() {
+async fn observer_sees_elected_leader_and_no_manual_value() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
     two.put(&path("/a"), "7 by hand").await.unwrap();
@@ -122,7 +122,7 @@ async fn who_does_not_want_to_wait_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_is_cut_off_knows_before_another_is_elected_and_can_write_nothing() {
+async fn cut_off_leader_knows_before_next_election_and_cannot_write() {
     measured_async(cut_off_a_leader).await;
 }
 
@@ -180,7 +180,7 @@ async fn candidate(leadership: &Leadership, client: &Client) -> HoldId {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_hands_over_to_whom_it_names_and_nobody_leads_in_between() {
+async fn leader_hands_over_to_named_candidate_with_none_in_between() {
     let server = Server::start(TERM).await;
     let (one, two, three) = (server.client().await, server.client().await, server.client().await);
     let mut leaders = one.observe(&path("/a"));
@@ -228,7 +228,7 @@ async fn a_leader_whose_successor_has_gone_leads_on_and_knows_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_hears_nothing_of_its_handing_over_does_not_lead_and_somebody_does() {
+async fn unanswered_hand_over_ends_leadership_and_next_is_elected() {
     let mut server = Server::start(TERM).await;
     let options = Options::new([server.address()]).timeout(Duration::from_millis(300));
     let (one, two) = (Client::connect(options).await.unwrap(), server.client().await);
@@ -250,7 +250,7 @@ async fn who_hears_nothing_of_its_handing_over_does_not_lead_and_somebody_does()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whenever_handing_over_is_given_up_somebody_leads_and_the_giver_does_not() {
+async fn cancelled_hand_over_still_elects_another_candidate() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
     for step in 0..30 {

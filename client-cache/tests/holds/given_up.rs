@@ -45,7 +45,7 @@ async fn a_hold_that_was_dropped_is_gone_before_its_client_asks_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_was_given_up_unanswered_is_gone_before_its_client_asks_again() {
+async fn cancelled_lock_request_ends_before_client_asks_again() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
     let options = exclusive(Wait::For(Duration::from_millis(5)));
@@ -70,7 +70,7 @@ async fn a_request_that_was_given_up_unanswered_is_gone_before_its_client_asks_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_tries_waits_for_what_it_has_given_up_no_longer_than_for_anything_and_others_do_not() {
+async fn try_lock_waits_for_own_pending_release_up_to_timeout() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
     let hold = lock(&client, exclusive(Wait::No)).await;
@@ -123,7 +123,7 @@ async fn an_upgrade_that_is_given_up_is_in_nobody_s_way() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_lease_that_was_dropped_is_flushed_and_gone_before_its_client_asks_again() {
+async fn dropped_write_lease_is_flushed_before_client_asks_again() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
     for round in 0..ROUNDS {
@@ -194,7 +194,7 @@ async fn stood_still<T>(proxy: &Proxy, held: T, over: impl Fn(&T) -> Cancellatio
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_over_is_in_nobody_s_way_though_its_lease_lives_on_and_nobody_drops_it() {
+async fn lost_permit_or_leadership_blocks_nobody_under_live_lease() {
     let server = Server::start_with_margin(Duration::from_secs(1), TERM * 6).await;
     let proxy = Proxy::before(&server).await;
     let (client, other) = (proxy.client().await, server.client().await);

@@ -29,7 +29,7 @@ async fn lock_all(client: &Client, wait: Wait) -> Vec<Hold> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_holds_of_a_client_that_is_cut_off_are_free_when_its_one_lease_is_over_and_none_before() {
+async fn thousand_locks_of_cut_off_client_end_with_its_lease() {
     measured_async(cut_off).await;
 }
 

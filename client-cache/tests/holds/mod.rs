@@ -115,7 +115,7 @@ async fn a_request_that_nobody_waits_for_any_more_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holders_that_share_make_room_for_one_that_waits_when_they_are_told() {
+async fn shared_owners_release_when_notified_of_waiter() {
     let server = Server::start(TERM).await;
     let clients = [server.client().await, server.client().await, server.client().await];
     let mut readers = vec![lock(&clients[0], shared(Wait::No)).await, lock(&clients[1], shared(Wait::No)).await];
@@ -133,7 +133,7 @@ async fn holders_that_share_make_room_for_one_that_waits_when_they_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_becomes_a_writer_alone_and_two_that_want_to_are_told() {
+async fn upgrade_waits_to_be_alone_and_second_upgrade_is_refused() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
     let (mut first, mut second) = (lock(&one, shared(Wait::No)).await, lock(&two, shared(Wait::No)).await);
@@ -209,7 +209,7 @@ async fn a_hold_outlives_a_change_of_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_of_a_volume_that_the_client_has_not_met_is_held_under_that_volumes_lease() {
+async fn lock_in_unknown_volume_uses_lease_of_that_volume() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
     one.get(&path("/x")).await.unwrap();

@@ -27,7 +27,7 @@ fn named(id: u64) -> LeaseOptions {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_is_kept_for_as_long_as_its_handle_lives_and_then_ends_by_itself() {
+async fn key_lease_lives_with_its_handle_then_expires() {
     let server = Server::start(VOLUME_TERM).await;
     let (client, watcher) = (server.client().await, server.client().await);
     let began = Instant::now();
@@ -72,7 +72,7 @@ async fn abandon() -> Result<(), Missed> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_is_over_by_the_clients_own_clock_while_no_server_could_have_ended_it() {
+async fn key_lease_is_lost_by_client_clock_during_server_outage() {
     let mut server = Server::start(VOLUME_TERM).await;
     let (client, watcher) = (server.client().await, server.client().await);
     let id = client.grant_lease(TTL, LeaseOptions::default()).await.unwrap();
@@ -165,7 +165,7 @@ async fn what_is_refused_says_why_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_goes_with_the_lease_that_it_was_last_put_with_whoever_leads() {
+async fn key_stays_attached_to_last_lease_across_leader_change() {
     let mut server = Server::start(VOLUME_TERM).await;
     let client = server.client().await;
     let long = Duration::from_secs(3600);

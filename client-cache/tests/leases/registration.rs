@@ -54,7 +54,7 @@ async fn closing_the_session_ends_what_it_registered_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_that_is_dropped_without_leaving_is_gone_after_its_term() {
+async fn dropped_service_registration_expires_after_its_term() {
     let server = Server::start(TERM).await;
     let (service, watcher) = (server.client().await, server.client().await);
     let node = path("/services/web");
@@ -172,7 +172,7 @@ async fn register_after_an_unknown_outcome_succeeds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_for_services_gets_all_of_them_though_they_come_in_parts() {
+async fn services_listing_returns_all_services_across_pages() {
     const SERVICES: usize = 2100;
     let server = Server::start(20 * TERM).await;
     let client = server.client().await;

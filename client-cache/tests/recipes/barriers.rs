@@ -28,7 +28,7 @@ async fn passes(waiting: Waiting) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_passes_a_barrier_before_so_many_have_come_and_then_all_do() {
+async fn barrier_opens_for_all_when_last_party_arrives() {
     let server = Server::start(TERM).await;
     let [one, two, three, late] = clients(&server).await;
     let first = comes(&one);
@@ -69,7 +69,7 @@ async fn who_is_cut_off_knows_and_does_not_count() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whenever_the_last_one_gives_up_the_barrier_is_opened_by_who_comes_then() {
+async fn barrier_opens_with_next_party_when_last_one_cancels() {
     let server = Server::start(TERM).await;
     let [one, two, three, last] = clients(&server).await;
     for step in 0..30 {
@@ -106,7 +106,7 @@ async fn stood_at_opening(client: &Client, top: &Path, from: Revision) -> usize 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn at_the_moment_at_which_it_opens_so_many_stand_there_whenever_one_withdraws() {
+async fn barrier_opens_only_with_enough_parties_despite_cancel() {
     let server = Server::start(TERM).await;
     let [one, two, last] = clients(&server).await;
     for step in 0..150 {
@@ -159,7 +159,7 @@ async fn all_go_in_together_and_come_out_together_round_after_round() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_inside_wait_for_one_that_is_cut_off_no_longer_than_its_lease_and_a_new_round_begins() {
+async fn double_barrier_waits_only_for_lease_of_cut_off_party() {
     let server = Server::start(SHORT_TERM).await;
     let [one, two] = clients(&server).await;
     let proxy = Proxy::before(&server).await;
@@ -191,7 +191,7 @@ async fn those_inside_wait_for_one_that_is_cut_off_no_longer_than_its_lease_and_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_have_to_give_the_same_number_and_one_that_can_be_counted_to() {
+async fn barrier_refuses_differing_or_unsupported_party_count() {
     let server = Server::start(TERM).await;
     let [one, two] = clients(&server).await;
     let first = comes(&one);

@@ -27,7 +27,7 @@ async fn a_mutex_is_locked_by_one_and_who_only_tries_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_share_a_lock_and_one_of_them_becomes_the_writer_and_a_reader_again() {
+async fn rw_lock_is_shared_upgraded_and_downgraded() {
     let server = Server::start(TERM).await;
     let [one, two] = clients(&server).await;
     let (first, second) = (one.rw_lock(&path("/l")), two.rw_lock(&path("/l")));

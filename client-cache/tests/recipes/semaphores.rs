@@ -117,7 +117,7 @@ async fn whenever_an_acquisition_is_given_up_it_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquisition_whose_answer_is_lost_leaves_nothing_and_takes_no_second_place() {
+async fn acquire_with_lost_answer_takes_one_permit_and_leaves_none() {
     let mut server = Server::start(TERM).await;
     let [one, other] = clients(&server).await;
     for step in 0..20 {
@@ -137,7 +137,7 @@ async fn an_acquisition_whose_answer_is_lost_leaves_nothing_and_takes_no_second_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_cut_off_knows_before_another_has_its_permit_and_its_token_is_refused() {
+async fn cut_off_permit_owner_knows_first_and_its_token_is_refused() {
     let server = Server::start(SHORT_TERM).await;
     let [one, two] = clients(&server).await;
     let proxy = Proxy::before(&server).await;

@@ -32,7 +32,7 @@ async fn put(client: &Client, at: &str, value: &str) -> Revision {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_written_after_a_watch_has_begun_is_told_whole_and_once() {
+async fn watch_reports_each_later_change_whole_and_once() {
     let server = Server::start(TERM).await;
     let (writer, client) = (server.client().await, server.client().await);
     put(&writer, "/a/before", "0").await;
@@ -91,7 +91,7 @@ async fn a_watch_goes_on_with_the_next_leader_from_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_who_is_too_far_behind_is_told_and_none_is_left_out_without_that() {
+async fn watch_behind_history_fails_with_compacted() {
     let server = Server::start_with_history(TERM, 4).await;
     let (writer, client) = (server.client().await, server.client().await);
     for value in 0..8 {

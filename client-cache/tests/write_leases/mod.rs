@@ -192,7 +192,7 @@ async fn flush_confirms_nothing_that_ends_with_the_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn flush_confirms_nothing_after_another_call_was_told_of_the_loss() {
+async fn flush_fails_after_loss_was_reported_to_another_call() {
     let mut server = Server::start(SHORT_TERM).await;
     let client = server.client().await;
     let lease = own(&client).await;
@@ -270,7 +270,7 @@ async fn what_is_set_outlives_a_change_of_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_goes_with_a_lease_and_a_value_that_no_server_takes_are_refused() {
+async fn write_lease_refuses_attached_node_and_oversized_value() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
     let lease = own(&one).await;
@@ -294,7 +294,7 @@ async fn a_node_that_goes_with_a_lease_and_a_value_that_no_server_takes_are_refu
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_servers_refuse_is_handed_back_with_the_reason_and_the_node_is_held_all_the_same() {
+async fn refused_flush_returns_value_with_reason_and_lease_stays() {
     let server = Server::start(TERM).await;
     let one = server.client().await;
     let lease = own(&one).await;
@@ -346,7 +346,7 @@ async fn counters_that_many_add_to_under_write_leases_lose_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_stays_with_its_server_while_its_read_waits_for_longer_than_a_server_may_be_silent() {
+async fn reader_stays_with_server_while_its_read_is_blocked_long() {
     let term = Duration::from_secs(3);
     let server = Server::start(term).await;
     let reader = server.client().await;

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recall_is_remembered_until_the_last_request_before_it_has_ended() {
+    fn recall_is_remembered_until_all_earlier_requests_end() {
         let object = Object::data(Path::parse("/a/b").expect("valid"));
         let one = ObjectSet::One(object.clone());
         let tree = ObjectSet::Subtree(Path::parse("/a").expect("valid"));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_recall_of_a_subtree_prolongs_the_memory_of_the_first() {
+    fn second_recall_of_subtree_prolongs_memory_of_first() {
         let object = Object::data(Path::parse("/a/b").expect("valid"));
         let tree = ObjectSet::Subtree(Path::parse("/a").expect("valid"));
         let mut recalls = Recalls::new(&Bounds::DEFAULT);

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn if_too_many_are_known_one_without_a_lease_makes_room_and_never_the_root() {
+    fn volume_without_lease_is_forgotten_first_and_never_root() {
         let path = |text: &str| Path::parse(text).expect("valid");
         let lease = |has_lapsed| Lease {
             incarnation: Incarnation(1),

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acquired_volume_is_promised_for_a_term_and_a_tick_from_now() {
+    fn acquired_volume_horizon_is_term_and_tick_from_now() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.time = seconds(100);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_acquired_again_is_another_incarnation_in_place_of_the_first() {
+    fn reacquired_volume_lease_is_new_incarnation() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let other = fixture.open();
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_expires_with_its_answers_once_it_has_no_volume_lease() {
+    fn session_expires_with_its_answers_after_last_volume_lease() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let other = fixture.open();

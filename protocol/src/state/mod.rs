@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proposal_of_another_epoch_changes_nothing_not_even_the_clock() {
+    fn proposal_of_other_epoch_changes_nothing_not_even_clock() {
         let mut fixture = Fixture::new();
         let before = fixture.state.clone();
         let stale = Proposal {

@@ -145,7 +145,7 @@ fn runs(mut look: impl FnMut(&str, &mut Random, &State, &Proposal, &Applied, &Fi
 }
 
 #[test]
-fn the_touched_rows_are_all_that_an_entry_changes_and_the_rows_are_the_state() {
+fn touched_rows_are_all_changes_and_rows_are_the_state() {
     runs(|place, _, before, proposal, applied, fixture| {
         assert_eq!(State::from_rows(fixture.rows.clone()).as_ref(), Ok(&fixture.state), "{place}");
         assert!(fixture.state.rows().eq(fixture.rows.clone()), "{place}");

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_sent_again_takes_effect_once_and_gets_the_first_outcome() {
+    fn resent_write_takes_effect_once_and_gets_first_outcome() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let first = fixture.run(request(session, 1, 1, put("/a", "1")));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_its_consents_do_not_cover_changes_nothing_and_can_be_tried_again() {
+    fn uncovered_write_changes_nothing_and_can_be_retried() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.put(session, "/a", "");
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_after_many_reads_moves_the_window_before_it_is_judged() {
+    fn write_after_many_reads_moves_window_before_it_is_judged() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let far = Sequence(50 * State::ANSWERS_MAX);

@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn making_a_volume_is_a_write_to_all_it_covers_and_makes_its_node() {
+    fn volume_creation_writes_all_it_covers_and_makes_its_node() {
         let (mut fixture, session) = fixture();
         let made = vec![subtree("/a/v"), children("/a"), data("/a"), children("/")];
         assert_eq!(fixture.footprint(SessionId(1), &create_volume("/a/v", 5)), Ok(made));

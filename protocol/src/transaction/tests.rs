@@ -40,7 +40,7 @@ fn a_comparison_holds_as_its_relation_says() {
 }
 
 #[test]
-fn what_does_not_exist_has_version_and_revisions_zero_and_no_value() {
+fn absent_node_compares_as_zero_and_has_no_value() {
     let at = || path("/none");
     assert!(Compare::absent(at()).holds(None, |_| false) && !Compare::exists(at()).holds(None, |_| false));
     assert!(Compare::version(at(), Relation::Equal, 0).holds(None, |_| false));
@@ -53,7 +53,7 @@ fn what_does_not_exist_has_version_and_revisions_zero_and_no_value() {
 }
 
 #[test]
-fn operations_of_one_branch_are_independent_and_those_of_two_need_not_be() {
+fn operations_of_one_branch_must_not_overlap() {
     let put = |at: &str| Operation::put(path(at), "x");
     let attach = |at: &str| Operation::Put { path: path(at), value: Value::new(), attach: Attach::Lease(LeaseId(1)) };
     let keep = |at: &str| Operation::Put { path: path(at), value: Value::new(), attach: Attach::Keep };

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_comes_back_with_its_trace_and_what_is_left_of_its_deadline() {
+    fn request_roundtrip_preserves_trace_and_time_left() {
         let before = Instant::now();
         let got = decoded_request(&encoded(&request(Duration::from_secs(10))));
         assert_eq!((got.id, got.message.as_str()), (3, "hello"));
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_too_large_takes_no_memory_and_tells_its_length() {
+    fn oversized_message_uses_no_memory_and_reports_length() {
         let mut out = BytesMut::new();
         let message = Response { request_id: 1, message: Ok("x".repeat(1000)) };
         let end = 100;

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_away_looks_again_before_it_believes_in_a_silence() {
+    fn paused_process_looks_again_before_trusting_silence() {
         let mut looks = Looks::new();
         assert!(looks.look(Some(1), ago(0), 0));
         assert!(looks.awake(Some(1), ago(0), 500));

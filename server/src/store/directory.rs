@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_one_process_s_at_a_time_and_a_file_left_behind_means_nothing() {
+    fn data_directory_lock_is_exclusive_and_ignores_stale_file() {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::write(dir.path().join(LOCK), "4242424242\n").expect("as a killed process leaves it");
         let held = DirectoryLock::take(dir.path()).expect("nobody has it");

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_batches_behind_a_torn_one_go_too_unless_that_was_synced() {
+    fn batches_behind_torn_one_are_cut_unless_synced() {
         let dir = tempfile::tempdir().expect("a directory");
         let journal = filled(&place(&dir));
         tear(&journal, 1);

@@ -27,7 +27,7 @@ async fn three_replicas_found_a_cluster_and_agree() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_single_replica_is_a_cluster_and_its_state_survives_restarts() {
+async fn single_replica_cluster_state_survives_restarts() {
     let mut cluster = Cluster::started(1).await;
     cluster.open_sessions(5).await;
     let mut terms = BTreeSet::new();

@@ -96,7 +96,7 @@ async fn hand_over_with_nobody_answering_keeps_leading() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_whose_successor_is_gone_leads_no_more_and_whoever_comes_is_elected() {
+async fn transfer_to_stopped_successor_ends_leadership_and_elects() {
     let mut cluster = Cluster::started(3).await;
     cluster.open_sessions(5).await;
     let leader = cluster.leader().await;

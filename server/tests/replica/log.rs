@@ -163,7 +163,7 @@ fn copy(from: &Path, to: &Path) {
 /// To the store underneath, damage in the middle of its journal looks like a torn end: the entries and the log's own
 /// last index are gone together. Only the witness knows.
 #[tokio::test]
-async fn a_log_that_lost_its_last_batches_with_all_that_they_said_is_refused() {
+async fn log_that_lost_its_last_batches_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     written(&dir).await;
     let earlier = tempfile::tempdir().expect("a directory");

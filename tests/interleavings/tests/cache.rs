@@ -21,7 +21,7 @@ fn is_found(model: impl FnOnce() -> usize + std::panic::UnwindSafe) {
 }
 
 #[test]
-fn no_read_that_begins_after_the_consent_is_served_what_was_recalled() {
+fn read_after_consent_never_serves_recalled_copy() {
     holds(|| models::a_recall_and_a_hit(Planted::default()));
 }
 

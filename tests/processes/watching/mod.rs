@@ -174,7 +174,7 @@ impl Scene {
 }
 
 #[test]
-fn whatever_befalls_servers_watchers_are_told_each_change_once_whole_in_order_and_none_is_left_out() {
+fn watchers_get_each_change_once_in_order_whatever_fails() {
     let _alone = alone();
     let rounds = number("LEASEHOLD_WATCH_ROUNDS", ROUNDS);
     let Some(mut scene) = Scene::start() else { return };

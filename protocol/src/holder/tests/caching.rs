@@ -121,7 +121,7 @@ fn what_is_set_is_read_back_and_sent_when_it_is_asked_for() {
 }
 
 #[test]
-fn consent_is_given_when_all_is_flushed_and_the_servers_know_that_it_is_kept_no_longer() {
+fn write_lease_consents_once_flushed_and_ended_at_servers() {
     let mut client = Client::caching();
     client.set("one");
     let effects = client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
@@ -164,7 +164,7 @@ fn what_is_given_up_unchanged_says_so_and_brings_nothing() {
 }
 
 #[test]
-fn a_flush_has_a_number_though_writes_that_wait_for_it_have_all_others() {
+fn flush_gets_number_though_waiting_writes_took_all_others() {
     let mut client = Client::caching();
     client.set("one");
     for write in 100..100 + crate::state::State::ANSWERS_MAX {
@@ -199,7 +199,7 @@ fn a_recall_that_overtakes_the_answer_is_of_what_it_brings() {
 }
 
 #[test]
-fn a_write_lease_is_for_one_that_is_held_alone_and_asked_for_once() {
+fn write_lease_request_excludes_second_request_and_downgrade() {
     let mut client = Client::holding();
     client.write(6, cache());
     let not_sent = |write| Effect::WriteDone { write: WriteId(write), result: Err(WriteError::NotSent) };

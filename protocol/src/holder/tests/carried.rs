@@ -174,7 +174,7 @@ fn put_heard_while_another_lease_is_asked_for_is_gone_with_it() {
 /// whether that one goes on at the servers: else the client would take the node for gone, and they would keep it (seed 15885 of the wide
 /// worlds).
 #[test]
-fn lease_that_a_put_under_way_may_be_bound_to_is_asked_about_first() {
+fn lapsed_lease_of_attaching_put_is_renewed_before_new_one() {
     let mut client = Client::leased();
     let put = client.send(1, attached("/a"));
     client.now = client.now.after(TERM * 2);

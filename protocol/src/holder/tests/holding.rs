@@ -74,7 +74,7 @@ fn a_lock_waits_for_a_lease_on_its_volume() {
 }
 
 #[test]
-fn a_lock_in_a_volume_that_was_not_known_is_sent_again_under_another_number_and_once() {
+fn lock_in_unknown_volume_is_resent_once_with_new_sequence() {
     let mut client = Client::leased();
     let effects = client.write(5, lock());
     let (ticket, first) = client.only(&effects);
@@ -118,7 +118,7 @@ fn a_hold_is_certain_for_as_long_as_its_lease_on_this_clock() {
 }
 
 #[test]
-fn one_that_waits_outlives_its_lease_on_this_clock_and_is_not_held_if_it_is_granted_then() {
+fn waiter_outlives_local_lease_end_but_late_grant_is_unused() {
     let (mut client, ticket) = waiting();
     client.now = at(110);
     assert!(!client.timeout(&[]).contains(&over()), "the lease may be renewed yet");
@@ -128,7 +128,7 @@ fn one_that_waits_outlives_its_lease_on_this_clock_and_is_not_held_if_it_is_gran
 }
 
 #[test]
-fn one_that_is_to_be_shared_is_not_held_alone_from_the_asking_on() {
+fn downgrade_counts_as_shared_from_request_on() {
     let mut client = Client::leased();
     client.lock(Some(9), 1);
     client.now = at(100).after(Duration::from_millis(100));
@@ -144,7 +144,7 @@ fn one_that_is_to_be_shared_is_not_held_alone_from_the_asking_on() {
 }
 
 #[test]
-fn a_grant_under_a_lease_that_is_not_the_one_there_is_is_over_at_once() {
+fn grant_under_other_lease_is_lost_at_once() {
     let mut client = Client::leased();
     let effects = client.lock(Some(9), 8);
     assert_eq!(effects.last(), Some(&over()));
@@ -179,7 +179,7 @@ fn what_is_past_is_not_taken_for_news() {
 }
 
 #[test]
-fn a_hold_that_is_held_is_asked_after_only_when_it_has_been_held_for_a_while() {
+fn owned_lock_is_queried_only_after_a_while() {
     let mut client = Client::leased();
     let effects = client.lock(Some(9), 1);
     assert_eq!(sent(&effects), []);
@@ -196,7 +196,7 @@ fn a_hold_that_is_held_is_asked_after_only_when_it_has_been_held_for_a_while() {
 }
 
 #[test]
-fn what_is_given_back_is_not_held_from_that_moment_and_never_told_to_be_over() {
+fn released_lock_ends_at_once_and_is_never_reported_lost() {
     let mut client = Client::leased();
     client.lock(Some(9), 1);
     client.write(6, Write::Unlock { path: path("/a"), hold: HOLD });
@@ -206,7 +206,7 @@ fn what_is_given_back_is_not_held_from_that_moment_and_never_told_to_be_over() {
 }
 
 #[test]
-fn holds_end_with_their_lease_their_session_and_the_client_and_that_is_told_once() {
+fn locks_are_lost_once_with_lease_session_or_client() {
     let gone = |client: &mut Client| {
         let effects = client.read(9, "/z");
         client.only(&effects).0
@@ -231,7 +231,7 @@ fn holds_end_with_their_lease_their_session_and_the_client_and_that_is_told_once
 }
 
 #[test]
-fn a_lease_under_which_there_are_holds_is_renewed_though_nothing_is_read() {
+fn lease_with_locks_is_renewed_without_reads() {
     let mut client = Client::leased();
     client.lock(Some(9), 1);
     let mut renewals = 0;
@@ -377,7 +377,7 @@ fn a_leader_that_cannot_tell_is_asked_again_later() {
 }
 
 #[test]
-fn what_is_handed_over_is_not_held_from_that_moment_and_is_again_only_if_that_is_refused() {
+fn handed_over_lock_ends_at_once_and_returns_only_if_refused() {
     let hand_over = || Write::HandOver { path: path("/a"), hold: HOLD, to: HoldId(5) };
     let mut client = Client::leased();
     client.lock(Some(9), 1);
@@ -430,7 +430,7 @@ fn stood_still() -> (Client, Ticket, Ticket) {
 }
 
 #[test]
-fn a_client_that_stood_still_past_its_term_keeps_its_place_in_the_line_if_the_servers_have_kept_it() {
+fn paused_client_stays_in_lock_queue_if_servers_still_have_it() {
     let (mut client, alive, asked) = stood_still();
     let effects = client.renew(alive, promise("/", 1));
     assert_eq!(told(&effects), [&Connection::Connected { session: SESSION }]);
@@ -441,7 +441,7 @@ fn a_client_that_stood_still_past_its_term_keeps_its_place_in_the_line_if_the_se
 }
 
 #[test]
-fn what_was_granted_while_a_client_stood_still_is_held_when_its_lease_is_certain_again() {
+fn grant_during_client_pause_counts_after_lease_renewal() {
     let (mut client, alive, asked) = stood_still();
     let granted = || Answer::Holds(vec![(HOLD, held(9, false))]);
     assert_eq!(client.answer(asked, granted()), [], "not by this clock");
@@ -456,7 +456,7 @@ fn what_was_granted_while_a_client_stood_still_is_held_when_its_lease_is_certain
 }
 
 #[test]
-fn a_client_that_stood_still_past_its_term_is_in_jeopardy_whatever_it_hears_before_its_lease_is_renewed() {
+fn paused_client_is_in_jeopardy_until_its_lease_is_renewed() {
     let (mut client, ticket) = waiting();
     client.now = at(150);
     let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, false))]));
@@ -466,7 +466,7 @@ fn a_client_that_stood_still_past_its_term_is_in_jeopardy_whatever_it_hears_befo
 }
 
 #[test]
-fn a_client_that_stood_still_past_its_term_is_told_if_the_servers_have_not_kept_its_place() {
+fn paused_client_is_notified_if_servers_lost_its_position() {
     let (mut client, alive, _) = stood_still();
     let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(1) }];
     let effects = client.respond(alive, Response { epoch: EPOCH, promises: vec![], lapses, result: Ok(Answer::Noted) });
@@ -475,7 +475,7 @@ fn a_client_that_stood_still_past_its_term_is_told_if_the_servers_have_not_kept_
 }
 
 #[test]
-fn a_client_that_stands_still_where_no_leader_is_has_its_place_asked_for_by_the_next() {
+fn paused_client_without_leader_asks_next_for_its_position() {
     let (mut client, _) = waiting();
     client.step(Input::Disconnected);
     client.now = client.holder.next_deadline().expect("its end is noted");

@@ -45,7 +45,7 @@ fn keeping() -> Client {
 }
 
 #[test]
-fn a_kept_lease_counts_from_the_sending_and_is_renewed_in_good_time() {
+fn key_lease_counts_from_sending_and_renews_at_half_term() {
     let mut client = keeping();
     let due = client.holder.next_deadline().expect("it is to be renewed");
     assert_eq!(due, at(106), "half of its term is left");
@@ -57,7 +57,7 @@ fn a_kept_lease_counts_from_the_sending_and_is_renewed_in_good_time() {
 }
 
 #[test]
-fn a_kept_lease_is_over_when_this_clock_says_so_and_that_is_told_once() {
+fn key_lease_expires_by_local_clock_and_is_reported_once() {
     let mut client = keeping();
     client.step(Input::Disconnected);
     client.now = at(112).before(Duration::from_micros(1));
@@ -186,7 +186,7 @@ fn repeated_grant_of_an_earlier_lease_leaves_the_kept_one() {
 }
 
 #[test]
-fn a_lease_that_is_gone_is_told_to_be_over_and_asked_for_no_more() {
+fn ended_key_lease_is_reported_lost_and_not_renewed() {
     let mut client = keeping();
     client.now = client.holder.next_deadline().expect("it is to be renewed");
     let effects = client.timeout(&[]);
@@ -323,7 +323,7 @@ fn attached_put_that_was_sent_is_sent_again_without_a_lease() {
 }
 
 #[test]
-fn a_volume_that_carries_a_node_is_renewed_though_nobody_reads_there() {
+fn volume_lease_with_attached_node_is_renewed_without_reads() {
     let mut client = Client::leased();
     let effects = client.write(1, attached("/a"));
     let ticket = client.only(&effects).0;
@@ -340,7 +340,7 @@ fn a_volume_that_carries_a_node_is_renewed_though_nobody_reads_there() {
 }
 
 #[test]
-fn a_put_above_a_node_that_goes_with_the_session_does_not_let_it_go() {
+fn put_above_session_node_does_not_detach_it() {
     let mut client = Client::leased();
     for (write, change) in [(1, attached("/services/a")), (2, put("/services"))] {
         let effects = client.write(write, change);
@@ -357,7 +357,7 @@ fn a_put_above_a_node_that_goes_with_the_session_does_not_let_it_go() {
 }
 
 #[test]
-fn what_went_with_a_lease_that_the_server_ended_is_told_to_be_gone() {
+fn nodes_attached_to_ended_lease_are_reported_removed() {
     let mut client = Client::leased();
     let effects = client.write(1, attached("/a"));
     let ticket = client.only(&effects).0;
@@ -385,7 +385,7 @@ fn a_lease_that_carries_nodes_is_renewed_before_it_is_given_up() {
 }
 
 #[test]
-fn a_volume_that_is_not_there_is_believed_in_no_more_though_the_lease_above_stays_the_same() {
+fn missing_volume_is_forgotten_though_outer_lease_is_unchanged() {
     let mut client = Client::leased();
     let effects = client.read(2, "/v/a");
     let read = client.only(&effects).0;

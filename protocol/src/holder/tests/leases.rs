@@ -46,7 +46,7 @@ fn the_volume_deadline_never_moves_back() {
 }
 
 #[test]
-fn at_its_deadline_the_lease_is_over_and_every_copy_under_it_unusable() {
+fn copies_become_unusable_at_volume_lease_deadline() {
     let mut client = Client::cached();
     client.now = Instant::from_micros(at(110).as_micros() - 1);
     assert!(client.may_serve("/a"));
@@ -55,7 +55,7 @@ fn at_its_deadline_the_lease_is_over_and_every_copy_under_it_unusable() {
 }
 
 #[test]
-fn a_promise_for_another_incarnation_or_of_older_borders_is_refused() {
+fn promise_for_other_incarnation_or_generation_is_refused() {
     for other in [promise("/", 2), promise("/", 0), Promise { generation: Generation(0), ..promise("/", 1) }] {
         let mut client = Client::cached();
         client.now = at(104);
@@ -93,7 +93,7 @@ fn an_idle_lease_is_looked_at_and_left_to_lapse_without_alarm() {
 }
 
 #[test]
-fn a_volume_that_comes_to_be_used_again_is_renewed_before_it_lapses() {
+fn volume_lease_used_again_is_renewed_before_it_lapses() {
     let mut client = Client::cached();
 
     client.now = at(105);
@@ -104,7 +104,7 @@ fn a_volume_that_comes_to_be_used_again_is_renewed_before_it_lapses() {
 }
 
 #[test]
-fn jeopardy_is_told_and_lasts_while_a_leader_answers_and_promises_nothing_more() {
+fn jeopardy_lasts_while_leader_extends_no_promise() {
     let mut client = Client::cached();
     let mut told = Vec::new();
     while let Some(next) = client.holder.next_deadline().filter(|next| *next < at(130)) {
@@ -183,7 +183,7 @@ fn a_lapse_ends_the_lease_and_keeps_its_copies_for_validation() {
 }
 
 #[test]
-fn what_it_was_last_valid_at_comes_from_promises_and_grants_only() {
+fn last_valid_revision_comes_only_from_promises_and_grants() {
     let mut client = Client::leased();
     let mut client = {
         let effects = client.read(5, "/a");
@@ -220,7 +220,7 @@ fn revival(changed: Vec<ObjectSet>) -> Answer {
 }
 
 #[test]
-fn copies_that_did_not_change_are_good_again_while_their_object_lease_holds() {
+fn unchanged_copies_are_revived_while_object_lease_lasts() {
     let mut client = Client::cached().cache("/b", 3).cache("/c", 4);
     client.holder.copies.insert(
         &data("/c"),
@@ -383,7 +383,7 @@ fn a_lease_that_lives_on_is_not_asked_for_anew() {
 }
 
 #[test]
-fn a_client_with_nothing_to_revive_does_not_ask_what_has_changed() {
+fn client_without_revivable_copies_asks_for_no_changes() {
     let asks = |client: &mut Client, secs| {
         client.now = at(secs);
         let effects = client.read(90, "/b");
@@ -415,7 +415,7 @@ fn where_the_server_gives_no_lease_it_is_read_without() {
 }
 
 #[test]
-fn a_lease_is_in_use_if_a_read_that_came_to_the_holder_was_served_from_memory() {
+fn lease_counts_as_used_after_read_from_memory() {
     let mut client = Client::cached();
     client.now = at(101);
     client.read(5, "/a");

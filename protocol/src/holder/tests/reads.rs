@@ -44,7 +44,7 @@ fn a_lease_is_acquired_once_for_all_who_wait() {
 }
 
 #[test]
-fn an_answer_from_another_volume_is_asked_for_again_with_a_lease_there() {
+fn read_answered_from_other_volume_is_repeated_with_its_lease() {
     let mut client = Client::leased();
     let effects = client.read(5, "/v/a");
     let read = client.only(&effects).0;
@@ -103,7 +103,7 @@ fn a_read_that_joined_does_not_use_an_answer_without_a_lease() {
 }
 
 #[test]
-fn a_read_that_joined_does_not_use_an_answer_that_a_recall_overtook() {
+fn joined_read_rejects_answer_overtaken_by_recall() {
     let mut client = Client::leased();
     let effects = client.read(5, "/a");
     let read = client.only(&effects).0;
@@ -115,7 +115,7 @@ fn a_read_that_joined_does_not_use_an_answer_that_a_recall_overtook() {
 }
 
 #[test]
-fn a_read_that_joined_does_not_use_leases_that_are_over_when_they_come() {
+fn joined_read_rejects_leases_already_expired() {
     let mut client = Client::leased();
     let effects = client.read(5, "/a");
     let read = client.only(&effects).0;
@@ -151,7 +151,7 @@ fn a_lapsed_copy_is_validated_by_its_revision() {
 }
 
 #[test]
-fn not_modified_without_a_lease_serves_the_content_and_keeps_it_lapsed() {
+fn not_modified_without_lease_serves_copy_but_leaves_it_lapsed() {
     let mut client = Client::cached();
     client.now = at(150);
     let effects = client.read(5, "/a");
@@ -203,7 +203,7 @@ fn a_read_that_finds_the_copy_good_is_served_from_memory() {
 }
 
 #[test]
-fn reads_are_sent_again_on_the_next_connection_and_all_have_begun_by_then() {
+fn reads_are_resent_on_next_connection_and_share_one_answer() {
     let mut client = Client::leased();
     let effects = client.read(5, "/a");
     let old = client.only(&effects).0;
@@ -220,7 +220,7 @@ fn reads_are_sent_again_on_the_next_connection_and_all_have_begun_by_then() {
 }
 
 #[test]
-fn a_read_that_cannot_be_answered_yet_is_asked_again_later_and_later() {
+fn refused_read_is_retried_with_growing_pauses() {
     let mut client = Client::leased();
     let effects = client.read(5, "/a");
     let mut read = client.only(&effects).0;
@@ -265,7 +265,7 @@ fn after_an_answer_the_waits_begin_anew() {
 }
 
 #[test]
-fn reads_that_wait_for_a_lease_have_all_begun_before_the_request() {
+fn reads_waiting_for_lease_share_the_following_request() {
     let mut client = Client::registered();
     let effects = client.read(1, "/a");
     let acquire = client.only(&effects).0;
@@ -276,7 +276,7 @@ fn reads_that_wait_for_a_lease_have_all_begun_before_the_request() {
 }
 
 #[test]
-fn a_read_does_not_insist_on_a_lease_that_is_always_over_when_it_comes() {
+fn read_is_answered_without_lease_after_repeated_late_ones() {
     let mut client = Client::registered();
     let mut effects = client.read(1, "/a");
     let (mut leases, mut reads) = (0, 0);
@@ -310,7 +310,7 @@ fn a_fetch_goes_on_for_those_who_still_wait() {
 }
 
 #[test]
-fn a_fetch_that_is_on_its_way_is_not_sent_again_because_a_lease_has_come() {
+fn fetch_in_flight_is_not_resent_when_lease_arrives() {
     let mut client = Client::leased();
     let effects = client.read(5, "/a");
     assert!(matches!(client.only(&effects).1.body, Body::Read { .. }));
@@ -331,7 +331,7 @@ impl Client {
 }
 
 #[test]
-fn a_server_that_answers_is_not_taken_for_silent_while_a_read_waits() {
+fn answering_server_is_not_silent_while_read_is_blocked() {
     let (mut client, read) = Client::waiting();
     let end = at(160);
     while client.now < end {
@@ -348,7 +348,7 @@ fn a_server_that_answers_is_not_taken_for_silent_while_a_read_waits() {
 }
 
 #[test]
-fn a_read_that_waits_does_not_wait_for_ever_on_a_connection_that_is_dead() {
+fn blocked_read_leaves_dead_connection_after_silence() {
     let (mut client, _) = Client::waiting();
     let found = loop {
         client.now = client.holder.next_deadline().expect("it waits for an answer");
@@ -374,7 +374,7 @@ fn another_leader_is_asked_anew_whether_a_read_has_to_wait() {
 }
 
 #[test]
-fn reads_that_begin_while_one_waits_share_it_if_it_brings_a_lease() {
+fn reads_begun_during_blocked_read_share_only_leased_answer() {
     for lease in [Some(grant(3)), None] {
         let (mut client, read) = Client::waiting();
         assert_eq!(client.read(6, "/a"), []);
@@ -387,7 +387,7 @@ fn reads_that_begin_while_one_waits_share_it_if_it_brings_a_lease() {
 }
 
 #[test]
-fn a_read_that_waits_and_cannot_is_asked_for_again_later_and_later() {
+fn blocked_read_refused_as_busy_is_retried_later_and_later() {
     let (mut client, mut read) = Client::waiting();
     let mut waits = Vec::new();
     for _ in 0..3 {

@@ -42,7 +42,7 @@ fn a_grant_stamped_after_the_recall_is_cached() {
 }
 
 #[test]
-fn a_recall_is_remembered_while_any_request_from_before_it_is_left() {
+fn recall_is_remembered_while_earlier_request_is_in_flight() {
     let mut client = Client::leased();
     let effects = client.read(5, "/a");
     let old = client.only(&effects).0;
@@ -89,7 +89,7 @@ fn a_recall_reaches_copies_that_a_new_lease_may_make_good_again() {
 }
 
 #[test]
-fn a_gap_in_the_numbers_drops_everything_and_what_came_is_consented_to() {
+fn recall_gap_drops_all_copies_and_consents_to_arrivals() {
     let mut client = Client::cached().cache("/b", 3);
     let effects = client.recall(recall(9, 3, vec![one("/c")]));
     assert_eq!(effects, [Effect::Drop(vec![data("/a"), data("/b")]), consent(9)]);
@@ -113,7 +113,7 @@ fn a_recall_of_another_session_is_none_of_ours() {
 }
 
 #[test]
-fn consents_ride_along_until_a_request_that_carried_them_is_answered() {
+fn consents_piggyback_until_request_with_them_is_answered() {
     let mut client = Client::cached();
     client.recall(recall(3, 1, vec![one("/a")]));
     let effects = client.read(5, "/b");
@@ -165,7 +165,7 @@ fn all_that_one_recall_names_is_forgotten_again() {
 }
 
 #[test]
-fn what_is_given_back_rides_along_until_a_request_that_carried_it_is_answered() {
+fn returns_piggyback_until_request_with_them_is_answered() {
     let mut client = Client::cached().cache("/b", 3);
     let returned = |text, sequence| crate::message::Return { object: data(text), stamp: stamp(sequence) };
     client.step(Input::Evicted { object: data("/a"), stamp: stamp(2) });
@@ -179,7 +179,7 @@ fn what_is_given_back_rides_along_until_a_request_that_carried_it_is_answered() 
 }
 
 #[test]
-fn a_new_leader_is_told_nothing_of_what_an_older_one_granted_or_recalled() {
+fn new_leader_gets_no_consents_or_returns_of_older_epoch() {
     let mut client = Client::cached();
     client.step(Input::Disconnected);
     let effects = client.step(Input::Connected);

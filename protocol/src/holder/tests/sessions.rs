@@ -38,7 +38,7 @@ fn nothing_of_a_session_is_sent_before_it_has_registered() {
 }
 
 #[test]
-fn copies_survive_a_change_of_leader_and_registering_renews_them() {
+fn copies_survive_leader_change_and_registration_renews_them() {
     let mut client = Client::cached();
     client.now = at(104);
     client.timeout(&["/"]);
@@ -103,7 +103,7 @@ fn a_leader_of_an_older_epoch_is_not_believed() {
 }
 
 #[test]
-fn a_leader_that_does_not_know_the_session_is_registered_with_again() {
+fn client_registers_again_when_leader_does_not_know_session() {
     let mut client = Client::leased();
     let effects = client.read(5, "/a");
     let read = client.only(&effects).0;
@@ -151,7 +151,7 @@ fn jeopardy_is_told_once_by_the_clock_and_again_connected_once() {
 }
 
 #[test]
-fn an_idle_session_is_kept_alive_and_in_jeopardy_when_it_cannot_be() {
+fn idle_session_is_renewed_or_enters_jeopardy() {
     let mut client = Client::registered();
     assert_eq!(client.holder.next_deadline(), Some(at(130)));
     client.now = at(130);
@@ -167,7 +167,7 @@ fn an_idle_session_is_kept_alive_and_in_jeopardy_when_it_cannot_be() {
 }
 
 #[test]
-fn when_the_session_is_gone_reads_begin_anew_and_sent_writes_are_unknown() {
+fn expired_session_restarts_reads_and_sent_writes_are_unknown() {
     let mut client = Client::cached();
     let effects = client.read(5, "/b");
     let read = client.only(&effects).0;
@@ -237,7 +237,7 @@ fn a_session_that_cannot_be_opened_yet_is_asked_for_again_later() {
 }
 
 #[test]
-fn a_session_that_is_refused_is_asked_for_again_by_the_next_call_and_not_before() {
+fn refused_session_is_requested_again_only_by_next_call() {
     let mut client = Client::new();
     client.now = at(100);
     let effects = client.step(Input::Connected);
@@ -324,7 +324,7 @@ fn what_was_sent_before_the_last_registration_asks_for_no_other() {
 }
 
 #[test]
-fn an_answer_that_took_longer_than_the_session_lasts_makes_nobody_connected() {
+fn answer_after_session_term_does_not_connect() {
     let mut client = Client::new();
     client.now = at(100);
     let effects = client.step(Input::Connected);
@@ -336,7 +336,7 @@ fn an_answer_that_took_longer_than_the_session_lasts_makes_nobody_connected() {
 }
 
 #[test]
-fn an_answer_on_a_connection_that_is_being_left_makes_nobody_connected() {
+fn answer_on_abandoned_connection_does_not_connect() {
     let mut client = Client::cached();
     let [late, refused] = [5, 6].map(|read| {
         let effects = client.read(read, &format!("/{read}"));

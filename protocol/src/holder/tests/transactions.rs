@@ -28,7 +28,7 @@ fn answer_to(failed: Option<FailedCompare>) -> Answer {
 const FAILED: Option<FailedCompare> = Some(FailedCompare { place: 0, found: None });
 
 #[test]
-fn the_writer_drops_what_either_branch_may_change_and_nothing_that_is_only_compared() {
+fn transaction_writer_drops_footprint_of_both_branches_only() {
     let mut client = Client::cached().cache("/a/b", 3).cache("/c", 4);
     let transaction = Transaction::new()
         .when(Compare::exists(path("/c")))
@@ -44,7 +44,7 @@ fn the_writer_drops_what_either_branch_may_change_and_nothing_that_is_only_compa
 }
 
 #[test]
-fn its_answer_is_a_recall_of_what_either_branch_may_have_changed() {
+fn transaction_answer_recalls_footprint_of_both_branches() {
     let mut client = Client::cached();
     let effects = client.write(1, Write::Transaction(Transaction::new().then(put_op("/a")).otherwise(put_op("/b"))));
     let write = client.only(&effects).0;
@@ -56,7 +56,7 @@ fn its_answer_is_a_recall_of_what_either_branch_may_have_changed() {
 }
 
 #[test]
-fn what_goes_with_the_session_follows_from_the_branch_that_was_chosen() {
+fn session_attachments_follow_chosen_branch() {
     let carries = |client: &Client, at: &str| {
         client.holder.volumes.get(&Path::root()).is_some_and(|root| root.carries.contains_key(&path(at)))
     };
@@ -79,7 +79,7 @@ fn what_goes_with_the_session_follows_from_the_branch_that_was_chosen() {
 }
 
 #[test]
-fn a_transaction_waits_for_the_lease_that_one_of_its_nodes_is_to_go_with() {
+fn transaction_waits_for_lease_its_node_attaches_to() {
     let mut client = Client::registered();
     let transaction = || Transaction::new().then(put_op("/a")).otherwise(attach("/b"));
     let effects = client.write(1, Write::Transaction(transaction()));

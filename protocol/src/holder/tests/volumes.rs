@@ -22,7 +22,7 @@ impl Client {
 }
 
 #[test]
-fn of_a_volume_that_is_gone_the_copies_are_dropped_and_no_others() {
+fn removed_volume_drops_only_its_own_copies() {
     let mut client = Client::cached().cache_below();
     assert_eq!(client.holder.volume_of(&path("/v/b")), path("/v"));
     let effects = client.read(6, "/v/b");
@@ -35,7 +35,7 @@ fn of_a_volume_that_is_gone_the_copies_are_dropped_and_no_others() {
 }
 
 #[test]
-fn a_new_lease_of_a_newer_generation_drops_the_copies_of_the_older() {
+fn lease_of_newer_generation_drops_older_copies() {
     let mut client = Client::cached();
     client.now = at(150);
     let effects = client.read(5, "/b");

@@ -51,7 +51,7 @@ fn watching() -> (Client, Ticket) {
 }
 
 #[test]
-fn what_was_told_is_asked_for_no_more_and_more_only_when_it_was_taken() {
+fn watch_resumes_after_last_change_and_only_on_demand() {
     let (mut client, ticket) = watching();
     assert_eq!(client.answer(ticket, answer(&[6, 8], 9)), [told(&[6, 8], 9)]);
     let effects = client.step(Input::WatchMore(ONE));
@@ -155,7 +155,7 @@ fn a_client_that_closes_watches_no_more() {
 }
 
 #[test]
-fn a_silent_server_is_given_up_when_the_wait_is_over_and_its_time_for_an_answer_too() {
+fn silent_server_is_left_after_watch_wait_and_answer_time() {
     let (mut client, _) = watching();
     let patience = Duration::from_secs(3);
     let over = at(100).after(WATCH_WAIT + patience);

@@ -15,7 +15,7 @@ fn done(write: u64, result: Result<(), WriteError>) -> Effect {
 }
 
 #[test]
-fn sending_a_write_drops_the_writers_own_copy_and_names_what_it_has_seen() {
+fn write_drops_own_copy_and_sends_last_seen_stamp() {
     let mut client = Client::cached();
     let effects = client.write(1, put("/a"));
     assert_eq!(effects[0], Effect::Drop(vec![data("/a")]));
@@ -26,7 +26,7 @@ fn sending_a_write_drops_the_writers_own_copy_and_names_what_it_has_seen() {
 }
 
 #[test]
-fn a_put_of_a_node_that_may_be_new_drops_the_lists_it_would_be_in() {
+fn put_of_possibly_new_node_drops_parent_lists() {
     let mut client = Client::leased();
     let effects = client.write(1, put("/a/b"));
     let Body::Write { dropped, .. } = client.only(&effects).1.body else { panic!("{effects:?}") };
@@ -69,7 +69,7 @@ fn the_answer_is_a_recall_of_everything_older() {
 }
 
 #[test]
-fn a_copy_granted_before_the_write_took_effect_goes_with_its_answer() {
+fn copy_granted_before_write_took_effect_is_dropped() {
     let mut client = Client::cached();
     let effects = client.write(1, put("/a"));
     let write = client.only(&effects).0;
@@ -153,7 +153,7 @@ fn writes_beyond_the_window_wait_for_the_lowest_to_be_answered() {
 }
 
 #[test]
-fn outside_of_the_window_only_a_write_that_was_sent_once_is_known_not_to_have_happened() {
+fn out_of_window_write_is_known_failed_only_if_sent_once() {
     let refusal = || Refusal::Window { got: Sequence(1), lowest: Sequence(9), highest: Sequence(99) };
     let mut client = Client::leased();
     let effects = client.write(1, put("/a"));

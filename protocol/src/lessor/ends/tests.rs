@@ -14,7 +14,7 @@ fn standing(_: &LeaseKey) -> Option<Standing> {
 }
 
 #[test]
-fn very_many_that_come_up_at_once_are_looked_at_some_at_a_time_and_each_of_them() {
+fn many_simultaneous_ends_are_examined_in_batches() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = |session| LeaseKey::Volume(SessionId(session), Path::root());
     let mut ends = Ends::default();

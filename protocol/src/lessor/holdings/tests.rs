@@ -43,7 +43,7 @@ fn object(text: &str) -> Object {
 }
 
 #[test]
-fn an_object_lease_has_no_holder_from_the_moment_that_it_is_over() {
+fn expired_object_lease_has_no_holder() {
     let state = State::new(VolumeSettings::DEFAULT);
     let holdings = leased(&[("/a", 10)], &state);
     let holders = |now| holdings.few_holders(&object("/a"), 9, secs(now), &state);
@@ -52,7 +52,7 @@ fn an_object_lease_has_no_holder_from_the_moment_that_it_is_over() {
 }
 
 #[test]
-fn leases_that_are_over_are_forgotten_some_at_a_time_and_all_in_the_end() {
+fn expired_object_leases_are_swept_in_batches() {
     let state = State::new(VolumeSettings::DEFAULT);
     let sweep = |holdings: &mut Holdings, now| {
         holdings.sweep(secs(now), 2);

@@ -144,7 +144,7 @@ fn a_reader_waits_until_the_holder_has_flushed_and_said_so() {
 }
 
 #[test]
-fn a_holder_reads_its_node_like_anyone_and_other_objects_are_nobodys() {
+fn owner_read_recalls_own_write_lease_of_that_object_only() {
     let mut world = World::new();
     let writer = world.caching();
     let own = the_recall(&world.ask_for(writer, "/a"));
@@ -177,7 +177,7 @@ fn a_reader_is_told_at_once_that_it_has_to_wait() {
 }
 
 #[test]
-fn of_two_reads_of_a_session_that_wait_the_later_takes_the_place_of_the_earlier() {
+fn later_blocked_read_of_session_replaces_earlier_one() {
     let mut world = World::new();
     world.caching();
     let (reader, other) = (world.session(), world.session());
@@ -221,7 +221,7 @@ fn listed(effects: &[Effect]) -> (Vec<String>, bool) {
 }
 
 #[test]
-fn a_page_ends_before_what_is_kept_and_all_that_would_be_on_it_is_asked_for_at_once() {
+fn page_ends_before_write_leased_node_and_recalls_all_at_once() {
     let mut world = World::new();
     let (writer, other) = (world.caching(), world.caching_other());
     let effects = world.list(None);
@@ -254,7 +254,7 @@ fn a_page_does_not_wait_for_what_comes_before_or_after_it() {
 }
 
 #[test]
-fn a_page_waits_for_the_first_node_only_and_is_answered_before_anybody_can_keep_it_again() {
+fn page_waits_only_for_its_first_node_under_write_lease() {
     let mut world = World::new();
     let (writer, other) = (world.caching(), world.caching_other());
     world.list(Some("/"));
@@ -287,7 +287,7 @@ fn a_write_waits_in_its_queue_and_what_is_flushed_passes_it() {
 }
 
 #[test]
-fn a_consent_that_comes_too_early_counts_when_the_write_lease_is_over() {
+fn early_consent_counts_when_write_lease_ends() {
     let mut world = World::new();
     let writer = world.caching();
     let other = world.session();
@@ -304,7 +304,7 @@ fn a_consent_that_comes_too_early_counts_when_the_write_lease_is_over() {
 }
 
 #[test]
-fn a_write_that_was_proposed_before_the_write_lease_is_brought_again() {
+fn write_proposed_before_write_lease_is_retried_after_it() {
     let mut world = World::new();
     let writer = world.caching();
     world.flush(writer, None, true);
@@ -321,7 +321,7 @@ fn a_write_that_was_proposed_before_the_write_lease_is_brought_again() {
 }
 
 #[test]
-fn a_transaction_waits_for_what_it_compares_and_comes_before_the_next_write_lease() {
+fn transaction_waits_for_flush_of_compared_node() {
     use crate::transaction::{Compare, Operation, Relation, Target, Transaction};
     let mut world = World::new();
     let writer = world.caching();
@@ -350,7 +350,7 @@ fn who_is_gone_keeps_nothing_for_longer_than_its_lease() {
 }
 
 #[test]
-fn a_holder_that_does_not_flush_is_promised_nothing_beyond_a_term() {
+fn unflushed_write_lease_gets_no_promise_beyond_term() {
     let mut world = World::new();
     let writer = world.caching();
     let reader = world.session();
@@ -414,7 +414,7 @@ fn a_returning_copy_is_not_good_again_while_its_data_is_kept() {
 }
 
 #[test]
-fn who_stops_asking_is_not_waited_for_and_a_leader_that_steps_down_lets_all_go() {
+fn blocked_reads_end_with_registration_or_step_down() {
     let mut world = World::new();
     world.caching();
     let reader = world.session();
@@ -438,7 +438,7 @@ impl World {
 }
 
 #[test]
-fn whoever_asks_is_told_which_reads_wait_for_whom_since_when_and_at_most_how_much_longer() {
+fn blocked_reads_report_count_owner_age_and_time_limit() {
     let mut world = World::new();
     let writer = world.caching();
     let (reader, other) = (world.session(), world.session());

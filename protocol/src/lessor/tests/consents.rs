@@ -32,7 +32,7 @@ fn a_consent_to_another_stamp_is_no_consent() {
 }
 
 #[test]
-fn a_silent_holder_delays_a_write_by_its_volume_term_and_the_margin() {
+fn silent_holder_delays_write_by_volume_term_and_margin() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
     let writer = world.session();
@@ -97,7 +97,7 @@ fn the_writer_is_exempt_only_by_its_stamp() {
 }
 
 #[test]
-fn a_write_that_its_consents_no_longer_cover_gathers_the_others_too() {
+fn write_no_longer_covered_gathers_missing_consents() {
     let mut world = World::new();
     let writer = world.session();
     world.write(writer, put("/a", b"1"));
@@ -166,7 +166,7 @@ fn a_refused_write_recalls_nobody() {
 }
 
 #[test]
-fn a_recall_that_is_not_answered_is_sent_again_with_a_request_after_a_while() {
+fn unanswered_recall_is_resent_with_later_request() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
     let writer = world.session();
@@ -203,7 +203,7 @@ fn what_is_given_back_names_the_grant_that_it_came_with() {
 }
 
 #[test]
-fn a_writer_is_exempt_whatever_it_was_granted_since_on_other_objects() {
+fn writer_stays_exempt_after_grants_on_other_objects() {
     let mut world = World::new();
     let (writer, grant) = world.holder(&data("/a"));
     assert!(world.read(writer, data("/b")).grant.is_some());

@@ -4,7 +4,7 @@ use super::*;
 use crate::message::CoveringInfo;
 
 #[test]
-fn after_a_failover_every_session_with_a_volume_lease_is_asked_until_it_has_told_what_it_holds() {
+fn failover_asks_every_leased_session_until_its_holder_report() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let writer = world.session();
@@ -167,7 +167,7 @@ fn time_heard_beyond_what_a_leader_logs_counts_bounded() {
 }
 
 #[test]
-fn leader_changes_prolong_an_abandoned_lease_by_two_ticks_at_most() {
+fn leader_changes_prolong_abandoned_lease_at_most_two_ticks() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
     let start = world.now;
@@ -187,7 +187,7 @@ fn leader_changes_prolong_an_abandoned_lease_by_two_ticks_at_most() {
 }
 
 #[test]
-fn what_a_deposed_leader_had_proposed_is_unknown_and_the_rest_is_to_be_sent_again() {
+fn step_down_leaves_proposed_writes_unknown_and_retries_rest() {
     let mut world = World::new();
     let writer = world.session();
     for node in ["/held", "/free"] {
@@ -215,7 +215,7 @@ fn who_registers_need_not_know_the_epoch() {
 }
 
 #[test]
-fn what_rides_along_with_a_registration_counts_and_with_an_old_one_does_not() {
+fn consents_piggybacked_on_old_registration_do_not_count() {
     for (registration, is_written) in [(1, false), (2, true)] {
         let mut world = World::new();
         let (holder, _) = world.holder(&data("/a"));

@@ -78,7 +78,7 @@ fn a_holder_is_told_that_somebody_waits() {
 }
 
 #[test]
-fn what_is_known_already_is_answered_at_once_by_whichever_leader() {
+fn known_lock_status_is_answered_at_once_by_any_leader() {
     let mut world = World::new();
     let (session, one) = world.locker(Exclusive);
     world.fail_over();
@@ -90,7 +90,7 @@ fn what_is_known_already_is_answered_at_once_by_whichever_leader() {
 }
 
 #[test]
-fn a_later_request_takes_the_place_of_an_earlier_and_none_is_left_unanswered() {
+fn later_lock_wait_replaces_earlier_and_all_are_answered() {
     let mut world = World::new();
     let (session, one) = world.locker(Exclusive);
     assert_eq!(world.await_hold(session, one.hold, held(&one, false)), []);
@@ -124,7 +124,7 @@ fn a_hold_ends_with_its_lease_and_its_margin_and_not_before() {
 }
 
 #[test]
-fn a_lost_hold_keeps_its_node_for_its_delay_also_under_the_next_leader() {
+fn lost_lock_blocks_node_for_its_delay_across_failover() {
     for fails_over in [false, true] {
         let mut world = World::new();
         let first = world.session();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_session_whose_end_was_proposed_lives_on_if_it_acquires_a_lease_first() {
+fn session_with_proposed_end_survives_if_it_acquires_first() {
     let mut world = World::new();
     let session = world.session();
     while !world.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. })) {
@@ -23,7 +23,7 @@ fn a_session_whose_end_was_proposed_lives_on_if_it_acquires_a_lease_first() {
 }
 
 #[test]
-fn a_session_that_asks_for_a_new_lease_once_in_a_while_is_not_forgotten_in_between() {
+fn session_that_acquires_now_and_then_does_not_expire() {
     let mut world = World::new();
     let session = world.session();
     // Each lease is over before the next is asked for, and moves the session's horizon with its own entry.
@@ -35,7 +35,7 @@ fn a_session_that_asks_for_a_new_lease_once_in_a_while_is_not_forgotten_in_betwe
 }
 
 #[test]
-fn a_lease_that_was_too_long_in_coming_promises_nothing_and_ends_at_its_horizon() {
+fn late_lease_promises_nothing_and_ends_at_its_horizon() {
     let mut world = World::new();
     let session = world.session();
     world.request(session, Body::Acquire { path: Path::root(), valid_at: None });
@@ -53,7 +53,7 @@ fn a_lease_that_was_too_long_in_coming_promises_nothing_and_ends_at_its_horizon(
 }
 
 #[test]
-fn a_returning_session_is_told_what_changed_and_what_is_about_to() {
+fn returning_session_learns_past_and_pending_changes() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let writer = world.session();
@@ -74,7 +74,7 @@ fn a_returning_session_is_told_what_changed_and_what_is_about_to() {
 }
 
 #[test]
-fn a_promise_never_reaches_beyond_the_horizon_by_the_clock_that_is_not_slow() {
+fn promise_stays_within_horizon_by_faster_clock() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let before = world.renew(holder, grant.incarnation).expect("live");
@@ -87,7 +87,7 @@ fn a_promise_never_reaches_beyond_the_horizon_by_the_clock_that_is_not_slow() {
 }
 
 #[test]
-fn a_lease_whose_end_is_proposed_is_not_renewed_even_if_its_horizon_moved() {
+fn lease_with_proposed_end_is_not_renewed_though_horizon_moved() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     while !world.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. })) {
@@ -120,7 +120,7 @@ impl World {
 
 /// The end of the old lease, put off because its horizon moved, and the new lease can share an entry.
 #[test]
-fn a_new_lease_is_not_ended_in_place_of_the_one_that_it_replaces() {
+fn deferred_end_of_old_lease_spares_its_successor() {
     let mut world = World::new();
     let (holder, _, lease) = world.end_put_off();
     let acquired = world.acquire(holder, None);
@@ -131,7 +131,7 @@ fn a_new_lease_is_not_ended_in_place_of_the_one_that_it_replaces() {
 
 /// A volume was removed, and the client asks for leases on it and on the one above at once: both requests get the same lease.
 #[test]
-fn two_requests_for_one_lease_in_one_entry_make_no_copies_good_again_that_are_not_counted() {
+fn two_acquisitions_in_one_entry_revive_no_untracked_copies() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let Grant { incarnation, generation, .. } = grant;

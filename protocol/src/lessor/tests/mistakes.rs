@@ -42,7 +42,7 @@ impl World {
 }
 
 #[test]
-fn a_list_of_more_pieces_than_there_can_be_objects_is_not_remembered() {
+fn holder_report_with_too_many_parts_is_not_remembered() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     world.fail_over();
@@ -147,7 +147,7 @@ fn an_object_lease_is_waited_for_with_drift_and_margin() {
 }
 
 #[test]
-fn a_write_over_two_volumes_waits_for_both_leases_of_a_silent_holder() {
+fn write_over_two_volumes_waits_for_both_leases_of_holder() {
     let mut world = World::new();
     let writer = world.session();
     let settings = VolumeSettings::DEFAULT;
@@ -179,7 +179,7 @@ fn a_pause_of_the_leader_ends_no_lease() {
 }
 
 #[test]
-fn the_clock_that_ends_leases_is_stepped_often_enough_not_to_be_clamped() {
+fn ending_clock_is_stepped_often_enough_to_avoid_clamping() {
     let world = World::new();
     let deadline = world.lessor.next_deadline(world.now);
     assert!(deadline > world.now && deadline.since(world.now) <= clock::STEP_EVERY);

@@ -65,7 +65,7 @@ fn proposals_that_are_under_way_together_are_told_apart() {
 }
 
 #[test]
-fn what_another_leadership_has_proposed_is_not_taken_for_its_own() {
+fn proposal_of_other_epoch_or_number_is_not_own() {
     let mut world = World::new();
     world.open();
     let mine = world.proposal();
@@ -76,7 +76,7 @@ fn what_another_leadership_has_proposed_is_not_taken_for_its_own() {
 
 /// Raft may refuse a proposal and take the next: the lessor is given up then, but hears of what was taken before that.
 #[test]
-fn of_two_proposals_the_second_can_be_in_the_log_without_the_first() {
+fn second_proposal_may_be_applied_without_the_first() {
     let mut world = World::new();
     let (writer, reader) = (world.session(), world.session());
     world.acquire(reader, None);

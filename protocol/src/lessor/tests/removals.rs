@@ -60,7 +60,7 @@ impl World {
 }
 
 #[test]
-fn a_key_lease_ends_after_its_term_and_margin_and_its_nodes_with_it() {
+fn key_lease_expires_after_term_and_margin_with_its_nodes() {
     let mut world = World::new();
     let session = world.lease(&["/a"]);
     world.pass(TTL / 2);
@@ -119,7 +119,7 @@ fn nodes_stay_until_the_end_of_their_lease_commits() {
 }
 
 #[test]
-fn a_lease_that_is_kept_once_in_a_while_lasts_for_its_term_each_time() {
+fn key_lease_renewed_now_and_then_lasts_full_term_each_time() {
     let mut world = World::new();
     let session = world.lease(&["/a"]);
     for _ in 0..3 {
@@ -133,7 +133,7 @@ fn a_lease_that_is_kept_once_in_a_while_lasts_for_its_term_each_time() {
 }
 
 #[test]
-fn a_lease_whose_end_is_proposed_is_not_kept_and_gets_no_more_nodes() {
+fn key_lease_with_proposed_end_gets_no_renewal_and_no_nodes() {
     let mut world = World::new();
     let session = world.lease(&[]);
     while !world.lessor.has_proposal() || world.lessor.in_flight.values().any(|one| !one.reasons.is_empty()) {
@@ -152,7 +152,7 @@ fn a_lease_whose_end_is_proposed_is_not_kept_and_gets_no_more_nodes() {
 }
 
 #[test]
-fn what_went_with_a_lease_is_removed_when_its_holders_have_consented() {
+fn orphan_is_removed_once_its_holders_consented() {
     let mut world = World::new();
     let session = world.lease(&["/a"]);
     let (holder, _) = world.holder(&data("/a"));
@@ -178,7 +178,7 @@ fn what_went_with_a_lease_is_removed_when_its_holders_have_consented() {
 }
 
 #[test]
-fn a_dead_holder_delays_the_removal_by_its_volume_term_and_the_margin_at_most() {
+fn dead_holder_delays_removal_by_volume_term_and_margin() {
     let mut world = World::new();
     world.lease(&["/a"]);
     world.holder(&data("/a"));
@@ -189,7 +189,7 @@ fn a_dead_holder_delays_the_removal_by_its_volume_term_and_the_margin_at_most() 
 }
 
 #[test]
-fn two_dead_holders_of_each_others_nodes_do_not_wait_for_each_other() {
+fn dead_holders_of_each_others_nodes_do_not_deadlock() {
     let mut world = World::new();
     let sessions = ["/a", "/b"].map(|node| {
         let session = world.session();
@@ -206,7 +206,7 @@ fn two_dead_holders_of_each_others_nodes_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_write_does_not_wait_for_the_consents_that_a_removal_waits_for() {
+fn write_does_not_wait_for_consents_to_removal() {
     let mut world = World::new();
     let (first, writer) = (world.session(), world.session());
     world.acquire(first, None);
@@ -257,7 +257,7 @@ fn a_new_leader_removes_what_the_old_one_left() {
 
 /// What is proposed for the end of a lease, and for that of its node, is lost at first, with the leader that proposed it.
 #[test]
-fn an_end_whose_proposals_are_lost_is_proposed_by_the_next_leader_until_it_is_there() {
+fn lost_end_proposals_are_repeated_by_next_leaders() {
     let mut world = World::new();
     world.lease(&["/a"]);
     let is_end = |command: &Command| matches!(command, Command::Expire { lease: LeaseKey::Key(_), .. });
@@ -334,7 +334,7 @@ fn too_many_leases_in_one_request_are_refused() {
 }
 
 #[test]
-fn a_lease_that_took_the_name_of_the_one_that_is_meant_is_not_renewed_in_its_place() {
+fn reused_lease_id_is_not_renewed_for_earlier_incarnation() {
     let mut world = World::new();
     let session = world.lease(&[]);
     let first = world.state.lease(&LeaseKey::Key(ONE)).expect("granted").incarnation;
@@ -350,7 +350,7 @@ fn a_lease_that_took_the_name_of_the_one_that_is_meant_is_not_renewed_in_its_pla
 }
 
 #[test]
-fn leases_that_end_together_do_not_stand_before_everyones_writes() {
+fn leases_ending_together_do_not_delay_writes() {
     let mut world = World::new();
     let session = world.session();
     let leases = Bounds::DEFAULT.expiries_waiting_max + 100;

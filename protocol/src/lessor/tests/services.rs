@@ -215,7 +215,7 @@ impl World {
 }
 
 #[test]
-fn many_services_that_are_there_and_gone_are_told_in_parts_each_once() {
+fn live_and_ended_services_are_listed_once_across_pages() {
     // More of those that are there than an answer has room for; and more of those that are gone.
     for every in [2, 16] {
         let (mut world, session) = with_a_lease();
@@ -250,7 +250,7 @@ fn many_services_that_are_there_and_gone_are_told_in_parts_each_once() {
 }
 
 #[test]
-fn services_among_many_nodes_that_are_none_are_found_by_one_who_goes_on_asking() {
+fn services_among_many_plain_nodes_are_found_by_paging() {
     let (mut world, session) = with_a_lease();
     for number in 0..2 * Bounds::DEFAULT.places_max {
         world.write(session, put(&format!("/s/{number:05}"), b""));

@@ -34,7 +34,7 @@ fn branch_of(effects: &[Effect]) -> Branch {
 }
 
 #[test]
-fn all_that_a_transaction_writes_is_recalled_at_once_and_one_consent_is_enough() {
+fn transaction_recalls_its_whole_footprint_in_one_recall_each() {
     let mut world = World::new();
     let (one, _) = world.holder(&data("/a"));
     world.read(one, data("/b"));
@@ -91,7 +91,7 @@ fn the_writer_of_a_transaction_is_exempt_for_what_it_dropped() {
 }
 
 #[test]
-fn a_transaction_beyond_a_limit_or_with_operations_that_meet_is_refused_before_anybody_is_asked() {
+fn invalid_transaction_is_refused_before_any_recall() {
     let mut world = World::new();
     let (_, _) = world.holder(&data("/a"));
     let writer = world.session();

@@ -37,7 +37,7 @@ fn create(text: &str) -> Write {
 }
 
 #[test]
-fn a_volume_that_is_made_takes_its_objects_from_the_one_around_it() {
+fn new_volume_takes_its_objects_from_outer_one() {
     let mut world = World::new();
     let writer = world.session();
     let (holder, _) = world.holder(&data("/v/x"));
@@ -84,7 +84,7 @@ fn a_put_forgets_nobody_who_holds_what_lies_below() {
 }
 
 #[test]
-fn the_answer_to_a_write_is_stamped_after_everything_that_was_granted_before() {
+fn write_answer_is_stamped_after_all_earlier_grants() {
     let mut world = World::new();
     let (writer, grant) = world.holder(&data("/b"));
     world.write(writer, put("/a", b"1"));
@@ -138,7 +138,7 @@ fn without_leases_nothing_is_proposed() {
 }
 
 #[test]
-fn what_a_list_tells_of_a_volume_that_is_being_made_is_not_counted_in_it() {
+fn holder_report_counts_no_objects_of_volume_being_created() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/v/x"));
     world.fail_over();
@@ -178,7 +178,7 @@ fn it_is_said_how_many_sessions_have_leases_on_each_volume() {
 /// A lease has nodes in two volumes. In one the servers track the holder's copies, for a second. In the
 /// other they do not: the holder may have any copy there, for ten seconds.
 #[test]
-fn holder_in_a_covering_volume_too_is_waited_for_until_that_lease_is_over() {
+fn removal_waits_for_lease_of_holder_in_covering_volume() {
     let second = Duration::from_secs(1);
     let mut world = World::new();
     let writer = world.session();

@@ -85,7 +85,7 @@ fn very_many_are_told_in_several_steps_and_all_are_told() {
 }
 
 #[test]
-fn a_watch_is_told_at_once_what_there_is_and_waits_for_what_is_not() {
+fn watch_answers_known_changes_at_once_and_waits_for_others() {
     let mut world = World::new();
     let (writer, watcher) = (world.session(), world.session());
     world.put_and_tell(writer, "/a/b");
@@ -100,7 +100,7 @@ fn a_watch_is_told_at_once_what_there_is_and_waits_for_what_is_not() {
 }
 
 #[test]
-fn each_who_watches_any_path_of_a_change_is_woken_and_nobody_else() {
+fn change_wakes_each_watch_of_its_paths_and_no_other() {
     let mut world = World::new();
     let (writer, watcher) = (world.session(), world.session());
     let watched = [
@@ -134,7 +134,7 @@ fn a_watch_of_the_future_waits_for_it() {
 }
 
 #[test]
-fn when_its_time_is_over_a_watch_is_told_that_nothing_has_happened() {
+fn watch_wait_ends_with_progress_answer() {
     let mut world = World::new();
     let (writer, watcher) = (world.session(), world.session());
     assert_eq!(world.request(watcher, watch(node("/a"), 0)), []);
@@ -238,7 +238,7 @@ fn the_next_leader_goes_on_where_the_last_one_ended() {
 }
 
 #[test]
-fn more_watches_than_a_session_may_have_are_refused_with_the_numbers() {
+fn too_many_watches_of_session_are_refused_with_numbers() {
     let mut world = World::new();
     let (watcher, other) = (world.session(), world.session());
     world.wait_often(watcher, Bounds::DEFAULT.session_watches_max);
@@ -281,7 +281,7 @@ fn a_list_comes_in_pages_each_at_one_revision() {
 }
 
 #[test]
-fn a_page_looks_at_so_many_paths_at_most_and_those_count_that_are_gone_and_not_buried_yet() {
+fn page_scan_limit_counts_orphans_not_yet_purged() {
     let (mut world, session) = with_a_lease();
     let name = |number: usize| format!("/s/{number:05}");
     (0..Bounds::DEFAULT.places_max / 8 * 9)

@@ -68,7 +68,7 @@ fn a_write_that_needs_no_consent_still_waits_for_its_turn() {
 }
 
 #[test]
-fn a_write_below_another_waits_for_it_and_one_beside_it_does_not() {
+fn write_below_pending_write_waits_and_unrelated_does_not() {
     let mut world = World::new();
     let writer = world.session();
     world.write(writer, put("/a/x", b"0"));
@@ -89,7 +89,7 @@ fn a_write_below_another_waits_for_it_and_one_beside_it_does_not() {
 }
 
 #[test]
-fn a_write_that_is_sent_again_while_it_waits_is_one_write_with_two_who_ask() {
+fn resent_pending_write_takes_effect_once_with_two_answers() {
     let mut world = World::new();
     let (_, _) = world.holder(&data("/a"));
     let writer = world.session();
@@ -106,7 +106,7 @@ fn a_write_that_is_sent_again_while_it_waits_is_one_write_with_two_who_ask() {
 }
 
 #[test]
-fn of_many_who_ask_for_one_write_the_oldest_are_told_to_try_again() {
+fn oldest_of_many_requests_for_one_write_must_retry() {
     let mut world = World::new();
     let (_, _) = world.holder(&data("/a"));
     let writer = world.session();
@@ -118,7 +118,7 @@ fn of_many_who_ask_for_one_write_the_oldest_are_told_to_try_again() {
 }
 
 #[test]
-fn a_write_whose_window_has_passed_by_the_time_it_is_applied_is_refused_with_the_window() {
+fn write_whose_window_passed_at_apply_is_refused() {
     let mut world = World::new();
     let (_, _) = world.holder(&data("/a"));
     let writer = world.session();
@@ -134,7 +134,7 @@ fn a_write_whose_window_has_passed_by_the_time_it_is_applied_is_refused_with_the
 }
 
 #[test]
-fn a_session_that_closes_gives_up_what_it_holds_and_its_writes_are_refused() {
+fn closed_session_loses_leases_and_its_writes_are_refused() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
     let (writer, _) = world.holder(&data("/b"));
@@ -164,7 +164,7 @@ fn an_end_that_was_put_off_is_proposed_again() {
 }
 
 #[test]
-fn copies_of_older_borders_or_of_no_earlier_lease_are_not_revived() {
+fn copies_of_other_generation_or_future_lease_are_not_revived() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let revision = world.state.revision();
@@ -179,7 +179,7 @@ fn copies_of_older_borders_or_of_no_earlier_lease_are_not_revived() {
 }
 
 #[test]
-fn a_writer_of_whom_not_all_is_known_is_exempt_only_by_its_last_grant_of_all() {
+fn covering_writer_is_exempt_only_by_its_very_last_grant() {
     let mut world = World::new();
     let default = VolumeSettings::DEFAULT;
     let covering = VolumeSettings::new(
@@ -204,7 +204,7 @@ fn a_writer_of_whom_not_all_is_known_is_exempt_only_by_its_last_grant_of_all() {
 }
 
 #[test]
-fn what_is_known_in_one_volume_ends_no_wait_for_what_is_unknown_in_another() {
+fn tracked_volume_does_not_end_wait_for_covering_volume() {
     let mut world = World::new();
     let margin = Duration::from_millis(500);
     let with = |tracking| VolumeSettings::new(TERM, TERM, margin, tracking, DriftAllowance::DEFAULT).expect("valid");
@@ -229,7 +229,7 @@ fn what_is_known_in_one_volume_ends_no_wait_for_what_is_unknown_in_another() {
 }
 
 #[test]
-fn writes_of_one_object_enter_the_log_in_order_without_waiting_for_each_others_commit() {
+fn writes_of_one_object_enter_log_in_order_without_waiting() {
     let mut world = World::new();
     let writer = world.session();
     world.write(writer, put("/a", b"1"));
@@ -244,7 +244,7 @@ fn writes_of_one_object_enter_the_log_in_order_without_waiting_for_each_others_c
 }
 
 #[test]
-fn a_repeated_write_takes_effect_once_and_its_answer_carries_no_lease() {
+fn repeated_write_takes_effect_once_and_grants_no_lease() {
     let mut world = World::new();
     let (writer, _) = world.holder(&data("/a"));
     let body = Body::Write {

@@ -152,7 +152,7 @@ fn all_that_a_lease_carries_is_gone_with_one_change() {
 }
 
 #[test]
-fn the_change_of_a_lease_with_many_nodes_names_the_subtree_that_they_lie_in() {
+fn change_of_lease_with_many_nodes_names_common_subtree() {
     let (mut fixture, session) = fixture();
     for number in 0..20 {
         fixture.write(session, to(&format!("/a/b/{number}"), ONE)).expect("attached");
@@ -224,7 +224,7 @@ fn what_there_is_no_room_for_waits_for_the_next_entry() {
 }
 
 #[test]
-fn a_parent_whose_gone_children_are_in_memory_can_be_removed_and_made_again() {
+fn parent_of_orphans_can_be_removed_and_recreated() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a/x", ONE)).expect("attached");
     let lease = expire(&mut fixture, &LeaseKey::Key(ONE));
@@ -278,7 +278,7 @@ fn nothing_that_a_lease_still_carries_is_removed() {
 }
 
 #[test]
-fn a_revocation_takes_nothing_along_that_was_attached_after_consents_were_gathered() {
+fn revocation_is_not_covered_if_nodes_were_attached_since() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a", ONE)).expect("attached");
     let gathered = fixture.state.revision();
@@ -314,7 +314,7 @@ fn what_goes_with_a_session_is_orphaned_when_it_closes() {
 }
 
 #[test]
-fn a_lease_that_carries_nodes_is_not_replaced_but_gets_more_time() {
+fn lease_with_attached_nodes_is_extended_not_replaced() {
     let (mut fixture, session) = fixture();
     fixture.acquire(session, "/");
     fixture.write(session, attach("/a", Attach::Session)).expect("attached");
@@ -344,7 +344,7 @@ fn a_lease_of_the_same_name_carries_nothing_of_the_last() {
 }
 
 #[test]
-fn a_volume_is_not_removed_from_under_nodes_that_go_with_a_lease_on_it() {
+fn volume_with_attached_nodes_on_its_lease_is_not_removed() {
     let (mut fixture, session) = fixture();
     fixture.write(session, create_volume("/v", 5)).expect("new");
     fixture.acquire(session, "/v");
@@ -370,7 +370,7 @@ fn many_leases_that_end_with_one_entry_are_buried_with_it() {
 }
 
 #[test]
-fn leases_of_few_nodes_in_one_list_go_with_one_change_and_others_with_their_own() {
+fn small_leases_of_one_list_are_removed_in_one_change() {
     let (mut fixture, session) = fixture();
     let mut ids = vec![ONE, TWO];
     for number in 1..=4 {

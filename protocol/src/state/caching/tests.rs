@@ -73,7 +73,7 @@ fn a_write_lease_is_for_who_holds_alone_a_node_that_stays() {
 }
 
 #[test]
-fn what_would_change_or_compare_the_data_is_put_off_whoever_asks() {
+fn write_lease_defers_writes_and_compares_of_its_data() {
     let (mut fixture, session, other) = writer();
     let compare = |target| Compare { path: path("/a"), target };
     let transaction = |compare| {
@@ -102,7 +102,7 @@ fn what_would_change_or_compare_the_data_is_put_off_whoever_asks() {
 }
 
 #[test]
-fn what_is_flushed_is_there_and_goes_on_being_kept_until_that_is_ended() {
+fn flushed_value_is_visible_and_write_lease_continues() {
     let (mut fixture, session, other) = writer();
     let written = fixture.write(session, flush(HOLD, 2, Some("new"), false)).expect("under its token");
     assert_eq!((written.revision, written.stat.expect("a stat").version), (Revision(2), 2));
@@ -159,7 +159,7 @@ fn a_write_lease_ends_with_its_hold_however_that_ends() {
 }
 
 #[test]
-fn a_lost_write_lease_with_a_delay_keeps_the_node_and_nothing_from_readers() {
+fn lost_write_lease_with_delay_blocks_lockers_not_readers() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     fixture.acquire(session, "/");

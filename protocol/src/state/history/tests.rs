@@ -126,7 +126,7 @@ fn the_history_is_bounded_and_says_when_it_does_not_reach_back() {
 }
 
 #[test]
-fn events_come_in_the_order_of_paths_and_removals_in_the_opposite() {
+fn events_are_in_path_order_and_removals_in_reverse() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     fixture.put(session, "/a/b/c", "1");
@@ -192,7 +192,7 @@ fn what_goes_with_a_lease_goes_with_one_change_that_says_why() {
 }
 
 #[test]
-fn the_reason_of_an_end_is_forgotten_with_the_last_node_that_it_was_for() {
+fn end_reason_is_forgotten_with_its_last_node() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     let other = fixture.open();

@@ -67,7 +67,7 @@ impl Crowd {
 use HoldMode::{Exclusive, Shared};
 
 #[test]
-fn a_hold_names_the_lease_under_which_it_lives_and_changes_no_node() {
+fn lock_names_its_volume_lease_and_changes_no_node() {
     let mut crowd = Crowd::new(1);
     let taken = crowd.ask(0, lock("/a/b", Exclusive, false)).expect("free").expect("a hold");
     let incarnation = crowd.fixture.state.lease(&crowd.lease(0)).expect("a lease").incarnation;
@@ -88,7 +88,7 @@ fn a_hold_names_the_lease_under_which_it_lives_and_changes_no_node() {
 }
 
 #[test]
-fn holds_are_granted_in_the_order_of_arrival_and_readers_do_not_starve_a_writer() {
+fn locks_are_granted_in_order_and_readers_starve_no_writer() {
     let mut crowd = Crowd::new(5);
     let (first, token) = crowd.lock(0, Shared);
     assert!(token.is_some());
@@ -129,7 +129,7 @@ fn a_hold_needs_a_lease_on_the_volume_of_its_node() {
 }
 
 #[test]
-fn what_ends_with_its_lease_makes_room_for_those_whose_lease_lives() {
+fn lock_queue_skips_waiters_whose_lease_ended() {
     let mut crowd = Crowd::new(3);
     let (first, _) = crowd.lock(0, Exclusive);
     let (second, _) = crowd.lock(1, Exclusive);
@@ -171,7 +171,7 @@ fn only_its_session_gives_a_hold_back() {
 }
 
 #[test]
-fn a_shared_hold_becomes_exclusive_when_the_others_have_left_and_gets_another_token() {
+fn upgrade_waits_for_other_owners_and_gets_new_token() {
     let mut crowd = Crowd::new(4);
     let (one, old) = crowd.lock(0, Shared);
     let (two, _) = crowd.lock(1, Shared);
@@ -204,7 +204,7 @@ fn shared_hold_is_wanted_while_another_waits_to_be_exclusive() {
 }
 
 #[test]
-fn an_exclusive_hold_that_becomes_shared_lets_others_in_and_keeps_its_token() {
+fn downgrade_admits_shared_waiters_and_leaves_token_unchanged() {
     let mut crowd = Crowd::new(2);
     let (one, token) = crowd.lock(0, Exclusive);
     let (two, _) = crowd.lock(1, Shared);
@@ -309,7 +309,7 @@ fn hand_over(at: &str, hold: HoldId, to: HoldId) -> Write {
 }
 
 #[test]
-fn a_hold_is_handed_over_past_those_in_front_by_one_entry_with_a_larger_token() {
+fn hand_over_skips_queue_in_one_entry_with_larger_token() {
     let mut crowd = Crowd::new(4);
     let (one, token) = crowd.lock(0, Exclusive);
     let (two, _) = crowd.lock(1, Exclusive);
@@ -337,7 +337,7 @@ fn who_shares_with_a_successor_gets_the_node_with_it() {
 }
 
 #[test]
-fn nothing_is_handed_over_by_others_to_nobody_or_of_what_others_hold_too() {
+fn hand_over_needs_sole_owner_and_waiting_successor() {
     let mut crowd = Crowd::new(4);
     let (one, token) = crowd.lock(0, Exclusive);
     let (two, _) = crowd.lock(1, Exclusive);
@@ -388,7 +388,7 @@ fn hold_that_is_made_what_it_is_waits_for_nothing() {
 
 /// The session holds the node without a delay, and waits for it once more with one.
 #[test]
-fn hold_that_waited_when_its_lease_ended_keeps_the_node_from_nobody() {
+fn waiter_whose_lease_ended_leaves_no_lock_delay() {
     let mut crowd = Crowd::new(2);
     crowd.lock(0, Exclusive);
     let delay = Duration::from_secs(60);

@@ -84,7 +84,7 @@ fn holds(state: &State, compare: &Compare) -> bool {
 }
 
 #[test]
-fn a_transaction_does_at_once_what_its_operations_do_one_after_the_other() {
+fn transaction_equals_its_operations_done_in_sequence() {
     let (mut done, mut refused) = (0, 0);
     for seed in 1..=SEEDS {
         let mut random = Random::new(seed);

@@ -39,7 +39,7 @@ fn put_result(create: u64, modify: u64, version: u64, value_len: u64) -> Operati
 }
 
 #[test]
-fn all_operations_are_one_change_and_their_results_come_in_their_order() {
+fn transaction_is_one_change_with_results_in_order() {
     let (mut fixture, session) = fixture();
     fixture.put(session, "/gone/below", "");
     fixture.put(session, "/kept", "one");
@@ -91,7 +91,7 @@ fn several_children_that_come_and_go_at_once_change_a_list_once() {
 }
 
 #[test]
-fn the_comparisons_choose_the_branch_and_the_first_that_fails_is_named() {
+fn compares_choose_branch_and_first_failure_is_named() {
     let (mut fixture, session) = fixture();
     fixture.put(session, "/a", "one");
     let transaction = |value| {
@@ -116,7 +116,7 @@ fn the_comparisons_choose_the_branch_and_the_first_that_fails_is_named() {
 }
 
 #[test]
-fn a_branch_without_operations_changes_nothing_and_takes_no_revision() {
+fn empty_branch_changes_nothing_and_takes_no_revision() {
     let (mut fixture, session) = fixture();
     fixture.put(session, "/a", "one");
     let transaction = Transaction::new().when(has("/a", "two")).then(put_op("/a", "three"));
@@ -180,7 +180,7 @@ fn operations_that_meet_are_refused_in_either_branch() {
 }
 
 #[test]
-fn a_transaction_whose_branch_is_another_by_now_is_not_covered_and_its_answer_is_remembered() {
+fn transaction_whose_branch_changed_is_not_covered() {
     let (mut fixture, session) = fixture();
     fixture.put(session, "/flag", "a");
     let transaction =
@@ -212,7 +212,7 @@ fn a_transaction_whose_branch_is_another_by_now_is_not_covered_and_its_answer_is
 }
 
 #[test]
-fn what_a_transaction_names_beside_itself_is_few_for_each_operation() {
+fn transaction_footprint_is_bounded_per_operation() {
     let (mut fixture, session) = fixture();
     fixture.put(session, "/deep", "");
     let deep = format!("/deep{}", "/x".repeat(40));

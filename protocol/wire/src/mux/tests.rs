@@ -92,7 +92,7 @@ async fn the_longest_values_cross_and_far_more_than_a_window() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_takes_nothing_delays_nothing_on_the_other_channel() {
+async fn stalled_consumer_does_not_delay_other_channel() {
     let [(mut requests, mut recalls, driver), (mut other_requests, mut other_recalls, other_driver)] = ends();
     tokio::spawn(driver);
     tokio::spawn(other_driver);

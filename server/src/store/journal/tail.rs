@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_batch_that_ends_where_one_in_its_value_does_is_told_by_its_own_lengths() {
+    fn torn_batch_is_recognized_by_its_own_lengths() {
         let (bytes, batches) = journal(&[vec![5; 300], with_others_within(0xee)]);
         let others = others();
         let within = bytes.windows(others.len()).position(|window| window == others).expect("it is there");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_behind_a_damaged_one_are_found_whatever_is_left_of_that() {
+    fn batches_behind_damaged_one_are_found_whatever_is_left_of_it() {
         let small = vec![8; 40];
         let (bytes, batches) = journal(&[vec![5; 300], with_others_within(0xee), small.clone(), small]);
         for (lost, mut damaged) in losing(&bytes, &batches[1], 97) {

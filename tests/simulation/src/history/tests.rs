@@ -143,7 +143,7 @@ fn a_write_of_unknown_outcome_may_take_effect_late_or_never() {
 }
 
 #[test]
-fn a_removal_of_unknown_outcome_excuses_absence_from_its_beginning_on() {
+fn removal_of_unknown_outcome_excuses_later_absence() {
     let absent = |span: (u64, u64)| {
         two_writes(|history| {
             history.write(KEY, None, (50, 51), Outcome::Unknown);
