@@ -4,10 +4,10 @@
 //!
 //! What a barrier promises: at the moment at which it opens, so many stand there, and none of them is known to be gone; a double barrier closes when
 //! all have left, by themselves or with their leases. It promises nothing of what they do afterwards, so there is no token: what is written in a
-//! step carries its number here (`Inside::round` grows too), and nobody reads another step's.
+//! step carries its number here (`BarrierGuard::round` grows too), and nobody reads another step's.
 
-use leasehold_client_cache::{Client, Options, Path};
-use leasehold_server::{Config, Server};
+use leasehold_client_cache::{Client, NodePath, Options};
+use leasehold_server::{Server, ServerConfig};
 use tokio::task::JoinSet;
 
 const WORKERS: u32 = 3;
@@ -18,7 +18,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
-    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let config =
+        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
     let server = Server::start(config).await?;
     let mut workers = JoinSet::new();
     for number in 0..WORKERS {
@@ -36,7 +37,7 @@ async fn main() -> Result<(), Failure> {
 async fn work(client: &Client, number: u32) -> Result<u32, Failure> {
     client.barrier(&"/sums/all-are-there".parse()?, WORKERS).wait().await?;
     let barrier = client.double_barrier(&"/sums/step".parse()?, WORKERS);
-    let part = |step: u32, number: u32| format!("/sums/{step}/{number}").parse::<Path>();
+    let part = |step: u32, number: u32| format!("/sums/{step}/{number}").parse::<NodePath>();
     let mut own = number + 1;
     for step in 0..STEPS {
         client.put(&part(step, number)?, own.to_string()).await?;

@@ -4,21 +4,22 @@
 //! clients of it. One reads a setting over and over; the other changes it. Each write returns only after the reader
 //! has dropped its copy, so the reader's next read has the new value.
 
-use leasehold_client_cache::{Client, Options, Path};
-use leasehold_server::{Config, Server};
+use leasehold_client_cache::{Client, NodePath, Options};
+use leasehold_server::{Server, ServerConfig};
 
 const READS: u32 = 10_000;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
-    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let config =
+        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
     let server = Server::start(config).await?;
     let endpoints = [server.address().to_string()];
     let reader = Client::connect(Options::new(endpoints.clone()).name("reader")).await?;
     let writer = Client::connect(Options::new(endpoints).name("writer")).await?;
 
-    let setting: Path = "/config/web/max-connections".parse()?;
+    let setting: NodePath = "/config/web/max-connections".parse()?;
     for value in ["100", "200", "400"] {
         let before = reader.stats().hits;
         let written = writer.put(&setting, value).await?;

@@ -17,8 +17,10 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{Client, DriftAllowance, LockOptions, Options, Path, Tracking, VolumeSettings, Wait};
-use leasehold_server::{Config, Server};
+use leasehold_client_cache::{
+    Client, DriftAllowance, LockOptions, LockWait, NodePath, Options, Tracking, VolumeSettings,
+};
+use leasehold_server::{Server, ServerConfig};
 
 /// Each writer appends so many times...
 const ROUNDS: u32 = 20;
@@ -40,7 +42,7 @@ async fn main() -> Outcome<()> {
     }
 }
 
-fn file() -> Outcome<Path> {
+fn file() -> Outcome<NodePath> {
     Ok("/documents/minutes".parse()?)
 }
 
@@ -48,7 +50,7 @@ fn file() -> Outcome<Path> {
 async fn edit(endpoint: &str, name: &str) -> Outcome<()> {
     let client = Client::connect(Options::new([endpoint.to_owned()]).name(name)).await?;
     for round in 0..ROUNDS {
-        let options = LockOptions { wait: Wait::Forever, ..LockOptions::default() };
+        let options = LockOptions { wait: LockWait::Forever, ..LockOptions::default() };
         let lease = client.write_lease(&file()?, options).await?;
         for line in 0..LINES {
             let mut text = lease.get().await?.to_vec();
@@ -66,7 +68,8 @@ async fn edit(endpoint: &str, name: &str) -> Outcome<()> {
 /// Starts the writers, kills one, and counts their lines.
 async fn oversee() -> Outcome<()> {
     let folder = tempfile::tempdir()?;
-    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let config =
+        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
     let server = Server::start(config).await?;
     let endpoint = server.address().to_string();
     let client = Client::connect(Options::new([endpoint.clone()])).await?;

@@ -10,9 +10,9 @@
 use std::time::Duration;
 
 use leasehold_client_cache::{
-    CampaignOptions, Client, Compare, Leadership, LockError, NotHandedOver, Operation, Options, Path, Transaction,
+    CampaignOptions, Client, Compare, HandOverError, Leadership, LockError, NodePath, Operation, Options, Transaction,
 };
-use leasehold_server::{Config, Server};
+use leasehold_server::{Server, ServerConfig};
 use tokio::task::JoinHandle;
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -20,12 +20,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
-    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let config =
+        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
     let server = Server::start(config).await?;
     let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
     let [one, two, three] = [connect("host-1").await?, connect("host-2").await?, connect("host-3").await?];
 
-    let path: Path = "/scheduler".parse()?;
+    let path: NodePath = "/scheduler".parse()?;
     let mut leaders = three.observe(&path);
     let first = one.campaign(&path, "host-1", CampaignOptions::default()).await?;
     let leader = leaders.next().await?;
@@ -41,7 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let successor = loop {
         let candidates = first.candidates().await?;
         if let Some(found) = candidates.into_iter().find(|candidate| candidate.name == "host-3") {
-            break found.hold;
+            break found.lock;
         }
         looks.tick().await;
     };
@@ -49,18 +50,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     match first.hand_over(successor).await {
         Ok(()) => println!("host-1 has handed over"),
         // It leads on, and could choose another.
-        Err(NotHandedOver::Kept(_, error)) => return Err(error.into()),
+        Err(HandOverError::Unchanged(_, error)) => return Err(error.into()),
         // Somebody leads or will, and this one does not.
-        Err(NotHandedOver::GivenBack(error)) => return Err(error.into()),
+        Err(HandOverError::Released(error)) => return Err(error.into()),
     }
     let third = third.await??;
     let leader = leaders.next().await?;
     println!("{} leads, under token {}", String::from_utf8_lossy(&leader.value), leader.token);
     assert_eq!((&leader.value[..], leader.token), (&b"host-3"[..], third.token()), "nobody led in between");
 
-    let work: Path = "/work".parse()?;
-    let write =
-        |token| Transaction::new().when(Compare::held(path.clone(), token)).then(Operation::put(work.clone(), "done"));
+    let work: NodePath = "/work".parse()?;
+    let write = |token| {
+        Transaction::new().when(Compare::locked(path.clone(), token)).then(Operation::put(work.clone(), "done"))
+    };
     assert!(!one.transaction(write(old)).await?.succeeded(), "what the first sends now changes nothing");
     assert!(three.transaction(write(third.token())).await?.succeeded(), "what the third sends does");
     third.resign().await?;
@@ -76,7 +78,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Stands for election, and waits for its turn.
-fn stand(client: &Client, path: &Path, name: &'static str) -> JoinHandle<Result<Leadership, LockError>> {
+fn stand(client: &Client, path: &NodePath, name: &'static str) -> JoinHandle<Result<Leadership, LockError>> {
     let (client, path) = (client.clone(), path.clone());
     tokio::spawn(async move { client.campaign(&path, name, CampaignOptions::default()).await })
 }

@@ -23,8 +23,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_client_cache::{CampaignOptions, Client, Leadership, Options, Path, Token, VolumeSettings};
-use leasehold_server::{Config, Server};
+use leasehold_client_cache::{CampaignOptions, Client, Leadership, NodePath, Options, Token, VolumeSettings};
+use leasehold_server::{Server, ServerConfig};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, BufReader, BufWriter},
     net::{
@@ -260,7 +260,7 @@ struct Primary {
 
 impl Primary {
     async fn elected(client: &Client, name: &str, followers: &[Follower]) -> Outcome<Self> {
-        let path: Path = "/primary".parse()?;
+        let path: NodePath = "/primary".parse()?;
         let leadership = client.campaign(&path, name, CampaignOptions::default()).await?;
         let mut lines = Vec::new();
         for follower in followers {
@@ -282,7 +282,7 @@ impl Primary {
                 return Err(format!("a follower refuses an order: {refused:?}").into());
             }
             // Only now they are acknowledged: nobody else can have ordered anything before this.
-            if self.leadership.certain_for().is_zero() {
+            if self.leadership.remaining().is_zero() {
                 return Err("the lease is over: the next primary says whether the last orders count".into());
             }
             acknowledged.extend(batch);
@@ -301,7 +301,8 @@ async fn main() -> Outcome<()> {
 
 async fn oversee() -> Outcome<()> {
     let folder = tempfile::tempdir()?;
-    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let config =
+        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
     let server = Server::start(config).await?;
     let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
     let [one, two] = [connect("host-1").await?, connect("host-2").await?];

@@ -3,20 +3,21 @@
 //! `cargo run --example mirror` starts a server in this process, with its data in a temporary folder, and two clients of it. One mirrors
 //! `/flags`; the other changes flags. What the mirror tells is enough to follow along: nothing is read again.
 
-use leasehold_client_cache::{Client, DeleteOptions, EventKind, Mirrored, Options, Path};
-use leasehold_server::{Config, Server};
+use leasehold_client_cache::{Client, DeleteOptions, EventKind, Mirrored, NodePath, Options};
+use leasehold_server::{Server, ServerConfig};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
-    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let config =
+        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
     let server = Server::start(config).await?;
     let endpoints = [server.address().to_string()];
     let service = Client::connect(Options::new(endpoints.clone()).name("service")).await?;
     let operator = Client::connect(Options::new(endpoints).name("operator")).await?;
 
-    let flags: Path = "/flags".parse()?;
-    let dark_mode: Path = "/flags/dark-mode".parse()?;
+    let flags: NodePath = "/flags".parse()?;
+    let dark_mode: NodePath = "/flags/dark-mode".parse()?;
     operator.put(&dark_mode, "off").await?;
     let mirror = service.mirror(&flags).await?;
     let (now, mut changes) = mirror.changes();
@@ -28,7 +29,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     while mirror_says(changes.next().await)? < last {}
 
     // Whoever has written can wait until the mirror shows it.
-    assert!(mirror.shows(last).await);
+    assert!(mirror.wait_for_revision(last).await);
     assert_eq!(mirror.get(&dark_mode), None);
     assert_eq!(mirror.children(&flags), ["beta"]);
 

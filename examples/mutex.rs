@@ -6,8 +6,8 @@
 //! holder's own clock, before anybody else can have it. What only the token can: refuse what a worker sent before that and
 //! what arrives after it. Here a worker goes on writing with the token of a lock that it has given back, and the ledger refuses that.
 
-use leasehold_client_cache::{Client, MutexGuard, Options, Path, Token};
-use leasehold_server::{Config, Server};
+use leasehold_client_cache::{Client, MutexGuard, NodePath, Options, Token};
+use leasehold_server::{Server, ServerConfig};
 
 const TURNS: u32 = 5;
 
@@ -32,12 +32,13 @@ impl Ledger {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
-    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let config =
+        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
     let server = Server::start(config).await?;
     let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
     let workers = [connect("one").await?, connect("two").await?];
 
-    let path: Path = "/locks/ledger".parse()?;
+    let path: NodePath = "/locks/ledger".parse()?;
     let mut ledger = Ledger::default();
     let mut last = Token::default();
     for turn in 0..TURNS {

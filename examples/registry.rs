@@ -8,21 +8,24 @@
 //! told once and in order. What is told may be over when it is heard. What keeps out a worker that was replaced and does not know it is its epoch: the
 //! transaction here compares it.
 
-use leasehold_client_cache::{Client, Compare, MemberEvent, Members, Operation, Options, Path, Relation, Transaction};
-use leasehold_server::{Config, Server};
+use leasehold_client_cache::{
+    Client, Compare, MemberEvent, Members, NodePath, Operation, Options, Relation, Transaction,
+};
+use leasehold_server::{Server, ServerConfig};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
-    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let config =
+        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
     let server = Server::start(config).await?;
     let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
     let [dispatcher, one, two] = [connect("dispatcher").await?, connect("one").await?, connect("two").await?];
 
-    let path: Path = "/workers".parse()?;
+    let path: NodePath = "/workers".parse()?;
     let first = one.registry(&path).join("a", "10.0.0.1").await?;
     let mut members = dispatcher.registry(&path).members().await?;
-    println!("there are: {}", members.now().map(|member| member.name.as_str()).collect::<Vec<_>>().join(", "));
+    println!("there are: {}", members.current().map(|member| member.name.as_str()).collect::<Vec<_>>().join(", "));
     assert!(two.registry(&path).join("a", "10.0.0.2").await.is_err(), "the name is taken");
 
     let second = two.registry(&path).join("b", "10.0.0.2").await?;
@@ -34,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     say(&mut members).await?;
     assert!(again.epoch() > old, "epochs grow");
 
-    let (node, work): (Path, Path) = (path.child("a")?, "/work".parse()?);
+    let (node, work): (NodePath, NodePath) = (path.child("a")?, "/work".parse()?);
     let write = |epoch| {
         let is_it = Compare::modify_revision(node.clone(), Relation::Equal, epoch);
         Transaction::new().when(is_it).then(Operation::put(work.clone(), "done"))
@@ -47,7 +50,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     again.leave().await?;
     say(&mut members).await?;
     say(&mut members).await?;
-    assert_eq!(members.now().count(), 0);
+    assert_eq!(members.current().count(), 0);
     for client in [one, two, dispatcher] {
         client.close().await;
     }

@@ -6,19 +6,20 @@
 //! only the token can: keep out what a writer sent before the end of its lock and what arrives after it. Here the write is a transaction that compares
 //! the token, and the one with a token that is over changes nothing.
 
-use leasehold_client_cache::{Client, Compare, Operation, Options, Path, Transaction, Wait};
-use leasehold_server::{Config, Server};
+use leasehold_client_cache::{Client, Compare, LockWait, NodePath, Operation, Options, Transaction};
+use leasehold_server::{Server, ServerConfig};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
-    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let config =
+        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
     let server = Server::start(config).await?;
     let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
     let [one, two, three] = [connect("one").await?, connect("two").await?, connect("three").await?];
 
-    let path: Path = "/locks/stock".parse()?;
-    let stock: Path = "/stock".parse()?;
+    let path: NodePath = "/locks/stock".parse()?;
+    let stock: NodePath = "/stock".parse()?;
     one.put(&stock, "3").await?;
     let (first, second) = (one.rw_lock(&path).read().await?, two.rw_lock(&path).read().await?);
     println!("two read, under tokens {} and {}", first.token(), second.token());
@@ -27,15 +28,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The first wants to write; the second is told that it is in the way, and leaves.
     let mut second = second;
     let leaves = async {
-        second.wanted().await;
+        second.contended().await;
         second.release().await
     };
-    let (writer, left) = tokio::join!(first.upgrade(Wait::Forever), leaves);
+    let (writer, left) = tokio::join!(first.upgrade(LockWait::Forever), leaves);
     let writer = writer.map_err(|(_, error)| error)?;
     left?;
     println!("one writes, under token {}", writer.token());
     let sell =
-        |token| Transaction::new().when(Compare::held(path.clone(), token)).then(Operation::put(stock.clone(), "2"));
+        |token| Transaction::new().when(Compare::locked(path.clone(), token)).then(Operation::put(stock.clone(), "2"));
     assert!(one.transaction(sell(writer.token())).await?.succeeded(), "the token is good");
 
     let token = writer.token();

@@ -15,9 +15,10 @@ use std::{
 };
 
 use leasehold_client_cache::{
-    Client, Compare, DriftAllowance, Operation, Options, Path, Permit, Token, Transaction, VolumeError, VolumeSettings,
+    Client, Compare, DriftAllowance, NodePath, Operation, Options, Permit, Token, Transaction, VolumeError,
+    VolumeSettings,
 };
-use leasehold_server::{Config, Server};
+use leasehold_server::{Server, ServerConfig};
 use tokio::{runtime::Runtime, task::JoinSet};
 
 const PERMITS: u32 = 3;
@@ -29,10 +30,11 @@ const TERM: Duration = Duration::from_secs(4);
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
-    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let config =
+        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
     let server = Server::start(config).await?;
     let connect = |name: String| Client::connect(Options::new([server.address().to_string()]).name(name));
-    let path: Path = "/licences".parse()?;
+    let path: NodePath = "/licences".parse()?;
     let operator = connect("operator".to_owned()).await?;
     operator.create_volume(&path, settings()?).await?;
 
@@ -70,10 +72,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         died.elapsed().as_secs_f64(),
         permit.token()
     );
-    let work: Path = "/work".parse()?;
+    let work: NodePath = "/work".parse()?;
     let write = |token| {
         let put = Operation::put(work.clone(), "done");
-        Transaction::new().when(Compare::held(path.clone(), token)).then(put)
+        Transaction::new().when(Compare::locked(path.clone(), token)).then(put)
     };
     assert!(operator.transaction(write(permit.token())).await?.succeeded(), "the token is good");
     assert!(!operator.transaction(write(old)).await?.succeeded(), "the old one is not, whatever came late");
@@ -86,7 +88,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// A program that takes all permits, and whose tasks all end at one moment, as in a crash: nobody tells the server. Returns a token that
 /// it had.
-fn take_all_and_die(address: String, path: &Path) -> Result<Token, Box<dyn std::error::Error + Send + Sync>> {
+fn take_all_and_die(address: String, path: &NodePath) -> Result<Token, Box<dyn std::error::Error + Send + Sync>> {
     let program = Runtime::new()?;
     let permits: Vec<Permit> = program.block_on(async {
         let client = Client::connect(Options::new([address]).name("dying")).await?;

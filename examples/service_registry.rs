@@ -7,8 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_client_cache::{Client, DriftAllowance, Options, Path, RegisterOptions, VolumeError, VolumeSettings};
-use leasehold_server::{Config, Server};
+use leasehold_client_cache::{Client, DriftAllowance, NodePath, Options, RegisterOptions, VolumeError, VolumeSettings};
+use leasehold_server::{Server, ServerConfig};
 
 /// How long a service outlives a crash; all other settings are as usual.
 const TERM: Duration = Duration::from_secs(4);
@@ -17,13 +17,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
-    let config = Config { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let config =
+        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
     let server = Server::start(config).await?;
     let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
     let [web, database, watcher] = [connect("web").await?, connect("database").await?, connect("watcher").await?];
 
     // A volume of its own, so that a crash is noticed soon.
-    let services: Path = "/services".parse()?;
+    let services: NodePath = "/services".parse()?;
     watcher.create_volume(&services, settings()?).await?;
 
     let web_node = services.child("web")?;
@@ -36,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let began = Instant::now();
     wait(|| async { Ok(began.elapsed() > TERM + TERM / 2) }).await?;
     println!("{:.1} s later: {}", began.elapsed().as_secs_f64(), list(&watcher, &services).await?.join(", "));
-    println!("the web service is certain of {} ms more", web_registration.certain_for().as_millis());
+    println!("the web service is certain of {} ms more", web_registration.remaining().as_millis());
 
     web_registration.leave().await?;
     println!("the web service has left: {}", list(&watcher, &services).await?.join(", "));
@@ -66,7 +67,7 @@ fn settings() -> Result<VolumeSettings, VolumeError> {
 }
 
 /// The services that are there, and where.
-async fn list(client: &Client, services: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+async fn list(client: &Client, services: &NodePath) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let mut found = Vec::new();
     for name in &client.children(services).await?.ok_or("the volume was made")?.names {
         // One that goes away between the two reads is left out.

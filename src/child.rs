@@ -23,9 +23,9 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal as listen},
 };
 
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 use family::{children, kill_once};
-use feed::{Feeder, Message, bequeath, boot_time};
+use feed::{FeedMessage, Feeder, bequeath, boot_time};
 
 /// The deadline of a command that needs no hold. It is moved on with each message.
 pub(crate) const UNLIMITED: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -44,7 +44,7 @@ const GONE_EVERY: Duration = Duration::from_millis(1);
 
 /// How a command has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum ChildEnd {
     /// As a shell would say it: 128 and the signal's number if a signal ended it.
     Status(u8),
     /// It was killed because it was not known in time that it may go on.
@@ -69,8 +69,8 @@ pub(crate) struct Child {
 impl Child {
     /// Starts a command with these variables in its environment, beside ours. It begins when
     /// [`Child::ended`] is waited for.
-    pub(crate) fn start(command: &[OsString], variables: &[(&str, OsString)]) -> Result<Self, Failure> {
-        Self::try_start(command, variables).map_err(|error| Failure::io("cannot run the command", &error))
+    pub(crate) fn start(command: &[OsString], variables: &[(&str, OsString)]) -> Result<Self, CommandFailure> {
+        Self::try_start(command, variables).map_err(|error| CommandFailure::io("cannot run the command", &error))
     }
 
     fn try_start(command: &[OsString], variables: &[(&str, OsString)]) -> io::Result<Self> {
@@ -91,26 +91,26 @@ impl Child {
     /// Waits until it has ended, and lets it run for as long as this says at each look. What tells
     /// this process to stop is passed on to it; the terminal has told it already. If this future is
     /// dropped, no deadline is moved on, and the guard kills the command at the last one.
-    pub(crate) async fn ended(&mut self, certain_for: impl Fn() -> Duration) -> Result<Ended, Failure> {
+    pub(crate) async fn wait(&mut self, remaining: impl Fn() -> Duration) -> Result<ChildEnd, CommandFailure> {
         loop {
-            let look_after = self.feed(&certain_for);
+            let look_after = self.feed(&remaining);
             tokio::select! {
                 status = self.guard.wait() => {
-                    let status = status.map_err(|error| Failure::io("cannot wait for the command", &error))?;
+                    let status = status.map_err(|error| CommandFailure::io("cannot wait for the command", &error))?;
                     return match (status.code(), status.signal()) {
-                        (Some(code), _) => Ok(Ended::Status(u8::try_from(code).unwrap_or(u8::MAX))),
+                        (Some(code), _) => Ok(ChildEnd::Status(u8::try_from(code).unwrap_or(u8::MAX))),
                         (None, by) => {
                             self.kill_all().await?;
-                            if by == Some(guard::OVERDUE as i32) { Ok(Ended::Overdue) } else { Err(unguarded()) }
+                            if by == Some(guard::OVERDUE as i32) { Ok(ChildEnd::Overdue) } else { Err(unguarded()) }
                         }
                     };
                 }
                 () = asked(self.question.as_mut()) => {
                     self.question = None;
-                    self.feeder.tell(Message::Leave);
+                    self.feeder.send(FeedMessage::Leave);
                 }
                 _ = self.interrupt.recv() => {}
-                _ = self.terminate.recv() => self.feeder.tell(Message::Terminate),
+                _ = self.terminate.recv() => self.feeder.send(FeedMessage::Terminate),
                 () = tokio::time::sleep(look_after) => {}
             }
         }
@@ -118,23 +118,23 @@ impl Child {
 
     /// Tells the guard until when the command may run, if that is later than it knows by enough to
     /// be worth it. Returns when to look again.
-    fn feed(&mut self, certain_for: impl Fn() -> Duration) -> Duration {
+    fn feed(&mut self, remaining: impl Fn() -> Duration) -> Duration {
         // Before it is asked how much is left, so that a delay in between makes the deadline no
         // later.
         let now = boot_time();
-        let certain = certain_for();
+        let certain = remaining();
         let until = now.saturating_add(certain);
         // What is not certain starts no command, and prolongs nothing.
         if !certain.is_zero() && until.saturating_sub(self.fed_until) > certain / 16 {
             self.fed_until = until;
-            self.feeder.tell(Message::Until(until.saturating_sub(LEAD_MAX.min(certain / 8))));
+            self.feeder.send(FeedMessage::Until(until.saturating_sub(LEAD_MAX.min(certain / 8))));
         }
         (certain / 8).clamp(LOOK_MIN, LOOK_MAX)
     }
 
     /// Kills it, with all that it has begun and its guard, and waits until nothing of it is left.
-    pub(crate) async fn kill_all(&mut self) -> Result<(), Failure> {
-        let cannot = |error: io::Error| Failure::io("cannot find out what the command has begun", &error);
+    pub(crate) async fn kill_all(&mut self) -> Result<(), CommandFailure> {
+        let cannot = |error: io::Error| CommandFailure::io("cannot find out what the command has begun", &error);
         while !kill_once(&self.others).map_err(cannot)? {
             tokio::time::sleep(GONE_EVERY).await;
         }
@@ -151,7 +151,7 @@ async fn asked(question: Option<&mut Receiver>) {
     }
 }
 
-fn unguarded() -> Failure {
+fn unguarded() -> CommandFailure {
     let text = "the guard was killed, so the command and all that it began were killed too";
-    Failure::refused("guard_killed", text)
+    CommandFailure::refused("guard_killed", text)
 }

@@ -6,19 +6,19 @@ mod documented;
 use std::{ffi::OsString, io, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
-use leasehold_protocol::path::{Path, PathError};
+use leasehold_protocol::path::{NodePath, PathError};
 
 use crate::{
     bench,
     child::guard,
     commands::{
-        self, Request,
-        kept::{self, Stop},
+        self, CommandRequest,
+        background::{self, StopSignal},
     },
     context::Context,
     demo, duration,
-    exit::{Failure, Status},
-    output::{Answer, Output},
+    exit::{CliStatus, CommandFailure},
+    output::{CommandAnswer, Output},
     serve, shell,
 };
 
@@ -29,7 +29,7 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 const EXIT_STATUS: &str = "\
@@ -82,19 +82,19 @@ impl Global {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Show it all on real files: a cluster of its own, its leader killed, a client killed, each read checked
-    Demo(demo::Args),
+    Demo(demo::DemoArgs),
     /// Put load on a running cluster, or on one started for it, and measure
-    Bench(bench::Args),
+    Bench(bench::BenchArgs),
     /// A client of the demo
     #[command(hide = true)]
     DemoClient,
     /// A replica of the demo
     #[command(hide = true)]
-    DemoReplica(serve::Args),
+    DemoReplica(serve::ServeArgs),
     /// Run a server: by itself, or as a replica of a cluster
-    Serve(serve::Args),
+    Serve(serve::ServeArgs),
     /// The guard of a command of `lock`, `elect` or `edit`
     #[command(hide = true)]
     Guard {
@@ -120,7 +120,7 @@ enum Command {
     /// Run commands, one a line from standard input, in one session with its cache
     Shell,
     #[command(flatten)]
-    Request(Request),
+    Request(CommandRequest),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -129,7 +129,7 @@ enum Command {
 }
 
 /// Does what the arguments ask for.
-pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> Status {
+pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> CliStatus {
     let args: Vec<OsString> = args.into_iter().collect();
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
@@ -140,8 +140,8 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> Status {
     // These have one thread only: the kernel kills what a thread started when that thread ends, and
     // blocks signals for each thread by itself.
     let alone = match &cli.command {
-        Command::Guard { feed, question, command } => Some(guard::run(*feed, *question, command)),
-        Command::RunTied { guard, go, command } => {
+        CliCommand::Guard { feed, question, command } => Some(guard::run(*feed, *question, command)),
+        CliCommand::RunTied { guard, go, command } => {
             let Err(failed) = guard::become_command(*guard, *go, command);
             Some(Err(failed))
         }
@@ -155,7 +155,7 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> Status {
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return failed(output, &Failure::io("cannot start threads", &error)),
+        Err(error) => return failed(output, &CommandFailure::io("cannot start threads", &error)),
     };
     match runtime.block_on(cli.command.run(&cli.global, output)) {
         Ok(status) => status,
@@ -168,29 +168,31 @@ fn asks_for_json(args: &[OsString]) -> bool {
     args.iter().any(|arg| arg == "--json") || args.windows(2).any(is_format)
 }
 
-impl Command {
-    async fn run(self, global: &Global, output: Output) -> Result<Status, Failure> {
+impl CliCommand {
+    async fn run(self, global: &Global, output: Output) -> Result<CliStatus, CommandFailure> {
         match self {
-            Self::Serve(args) => serve::run(args, output).await.map_err(|failure| failure.of("serve")),
-            Self::Demo(args) => demo::run(args, output).await.map_err(|failure| failure.of("demo")),
-            Self::Bench(args) => bench::run(args, global, output).await.map_err(|failure| failure.of("bench")),
+            Self::Serve(args) => serve::run(args, output).await.map_err(|failure| failure.with_subject("serve")),
+            Self::Demo(args) => demo::run(args, output).await.map_err(|failure| failure.with_subject("demo")),
+            Self::Bench(args) => {
+                bench::run(args, global, output).await.map_err(|failure| failure.with_subject("bench"))
+            }
             Self::DemoClient => demo::client::run().await,
             Self::DemoReplica(args) => demo::replica::run(args, output).await,
-            Self::Shell => shell::run(global, output).await.map_err(|failure| failure.of("shell")),
+            Self::Shell => shell::run(global, output).await.map_err(|failure| failure.with_subject("shell")),
             Self::Guard { .. } | Self::RunTied { .. } => unreachable!("they run without threads"),
-            Self::Request(Request::Lock(lock)) if lock.turn.has_command() => {
+            Self::Request(CommandRequest::Lock(lock)) if lock.wait_args.has_command() => {
                 let context = Context::new(global, output, "lock");
                 let status = lock.run_command(&context).await;
                 context.close().await;
                 status
             }
-            Self::Request(Request::Edit(edit)) => {
+            Self::Request(CommandRequest::Edit(edit)) => {
                 let context = Context::new(global, output, "edit");
                 let status = edit.run(&context).await;
                 context.close().await;
                 status
             }
-            Self::Request(Request::Elect(elect)) if elect.turn.has_command() => {
+            Self::Request(CommandRequest::Elect(elect)) if elect.wait_args.has_command() => {
                 let context = Context::new(global, output, &elect.session_name());
                 let status = elect.run_command(&context).await;
                 context.close().await;
@@ -198,79 +200,82 @@ impl Command {
             }
             Self::Request(request) => {
                 let context = match &request {
-                    Request::Elect(elect) => Context::new(global, output, &elect.session_name()),
+                    CommandRequest::Elect(elect) => Context::new(global, output, &elect.session_name()),
                     _ => Context::new(global, output, request.name()),
                 };
-                let result = carry_out(request, &context).await;
+                let result = execute_request(request, &context).await;
                 context.close().await;
-                let Some(answer) = result? else { return Ok(Status::Done) };
+                let Some(answer) = result? else { return Ok(CliStatus::Done) };
                 output.answer(&*answer);
                 Ok(answer.status())
             }
             Self::Completions { shell } => {
                 clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut io::stdout());
-                Ok(Status::Done)
+                Ok(CliStatus::Done)
             }
         }
     }
 }
 
 /// Carries a request out, and what goes on after it. Gives the answer, if it is yet to be said.
-async fn carry_out(request: Request, context: &Context) -> Result<Option<Box<dyn Answer>>, Failure> {
+async fn execute_request(
+    request: CommandRequest,
+    context: &Context,
+) -> Result<Option<Box<dyn CommandAnswer>>, CommandFailure> {
     let request = match request {
-        Request::Watch(watch) => {
+        CommandRequest::Watch(watch) => {
             let asked = format!("watch {}", watch.path);
-            return watch.run(context).await.map(|()| None).map_err(|failure| failure.of(&asked));
+            return watch.run(context).await.map(|()| None).map_err(|failure| failure.with_subject(&asked));
         }
-        Request::Elect(elect) if elect.observes() => {
-            let asked = elect.asked();
-            return elect.run_observe(context).await.map(|()| None).map_err(|failure| failure.of(&asked));
+        CommandRequest::Elect(elect) if elect.observes() => {
+            let asked = elect.subject();
+            return elect.run_observe(context).await.map(|()| None).map_err(|failure| failure.with_subject(&asked));
         }
         request => request,
     };
     let answer = commands::run(request, context).await?;
-    let Some(kept) = context.take_kept() else { return Ok(Some(answer)) };
+    let Some(kept) = context.take_background_task() else { return Ok(Some(answer)) };
     // Whoever has read the answer may tell this to stop at once.
-    let stop = Stop::listen()?;
+    let stop = StopSignal::listen()?;
     context.output.answer(&*answer);
-    kept::follow(kept, context.client().await?, stop.told(), Some(context.output)).await?;
+    background::run_until_stopped(kept, context.client().await?, stop.told(), Some(context.output)).await?;
     Ok(None)
 }
 
-fn failed(output: Output, failure: &Failure) -> Status {
+fn failed(output: Output, failure: &CommandFailure) -> CliStatus {
     output.failure(failure);
     failure.status
 }
 
 /// Help and versions are answers; everything else is wrong usage, said in one line like all errors.
-fn not_parsed(error: &clap::Error, json: bool) -> Status {
+fn not_parsed(error: &clap::Error, json: bool) -> CliStatus {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // Whoever has stopped reading does not want the rest.
             let _ = error.print();
-            Status::Done
+            CliStatus::Done
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if !json => {
             let _ = error.print();
-            Status::Usage
+            CliStatus::Usage
         }
         _ => failed(Output { json, notes: false }, &usage(error)),
     }
 }
 
 /// What clap says about wrong usage.
-pub(crate) fn usage(error: &clap::Error) -> Failure {
+pub(crate) fn usage(error: &clap::Error) -> CommandFailure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return Failure::usage("a command is missing: expected one, see --help");
+        return CommandFailure::usage("a command is missing: expected one, see --help");
     }
     let text = error.to_string();
-    Failure::usage(text.strip_prefix("error: ").unwrap_or(&text))
+    CommandFailure::usage(text.strip_prefix("error: ").unwrap_or(&text))
 }
 
 /// A path on the command line: with or without the leading slash.
-pub(crate) fn path(text: &str) -> Result<Path, PathError> {
+pub(crate) fn path(text: &str) -> Result<NodePath, PathError> {
     // An empty text is more likely a variable that was not set than the root.
-    if text.is_empty() || text.starts_with('/') { Path::parse(text) } else { Path::parse(&format!("/{text}")) }
+    if text.is_empty() || text.starts_with('/') { NodePath::parse(text) } else { NodePath::parse(&format!("/{text}")) }
 }
 
 pub(crate) fn endpoint(text: &str) -> Result<String, String> {
@@ -292,8 +297,8 @@ mod tests {
 
     #[test]
     fn a_path_may_lack_its_leading_slash_but_not_be_empty() {
-        assert_eq!(path("a/b"), Path::parse("/a/b"));
-        assert_eq!(path("/"), Ok(Path::root()));
+        assert_eq!(path("a/b"), NodePath::parse("/a/b"));
+        assert_eq!(path("/"), Ok(NodePath::root()));
         assert!(path("").is_err());
         assert!(path("a/").is_err());
     }
@@ -302,7 +307,7 @@ mod tests {
     fn wrong_usage_is_one_line_with_what_was_expected() {
         let error = Cli::try_parse_from(["leasehold", "get", "/a//b"]).expect_err("malformed");
         let failure = usage(&error);
-        assert_eq!(failure.status, Status::Usage);
+        assert_eq!(failure.status, CliStatus::Usage);
         assert!(failure.message.contains("empty component at byte 3: expected"), "{}", failure.message);
         assert!(!failure.message.contains('\n'));
     }

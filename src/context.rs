@@ -8,7 +8,7 @@ use std::{
 use leasehold_client_cache::{Client, ConnectError, Options};
 use tokio::sync::OnceCell;
 
-use crate::{cli::Global, commands::kept::Kept, exit::Failure, output::Output};
+use crate::{cli::Global, commands::background::BackgroundTask, exit::CommandFailure, output::Output};
 
 /// How long giving the leases back may take at the end. Otherwise they end by themselves.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ pub(crate) struct Context {
     global: Global,
     name: String,
     client: OnceCell<Client>,
-    kept: Mutex<Option<Kept>>,
+    background_task: Mutex<Option<BackgroundTask>>,
     /// Where answers go, and whether somebody watches.
     pub(crate) output: Output,
 }
@@ -29,11 +29,11 @@ impl Context {
     pub(crate) fn new(global: &Global, output: Output, command: &str) -> Self {
         let host = nix::unistd::gethostname().unwrap_or_default();
         let name = format!("{command}@{}:{}", host.to_string_lossy(), std::process::id());
-        Self { global: global.clone(), name, client: OnceCell::new(), kept: Mutex::default(), output }
+        Self { global: global.clone(), name, client: OnceCell::new(), background_task: Mutex::default(), output }
     }
 
     /// The session's client.
-    pub(crate) async fn client(&self) -> Result<&Client, Failure> {
+    pub(crate) async fn client(&self) -> Result<&Client, CommandFailure> {
         self.client.get_or_try_init(|| self.connect()).await
     }
 
@@ -43,21 +43,21 @@ impl Context {
     }
 
     /// What the command began is to go on after its answer.
-    pub(crate) fn keep(&self, kept: Kept) {
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+    pub(crate) fn set_background_task(&self, kept: BackgroundTask) {
+        *self.background_task.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
     }
 
     /// What the last command began that goes on.
-    pub(crate) fn take_kept(&self) -> Option<Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub(crate) fn take_background_task(&self) -> Option<BackgroundTask> {
+        self.background_task.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    async fn connect(&self) -> Result<Client, Failure> {
+    async fn connect(&self) -> Result<Client, CommandFailure> {
         let options = Options::new(self.endpoints()).name(self.name.as_str()).timeout(self.timeout());
         Client::connect(options).await.map_err(|error| match &error {
-            ConnectError::NoEndpoints => Failure::usage(&error),
-            ConnectError::Refused(refusal) => Failure::from_refusal(refusal),
-            ConnectError::Unavailable { .. } | ConnectError::TimedOut { .. } => Failure::unavailable(&error),
+            ConnectError::NoEndpoints => CommandFailure::usage(&error),
+            ConnectError::Refused(refusal) => CommandFailure::from_refusal(refusal),
+            ConnectError::Unavailable { .. } | ConnectError::TimedOut { .. } => CommandFailure::unavailable(&error),
         })
     }
 

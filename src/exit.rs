@@ -8,7 +8,7 @@ use leasehold_protocol::{command::WriteRefusal, message::Refusal};
 
 /// An exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Status {
+pub(crate) enum CliStatus {
     /// Done.
     Done,
     /// Refused: it changed nothing.
@@ -23,7 +23,7 @@ pub(crate) enum Status {
     Command(u8),
 }
 
-impl Status {
+impl CliStatus {
     /// That of a command that was run and has ended.
     pub(crate) fn of_command(code: u8) -> Self {
         if code == 0 { Self::Done } else { Self::Command(code) }
@@ -44,23 +44,23 @@ impl Status {
 
 /// Why a command was not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct CommandFailure {
     /// What it ends with.
-    pub(crate) status: Status,
+    pub(crate) status: CliStatus,
     /// A word that scripts can compare.
     pub(crate) kind: &'static str,
-    /// What was wrong and what was expected, in one line. What was asked stands before it: [`Failure::of`].
+    /// What was wrong and what was expected, in one line. What was asked stands before it: [`CommandFailure::of`].
     pub(crate) message: String,
 }
 
-impl Failure {
-    fn new(status: Status, kind: &'static str, message: impl std::fmt::Display) -> Self {
+impl CommandFailure {
+    fn new(status: CliStatus, kind: &'static str, message: impl std::fmt::Display) -> Self {
         Self { status, kind, message: one_line(&message.to_string()) }
     }
 
     /// The world does not allow it: nothing was changed.
     pub(crate) fn refused(kind: &'static str, message: impl std::fmt::Display) -> Self {
-        Self::new(Status::Refused, kind, message)
+        Self::new(CliStatus::Refused, kind, message)
     }
 
     /// There is no such node.
@@ -70,17 +70,17 @@ impl Failure {
 
     /// What was typed cannot be meant.
     pub(crate) fn usage(message: impl std::fmt::Display) -> Self {
-        Self::new(Status::Usage, "usage", message)
+        Self::new(CliStatus::Usage, "usage", message)
     }
 
     /// Nobody answers.
     pub(crate) fn unavailable(message: impl std::fmt::Display) -> Self {
-        Self::new(Status::Unavailable, "unavailable", message)
+        Self::new(CliStatus::Unavailable, "unavailable", message)
     }
 
     /// The answer was not heard.
     pub(crate) fn unknown(message: impl std::fmt::Display) -> Self {
-        Self::new(Status::Unknown, "outcome_unknown", message)
+        Self::new(CliStatus::Unknown, "outcome_unknown", message)
     }
 
     /// A file or directory of this machine cannot be used.
@@ -90,8 +90,8 @@ impl Failure {
 
     /// The same, with what was asked before it.
     #[must_use]
-    pub(crate) fn of(mut self, asked: &str) -> Self {
-        self.message = one_line(&format!("{asked}: {}", self.message));
+    pub(crate) fn with_subject(mut self, subject: &str) -> Self {
+        self.message = one_line(&format!("{subject}: {}", self.message));
         self
     }
 
@@ -108,11 +108,11 @@ impl Failure {
             Refusal::Write(refusal) => Self::refused(kind_of(refusal), refusal),
             Refusal::Limit(error) => Self::refused("limit", error),
             Refusal::Volume(error) => Self::refused("volume_settings", error),
-            Refusal::SessionGone { .. } => Self::refused("session_gone", refusal),
+            Refusal::SessionNotFound { .. } => Self::refused("session_not_found", refusal),
             Refusal::Busy { .. } => Self::refused("busy", refusal),
-            Refusal::Window { .. } => Self::refused("window", refusal),
+            Refusal::OutsideWindow { .. } => Self::refused("outside_window", refusal),
             Refusal::Compacted { .. } => Self::refused("compacted", refusal),
-            Refusal::Unknown => Self::unknown(refusal),
+            Refusal::OutcomeUnknown => Self::unknown(refusal),
             Refusal::NotLeader { .. } | Refusal::Retry | Refusal::NotRegistered { .. } => Self::unavailable(refusal),
         }
     }
@@ -128,26 +128,26 @@ fn kind_of(refusal: &WriteRefusal) -> &'static str {
         WriteRefusal::NotAVolume { .. } => "not_a_volume",
         WriteRefusal::VolumeExists { .. } => "volume_exists",
         WriteRefusal::VolumeReplaced { .. } => "volume_replaced",
-        WriteRefusal::HoldsVolume { .. } => "holds_volume",
+        WriteRefusal::ContainsVolume { .. } => "contains_volume",
         WriteRefusal::TooManyNodes { .. } => "too_many_nodes",
         WriteRefusal::LeaseFull { .. } => "lease_full",
         WriteRefusal::LeaseNotFound { .. } => "lease_not_found",
         WriteRefusal::LeaseExists { .. } => "lease_exists",
         WriteRefusal::NoVolumeLease { .. } => "no_volume_lease",
-        WriteRefusal::Leased { .. } => "leased",
+        WriteRefusal::Attached { .. } => "attached",
         WriteRefusal::NotALeaf { .. } => "not_a_leaf",
-        WriteRefusal::VolumeCarries { .. } => "volume_carries",
-        WriteRefusal::Held { .. } => "held",
-        WriteRefusal::HoldNotFound { .. } => "hold_not_found",
-        WriteRefusal::HoldWaits { .. } => "hold_waits",
+        WriteRefusal::VolumeInUse { .. } => "volume_in_use",
+        WriteRefusal::Locked { .. } => "locked",
+        WriteRefusal::LockNotFound { .. } => "lock_not_found",
+        WriteRefusal::LockNotGranted { .. } => "lock_not_granted",
         WriteRefusal::UpgradePending { .. } => "upgrade_pending",
         WriteRefusal::NotExclusive { .. } => "not_exclusive",
-        WriteRefusal::TokenOver { .. } => "token_over",
-        WriteRefusal::NotCaching { .. } => "not_caching",
-        WriteRefusal::TooManyHolds { .. } => "too_many_holds",
+        WriteRefusal::TokenMismatch { .. } => "token_mismatch",
+        WriteRefusal::NotAWriteLease { .. } => "not_a_write_lease",
+        WriteRefusal::TooManyLocks { .. } => "too_many_locks",
         WriteRefusal::Operation { refusal, .. } => kind_of(refusal),
         WriteRefusal::Overlap { .. } => "overlap",
-        WriteRefusal::NoSuccessor { .. } => "no_successor",
+        WriteRefusal::SuccessorNotWaiting { .. } => "successor_not_waiting",
     }
 }
 
@@ -159,23 +159,24 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_protocol::{id::Revision, path::Path};
+    use leasehold_protocol::{id::Revision, path::NodePath};
 
     use super::*;
 
     #[test]
     fn statuses_are_what_scripts_rely_on() {
-        let statuses = [Status::Done, Status::Refused, Status::Usage, Status::Unavailable, Status::Unknown];
-        assert_eq!(statuses.map(Status::code), [0, 1, 2, 3, 4]);
-        let exists = WriteRefusal::Exists { path: Path::root(), create_revision: Revision(7) };
-        assert_eq!(Failure::from_refusal(&exists.into()).status, Status::Refused);
-        assert_eq!(Failure::from_refusal(&Refusal::Unknown).status, Status::Unknown);
-        assert_eq!(Failure::from_refusal(&Refusal::Retry).status, Status::Unavailable);
+        let statuses =
+            [CliStatus::Done, CliStatus::Refused, CliStatus::Usage, CliStatus::Unavailable, CliStatus::Unknown];
+        assert_eq!(statuses.map(CliStatus::code), [0, 1, 2, 3, 4]);
+        let exists = WriteRefusal::Exists { path: NodePath::root(), create_revision: Revision(7) };
+        assert_eq!(CommandFailure::from_refusal(&exists.into()).status, CliStatus::Refused);
+        assert_eq!(CommandFailure::from_refusal(&Refusal::OutcomeUnknown).status, CliStatus::Unknown);
+        assert_eq!(CommandFailure::from_refusal(&Refusal::Retry).status, CliStatus::Unavailable);
     }
 
     #[test]
     fn a_message_is_one_line_and_begins_with_what_was_asked() {
-        let failure = Failure::usage("no such option\n\n  Usage: x\u{1b}[1m").of("get /a");
+        let failure = CommandFailure::usage("no such option\n\n  Usage: x\u{1b}[1m").with_subject("get /a");
         assert_eq!(failure.message, "get /a: no such option; Usage: x[1m");
     }
 }

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
-use crate::exit::{Failure, Status};
+use crate::exit::{CliStatus, CommandFailure};
 
 /// How an answer reads for people.
 pub(crate) trait Text {
@@ -20,18 +20,18 @@ pub(crate) trait Text {
     }
 
     /// The exit status that says so too: an answer can be that something was not so.
-    fn status(&self) -> Status {
-        Status::Done
+    fn status(&self) -> CliStatus {
+        CliStatus::Done
     }
 }
 
 /// What a command answers.
-pub(crate) trait Answer: Text + Send {
+pub(crate) trait CommandAnswer: Text + Send {
     /// The JSON document.
     fn json(&self) -> String;
 }
 
-impl<T: Serialize + Text + Send> Answer for T {
+impl<T: Serialize + Text + Send> CommandAnswer for T {
     fn json(&self) -> String {
         // Fails only for maps whose keys are no texts; we have none.
         serde_json::to_string(self).unwrap_or_else(|error| error_json("internal", &error.to_string()))
@@ -49,7 +49,7 @@ pub(crate) struct Output {
 
 impl Output {
     /// Prints an answer, flushed.
-    pub(crate) fn answer(self, answer: &dyn Answer) {
+    pub(crate) fn answer(self, answer: &dyn CommandAnswer) {
         let mut text = Vec::new();
         if self.json {
             text.extend_from_slice(answer.json().as_bytes());
@@ -64,7 +64,7 @@ impl Output {
     }
 
     /// Prints an error, flushed.
-    pub(crate) fn failure(self, failure: &Failure) {
+    pub(crate) fn failure(self, failure: &CommandFailure) {
         if self.json {
             print(format!("{}\n", error_json(failure.kind, &failure.message)).as_bytes());
         }

@@ -5,13 +5,13 @@
 
 use std::{collections::BTreeMap, io::IsTerminal, path::PathBuf};
 
-use leasehold_server::{Config, ConfigError, Server, StartError, end_process_on_panic, raise_descriptor_limit};
+use leasehold_server::{ConfigError, Server, ServerConfig, StartError, end_process_on_panic, raise_descriptor_limit};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    exit::{Failure, Status},
+    exit::{CliStatus, CommandFailure},
     output::{Output, Text},
 };
 
@@ -23,7 +23,7 @@ const LOG_DEFAULT: &str = "info,tarpc=warn,tarpc::server::in_flight_requests=off
 
 /// How a server is to run.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ServeArgs {
     /// This replica's number in the cluster [default: 1]
     #[arg(long, value_name = "N")]
     id: Option<u64>,
@@ -56,7 +56,7 @@ impl Text for Listening {
 }
 
 /// Runs a server until SIGTERM or SIGINT.
-pub(crate) async fn run(args: Args, output: Output) -> Result<Status, Failure> {
+pub(crate) async fn run(args: ServeArgs, output: Output) -> Result<CliStatus, CommandFailure> {
     let config = args.config()?;
     log();
     end_process_on_panic();
@@ -64,11 +64,12 @@ pub(crate) async fn run(args: Args, output: Output) -> Result<Status, Failure> {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let signals = signal(SignalKind::terminate()).and_then(|term| Ok((term, signal(SignalKind::interrupt())?)));
-    let (mut terminate, mut interrupt) = signals.map_err(|error| Failure::io("cannot listen for signals", &error))?;
+    let (mut terminate, mut interrupt) =
+        signals.map_err(|error| CommandFailure::io("cannot listen for signals", &error))?;
     let (id, data) = (config.id, config.data.clone());
     let server = Server::start(config).await.map_err(|error| match &error {
-        StartError::Config(error) => Failure::usage(error),
-        error => Failure::refused("start", error),
+        StartError::Config(error) => CommandFailure::usage(error),
+        error => CommandFailure::refused("start", error),
     })?;
     output.answer(&Listening { id, address: server.address().to_string(), data });
     let failed = tokio::select! {
@@ -78,11 +79,11 @@ pub(crate) async fn run(args: Args, output: Output) -> Result<Status, Failure> {
     };
     match failed {
         None => {
-            server.stop().await.map_err(|error| Failure::refused("stop", error))?;
-            Ok(Status::Done)
+            server.stop().await.map_err(|error| CommandFailure::refused("stop", error))?;
+            Ok(CliStatus::Done)
         }
         // What is left is not stopped gracefully: it could not write anything down.
-        Some(reason) => Err(Failure::refused("failed", format!("replica {id} cannot go on: {reason}"))),
+        Some(reason) => Err(CommandFailure::refused("failed", format!("replica {id} cannot go on: {reason}"))),
     }
 }
 
@@ -96,11 +97,11 @@ fn log() {
     let _ = log.log_internal_errors(false).try_init();
 }
 
-impl Args {
-    fn config(self) -> Result<Config, Failure> {
+impl ServeArgs {
+    fn config(self) -> Result<ServerConfig, CommandFailure> {
         let (mut config, mut says_listen) = match &self.config {
             Some(file) => read(file)?,
-            None => (Config::default(), false),
+            None => (ServerConfig::default(), false),
         };
         config.id = self.id.unwrap_or(config.id);
         config.data = self.data.unwrap_or(config.data);
@@ -114,15 +115,16 @@ impl Args {
         if !says_listen && let Some(address) = config.cluster.get(&config.id) {
             config.listen.clone_from(address);
         }
-        config.checked().map_err(|error: ConfigError| Failure::usage(error))
+        config.checked().map_err(|error: ConfigError| CommandFailure::usage(error))
     }
 }
 
 /// The configuration in a file, and whether it says where to listen.
-fn read(file: &std::path::Path) -> Result<(Config, bool), Failure> {
+fn read(file: &std::path::Path) -> Result<(ServerConfig, bool), CommandFailure> {
     let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure::usage(format!("cannot read the configuration {}: {error}", file.display())))?;
-    let wrong = |error: toml::de::Error| Failure::usage(format!("the configuration {}: {error}", file.display()));
+        .map_err(|error| CommandFailure::usage(format!("cannot read the configuration {}: {error}", file.display())))?;
+    let wrong =
+        |error: toml::de::Error| CommandFailure::usage(format!("the configuration {}: {error}", file.display()));
     let table: toml::Table = toml::from_str(&text).map_err(wrong)?;
     Ok((toml::from_str(&text).map_err(wrong)?, table.contains_key("listen")))
 }
@@ -133,12 +135,12 @@ fn member(text: &str) -> Result<(u64, String), String> {
     parsed.ok_or_else(|| format!("{text:?} is not a replica: expected N=HOST:PORT"))
 }
 
-fn members(list: Vec<(u64, String)>) -> Result<BTreeMap<u64, String>, Failure> {
+fn members(list: Vec<(u64, String)>) -> Result<BTreeMap<u64, String>, CommandFailure> {
     let mut members = BTreeMap::new();
     for (id, address) in list {
         if let Some(other) = members.insert(id, address.clone()) {
             let text = format!("replica {id} is given two addresses, {other} and {address}: expected one");
-            return Err(Failure::usage(text));
+            return Err(CommandFailure::usage(text));
         }
     }
     Ok(members)
@@ -151,13 +153,16 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Line {
+    struct ServeLine {
         #[command(flatten)]
-        args: Args,
+        args: ServeArgs,
     }
 
-    fn config(line: &str) -> Result<Config, Failure> {
-        Line::try_parse_from(std::iter::once("serve").chain(line.split_whitespace())).expect("parses").args.config()
+    fn config(line: &str) -> Result<ServerConfig, CommandFailure> {
+        ServeLine::try_parse_from(std::iter::once("serve").chain(line.split_whitespace()))
+            .expect("parses")
+            .args
+            .config()
     }
 
     #[test]
@@ -181,9 +186,9 @@ mod tests {
     #[test]
     fn what_cannot_be_meant_is_wrong_usage() {
         let twice = config("--cluster 1=a:1,1=b:1").expect_err("two addresses");
-        assert_eq!(twice.status, Status::Usage);
+        assert_eq!(twice.status, CliStatus::Usage);
         let stranger = config("--id 4 --cluster 1=a:1,2=b:1").expect_err("not a member");
-        assert_eq!(stranger.status, Status::Usage);
+        assert_eq!(stranger.status, CliStatus::Usage);
         let missing = config("--config /nowhere/at/all.toml").expect_err("no file");
         assert!(missing.message.contains("/nowhere/at/all.toml"), "{}", missing.message);
     }

@@ -23,11 +23,11 @@ use tokio::{
 
 use crate::{
     cli::{self, Global},
-    commands::{self, Request, kept::GoingOn},
+    commands::{self, CommandRequest, background::BackgroundTasks},
     context::Context,
     duration,
-    exit::{Failure, Status},
-    output::{Answer, Output, Text},
+    exit::{CliStatus, CommandFailure},
+    output::{CommandAnswer, Output, Text},
     words,
 };
 
@@ -37,15 +37,15 @@ const PROMPT: &str = "leasehold> ";
 /// Commands, one a line, in one session with its cache
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true, name = "", override_usage = "COMMAND [ARGUMENTS]", disable_version_flag = true)]
-struct Line {
+struct ShellLine {
     #[command(subcommand)]
-    command: Command,
+    command: ShellCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum ShellCommand {
     #[command(flatten)]
-    Request(Request),
+    Request(CommandRequest),
     /// Show what this session's cache has done
     Stats,
     /// Wait
@@ -60,29 +60,30 @@ enum Command {
 }
 
 /// What came of a line.
-enum Outcome {
+enum ShellOutcome {
     Nothing,
-    Answer(Box<dyn Answer>),
-    Failed(Failure),
+    Answer(Box<dyn CommandAnswer>),
+    Failed(CommandFailure),
     Exit,
 }
 
 /// Runs lines until there are no more.
-pub(crate) async fn run(global: &Global, output: Output) -> Result<Status, Failure> {
+pub(crate) async fn run(global: &Global, output: Output) -> Result<CliStatus, CommandFailure> {
     let output = Output { notes: true, ..output };
     let signals = signal(SignalKind::terminate()).and_then(|term| Ok((term, signal(SignalKind::interrupt())?)));
-    let (mut terminate, mut interrupt) = signals.map_err(|error| Failure::io("cannot listen for signals", &error))?;
+    let (mut terminate, mut interrupt) =
+        signals.map_err(|error| CommandFailure::io("cannot listen for signals", &error))?;
     let context = Context::new(global, output, "shell");
     context.client().await?;
     let mut lines = read_lines()?;
-    let mut going_on = GoingOn::default();
+    let mut background_tasks = BackgroundTasks::default();
     // Told to stop: leases are given back rather than left to end.
     let status = tokio::select! {
-        status = serve(&context, &mut lines, &mut going_on) => status,
-        _ = terminate.recv() => Ok(Status::Done),
-        _ = interrupt.recv() => Ok(Status::Done),
+        status = serve(&context, &mut lines, &mut background_tasks) => status,
+        _ = terminate.recv() => Ok(CliStatus::Done),
+        _ = interrupt.recv() => Ok(CliStatus::Done),
     };
-    going_on.end().await;
+    background_tasks.end().await;
     context.close().await;
     status
 }
@@ -90,27 +91,27 @@ pub(crate) async fn run(global: &Global, output: Output) -> Result<Status, Failu
 async fn serve(
     context: &Context,
     lines: &mut mpsc::Receiver<Typed>,
-    going_on: &mut GoingOn,
-) -> Result<Status, Failure> {
-    let mut status = Status::Done;
+    background_tasks: &mut BackgroundTasks,
+) -> Result<CliStatus, CommandFailure> {
+    let mut status = CliStatus::Done;
     while let Some(typed) = lines.recv().await {
-        let line = typed.line.map_err(|error| Failure::io("cannot read standard input", &error))?;
+        let line = typed.line.map_err(|error| CommandFailure::io("cannot read standard input", &error))?;
         match run_line(context, &line).await {
-            Outcome::Nothing => {}
-            Outcome::Answer(answer) => {
+            ShellOutcome::Nothing => {}
+            ShellOutcome::Answer(answer) => {
                 context.output.answer(&*answer);
-                if answer.status() != Status::Done {
+                if answer.status() != CliStatus::Done {
                     status = answer.status();
                 }
-                if let Some(kept) = context.take_kept() {
-                    going_on.add(kept, context.client().await?);
+                if let Some(kept) = context.take_background_task() {
+                    background_tasks.add(kept, context.client().await?);
                 }
             }
-            Outcome::Failed(failure) => {
+            ShellOutcome::Failed(failure) => {
                 context.output.failure(&failure);
                 status = failure.status;
             }
-            Outcome::Exit => break,
+            ShellOutcome::Exit => break,
         }
         // The reader has gone at the end of the input only.
         let _ = typed.done.send(());
@@ -118,35 +119,39 @@ async fn serve(
     Ok(status)
 }
 
-async fn run_line(context: &Context, line: &str) -> Outcome {
+async fn run_line(context: &Context, line: &str) -> ShellOutcome {
     let words = match words::split(line) {
-        Ok(words) if words.is_empty() => return Outcome::Nothing,
+        Ok(words) if words.is_empty() => return ShellOutcome::Nothing,
         Ok(words) => words,
-        Err(error) => return Outcome::Failed(Failure::usage(error)),
+        Err(error) => return ShellOutcome::Failed(CommandFailure::usage(error)),
     };
-    let command = match Line::try_parse_from(words) {
+    let command = match ShellLine::try_parse_from(words) {
         Ok(line) => line.command,
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
-            return Outcome::Answer(Box::new(Help { help: error.to_string() }));
+            return ShellOutcome::Answer(Box::new(Help { help: error.to_string() }));
         }
-        Err(error) => return Outcome::Failed(cli::usage(&error)),
+        Err(error) => return ShellOutcome::Failed(cli::usage(&error)),
     };
     let answer = match command {
-        Command::Request(request) if request.reads_standard_input() => {
+        ShellCommand::Request(request) if request.reads_standard_input() => {
             let expected =
-                if let Request::Txn(_) = request { "--when, --then, --otherwise" } else { "the value itself" };
+                if let CommandRequest::Txn(_) = request { "--when, --then, --otherwise" } else { "the value itself" };
             let what = request.name();
-            Err(Failure::usage(format!("{what}: standard input is where commands come from: expected {expected}")))
+            Err(CommandFailure::usage(format!(
+                "{what}: standard input is where commands come from: expected {expected}"
+            )))
         }
-        Command::Request(request) => commands::run(request, context).await,
-        Command::Stats => Ok(Box::new(StatsAnswer::from(context.connected().map(|client| client.stats()))) as Box<_>),
-        Command::Sleep { duration } => {
+        ShellCommand::Request(request) => commands::run(request, context).await,
+        ShellCommand::Stats => {
+            Ok(Box::new(StatsAnswer::from(context.connected().map(|client| client.stats()))) as Box<_>)
+        }
+        ShellCommand::Sleep { duration } => {
             tokio::time::sleep(duration).await;
             Ok(Box::new(Slept { slept_ms: duration::millis(duration) }) as Box<_>)
         }
-        Command::Exit => return Outcome::Exit,
+        ShellCommand::Exit => return ShellOutcome::Exit,
     };
-    answer.map_or_else(Outcome::Failed, Outcome::Answer)
+    answer.map_or_else(ShellOutcome::Failed, ShellOutcome::Answer)
 }
 
 /// A line as it was typed. The next one is read when this one is done: then is the time for the next prompt.
@@ -156,7 +161,7 @@ struct Typed {
 }
 
 /// Starts the thread that reads lines. It ends with the input, or with the process.
-fn read_lines() -> Result<mpsc::Receiver<Typed>, Failure> {
+fn read_lines() -> Result<mpsc::Receiver<Typed>, CommandFailure> {
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     let (sender, receiver) = mpsc::channel(1);
     let read = move || {
@@ -171,7 +176,7 @@ fn read_lines() -> Result<mpsc::Receiver<Typed>, Failure> {
         forward(next, &sender);
     };
     let spawned = std::thread::Builder::new().name("lines".to_owned()).spawn(read);
-    spawned.map_err(|error| Failure::io("cannot start a thread", &error))?;
+    spawned.map_err(|error| CommandFailure::io("cannot start a thread", &error))?;
     Ok(receiver)
 }
 
@@ -297,17 +302,17 @@ mod tests {
 
     #[test]
     fn the_lines_arguments_are_consistent() {
-        Line::command().debug_assert();
+        ShellLine::command().debug_assert();
     }
 
     #[test]
     fn lines_are_parsed_like_the_command_line() {
-        let parse = |line: &str| Line::try_parse_from(words::split(line).expect("words")).map(|line| line.command);
-        assert!(matches!(parse("get /a"), Ok(Command::Request(Request::Get(_)))));
+        let parse = |line: &str| ShellLine::try_parse_from(words::split(line).expect("words")).map(|line| line.command);
+        assert!(matches!(parse("get /a"), Ok(ShellCommand::Request(CommandRequest::Get(_)))));
         assert!(
-            matches!(parse("sleep 10ms"), Ok(Command::Sleep { duration }) if duration == Duration::from_millis(10))
+            matches!(parse("sleep 10ms"), Ok(ShellCommand::Sleep { duration }) if duration == Duration::from_millis(10))
         );
-        assert!(matches!(parse("quit"), Ok(Command::Exit)));
+        assert!(matches!(parse("quit"), Ok(ShellCommand::Exit)));
         assert_eq!(parse("help").expect_err("help").kind(), ErrorKind::DisplayHelp);
         assert!(parse("serve").is_err());
     }
@@ -319,7 +324,7 @@ mod tests {
         let inputs = std::fs::read_dir(corpus).expect("the corpus").map(|input| input.expect("a file").path());
         let inputs: Vec<_> = inputs.map(|input| std::fs::read(input).expect("a file")).collect();
         assert!(!inputs.is_empty());
-        let line = Line::command();
+        let line = ShellLine::command();
         let mut begins = vec![String::new()];
         for command in line.get_subcommands() {
             let below = command.get_subcommands().map(|below| format!("{} {} ", command.get_name(), below.get_name()));
@@ -328,7 +333,7 @@ mod tests {
         let texts: Vec<_> = inputs.iter().map(|input| String::from_utf8_lossy(input)).collect();
         for (begin, typed) in begins.iter().flat_map(|begin| texts.iter().map(move |typed| (begin, typed))) {
             let Ok(words) = words::split(&format!("{begin}{typed}")) else { continue };
-            if let Err(error) = Line::try_parse_from(words)
+            if let Err(error) = ShellLine::try_parse_from(words)
                 && error.kind() != ErrorKind::DisplayHelp
             {
                 let message = cli::usage(&error).message;

@@ -1,7 +1,7 @@
 //! The copies, where readers find them.
 //!
 //! Two concurrent maps, one for data and one for children, from the code that a path carries to a slot of half a line of a
-//! processor's cache: when the object lease ends, a pointer to the [`LeaseCell`] that says when the volume lease does, and a
+//! processor's cache: when the object lease ends, a pointer to the [`VolumeLeaseCell`] that says when the volume lease does, and a
 //! pointer to the content. The path itself is with the content, and is compared after all else.
 //!
 //! The deadlines are in the slot, not with the content, because the clock is what a hit waits at: reading it waits until
@@ -50,19 +50,19 @@ use std::sync::{
 use leasehold_protocol::{
     holder::validity::CopyValidity,
     id::Stamp,
-    object::{Content, Kind, Object},
-    path::Path,
+    object::{Content, Object, ObjectKind},
+    path::NodePath,
     time::Instant,
 };
 
 use crate::{
     clock,
-    leases::LeaseCell,
+    path_hash::PathHashState,
     policy::Policy,
-    scatter::Scatter,
     shared_content::SharedContent,
     stats::{Counters, count},
     sync::DashMap,
+    volume_leases::VolumeLeaseCell,
 };
 
 /// What a copy is counted with beside its content and its path: the map's entry, moka's, and what the rules remember, as
@@ -72,18 +72,18 @@ pub const ENTRY_OVERHEAD_BYTES: u64 = 512;
 /// The parts that each map is locked in: enough that two threads rarely meet in one on the machines of today.
 const SHARDS: usize = 256;
 
-type Copies = DashMap<u64, Copy, Scatter>;
+type CopyMap = DashMap<u64, CopySlot, PathHashState>;
 
 /// What a hit looks at before it reads the clock.
 #[derive(Debug)]
-struct Copy {
+struct CopySlot {
     /// When the object lease ends.
     until: Instant,
-    volume: Arc<LeaseCell>,
+    volume: Arc<VolumeLeaseCell>,
     content: SharedContent,
 }
 
-impl Copy {
+impl CopySlot {
     /// When the first of its two leases ends (S1).
     #[inline]
     fn usable_until(&self) -> Instant {
@@ -93,7 +93,7 @@ impl Copy {
 
 /// A read that was answered from memory.
 #[derive(Debug)]
-pub(crate) struct Hit {
+pub(crate) struct CacheHit {
     pub(crate) content: SharedContent,
     /// When it was, on this client's clock.
     pub(crate) at: Instant,
@@ -104,8 +104,8 @@ pub(crate) struct Hit {
 /// The copies.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    data: Copies,
-    children: Copies,
+    data: CopyMap,
+    children: CopyMap,
     policy: Policy,
     installations: AtomicU64,
     pub(crate) counters: Counters,
@@ -114,7 +114,7 @@ pub(crate) struct Cache {
 impl Cache {
     /// An empty cache for copies of at most so many bytes.
     pub(crate) fn new(capacity_bytes: u64) -> Self {
-        let copies = || DashMap::with_capacity_and_hasher_and_shard_amount(0, Scatter::default(), SHARDS);
+        let copies = || DashMap::with_capacity_and_hasher_and_shard_amount(0, PathHashState::default(), SHARDS);
         Self {
             data: copies(),
             children: copies(),
@@ -124,16 +124,16 @@ impl Cache {
         }
     }
 
-    fn of(&self, kind: Kind) -> &Copies {
+    fn of(&self, kind: ObjectKind) -> &CopyMap {
         match kind {
-            Kind::Data => &self.data,
-            Kind::Children => &self.children,
+            ObjectKind::Data => &self.data,
+            ObjectKind::Children => &self.children,
         }
     }
 
     /// A copy that may be used now. Called by any thread at any time.
     #[inline]
-    pub(crate) fn hit(&self, kind: Kind, path: &Path) -> Option<Hit> {
+    pub(crate) fn hit(&self, kind: ObjectKind, path: &NodePath) -> Option<CacheHit> {
         let copy = self.of(kind).get(&path.code())?;
         let until = copy.usable_until();
         // After the deadlines were read, and before the shard is let go: see above.
@@ -142,7 +142,7 @@ impl Cache {
             return None;
         }
         copy.volume.note_used();
-        let hit = Hit { content: copy.content.clone(), at, until };
+        let hit = CacheHit { content: copy.content.clone(), at, until };
         drop(copy);
         let count = self.counters.hit();
         self.policy.served(kind, path, count);
@@ -150,7 +150,7 @@ impl Cache {
     }
 
     /// Until when the copy that there is may be used, if it may be now. Counts as no use.
-    pub(crate) fn usable_until(&self, kind: Kind, path: &Path) -> Option<Instant> {
+    pub(crate) fn usable_until(&self, kind: ObjectKind, path: &NodePath) -> Option<Instant> {
         let copy = self.of(kind).get(&path.code())?;
         let until = copy.usable_until();
         (clock::now() < until && copy.content.is_of(path)).then_some(until)
@@ -169,12 +169,12 @@ impl Cache {
         object: &Object,
         content: Arc<Content>,
         validity: &CopyValidity,
-        volume: Arc<LeaseCell>,
+        volume: Arc<VolumeLeaseCell>,
     ) -> SharedContent {
         let installation = self.installations.fetch_add(1, Relaxed);
         let weight = content.weight() as u64 + object.path.as_str().len() as u64 + ENTRY_OVERHEAD_BYTES;
         let content = SharedContent::copy(object.path.clone(), content, installation, validity.stamp);
-        let copy = Copy { until: validity.until, volume, content: content.clone() };
+        let copy = CopySlot { until: validity.until, volume, content: content.clone() };
         // Bound so that an older content is freed after the shard is unlocked.
         let _older = self.of(object.kind).insert(object.path.code(), copy);
         self.policy.installed(object, installation, u32::try_from(weight).unwrap_or(u32::MAX));
@@ -182,7 +182,7 @@ impl Cache {
     }
 
     /// The copy of the object is good again by this. False if there is none.
-    pub(crate) fn revalidate(&self, object: &Object, validity: &CopyValidity, volume: Arc<LeaseCell>) -> bool {
+    pub(crate) fn revalidate(&self, object: &Object, validity: &CopyValidity, volume: Arc<VolumeLeaseCell>) -> bool {
         match self.of(object.kind).get_mut(&object.path.code()) {
             Some(mut copy) if copy.content.is_of(&object.path) => {
                 copy.until = validity.until;
@@ -223,7 +223,7 @@ impl Cache {
     /// Takes out the next copy that has to go for lack of room. Names its object and its grant.
     pub(crate) fn evict_next(&self) -> Option<(Object, Stamp)> {
         while let Some((object, installation)) = self.policy.next_unwanted() {
-            let is_that = |_: &u64, copy: &Copy| copy.content.installation() == Some(installation);
+            let is_that = |_: &u64, copy: &CopySlot| copy.content.installation() == Some(installation);
             let evicted = self.of(object.kind).remove_if(&object.path.code(), is_that);
             if let Some(stamp) = evicted.and_then(|(_, copy)| copy.content.stamp()) {
                 count(&self.counters.evictions);
@@ -234,8 +234,8 @@ impl Cache {
     }
 
     /// Lets the policy find out what has to go. Called without the driver's lock.
-    pub(crate) fn keep_house(&self) {
-        self.policy.keep_house();
+    pub(crate) fn housekeep(&self) {
+        self.policy.housekeep();
     }
 }
 
@@ -250,8 +250,8 @@ mod tests {
 
     use super::*;
 
-    fn path(text: &str) -> Path {
-        Path::parse(text).expect("valid")
+    fn path(text: &str) -> NodePath {
+        NodePath::parse(text).expect("valid")
     }
 
     fn stamp(sequence: u64) -> Stamp {
@@ -259,15 +259,15 @@ mod tests {
     }
 
     fn validity(sequence: u64, until: Instant) -> CopyValidity {
-        CopyValidity { stamp: stamp(sequence), volume: Path::root(), incarnation: Incarnation(3), until }
+        CopyValidity { stamp: stamp(sequence), volume: NodePath::root(), incarnation: Incarnation(3), until }
     }
 
     fn later() -> Instant {
         clock::now().after(Duration::from_secs(60))
     }
 
-    fn lease(until: Instant) -> Arc<LeaseCell> {
-        let cell = LeaseCell::default();
+    fn lease(until: Instant) -> Arc<VolumeLeaseCell> {
+        let cell = VolumeLeaseCell::default();
         cell.set(until);
         Arc::new(cell)
     }
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn what_a_hit_looks_at_before_the_clock_is_half_a_cache_line() {
-        assert_eq!(size_of::<(u64, Copy)>(), 32);
+        assert_eq!(size_of::<(u64, CopySlot)>(), 32);
     }
 
     #[test]
@@ -287,14 +287,14 @@ mod tests {
         let object = Object::data(path("/a"));
         let cell = lease(later());
         cache.install(&object, absent(), &validity(1, later()), Arc::clone(&cell));
-        assert!(cache.hit(Kind::Data, &object.path).is_some());
-        assert!(cache.hit(Kind::Children, &object.path).is_none(), "another object");
+        assert!(cache.hit(ObjectKind::Data, &object.path).is_some());
+        assert!(cache.hit(ObjectKind::Children, &object.path).is_none(), "another object");
         cell.set(Instant::ZERO);
-        assert!(cache.hit(Kind::Data, &object.path).is_none(), "the volume lease is over, or the copy waits");
+        assert!(cache.hit(ObjectKind::Data, &object.path).is_none(), "the volume lease is over, or the copy waits");
         cell.set(later());
-        assert!(cache.hit(Kind::Data, &object.path).is_some());
+        assert!(cache.hit(ObjectKind::Data, &object.path).is_some());
         assert!(cache.revalidate(&object, &validity(2, Instant::ZERO), cell));
-        assert!(cache.hit(Kind::Data, &object.path).is_none(), "the object lease is over");
+        assert!(cache.hit(ObjectKind::Data, &object.path).is_none(), "the object lease is over");
         assert!(cache.content(&object, stamp(1)).is_none() && cache.content(&object, stamp(2)).is_some());
         cache.remove(&object);
         assert_eq!((cache.len(), cache.counters.read(0).hits), (0, 2));
@@ -308,7 +308,10 @@ mod tests {
         // As if both had the same code.
         let (_, copy) = cache.data.remove(&here.path.code()).expect("installed");
         cache.data.insert(there.path.code(), copy);
-        assert!(cache.hit(Kind::Data, &there.path).is_none() && cache.usable_until(Kind::Data, &there.path).is_none());
+        assert!(
+            cache.hit(ObjectKind::Data, &there.path).is_none()
+                && cache.usable_until(ObjectKind::Data, &there.path).is_none()
+        );
         assert!(cache.content(&there, stamp(1)).is_none());
         assert!(!cache.revalidate(&there, &validity(2, later()), lease(later())));
         cache.remove(&there);
@@ -323,14 +326,14 @@ mod tests {
         let content = Arc::new(Content::Children(Some(names)));
         let cell = lease(later());
         cache.install(&object, Arc::clone(&content), &validity(1, later()), Arc::clone(&cell));
-        cache.keep_house();
+        cache.housekeep();
         assert_eq!(cache.evict_next(), Some((object.clone(), stamp(1))));
         assert_eq!(cache.evict_next(), None);
         cache.install(&object, Arc::clone(&content), &validity(2, later()), Arc::clone(&cell));
-        cache.keep_house();
+        cache.housekeep();
         cache.install(&object, content, &validity(3, later()), cell);
         assert_eq!(cache.evict_next(), None, "what was to go had been replaced");
-        cache.keep_house();
+        cache.housekeep();
         assert_eq!(cache.evict_next(), Some((object, stamp(3))));
     }
 }

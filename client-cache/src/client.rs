@@ -6,9 +6,9 @@ use leasehold_protocol::{
     command::{Write, Written},
     drift::Excess as ClockExcess,
     id::SessionId,
-    message::{Answer, ClusterInfo, HolderInfo, Inspect, ReadWaitInfo, VolumeInfo, WaitInfo},
-    object::{Content, Kind, Value},
-    path::Path,
+    message::{Answer, BlockedReadInfo, ClusterInfo, HolderInfo, Inspect, PendingWriteInfo, VolumeInfo},
+    object::{Content, ObjectKind, Value},
+    path::NodePath,
     volume::VolumeSettings,
 };
 use tokio::sync::watch;
@@ -18,10 +18,10 @@ use crate::{
     driver::Driver,
     error::{ConnectError, InspectError, ReadError, WriteError},
     options::Options,
-    read::{Entry, Listing, NodeStat, Read, ReadOptions},
+    read::{Listing, NodeData, NodeStat, Read, ReadOptions},
     shared_content::SharedContent,
     stats::Stats,
-    status::{ConnectionState, Events, Reach},
+    status::{ConnectionState, Events, ServerReach},
     write::{DeleteOptions, PutOptions},
 };
 
@@ -59,7 +59,7 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.driver.over.cancel();
+        self.driver.closed.cancel();
     }
 }
 
@@ -81,16 +81,16 @@ impl Client {
         let driver = Arc::new(Driver::new(options, rand::random_range(0..=1000)));
         let (mut state, mut reach) = (driver.status.state(), driver.status.reach());
         tokio::spawn(connection::keep_connected(Arc::clone(&driver)));
-        tokio::spawn(Arc::clone(&driver).keep_time());
+        tokio::spawn(Arc::clone(&driver).run_timer());
         let client = Self { handle: Arc::new(Handle { driver }) };
         let has_session = async {
             tokio::select! {
                 _ = state.wait_for(|state| matches!(state, ConnectionState::Connected { .. })) => Ok(()),
-                Ok(refused) = reach.wait_for(|reach| matches!(reach, Reach::Refused(_))) => Err(refused.clone()),
+                Ok(refused) = reach.wait_for(|reach| matches!(reach, ServerReach::Refused(_))) => Err(refused.clone()),
             }
         };
         match tokio::time::timeout(after, has_session).await {
-            Ok(Err(Reach::Refused(refusal))) => Err(ConnectError::Refused(refusal)),
+            Ok(Err(ServerReach::Refused(refusal))) => Err(ConnectError::Refused(refusal)),
             Ok(_) => Ok(client),
             Err(_) => Err(match client.driver().status.unavailable() {
                 Some(source) => ConnectError::Unavailable { after, source },
@@ -119,20 +119,20 @@ impl Client {
     /// # Errors
     ///
     /// [`ReadError`]; only for reads that need a server.
-    pub async fn get(&self, path: &Path) -> Result<Option<Entry>, ReadError> {
+    pub async fn get(&self, path: &NodePath) -> Result<Option<NodeData>, ReadError> {
         self.get_within(path, self.timeout(None)).await
     }
 
-    pub(crate) async fn get_within(&self, path: &Path, after: Duration) -> Result<Option<Entry>, ReadError> {
-        let read = self.driver().get(Kind::Data, path, after).await?;
-        Ok(Entry::of(read.content))
+    pub(crate) async fn get_within(&self, path: &NodePath, after: Duration) -> Result<Option<NodeData>, ReadError> {
+        let read = self.driver().get(ObjectKind::Data, path, after).await?;
+        Ok(NodeData::of(read.content))
     }
 
     /// A node's data, if the cache has a copy that may be used now; [`Content::Data`]`(None)` if that says that the node does
     /// not exist. As linearizable as [`Client::get`], and not bound to any runtime: allocates nothing, waits for nobody,
     /// asks nobody.
-    pub fn cached(&self, path: &Path) -> Option<SharedContent> {
-        self.driver().cache.hit(Kind::Data, path).map(|hit| hit.content)
+    pub fn cached(&self, path: &NodePath) -> Option<SharedContent> {
+        self.driver().cache.hit(ObjectKind::Data, path).map(|hit| hit.content)
     }
 
     /// A node's data, with everything that is known about the answer: who gave it, and how long it stays valid. As
@@ -141,7 +141,7 @@ impl Client {
     /// # Errors
     ///
     /// [`ReadError`]; only for reads that need a server.
-    pub async fn read(&self, path: &Path) -> Result<Read, ReadError> {
+    pub async fn read(&self, path: &NodePath) -> Result<Read, ReadError> {
         self.read_with(path, ReadOptions::default()).await
     }
 
@@ -150,7 +150,7 @@ impl Client {
     /// # Errors
     ///
     /// [`ReadError`]; only for reads that need a server.
-    pub async fn read_with(&self, path: &Path, options: ReadOptions) -> Result<Read, ReadError> {
+    pub async fn read_with(&self, path: &NodePath, options: ReadOptions) -> Result<Read, ReadError> {
         self.driver().get(options.kind, path, self.timeout(options.timeout)).await
     }
 
@@ -159,8 +159,8 @@ impl Client {
     /// # Errors
     ///
     /// [`ReadError`]; only for reads that need a server.
-    pub async fn children(&self, path: &Path) -> Result<Option<Listing>, ReadError> {
-        let read = self.driver().get(Kind::Children, path, self.timeout(None)).await?;
+    pub async fn children(&self, path: &NodePath) -> Result<Option<Listing>, ReadError> {
+        let read = self.driver().get(ObjectKind::Children, path, self.timeout(None)).await?;
         Ok(Listing::of(read.content))
     }
 
@@ -173,14 +173,14 @@ impl Client {
     /// # Errors
     ///
     /// [`ReadError`]; only for reads that need a server.
-    pub async fn stat(&self, path: &Path) -> Result<Option<NodeStat>, ReadError> {
+    pub async fn stat(&self, path: &NodePath) -> Result<Option<NodeStat>, ReadError> {
         let (after, began) = (self.timeout(None), clock::now());
         loop {
             let left = after.saturating_sub(clock::now().since(began));
-            let data = self.driver().get(Kind::Data, path, left).await?;
+            let data = self.driver().get(ObjectKind::Data, path, left).await?;
             let Content::Data(Some(found)) = &*data.content else { return Ok(None) };
-            let children = self.driver().get(Kind::Children, path, left).await?;
-            let again = self.driver().get(Kind::Data, path, left).await?;
+            let children = self.driver().get(ObjectKind::Children, path, left).await?;
+            let again = self.driver().get(ObjectKind::Data, path, left).await?;
             if let (Content::Children(Some(children)), true) = (&*children.content, again.revision == data.revision) {
                 return Ok(Some(NodeStat::new(found, children)));
             }
@@ -193,7 +193,7 @@ impl Client {
     /// # Errors
     ///
     /// [`WriteError`], which says whether the write [may still happen](WriteError::may_still_happen).
-    pub async fn put(&self, path: &Path, value: impl Into<Value>) -> Result<Written, WriteError> {
+    pub async fn put(&self, path: &NodePath, value: impl Into<Value>) -> Result<Written, WriteError> {
         self.put_with(path, value, PutOptions::default()).await
     }
 
@@ -204,7 +204,7 @@ impl Client {
     /// [`WriteError`], which says whether the write [may still happen](WriteError::may_still_happen).
     pub async fn put_with(
         &self,
-        path: &Path,
+        path: &NodePath,
         value: impl Into<Value>,
         options: PutOptions,
     ) -> Result<Written, WriteError> {
@@ -222,7 +222,7 @@ impl Client {
     /// # Errors
     ///
     /// [`WriteError`], which says whether the write [may still happen](WriteError::may_still_happen).
-    pub async fn delete(&self, path: &Path, options: DeleteOptions) -> Result<Written, WriteError> {
+    pub async fn delete(&self, path: &NodePath, options: DeleteOptions) -> Result<Written, WriteError> {
         let DeleteOptions { recursive, condition, timeout } = options;
         self.write(Write::Delete { path: path.clone(), recursive, condition }, timeout).await
     }
@@ -232,7 +232,7 @@ impl Client {
     /// # Errors
     ///
     /// [`WriteError`]; refused if it is a volume already, or if the servers' clocks cannot keep what the settings promise.
-    pub async fn create_volume(&self, path: &Path, settings: VolumeSettings) -> Result<Written, WriteError> {
+    pub async fn create_volume(&self, path: &NodePath, settings: VolumeSettings) -> Result<Written, WriteError> {
         self.write(Write::CreateVolume { path: path.clone(), settings }, None).await
     }
 
@@ -241,7 +241,7 @@ impl Client {
     /// # Errors
     ///
     /// [`WriteError`]; refused if it is no volume, or if the servers' clocks cannot keep what the settings promise.
-    pub async fn set_volume(&self, path: &Path, settings: VolumeSettings) -> Result<Written, WriteError> {
+    pub async fn set_volume(&self, path: &NodePath, settings: VolumeSettings) -> Result<Written, WriteError> {
         self.write(Write::SetVolume { path: path.clone(), settings }, None).await
     }
 
@@ -250,7 +250,7 @@ impl Client {
     /// # Errors
     ///
     /// [`WriteError`]; refused if it is no volume, or the root.
-    pub async fn remove_volume(&self, path: &Path) -> Result<Written, WriteError> {
+    pub async fn remove_volume(&self, path: &NodePath) -> Result<Written, WriteError> {
         self.write(Write::RemoveVolume { path: path.clone() }, None).await
     }
 
@@ -261,7 +261,7 @@ impl Client {
     /// [`WriteError`], which says whether the write [may still happen](WriteError::may_still_happen). Dropping the future gives the
     /// write up: if it had been sent, it may still happen.
     pub async fn write(&self, change: Write, timeout: Option<Duration>) -> Result<Written, WriteError> {
-        self.driver().carry(change, self.timeout(timeout)).await
+        self.driver().execute_write(change, self.timeout(timeout)).await
     }
 
     /// The sessions that hold leases on the node's objects, or may, with what remains of them. From the leader.
@@ -269,10 +269,10 @@ impl Client {
     /// # Errors
     ///
     /// [`InspectError`].
-    pub async fn holders(&self, path: &Path) -> Result<Vec<HolderInfo>, InspectError> {
+    pub async fn holders(&self, path: &NodePath) -> Result<Vec<HolderInfo>, InspectError> {
         match self.inspect(Inspect::Holders { path: path.clone() }).await? {
             Answer::Holders(holders) => Ok(holders),
-            _ => Err(InspectError::OtherAnswer),
+            _ => Err(InspectError::UnexpectedAnswer),
         }
     }
 
@@ -281,10 +281,10 @@ impl Client {
     /// # Errors
     ///
     /// [`InspectError`].
-    pub async fn waits(&self, path: &Path) -> Result<Vec<WaitInfo>, InspectError> {
-        match self.inspect(Inspect::Waits { path: path.clone() }).await? {
-            Answer::Waits(waits) => Ok(waits),
-            _ => Err(InspectError::OtherAnswer),
+    pub async fn pending_writes(&self, path: &NodePath) -> Result<Vec<PendingWriteInfo>, InspectError> {
+        match self.inspect(Inspect::PendingWrites { path: path.clone() }).await? {
+            Answer::PendingWrites(waits) => Ok(waits),
+            _ => Err(InspectError::UnexpectedAnswer),
         }
     }
 
@@ -294,10 +294,10 @@ impl Client {
     /// # Errors
     ///
     /// [`InspectError`].
-    pub async fn read_waits(&self, path: &Path) -> Result<Vec<ReadWaitInfo>, InspectError> {
-        match self.inspect(Inspect::ReadWaits { path: path.clone() }).await? {
-            Answer::ReadWaits(waits) => Ok(waits),
-            _ => Err(InspectError::OtherAnswer),
+    pub async fn blocked_reads(&self, path: &NodePath) -> Result<Vec<BlockedReadInfo>, InspectError> {
+        match self.inspect(Inspect::BlockedReads { path: path.clone() }).await? {
+            Answer::BlockedReads(waits) => Ok(waits),
+            _ => Err(InspectError::UnexpectedAnswer),
         }
     }
 
@@ -306,10 +306,10 @@ impl Client {
     /// # Errors
     ///
     /// [`InspectError`].
-    pub async fn volumes(&self, path: &Path) -> Result<Vec<VolumeInfo>, InspectError> {
+    pub async fn volumes(&self, path: &NodePath) -> Result<Vec<VolumeInfo>, InspectError> {
         match self.inspect(Inspect::Volumes { path: path.clone() }).await? {
             Answer::Volumes(volumes) => Ok(volumes),
-            _ => Err(InspectError::OtherAnswer),
+            _ => Err(InspectError::UnexpectedAnswer),
         }
     }
 
@@ -322,7 +322,7 @@ impl Client {
     pub async fn cluster(&self) -> Result<ClusterInfo, InspectError> {
         match self.inspect(Inspect::Cluster).await? {
             Answer::Cluster(info) => Ok(info),
-            _ => Err(InspectError::OtherAnswer),
+            _ => Err(InspectError::UnexpectedAnswer),
         }
     }
 
@@ -331,7 +331,7 @@ impl Client {
     }
 
     /// The state of the session, always the latest. For each change once, see [`Client::events`].
-    pub fn connection(&self) -> watch::Receiver<ConnectionState> {
+    pub fn connection_state(&self) -> watch::Receiver<ConnectionState> {
         self.driver().status.state()
     }
 
@@ -355,19 +355,19 @@ impl Client {
     /// }
     /// # }
     /// ```
-    pub fn clock(&self) -> watch::Receiver<Option<ClockExcess>> {
+    pub fn clock_excess(&self) -> watch::Receiver<Option<ClockExcess>> {
         self.driver().status.clock()
     }
 
     /// How long the cached copies of a volume, that which the path is believed to belong to, are certain to stay valid as far
     /// as its lease goes, if nothing more is heard: zero without a lease. A recall can end any one of them before.
-    pub fn certain_for(&self, path: &Path) -> Duration {
-        self.driver().certain_for(path)
+    pub fn volume_remaining(&self, path: &NodePath) -> Duration {
+        self.driver().volume_remaining(path)
     }
 
     /// How long reads of the node's data will be answered from memory if nothing more is heard; none if they are not now.
-    pub fn cached_for(&self, path: &Path) -> Option<Duration> {
-        self.driver().cache.usable_until(Kind::Data, path).map(|until| until.since(clock::now()))
+    pub fn cached_for(&self, path: &NodePath) -> Option<Duration> {
+        self.driver().cache.usable_until(ObjectKind::Data, path).map(|until| until.since(clock::now()))
     }
 
     /// What the client has done so far.
@@ -388,7 +388,7 @@ impl Client {
         let driver = self.driver();
         driver.close();
         // Closed in any case: if nobody answers in time, the leases end by themselves.
-        let _ = tokio::time::timeout(self.timeout(None), driver.over.cancelled()).await;
-        driver.over.cancel();
+        let _ = tokio::time::timeout(self.timeout(None), driver.closed.cancelled()).await;
+        driver.closed.cancel();
     }
 }

@@ -13,11 +13,11 @@ use std::{
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use leasehold_protocol::{
-    holder::Ticket,
+    holder::SendId,
     id::Epoch,
     message::{Consent, Recall, Refusal, Request, Response},
 };
-use leasehold_wire::{Callback, ClusterId, ConnectError, HandshakeError, LeaseholdClient, Role, client_connection};
+use leasehold_wire::{Callback, ClusterId, DialError, HandshakeError, LeaseholdClient, Role, client_connection};
 use tarpc::{
     client::RpcError,
     context::Context,
@@ -27,7 +27,7 @@ use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    driver::{Driver, Order},
+    driver::{ConnectionOrder, Driver},
     error::Unavailable,
     own_cluster::OwnCluster,
 };
@@ -54,9 +54,9 @@ const LATE_ANSWER_MAX: Duration = Duration::from_secs(26 * 3600);
 
 /// Finds the leader, is its connection, and begins anew when that ends, until the client is over.
 pub(crate) async fn keep_connected(driver: Arc<Driver>) {
-    let over = driver.over.clone();
+    let over = driver.closed.clone();
     over.run_until_cancelled(async {
-        let mut search = Search::new(driver.options.endpoints.clone());
+        let mut search = LeaderSearch::new(driver.options.endpoints.clone());
         let mut own = OwnCluster::default();
         loop {
             let address = search.next().await;
@@ -91,7 +91,7 @@ async fn reach(address: &str, driver: &Driver, own: &mut OwnCluster) -> Result<T
             own.check(address, introduced.cluster).map(|()| introduced.stream)
         }
         Err(error) => {
-            if let ConnectError::Handshake { source: HandshakeError::Refused { .. }, .. } = &error {
+            if let DialError::Handshake { source: HandshakeError::Refused { .. }, .. } = &error {
                 driver.status.refused(error.to_string());
             }
             Err(Unavailable::NoServer { endpoints: vec![address.to_owned()], reason: error.to_string() })
@@ -110,14 +110,14 @@ async fn named_by(endpoints: impl Iterator<Item = &String>) -> Vec<(String, Clus
 
 /// What came of a connection.
 #[derive(Debug, Default)]
-struct End {
+struct ConnectionEnd {
     /// It was to a leader.
     had_leader: bool,
     /// Where the leader is said to be.
     hint: Option<String>,
 }
 
-impl End {
+impl ConnectionEnd {
     fn note(&mut self, outcome: Option<Response>) -> Option<Response> {
         self.had_leader |= outcome.as_ref().is_some_and(|response| response.result.is_ok());
         outcome
@@ -126,7 +126,7 @@ impl End {
 
 /// Where to look next.
 #[derive(Debug)]
-struct Search {
+struct LeaderSearch {
     endpoints: Vec<String>,
     /// Those of the endpoints that this round has yet to try.
     round: VecDeque<String>,
@@ -142,7 +142,7 @@ struct Search {
     pause: Option<Duration>,
 }
 
-impl Search {
+impl LeaderSearch {
     fn new(endpoints: Vec<String>) -> Self {
         Self {
             round: endpoints.iter().cloned().collect(),
@@ -209,7 +209,7 @@ impl Search {
         })
     }
 
-    fn ended(&mut self, end: End) {
+    fn ended(&mut self, end: ConnectionEnd) {
         if end.had_leader {
             // The round goes on, and so there is a pause before the same server is tried again, if a short one.
             self.pause = None;
@@ -225,24 +225,24 @@ impl Search {
 
 /// Serves recalls in place: they wait for nothing but the driver's lock, and the next request of ours may depend on them.
 #[derive(Clone)]
-struct Recalls(Arc<Driver>);
+struct RecallService(Arc<Driver>);
 
-impl Callback for Recalls {
+impl Callback for RecallService {
     async fn recall(self, _: Context, recall: Recall) -> Consent {
         self.0.recalled(recall)
     }
 }
 
 /// Is the connection until it ends.
-async fn serve(driver: &Arc<Driver>, stream: TcpStream) -> End {
+async fn serve(driver: &Arc<Driver>, stream: TcpStream) -> ConnectionEnd {
     let (leasehold, recalls, work) = client_connection(stream);
     let _work = AbortOnDropHandle::new(tokio::spawn(work));
-    let recalls = BaseChannel::with_defaults(recalls).execute(Recalls(Arc::clone(driver)).serve());
+    let recalls = BaseChannel::with_defaults(recalls).execute(RecallService(Arc::clone(driver)).serve());
     let mut recalls = std::pin::pin!(recalls.for_each(|recall| recall));
     let mut calls = FuturesUnordered::new();
     let mut orders = driver.connected();
-    driver.line.send_replace(Some(leasehold.clone()));
-    let mut end = End::default();
+    driver.connection.send_replace(Some(leasehold.clone()));
+    let mut end = ConnectionEnd::default();
     loop {
         tokio::select! {
             () = &mut recalls => break,
@@ -251,8 +251,8 @@ async fn serve(driver: &Arc<Driver>, stream: TcpStream) -> End {
                 None => break,
             },
             order = orders.recv() => match order {
-                Some(Order::Send(ticket, request)) => calls.push(call(leasehold.clone(), ticket, request)),
-                Some(Order::Leave(hint)) => {
+                Some(ConnectionOrder::Send(ticket, request)) => calls.push(call(leasehold.clone(), ticket, request)),
+                Some(ConnectionOrder::Leave(hint)) => {
                     end.hint = hint;
                     break;
                 }
@@ -260,15 +260,15 @@ async fn serve(driver: &Arc<Driver>, stream: TcpStream) -> End {
             },
         }
     }
-    driver.line.send_replace(None);
+    driver.connection.send_replace(None);
     driver.disconnected();
     end
 }
 
 /// Sends a request. None if the connection is over.
-async fn call(leasehold: LeaseholdClient, ticket: Ticket, request: Request) -> (Ticket, Option<Response>) {
+async fn call(leasehold: LeaseholdClient, ticket: SendId, request: Request) -> (SendId, Option<Response>) {
     let mut context = tarpc::context::current();
-    let longest = if request.body.is_quick() { QUICK_ANSWER_MAX } else { LATE_ANSWER_MAX };
+    let longest = if request.body.is_nonblocking() { QUICK_ANSWER_MAX } else { LATE_ANSWER_MAX };
     context.deadline = Instant::now() + longest;
     let response = match leasehold.call(context, request).await {
         Ok(response) => Some(response),
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn servers_of_another_cluster_are_named_before_silent_ones() {
-        let mut search = Search::new(vec!["a".to_owned(), "b".to_owned()]);
+        let mut search = LeaderSearch::new(vec!["a".to_owned(), "b".to_owned()]);
         let other = Unavailable::OtherCluster { endpoint: "a".to_owned(), got: "1".into(), expected: "2".into() };
         assert_eq!(search.failed("a".to_owned(), other.clone()), None);
         assert_eq!(search.failed("b".to_owned(), silent("b")), Some(other));
@@ -307,7 +307,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn server_search_tries_each_in_turn_with_growing_pauses() {
-        let mut search = Search::new(vec!["a".to_owned(), "b".to_owned()]);
+        let mut search = LeaderSearch::new(vec!["a".to_owned(), "b".to_owned()]);
         let mut pauses = Vec::new();
         for round in 0..16 {
             let began = tokio::time::Instant::now();
@@ -325,8 +325,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn hints_are_followed_unless_they_lead_nowhere_or_in_circles() {
-        let mut search = Search::new(vec!["a".to_owned(), "b".to_owned()]);
-        let hint = |to: &str| End { had_leader: false, hint: Some(to.to_owned()) };
+        let mut search = LeaderSearch::new(vec!["a".to_owned(), "b".to_owned()]);
+        let hint = |to: &str| ConnectionEnd { had_leader: false, hint: Some(to.to_owned()) };
         assert_eq!(search.next().await, "a");
         search.ended(hint("c"));
         assert_eq!(search.next().await, "c");
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(search.next().await, "a");
         search.ended(hint("b"));
         assert_eq!(search.next().await, "b", "the rest of the round: enough hints were followed");
-        search.ended(End { had_leader: true, hint: None });
+        search.ended(ConnectionEnd { had_leader: true, hint: None });
         assert_eq!(search.pause, None);
     }
 }

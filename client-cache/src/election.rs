@@ -6,7 +6,7 @@
 //! as well: both end together.
 //!
 //! So three things say together whether somebody leads: the *token*, which grows from leader to leader and is good only while the
-//! hold is there; the *lease* that the node goes with ([`Leader::session`]); and the *revision*, the place of the announcement in the order of all
+//! hold is there; the *lease* that the node goes with ([`ElectedLeader::session`]); and the *revision*, the place of the announcement in the order of all
 //! changes. The name alone says nothing: what is read may be the leader of a moment ago.
 
 use std::time::Duration;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use leasehold_protocol::{
     change::EventKind,
     command::{Attach, Condition},
-    id::{HoldId, Revision, SessionId, Token},
-    message::HoldInfo,
-    object::{Data, Owner, Value},
-    path::Path,
+    id::{LockId, Revision, SessionId, Token},
+    message::LockInfo,
+    object::{Data, NodeOwner, Value},
+    path::NodePath,
     transaction::{Compare, Operation, Transaction},
 };
 use tokio::runtime::Handle;
@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     client::Client,
     error::{InspectError, LockError, ReadError, WatchError},
-    hold::{Hold, LockOptions, NotHandedOver, Wait},
-    watch::{Told, Watch},
+    lock::{HandOverError, LockGuard, LockOptions, LockWait},
+    watch::{Watch, WatchItem},
     write::DeleteOptions,
 };
 
@@ -35,9 +35,9 @@ use crate::{
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CampaignOptions {
     /// How long to wait for one's turn: candidates are elected in the order in which they came.
-    pub wait: Wait,
+    pub wait: LockWait,
     /// If the leadership is lost with its lease, nobody is elected for so long; see [`LockOptions::delay`].
-    pub delay: Duration,
+    pub lock_delay: Duration,
     /// How long each request may take to be answered, the waiting aside; as long as the client's operations do unless told otherwise.
     pub timeout: Option<Duration>,
 }
@@ -45,7 +45,7 @@ pub struct CampaignOptions {
 /// Somebody who was elected, as the node says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Leader {
+pub struct ElectedLeader {
     /// What it wrote: its name, as a rule.
     pub value: Value,
     /// The fencing token of its leadership.
@@ -56,10 +56,10 @@ pub struct Leader {
     pub revision: Revision,
 }
 
-impl Leader {
+impl ElectedLeader {
     /// Reads what a node says. None if no leader has written it.
     pub fn of(data: &Data) -> Option<Self> {
-        let Some(Owner::Session(session)) = data.stat.owner else { return None };
+        let Some(NodeOwner::Session(session)) = data.stat.owner else { return None };
         let space = data.value.iter().position(|byte| *byte == b' ')?;
         let token = std::str::from_utf8(&data.value[..space]).ok()?.parse().ok()?;
         let value = data.value.slice(space + 1..);
@@ -76,7 +76,7 @@ fn written(token: Token, value: &[u8]) -> Value {
 ///
 /// # What it promises
 ///
-/// Nobody else leads while [`Leadership::certain_for`] says more than zero: it is the hold's promise (see [`Hold`]). By
+/// Nobody else leads while [`Leadership::certain_for`] says more than zero: it is the hold's promise (see [`LockGuard`]). By
 /// [`Leadership::over`] the leader learns of its end by its own clock, before anybody else can be elected.
 ///
 /// # What only its token can
@@ -86,24 +86,24 @@ fn written(token: Token, value: &[u8]) -> Value {
 #[derive(Debug)]
 pub struct Leadership {
     /// None once it has been given back.
-    hold: Option<Hold>,
+    lock: Option<LockGuard>,
     client: Client,
-    path: Path,
+    path: NodePath,
     token: Token,
-    over: CancellationToken,
+    lost: CancellationToken,
     timeout: Option<Duration>,
     /// Where what is dropped is given back from.
     runtime: Handle,
 }
 
 impl Leadership {
-    fn new(client: Client, hold: Hold, timeout: Option<Duration>) -> Self {
-        let (path, token, over) = (hold.path().clone(), hold.token(), hold.over());
-        Self { hold: Some(hold), client, path, token, over, timeout, runtime: Handle::current() }
+    fn new(client: Client, hold: LockGuard, timeout: Option<Duration>) -> Self {
+        let (path, token, lost) = (hold.path().clone(), hold.token(), hold.on_lost());
+        Self { lock: Some(hold), client, path, token, lost, timeout, runtime: Handle::current() }
     }
 
     /// The node.
-    pub fn path(&self) -> &Path {
+    pub fn path(&self) -> &NodePath {
         &self.path
     }
 
@@ -113,32 +113,32 @@ impl Leadership {
     }
 
     /// How long nobody else leads if nothing more is heard; zero if it is over.
-    pub fn certain_for(&self) -> Duration {
-        self.hold.as_ref().map_or(Duration::ZERO, Hold::certain_for)
+    pub fn remaining(&self) -> Duration {
+        self.lock.as_ref().map_or(Duration::ZERO, LockGuard::remaining)
     }
 
     /// Cancelled when the leadership is over, or can no longer be relied on: by this client's own clock at the latest. Once for all.
-    pub fn over(&self) -> CancellationToken {
-        self.over.clone()
+    pub fn on_lost(&self) -> CancellationToken {
+        self.lost.clone()
     }
 
     /// Whether somebody else waits to be elected.
-    pub fn is_wanted(&self) -> bool {
-        self.hold.as_ref().is_some_and(Hold::is_wanted)
+    pub fn is_contended(&self) -> bool {
+        self.lock.as_ref().is_some_and(LockGuard::is_contended)
     }
 
     /// Writes something else for others to read: an address, a state. Only as the leader.
     ///
     /// # Errors
     ///
-    /// [`LockError::Lost`] if it does not lead any more: nothing was written.
+    /// [`LockError::CopyEvicted`] if it does not lead any more: nothing was written.
     pub async fn proclaim(&self, value: impl AsRef<[u8]>) -> Result<Revision, LockError> {
         let put = Operation::Put {
             path: self.path.clone(),
             value: written(self.token, value.as_ref()),
             attach: Attach::Session,
         };
-        let transaction = Transaction::new().when(Compare::held(self.path.clone(), self.token)).then(put);
+        let transaction = Transaction::new().when(Compare::locked(self.path.clone(), self.token)).then(put);
         let outcome = self.client.transaction_with(transaction, self.timeout).await?;
         if outcome.succeeded() { Ok(outcome.revision) } else { Err(LockError::Lost { path: self.path.clone() }) }
     }
@@ -148,8 +148,8 @@ impl Leadership {
     /// # Errors
     ///
     /// [`InspectError`].
-    pub async fn candidates(&self) -> Result<Vec<HoldInfo>, InspectError> {
-        let holds = self.client.holds(&self.path).await?;
+    pub async fn candidates(&self) -> Result<Vec<LockInfo>, InspectError> {
+        let holds = self.client.locks(&self.path).await?;
         Ok(holds.into_iter().filter(|hold| hold.token.is_none()).collect())
     }
 
@@ -159,22 +159,22 @@ impl Leadership {
     /// # What the application may count on
     ///
     /// It stops acting as the leader before the call; while that is under way [`Leadership::certain_for`] is zero. If it is refused (the
-    /// candidate may have gone) this one leads as before, as [`NotHandedOver::Kept`] says, and can hand over to another. If nobody answered in time
+    /// candidate may have gone) this one leads as before, as [`HandOverError::Unchanged`] says, and can hand over to another. If nobody answered in time
     /// it does not, and either the successor leads or whoever is next in line. Either way nobody else did while this one was certain.
     ///
     /// # Errors
     ///
-    /// [`NotHandedOver`].
-    pub async fn hand_over(mut self, to: HoldId) -> Result<(), NotHandedOver<Self>> {
-        let handed_over = match &mut self.hold {
+    /// [`HandOverError`].
+    pub async fn hand_over(mut self, to: LockId) -> Result<(), HandOverError<Self>> {
+        let handed_over = match &mut self.lock {
             Some(hold) => hold.try_hand_over(to).await,
             None => Err(LockError::Lost { path: self.path.clone() }),
         };
         match handed_over {
-            Err(error) if !self.over.is_cancelled() => Err(NotHandedOver::Kept(self, error)),
+            Err(error) if !self.lost.is_cancelled() => Err(HandOverError::Unchanged(self, error)),
             handed_over => {
-                withdraw(&self.client, &self.path, self.token, self.timeout).await;
-                handed_over.map_err(NotHandedOver::GivenBack)
+                delete_proclamation(&self.client, &self.path, self.token, self.timeout).await;
+                handed_over.map_err(HandOverError::Released)
             }
         }
     }
@@ -183,19 +183,19 @@ impl Leadership {
     ///
     /// # Errors
     ///
-    /// [`LockError::Lost`] if it was over already; [`LockError::Write`] if nobody answered in time: then all of it ends with the client's
+    /// [`LockError::CopyEvicted`] if it was over already; [`LockError::Write`] if nobody answered in time: then all of it ends with the client's
     /// lease at the latest.
     pub async fn resign(mut self) -> Result<(), LockError> {
-        let Some(hold) = self.hold.take() else { return Ok(()) };
-        give_back(self.client.clone(), hold, self.token, self.timeout).await
+        let Some(hold) = self.lock.take() else { return Ok(()) };
+        release_leadership(self.client.clone(), hold, self.token, self.timeout).await
     }
 }
 
 impl Drop for Leadership {
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take() {
-            let withdrawal = self.client.driver().withdrawals.begin(&self.path);
-            let given_back = give_back(self.client.clone(), hold, self.token, self.timeout);
+        if let Some(hold) = self.lock.take() {
+            let withdrawal = self.client.driver().pending_releases.begin(&self.path);
+            let given_back = release_leadership(self.client.clone(), hold, self.token, self.timeout);
             // If nobody hears of it, all of it ends with the lease.
             self.runtime.spawn(async {
                 drop(given_back.await);
@@ -206,7 +206,7 @@ impl Drop for Leadership {
 }
 
 /// Removes what the leader with this token has said, unless the next has said something since. If nobody hears of it, that comes in its place.
-async fn withdraw(client: &Client, path: &Path, token: Token, timeout: Option<Duration>) {
+async fn delete_proclamation(client: &Client, path: &NodePath, token: Token, timeout: Option<Duration>) {
     if let Ok(Some(leader)) = client.leader(path).await
         && leader.token == token
     {
@@ -218,14 +218,19 @@ async fn withdraw(client: &Client, path: &Path, token: Token, timeout: Option<Du
 
 /// The node goes first: else the next leader's could be found there. Of one that is over the hold has been given back; the node may still be
 /// there, if the lease that it goes with lives on.
-async fn give_back(client: Client, hold: Hold, token: Token, timeout: Option<Duration>) -> Result<(), LockError> {
+async fn release_leadership(
+    client: Client,
+    hold: LockGuard,
+    token: Token,
+    timeout: Option<Duration>,
+) -> Result<(), LockError> {
     let path = hold.path().clone();
-    if hold.over().is_cancelled() {
-        withdraw(&client, &path, token, timeout).await;
+    if hold.on_lost().is_cancelled() {
+        delete_proclamation(&client, &path, token, timeout).await;
         return Err(LockError::Lost { path });
     }
     let transaction = Transaction::new()
-        .when(Compare::held(path.clone(), token))
+        .when(Compare::locked(path.clone(), token))
         .when(Compare::exists(path.clone()))
         .then(Operation::delete(path));
     let removed = client.transaction_with(transaction, timeout).await;
@@ -235,28 +240,28 @@ async fn give_back(client: Client, hold: Hold, token: Token, timeout: Option<Dur
 
 /// The leaders of one node, one after the other.
 #[derive(Debug)]
-pub struct Leaders {
+pub struct ElectedLeaders {
     client: Client,
-    path: Path,
+    path: NodePath,
     watch: Option<Watch>,
     /// Who was told last.
-    told: Option<Leader>,
+    told: Option<ElectedLeader>,
 }
 
-impl Leaders {
+impl ElectedLeaders {
     /// The next leader, and each thing that it proclaims: the one that there is at first. Each is told once, in order of tokens. Who led while
     /// this was too far behind to know (see [`WatchError::Compacted`]) is left out. Nothing is lost if the future is dropped.
     ///
     /// # Errors
     ///
     /// [`WatchError`] if there is nothing to wait for, or nobody who answers in time.
-    pub async fn next(&mut self) -> Result<Leader, WatchError> {
+    pub async fn next(&mut self) -> Result<ElectedLeader, WatchError> {
         loop {
             let found = match &mut self.watch {
                 None => {
                     let (subtree, watch) = self.client.list_and_watch(&self.path).await?;
                     self.watch = Some(watch);
-                    subtree.nodes.get(&self.path).and_then(Leader::of)
+                    subtree.nodes.get(&self.path).and_then(ElectedLeader::of)
                 }
                 Some(watch) => match watch.next().await {
                     Ok(told) => self.elected_by(&told),
@@ -267,7 +272,7 @@ impl Leaders {
                     Err(error) => return Err(error),
                 },
             };
-            let is_news = |found: &Leader| self.told.as_ref().is_none_or(|told| told.revision < found.revision);
+            let is_news = |found: &ElectedLeader| self.told.as_ref().is_none_or(|told| told.revision < found.revision);
             if let Some(leader) = found.filter(is_news) {
                 self.told = Some(leader.clone());
                 return Ok(leader);
@@ -275,11 +280,11 @@ impl Leaders {
         }
     }
 
-    fn elected_by(&self, told: &Told) -> Option<Leader> {
-        let Told::Change(change) = told else { return None };
+    fn elected_by(&self, told: &WatchItem) -> Option<ElectedLeader> {
+        let WatchItem::Change(change) = told else { return None };
         // A node is put once in a change.
         change.events.iter().filter(|event| event.path == self.path).find_map(|event| match &event.kind {
-            EventKind::Put(data) => Leader::of(data),
+            EventKind::Put(data) => ElectedLeader::of(data),
             EventKind::Delete => None,
         })
     }
@@ -308,12 +313,12 @@ impl Client {
     /// [`LockError`], as of [`Client::lock`]; also if the node cannot be written.
     pub async fn campaign(
         &self,
-        path: &Path,
+        path: &NodePath,
         value: impl AsRef<[u8]>,
         options: CampaignOptions,
     ) -> Result<Leadership, LockError> {
-        let CampaignOptions { wait, delay, timeout } = options;
-        let hold = self.lock(path, LockOptions { wait, delay, timeout, ..LockOptions::default() }).await?;
+        let CampaignOptions { wait, lock_delay, timeout } = options;
+        let hold = self.lock(path, LockOptions { wait, lock_delay, timeout, ..LockOptions::default() }).await?;
         // From here on, whatever becomes of this, it is given back with the node.
         let leadership = Leadership::new(self.clone(), hold, timeout);
         leadership.proclaim(value).await?;
@@ -327,14 +332,14 @@ impl Client {
     /// # Errors
     ///
     /// [`ReadError`].
-    pub async fn leader(&self, path: &Path) -> Result<Option<Leader>, ReadError> {
+    pub async fn leader(&self, path: &NodePath) -> Result<Option<ElectedLeader>, ReadError> {
         let entry = self.get(path).await?;
-        Ok(entry.and_then(|entry| Leader::of(&entry)))
+        Ok(entry.and_then(|entry| ElectedLeader::of(&entry)))
     }
 
-    /// The leaders from the first [`Leaders::next`] on, the one that there is then first.
-    pub fn observe(&self, path: &Path) -> Leaders {
-        Leaders { client: self.clone(), path: path.clone(), watch: None, told: None }
+    /// The leaders from the first [`ElectedLeaders::next`] on, the one that there is then first.
+    pub fn observe(&self, path: &NodePath) -> ElectedLeaders {
+        ElectedLeaders { client: self.clone(), path: path.clone(), watch: None, told: None }
     }
 }
 
@@ -344,7 +349,7 @@ mod tests {
 
     use super::*;
 
-    fn data(value: &[u8], owner: Option<Owner>) -> Data {
+    fn data(value: &[u8], owner: Option<NodeOwner>) -> Data {
         let stat = Stat {
             create_revision: Revision(3),
             modify_revision: Revision(4),
@@ -358,25 +363,25 @@ mod tests {
     #[test]
     fn what_a_leader_writes_is_read_back_and_nothing_else_is() {
         let session = SessionId(7);
-        let owner = Some(Owner::Session(session));
-        let leader = |value: &'static str| Leader {
+        let owner = Some(NodeOwner::Session(session));
+        let leader = |value: &'static str| ElectedLeader {
             value: Value::from(value),
             token: Token(12),
             session,
             revision: Revision(4),
         };
         for value in ["host 1", "", " "] {
-            assert_eq!(Leader::of(&data(&written(Token(12), value.as_bytes()), owner)), Some(leader(value)));
+            assert_eq!(ElectedLeader::of(&data(&written(Token(12), value.as_bytes()), owner)), Some(leader(value)));
         }
         for (value, owner) in [
             ("12 host", None),
-            ("12 host", Some(Owner::Lease(LeaseId(7)))),
+            ("12 host", Some(NodeOwner::Lease(LeaseId(7)))),
             ("host 1", owner),
             ("12", owner),
             ("-1 host", owner),
             ("", owner),
         ] {
-            assert_eq!(Leader::of(&data(value.as_bytes(), owner)), None, "{value}");
+            assert_eq!(ElectedLeader::of(&data(value.as_bytes(), owner)), None, "{value}");
         }
     }
 }

@@ -11,7 +11,7 @@ use leasehold_protocol::{
     id::{LeaseId, Revision},
     limits::LimitError,
     message::Refusal,
-    path::Path,
+    path::NodePath,
 };
 
 use crate::write_lease::LostChange;
@@ -108,7 +108,7 @@ pub enum LockError {
     #[error("the request for a hold on {path} was not answered within {after:?}")]
     TimedOut {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// How long it was waited for.
         after: Duration,
     },
@@ -116,7 +116,7 @@ pub enum LockError {
     #[error("{path} was not free within {after:?}")]
     NotGranted {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// How long it was waited for.
         after: Duration,
     },
@@ -124,7 +124,7 @@ pub enum LockError {
     #[error("the hold on {path} is lost: no server was heard of in time, or the session is over")]
     Lost {
         /// The node.
-        path: Path,
+        path: NodePath,
     },
 }
 
@@ -136,7 +136,7 @@ pub enum WriteLeaseError {
     Lost(LostChange),
     /// The node is not held, or not any more.
     #[error(transparent)]
-    Hold(#[from] LockError),
+    Lock(#[from] LockError),
     /// Something was refused, or there was nobody to ask.
     #[error(transparent)]
     Write(#[from] WriteError),
@@ -144,7 +144,7 @@ pub enum WriteLeaseError {
     #[error("{path} was not to be had, or not flushed, within {after:?}")]
     TimedOut {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// How long it was waited for.
         after: Duration,
     },
@@ -200,7 +200,7 @@ impl WriteError {
 pub enum LeaseError {
     /// There is no such lease (any more).
     #[error("lease {id:x} does not exist")]
-    Gone {
+    NotFound {
         /// The lease.
         id: LeaseId,
     },
@@ -253,18 +253,18 @@ pub enum WatchError {
     },
     /// The server's answer is not one to what was asked.
     #[error("the server's answer is not one to the question")]
-    OtherAnswer,
+    UnexpectedAnswer,
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
 }
 
-impl From<holder::WatchError> for WatchError {
-    fn from(error: holder::WatchError) -> Self {
+impl From<holder::WatchFailure> for WatchError {
+    fn from(error: holder::WatchFailure) -> Self {
         match error {
-            holder::WatchError::Compacted { after, oldest } => Self::Compacted { after, oldest },
-            holder::WatchError::Refused(refusal) => Self::Refused(refusal),
-            holder::WatchError::Closed => Self::Closed,
+            holder::WatchFailure::Compacted { after, oldest } => Self::Compacted { after, oldest },
+            holder::WatchFailure::Refused(refusal) => Self::Refused(refusal),
+            holder::WatchFailure::Closed => Self::Closed,
         }
     }
 }
@@ -275,7 +275,7 @@ impl From<InspectError> for WatchError {
             InspectError::Refused(refusal) => Self::Refused(refusal),
             InspectError::Unavailable { after, source } => Self::Unavailable { after, source },
             InspectError::TimedOut { after } => Self::TimedOut { after },
-            InspectError::OtherAnswer => Self::OtherAnswer,
+            InspectError::UnexpectedAnswer => Self::UnexpectedAnswer,
             InspectError::Closed => Self::Closed,
         }
     }
@@ -303,7 +303,7 @@ pub enum InspectError {
     },
     /// The server's answer is not one to this question.
     #[error("the server's answer is not one to the question")]
-    OtherAnswer,
+    UnexpectedAnswer,
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
@@ -316,7 +316,7 @@ pub enum UpdateError {
     #[error("{path} was not updated within {after:?}: in each of {tries} tries somebody else wrote it in between")]
     Contended {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// How long it was tried.
         after: Duration,
         /// How often.

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_protocol::message::{Answer, Body, ClusterInfo, Header, Inspect, Refusal, Request, Response};
+use leasehold_protocol::message::{Answer, Body, ClusterInfo, Inspect, Refusal, Request, RequestHeader, Response};
 use leasehold_wire::{ClusterId, LeaseholdClient, Role, client_connection};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
@@ -29,7 +29,7 @@ impl Driver {
     /// The same, for anything that needs no session.
     pub(crate) async fn ask(&self, body: Body, after: Duration) -> Result<Answer, InspectError> {
         let until = clock::deadline(after);
-        let asking = self.over.run_until_cancelled(self.keep_asking(&body, until));
+        let asking = self.closed.run_until_cancelled(self.keep_asking(&body, until));
         match tokio::time::timeout(after, asking).await {
             Ok(Some(outcome)) => outcome.map_err(InspectError::Refused),
             Ok(None) => Err(InspectError::Closed),
@@ -41,7 +41,7 @@ impl Driver {
     }
 
     async fn keep_asking(&self, body: &Body, until: Instant) -> Result<Answer, Refusal> {
-        let mut line = self.line.subscribe();
+        let mut line = self.connection.subscribe();
         loop {
             let connection = line.wait_for(Option::is_some).await.map(|connection| connection.clone());
             // The sender is ours.
@@ -81,7 +81,7 @@ impl Driver {
 async fn ask(connection: &LeaseholdClient, body: Body, until: Instant) -> Option<Response> {
     let mut context = tarpc::context::current();
     context.deadline = until;
-    let request = Request { header: Header::default(), body };
+    let request = Request { header: RequestHeader::default(), body };
     connection.call(context, request).await.ok()
 }
 
@@ -132,7 +132,7 @@ pub async fn server_status(endpoint: &str, timeout: Duration) -> Result<ServerSt
     let (cluster, response) = answered.map_err(|_| InspectError::TimedOut { after: timeout })??;
     match response.result {
         Ok(Answer::Cluster(info)) => Ok(ServerStatus { cluster, info }),
-        Ok(_) => Err(InspectError::OtherAnswer),
+        Ok(_) => Err(InspectError::UnexpectedAnswer),
         Err(refusal) => Err(InspectError::Refused(refusal)),
     }
 }

@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use leasehold_protocol::{
     command::{Attach, Condition, Write, WriteRefusal, Written},
     id::{LeaseId, Revision},
-    message::{Answer, Inspect, KeysAfter, LeaseInfo, Refusal, ServiceInfo},
-    object::{Owner, Value},
-    path::Path,
+    message::{Answer, Inspect, LeaseInfo, NodesAfter, Refusal, ServiceInfo},
+    object::{NodeOwner, Value},
+    path::NodePath,
     time::Instant,
 };
 use tokio::sync::watch;
@@ -32,33 +32,33 @@ pub struct LeaseOptions {
 
 /// What is known of a key lease that is kept alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum KeyLeaseState {
     /// It has been asked for.
     Asked,
     /// It is certain until then.
     Until(Instant),
     /// It is over, or can no longer be relied on.
-    Over,
+    Lost,
 }
 
 /// What all handles of one key lease share.
 #[derive(Debug)]
-pub(crate) struct Keeper {
-    pub(crate) held: watch::Sender<Held>,
-    pub(crate) over: CancellationToken,
+pub(crate) struct KeyLeaseShared {
+    pub(crate) state: watch::Sender<KeyLeaseState>,
+    pub(crate) lost: CancellationToken,
     pub(crate) handles: usize,
     /// Which keeping of the lease this is: one that has ended is not the next one's.
     pub(crate) number: u64,
 }
 
-impl Keeper {
+impl KeyLeaseShared {
     pub(crate) fn new(number: u64) -> Self {
-        Self { held: watch::Sender::new(Held::Asked), over: CancellationToken::new(), handles: 0, number }
+        Self { state: watch::Sender::new(KeyLeaseState::Asked), lost: CancellationToken::new(), handles: 0, number }
     }
 
     pub(crate) fn end(self) {
-        self.held.send_replace(Held::Over);
-        self.over.cancel();
+        self.state.send_replace(KeyLeaseState::Lost);
+        self.lost.cancel();
     }
 }
 
@@ -73,8 +73,8 @@ pub struct KeyLease {
     client: Client,
     id: LeaseId,
     number: u64,
-    held: watch::Receiver<Held>,
-    over: CancellationToken,
+    state: watch::Receiver<KeyLeaseState>,
+    lost: CancellationToken,
 }
 
 impl KeyLease {
@@ -84,29 +84,29 @@ impl KeyLease {
     }
 
     /// How long it is certain to last if nothing more is heard: zero when it is over.
-    pub fn certain_for(&self) -> Duration {
-        match *self.held.borrow() {
-            Held::Until(until) => until.since(clock::now()),
-            Held::Asked | Held::Over => Duration::ZERO,
+    pub fn remaining(&self) -> Duration {
+        match *self.state.borrow() {
+            KeyLeaseState::Until(until) => until.since(clock::now()),
+            KeyLeaseState::Asked | KeyLeaseState::Lost => Duration::ZERO,
         }
     }
 
     /// Waits until more is known of how long the lease is certain to last, and says how long that is; none when it is over.
     /// Nothing is lost if the future is dropped.
     pub async fn renewed(&mut self) -> Option<Duration> {
-        if self.held.changed().await.is_ok()
-            && let Held::Until(until) = *self.held.borrow_and_update()
+        if self.state.changed().await.is_ok()
+            && let KeyLeaseState::Until(until) = *self.state.borrow_and_update()
         {
             return Some(until.since(clock::now()));
         }
         // Whoever hears of the end here finds it there too.
-        self.over.cancelled().await;
+        self.lost.cancelled().await;
         None
     }
 
     /// Cancelled when the lease is over, or can no longer be relied on; never before, and once for all.
-    pub fn over(&self) -> CancellationToken {
-        self.over.clone()
+    pub fn on_lost(&self) -> CancellationToken {
+        self.lost.clone()
     }
 
     /// Ends the lease, and with it all nodes that go with it, at once.
@@ -116,13 +116,13 @@ impl KeyLease {
     /// [`WriteError`]; refused if the lease is gone already.
     pub async fn revoke(self) -> Result<Written, WriteError> {
         let timeout = self.client.driver().options.timeout;
-        self.client.driver().carry(Write::RevokeLease { id: self.id }, timeout).await
+        self.client.driver().execute_write(Write::RevokeLease { id: self.id }, timeout).await
     }
 }
 
 impl Drop for KeyLease {
     fn drop(&mut self) {
-        self.client.driver().let_go(self.id, self.number);
+        self.client.driver().stop_keep_alive(self.id, self.number);
     }
 }
 
@@ -152,30 +152,30 @@ pub enum RegisterCondition {
 #[derive(Debug)]
 pub struct Registration {
     client: Client,
-    path: Path,
+    path: NodePath,
     epoch: Revision,
     /// When the node was put last.
     revision: Revision,
-    carried: Carried,
+    owner_lease: OwnerLease,
 }
 
 /// Knows when the lease is over that a node goes with.
 #[derive(Debug)]
-struct Carried {
+struct OwnerLease {
     driver: Arc<Driver>,
     number: u64,
-    over: CancellationToken,
+    lost: CancellationToken,
 }
 
-impl Drop for Carried {
+impl Drop for OwnerLease {
     fn drop(&mut self) {
-        self.driver.forget_carried(self.number);
+        self.driver.forget_owner_lease(self.number);
     }
 }
 
 impl Registration {
     /// The node.
-    pub fn path(&self) -> &Path {
+    pub fn path(&self) -> &NodePath {
         &self.path
     }
 
@@ -207,16 +207,16 @@ impl Registration {
     }
 
     /// How long the lease that the node goes with is certain to last if nothing more is heard.
-    pub fn certain_for(&self) -> Duration {
-        if self.carried.over.is_cancelled() { Duration::ZERO } else { self.client.certain_for(&self.path) }
+    pub fn remaining(&self) -> Duration {
+        if self.owner_lease.lost.is_cancelled() { Duration::ZERO } else { self.client.volume_remaining(&self.path) }
     }
 
     /// Cancelled when the lease is over that the node went with, for good: as a server says, or when the session has expired. Before that
     /// this client's own clock may say that the lease is not certain any more ([`Registration::certain_for`] is zero, and the session in
     /// *jeopardy*, see [`Client::events`]); it may still be renewed then. (A node that somebody removes or replaces is another
     /// matter: that can be read.)
-    pub fn over(&self) -> CancellationToken {
-        self.carried.over.clone()
+    pub fn on_lost(&self) -> CancellationToken {
+        self.owner_lease.lost.clone()
     }
 
     /// Removes the node, unless it is another's by now.
@@ -233,7 +233,7 @@ impl Registration {
 
 impl Client {
     /// Grants a key lease, as etcd does: nodes can be [attached](PutOptions::attach) to it, and go when it ends. It ends after its
-    /// term unless it is [kept alive](Client::keep_lease), by anybody.
+    /// term unless it is [kept alive](Client::keep_lease_alive), by anybody.
     ///
     /// # Errors
     ///
@@ -249,19 +249,19 @@ impl Client {
     /// # Errors
     ///
     /// [`LeaseError`] if the lease is gone, or was not confirmed in time.
-    pub async fn keep_lease(&self, id: LeaseId) -> Result<KeyLease, LeaseError> {
+    pub async fn keep_lease_alive(&self, id: LeaseId) -> Result<KeyLease, LeaseError> {
         let after = self.driver().options.timeout;
-        let (number, mut held, over) = self.driver().keep(id);
-        let mut lease = KeyLease { client: self.clone(), id, number, held: held.clone(), over };
-        let answered = tokio::time::timeout(after, held.wait_for(|held| *held != Held::Asked)).await;
-        let is_closed = self.driver().over.is_cancelled();
+        let (number, mut held, lost) = self.driver().start_keep_alive(id);
+        let mut lease = KeyLease { client: self.clone(), id, number, state: held.clone(), lost };
+        let answered = tokio::time::timeout(after, held.wait_for(|held| *held != KeyLeaseState::Asked)).await;
+        let is_closed = self.driver().closed.is_cancelled();
         match answered.map(|held| held.map(|held| *held)) {
-            Ok(Ok(Held::Until(_))) => {
-                lease.held.mark_unchanged();
+            Ok(Ok(KeyLeaseState::Until(_))) => {
+                lease.state.mark_unchanged();
                 Ok(lease)
             }
             _ if is_closed => Err(LeaseError::Closed),
-            Ok(_) => Err(LeaseError::Gone { id }),
+            Ok(_) => Err(LeaseError::NotFound { id }),
             Err(_) => Err(match self.driver().status.unavailable() {
                 Some(source) => LeaseError::Unavailable { after, source },
                 None => LeaseError::TimedOut { after },
@@ -295,9 +295,9 @@ impl Client {
     ///
     /// [`InspectError`].
     pub async fn lease_with_keys(&self, id: LeaseId) -> Result<Option<LeaseInfo>, InspectError> {
-        let Some(mut whole) = self.lease_page(id, Some(KeysAfter::Nothing)).await? else { return Ok(None) };
+        let Some(mut whole) = self.lease_page(id, Some(NodesAfter::Nothing)).await? else { return Ok(None) };
         while let Some(last) = whole.keys.last() {
-            match self.lease_page(id, Some(KeysAfter::Path(last.clone()))).await? {
+            match self.lease_page(id, Some(NodesAfter::Path(last.clone()))).await? {
                 Some(page) if !page.keys.is_empty() => whole.keys.extend(page.keys),
                 _ => break,
             }
@@ -305,10 +305,10 @@ impl Client {
         Ok(Some(whole))
     }
 
-    async fn lease_page(&self, id: LeaseId, keys_after: Option<KeysAfter>) -> Result<Option<LeaseInfo>, InspectError> {
+    async fn lease_page(&self, id: LeaseId, keys_after: Option<NodesAfter>) -> Result<Option<LeaseInfo>, InspectError> {
         match self.inspect(Inspect::Lease { id, keys_after }).await? {
             Answer::Lease(lease) => Ok(lease),
-            _ => Err(InspectError::OtherAnswer),
+            _ => Err(InspectError::UnexpectedAnswer),
         }
     }
 
@@ -324,7 +324,7 @@ impl Client {
             match self.inspect(Inspect::Leases { after }).await? {
                 Answer::Leases(page) if page.is_empty() => return Ok(all),
                 Answer::Leases(page) => all.extend(page),
-                _ => return Err(InspectError::OtherAnswer),
+                _ => return Err(InspectError::UnexpectedAnswer),
             }
         }
     }
@@ -335,18 +335,20 @@ impl Client {
     /// # Errors
     ///
     /// [`InspectError`].
-    pub async fn services(&self, path: &Path) -> Result<Vec<ServiceInfo>, InspectError> {
+    pub async fn services(&self, path: &NodePath) -> Result<Vec<ServiceInfo>, InspectError> {
         let mut all: Vec<ServiceInfo> = Vec::new();
         let mut after = None;
         loop {
             let inspect = Inspect::Services { path: path.clone(), after: after.clone() };
-            let Answer::Services(page) = self.inspect(inspect).await? else { return Err(InspectError::OtherAnswer) };
+            let Answer::Services(page) = self.inspect(inspect).await? else {
+                return Err(InspectError::UnexpectedAnswer);
+            };
             all.extend(page.services);
             match page.through {
                 None => return Ok(all),
                 // It would never end.
                 Some(through) if after.as_ref().is_some_and(|after| through <= *after) => {
-                    return Err(InspectError::OtherAnswer);
+                    return Err(InspectError::UnexpectedAnswer);
                 }
                 through => after = through,
             }
@@ -364,14 +366,14 @@ impl Client {
     /// children or is a volume.
     pub async fn register(
         &self,
-        path: &Path,
+        path: &NodePath,
         value: impl Into<Value>,
         options: RegisterOptions,
     ) -> Result<Registration, WriteError> {
         let value = value.into();
         // Before the node is there: whatever ends the lease from then on ends the registration.
-        let (number, over) = self.driver().watch_carried(path);
-        let carried = Carried { driver: self.shared_driver(), number, over };
+        let (number, lost) = self.driver().watch_owner_lease(path);
+        let owner_lease = OwnerLease { driver: self.shared_driver(), number, lost };
         let written = match options.condition {
             RegisterCondition::Absent => self.put_own(path, value, self.timeout(options.timeout)).await?,
             RegisterCondition::Any => {
@@ -380,11 +382,11 @@ impl Client {
             }
         };
         let revision = written.revision;
-        Ok(Registration { client: self.clone(), path: path.clone(), epoch: revision, revision, carried })
+        Ok(Registration { client: self.clone(), path: path.clone(), epoch: revision, revision, owner_lease })
     }
 
     /// Puts a node that goes with the session, if there is none or if it is this session's own.
-    async fn put_own(&self, path: &Path, value: Value, after: Duration) -> Result<Written, WriteError> {
+    async fn put_own(&self, path: &NodePath, value: Value, after: Duration) -> Result<Written, WriteError> {
         let (began, mut condition) = (clock::now(), Condition::Absent);
         loop {
             let left = after.saturating_sub(clock::now().since(began));
@@ -413,9 +415,9 @@ impl Client {
     }
 
     /// The modify revision of a node that goes with this session; none if it does not, or if that is not known in time.
-    async fn own_revision(&self, path: &Path, within: Duration) -> Option<Revision> {
+    async fn own_revision(&self, path: &NodePath, within: Duration) -> Option<Revision> {
         let node = self.get_within(path, within).await.ok()??;
-        let own = self.session().map(Owner::Session)?;
+        let own = self.session().map(NodeOwner::Session)?;
         (node.stat.owner == Some(own)).then_some(node.stat.modify_revision)
     }
 }

@@ -28,71 +28,71 @@ mod connection;
 mod driver;
 mod election;
 mod error;
-mod hold;
 mod inspect;
 mod key_lease;
-mod leases;
 mod list;
+mod lock;
 mod mirror;
 mod options;
 mod own_cluster;
+mod path_hash;
+mod pending_release;
 mod policy;
 mod read;
 mod recipes;
-mod scatter;
 mod shared_content;
 mod snapshot;
 mod stats;
 mod status;
 mod sync;
 mod transaction;
+mod volume_leases;
 mod watch;
-mod withdrawal;
 mod write;
 mod write_lease;
 
 pub use cache::ENTRY_OVERHEAD_BYTES;
 pub use client::Client;
-pub use election::{CampaignOptions, Leader, Leaders, Leadership};
+pub use election::{CampaignOptions, ElectedLeader, ElectedLeaders, Leadership};
 pub use error::{
     ConnectError, InspectError, LeaseError, LockError, ReadError, SnapshotError, Unavailable, UpdateError, WatchError,
     WriteError, WriteLeaseError,
 };
-pub use hold::{Hold, LockOptions, NotHandedOver, Wait};
 pub use inspect::{ServerStatus, server_status};
 pub use key_lease::{KeyLease, LeaseOptions, RegisterCondition, RegisterOptions, Registration};
 pub use leasehold_wire::ClusterId;
 pub use list::Subtree;
+pub use lock::{HandOverError, LockGuard, LockOptions, LockWait};
 pub use mirror::{Mirror, MirrorChanges, Mirrored};
 pub use options::Options;
-pub use read::{Entry, Listing, NodeStat, Read, ReadOptions, Source};
+pub use read::{Listing, NodeData, NodeStat, Read, ReadOptions, ReadSource};
 pub use recipes::{
-    Barrier, DoubleBarrier, Inside, Member, MemberEvent, Members, Mutex, MutexGuard, Permit, ReadGuard, RecipeError,
-    Registry, RwLock, Semaphore, WriteGuard,
+    Barrier, BarrierGuard, DoubleBarrier, Member, MemberEvent, Members, Mutex, MutexGuard, Permit, ReadGuard,
+    RecipeError, Registry, RwLock, Semaphore, WriteGuard,
 };
 pub use shared_content::SharedContent;
 pub use snapshot::Snapshot;
 pub use stats::Stats;
 pub use status::{ConnectionState, Events, EventsError};
 pub use transaction::{TransactionOutcome, UpdateOptions, Updated};
-pub use watch::{Told, Watch, WatchOptions};
+pub use watch::{Watch, WatchItem, WatchOptions};
 pub use write::{DeleteOptions, PutOptions};
 pub use write_lease::{LostChange, WriteLease};
 
 pub use leasehold_protocol::{
-    change::{Change, Event, EventKind, Reason},
+    change::{Change, ChangeReason, Event, EventKind},
     command::{Attach, Condition, Write, WriteRefusal, Written},
     drift::Excess as ClockExcess,
-    hold::{HoldMode, HoldStatus, Taken},
-    id::{HoldId, LeaseId, Revision, SessionId, Token},
+    id::{LeaseId, LockId, Revision, SessionId, Token},
+    lock::{LockGrant, LockMode, LockStatus},
     message::{
-        ClockInfo, ClusterInfo, CoveringInfo, HoldInfo, HolderInfo, LeaseInfo, MemberInfo, ReadWaitInfo, Refusal,
-        ServiceInfo, Standing, VolumeInfo, WaitInfo,
+        BlockedReadInfo, ClockInfo, ClusterInfo, CoveringInfo, HolderInfo, LeaseInfo, LockInfo, MemberInfo,
+        PendingWriteInfo, Refusal, ServiceHealth, ServiceInfo, VolumeInfo,
     },
-    object::{Children, Content, Data, Kind, Owner, Stat, Value},
-    path::{Path, PathError},
+    object::{Children, Content, Data, NodeOwner, ObjectKind, Stat, Value},
+    path::{NodePath, PathError},
     time::{DriftAllowance, DriftError},
-    transaction::{Branch, Compare, FailedCompare, Operation, OperationResult, Relation, Target, Transaction},
+    transaction::{Branch, Compare, CompareTarget, FailedCompare, Operation, OperationResult, Relation, Transaction},
     volume::{Tracking, VolumeError, VolumeSettings},
 };
 

@@ -13,15 +13,15 @@ use std::{collections::BTreeMap, time::Duration};
 use leasehold_protocol::{
     change::{Change, Event, EventKind},
     id::Revision,
-    message::{Answer, Body, LIST_NODES_MAX, Listed},
+    message::{Answer, Body, LIST_NODES_MAX, ListPage},
     object::Data,
-    path::Path,
+    path::NodePath,
 };
 
 use crate::{
     client::Client,
     error::{InspectError, WatchError},
-    watch::{Told, Watch, WatchOptions},
+    watch::{Watch, WatchItem, WatchOptions},
 };
 
 /// A subtree as it was at one revision.
@@ -30,7 +30,7 @@ pub struct Subtree {
     /// The last change that it has.
     pub revision: Revision,
     /// The nodes with their data, in the order of paths; the topmost too.
-    pub nodes: BTreeMap<Path, Data>,
+    pub nodes: BTreeMap<NodePath, Data>,
 }
 
 impl Subtree {
@@ -41,7 +41,7 @@ impl Subtree {
     }
 }
 
-fn happen(nodes: &mut BTreeMap<Path, Data>, event: &Event) {
+fn happen(nodes: &mut BTreeMap<NodePath, Data>, event: &Event) {
     match &event.kind {
         EventKind::Put(data) => nodes.insert(event.path.clone(), data.clone()),
         EventKind::Delete => nodes.remove(&event.path),
@@ -50,15 +50,15 @@ fn happen(nodes: &mut BTreeMap<Path, Data>, event: &Event) {
 
 /// The pages of a list, and what has happened since each was made.
 #[derive(Debug, Default)]
-struct Pages {
-    nodes: BTreeMap<Path, Data>,
+struct ListPages {
+    nodes: BTreeMap<NodePath, Data>,
     /// Up to which path each page but the last is complete, and the revision of the page.
-    ends: Vec<(Option<Path>, Revision)>,
+    ends: Vec<(Option<NodePath>, Revision)>,
 }
 
-impl Pages {
+impl ListPages {
     /// Takes a page. Returns after which path the next begins, if there is one.
-    fn add(&mut self, page: Listed) -> Option<Path> {
+    fn add(&mut self, page: ListPage) -> Option<NodePath> {
         self.nodes.extend(page.nodes);
         self.ends.push((page.through.clone(), page.revision));
         page.through
@@ -73,7 +73,7 @@ impl Pages {
     }
 
     /// When the page was made that the path is on, or would be on.
-    fn listed_at(&self, path: &Path) -> Revision {
+    fn listed_at(&self, path: &NodePath) -> Revision {
         let after = self.ends.partition_point(|(last, _)| last.as_ref().is_some_and(|last| last < path));
         self.ends.get(after).map_or(Revision(0), |(_, revision)| *revision)
     }
@@ -94,8 +94,8 @@ impl Client {
     /// # Errors
     ///
     /// [`WatchError`] if it cannot be read within the client's timeout for each page.
-    pub async fn list_and_watch(&self, path: &Path) -> Result<(Subtree, Watch), WatchError> {
-        let mut pages = Pages::default();
+    pub async fn list_and_watch(&self, path: &NodePath) -> Result<(Subtree, Watch), WatchError> {
+        let mut pages = ListPages::default();
         let mut after = None;
         loop {
             after = pages.add(self.list_page(path, after).await?);
@@ -109,15 +109,15 @@ impl Client {
         let mut revision = pages.first();
         while revision < pages.last() {
             let told = self.within(watch.next()).await?;
-            if let Told::Change(change) = &told {
+            if let WatchItem::Change(change) = &told {
                 pages.apply(change);
             }
-            revision = told.through();
+            revision = told.revision();
         }
         Ok((Subtree { revision, nodes: pages.nodes }, watch))
     }
 
-    async fn within(&self, told: impl Future<Output = Result<Told, WatchError>>) -> Result<Told, WatchError> {
+    async fn within(&self, told: impl Future<Output = Result<WatchItem, WatchError>>) -> Result<WatchItem, WatchError> {
         let after = self.timeout(None);
         match tokio::time::timeout(after, told).await {
             Ok(told) => told,
@@ -132,23 +132,23 @@ impl Client {
         }
     }
 
-    async fn list_page(&self, path: &Path, after: Option<Path>) -> Result<Listed, WatchError> {
+    async fn list_page(&self, path: &NodePath, after: Option<NodePath>) -> Result<ListPage, WatchError> {
         let body = Body::List { path: path.clone(), after, nodes_max: LIST_NODES_MAX };
         match self.driver().ask(body, self.timeout(None)).await? {
             Answer::Listed(page) => Ok(page),
-            _ => Err(InspectError::OtherAnswer.into()),
+            _ => Err(InspectError::UnexpectedAnswer.into()),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use leasehold_protocol::{change::Reason, object::Stat};
+    use leasehold_protocol::{change::ChangeReason, object::Stat};
 
     use super::*;
 
-    fn path(text: &str) -> Path {
-        Path::parse(text).expect("a path")
+    fn path(text: &str) -> NodePath {
+        NodePath::parse(text).expect("a path")
     }
 
     fn data(revision: u64) -> Data {
@@ -157,21 +157,21 @@ mod tests {
         Data { value: Default::default(), stat }
     }
 
-    fn page(nodes: &[(&str, u64)], revision: u64, through: Option<&str>) -> Listed {
+    fn page(nodes: &[(&str, u64)], revision: u64, through: Option<&str>) -> ListPage {
         let nodes = nodes.iter().map(|(at, revision)| (path(at), data(*revision))).collect();
-        Listed { nodes, revision: Revision(revision), through: through.map(path) }
+        ListPage { nodes, revision: Revision(revision), through: through.map(path) }
     }
 
     fn change(revision: u64, events: &[(&str, bool)]) -> Change {
         let kind = |is_put| if is_put { EventKind::Put(data(revision)) } else { EventKind::Delete };
         let event =
-            |(at, is_put): &(&str, bool)| Event { path: path(at), kind: kind(*is_put), reason: Reason::Request };
+            |(at, is_put): &(&str, bool)| Event { path: path(at), kind: kind(*is_put), reason: ChangeReason::Request };
         Change { revision: Revision(revision), events: events.iter().map(event).collect() }
     }
 
     #[test]
     fn a_node_is_changed_only_by_what_happened_after_it_was_listed() {
-        let mut pages = Pages::default();
+        let mut pages = ListPages::default();
         // Change 11 made /b and removed /y, 12 made /x and /bb, 13 removed /a.
         assert_eq!(pages.add(page(&[("/a", 1), ("/c", 2)], 10, Some("/d"))), Some(path("/d")));
         assert_eq!(pages.add(page(&[("/x", 12), ("/z", 3)], 12, None)), None);

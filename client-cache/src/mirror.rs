@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_protocol::{change::Change, id::Revision, object::Data, path::Path};
+use leasehold_protocol::{change::Change, id::Revision, object::Data, path::NodePath};
 use parking_lot::RwLock;
 use tokio::sync::{broadcast, watch};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -14,7 +14,7 @@ use crate::{
     client::Client,
     error::WatchError,
     list::Subtree,
-    watch::{Told, Watch},
+    watch::{Watch, WatchItem},
 };
 
 /// Changes that are kept for a listener that is slow. One that is slower starts over.
@@ -35,14 +35,14 @@ pub enum Mirrored {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct MirrorShared {
     snapshot: RwLock<Subtree>,
     revision: watch::Sender<Revision>,
     told: broadcast::Sender<Mirrored>,
     over: CancellationToken,
 }
 
-impl Shared {
+impl MirrorShared {
     fn apply(&self, change: Change) {
         self.snapshot.write().apply(&change);
         self.revision.send_replace(change.revision);
@@ -66,20 +66,20 @@ impl Shared {
 /// A subtree that is kept in memory as it changes. Dropping it ends that.
 #[derive(Debug)]
 pub struct Mirror {
-    shared: Arc<Shared>,
+    shared: Arc<MirrorShared>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Mirror {
     /// A node's data; none if it was not there.
-    pub fn get(&self, path: &Path) -> Option<Data> {
+    pub fn get(&self, path: &NodePath) -> Option<Data> {
         self.shared.snapshot.read().nodes.get(path).cloned()
     }
 
     /// The names of a node's children, in order.
-    pub fn children(&self, path: &Path) -> Vec<String> {
+    pub fn children(&self, path: &NodePath) -> Vec<String> {
         self.read(|snapshot| {
-            let lower = path.below();
+            let lower = path.prefix_below();
             let below = snapshot.nodes.keys().filter_map(|node| node.as_str().strip_prefix(&lower));
             below.filter(|name| !name.is_empty() && !name.contains('/')).map(str::to_owned).collect()
         })
@@ -103,7 +103,7 @@ impl Mirror {
 
     /// Waits until it shows the change of a revision, such as one of this program's own writes. True when it does, false if the client is
     /// closed before.
-    pub async fn shows(&self, revision: Revision) -> bool {
+    pub async fn wait_for_revision(&self, revision: Revision) -> bool {
         let mut shown = self.shared.revision.subscribe();
         tokio::select! {
             biased;
@@ -121,7 +121,7 @@ impl Mirror {
     }
 
     /// Cancelled when the mirror changes no more because the client is closed.
-    pub fn over(&self) -> CancellationToken {
+    pub fn on_closed(&self) -> CancellationToken {
         self.shared.over.clone()
     }
 }
@@ -132,7 +132,7 @@ pub struct MirrorChanges {
     /// Everything up to this has been told.
     after: Revision,
     told: broadcast::Receiver<Mirrored>,
-    shared: Arc<Shared>,
+    shared: Arc<MirrorShared>,
 }
 
 impl MirrorChanges {
@@ -170,9 +170,9 @@ impl Client {
     /// # Errors
     ///
     /// [`WatchError`] if it cannot be read.
-    pub async fn mirror(&self, path: &Path) -> Result<Mirror, WatchError> {
+    pub async fn mirror(&self, path: &NodePath) -> Result<Mirror, WatchError> {
         let (snapshot, watch) = self.list_and_watch(path).await?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MirrorShared {
             revision: watch::Sender::new(snapshot.revision),
             snapshot: RwLock::new(snapshot),
             told: broadcast::Sender::new(CHANGES_MAX),
@@ -184,11 +184,11 @@ impl Client {
 }
 
 /// Follows what happens, and starts over when that is not known any more. Ends with the client.
-async fn follow(client: Client, path: Path, mut watch: Watch, shared: Arc<Shared>) {
+async fn follow(client: Client, path: NodePath, mut watch: Watch, shared: Arc<MirrorShared>) {
     loop {
         match watch.next().await {
-            Ok(Told::Change(change)) => shared.apply(change),
-            Ok(Told::Progress(revision)) => shared.pass(revision),
+            Ok(WatchItem::Change(change)) => shared.apply(change),
+            Ok(WatchItem::Progress(revision)) => shared.pass(revision),
             Err(WatchError::Closed) => break,
             Err(error) => {
                 tracing::warn!(%error, %path, "a mirror reads its subtree anew, because its watch has ended");
@@ -206,7 +206,7 @@ async fn follow(client: Client, path: Path, mut watch: Watch, shared: Arc<Shared
 }
 
 /// None if the client is closed.
-async fn read_anew(client: &Client, path: &Path) -> Option<(Subtree, Watch)> {
+async fn read_anew(client: &Client, path: &NodePath) -> Option<(Subtree, Watch)> {
     loop {
         match client.list_and_watch(path).await {
             Ok(read) => return Some(read),
@@ -223,8 +223,8 @@ const _: () = assert!(size_of::<Mirrored>() <= 24);
 mod tests {
     use super::*;
 
-    fn shared() -> Arc<Shared> {
-        Arc::new(Shared {
+    fn shared() -> Arc<MirrorShared> {
+        Arc::new(MirrorShared {
             snapshot: RwLock::default(),
             revision: watch::Sender::new(Revision(0)),
             told: broadcast::Sender::new(4),

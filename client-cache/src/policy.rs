@@ -21,8 +21,8 @@ use std::{
 };
 
 use foldhash::quality::RandomState;
-use leasehold_protocol::object::{Kind, Object};
-use leasehold_protocol::path::Path;
+use leasehold_protocol::object::{Object, ObjectKind};
+use leasehold_protocol::path::NodePath;
 use moka::{notification::RemovalCause, sync::Cache};
 use parking_lot::Mutex;
 
@@ -35,23 +35,23 @@ const SAMPLES_MAX: usize = 1024;
 
 /// What moka keeps for a copy.
 #[derive(Debug, Clone, Copy)]
-struct Token {
+struct PolicyEntry {
     installation: u64,
     weight: u32,
 }
 
 /// An installation that moka wants gone.
-pub(crate) type Unwanted = (Object, u64);
+pub(crate) type Eviction = (Object, u64);
 
 /// What is to go, in moka's order. Bounded by the copies that there are: each is wanted gone once.
 #[derive(Debug, Default)]
-struct Queue {
-    unwanted: Mutex<VecDeque<Unwanted>>,
+struct EvictionQueue {
+    unwanted: Mutex<VecDeque<Eviction>>,
     has_some: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Samples {
+struct HitSamples {
     objects: Mutex<Vec<Object>>,
     is_full: AtomicBool,
 }
@@ -59,34 +59,35 @@ struct Samples {
 /// The policy.
 #[derive(Debug)]
 pub(crate) struct Policy {
-    moka: Cache<Object, Token, RandomState>,
-    queue: Arc<Queue>,
-    samples: Samples,
+    moka: Cache<Object, PolicyEntry, RandomState>,
+    queue: Arc<EvictionQueue>,
+    samples: HitSamples,
 }
 
 impl Policy {
     /// A policy that keeps copies of at most so many bytes.
     pub(crate) fn new(capacity_bytes: u64) -> Self {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(EvictionQueue::default());
         let unwanted = Arc::clone(&queue);
         let moka = Cache::builder()
             // With none at all moka does not even take note of what there is.
             .max_capacity(capacity_bytes.max(1))
-            .weigher(|_: &Object, token: &Token| token.weight)
-            .eviction_listener(move |object: Arc<Object>, token: Token, cause| {
+            .weigher(|_: &Object, token: &PolicyEntry| token.weight)
+            .eviction_listener(move |object: Arc<Object>, token: PolicyEntry, cause| {
                 if cause != RemovalCause::Replaced {
                     unwanted.unwanted.lock().push_back(((*object).clone(), token.installation));
                     unwanted.has_some.store(true, Relaxed);
                 }
             })
             .build_with_hasher(RandomState::default());
-        let samples = Samples { objects: Mutex::new(Vec::with_capacity(SAMPLES_MAX)), is_full: AtomicBool::new(false) };
+        let samples =
+            HitSamples { objects: Mutex::new(Vec::with_capacity(SAMPLES_MAX)), is_full: AtomicBool::new(false) };
         Self { moka, queue, samples }
     }
 
     /// A copy was installed, in place of any other of the object.
     pub(crate) fn installed(&self, object: &Object, installation: u64, weight: u32) {
-        self.moka.insert(object.clone(), Token { installation, weight });
+        self.moka.insert(object.clone(), PolicyEntry { installation, weight });
     }
 
     /// There is no copy of the object any more.
@@ -101,7 +102,7 @@ impl Policy {
 
     /// A copy was served, the `count`th by the thread or so. Allocates nothing and waits for nobody.
     #[inline]
-    pub(crate) fn served(&self, kind: Kind, path: &Path, count: u64) {
+    pub(crate) fn served(&self, kind: ObjectKind, path: &NodePath, count: u64) {
         // Fibonacci hashing: which hits are taken has no period that reads could have too.
         if count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SAMPLE_BITS) == 0 {
             self.sample(kind, path);
@@ -109,7 +110,7 @@ impl Policy {
     }
 
     #[cold]
-    fn sample(&self, kind: Kind, path: &Path) {
+    fn sample(&self, kind: ObjectKind, path: &NodePath) {
         if self.samples.is_full.load(Relaxed) {
             return;
         }
@@ -122,7 +123,7 @@ impl Policy {
     }
 
     /// Tells moka what was served, and lets it find out what has to go. Takes up to milliseconds.
-    pub(crate) fn keep_house(&self) {
+    pub(crate) fn housekeep(&self) {
         let mut sampled = Vec::with_capacity(SAMPLES_MAX);
         std::mem::swap(&mut *self.samples.objects.lock(), &mut sampled);
         self.samples.is_full.store(false, Relaxed);
@@ -133,7 +134,7 @@ impl Policy {
     }
 
     /// The next installation that is to go.
-    pub(crate) fn next_unwanted(&self) -> Option<Unwanted> {
+    pub(crate) fn next_unwanted(&self) -> Option<Eviction> {
         if !self.queue.has_some.load(Relaxed) {
             return None;
         }
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     fn object(i: u64) -> Object {
-        Object::data(Path::parse(&format!("/{i}")).expect("valid"))
+        Object::data(NodePath::parse(&format!("/{i}")).expect("valid"))
     }
 
     #[test]
@@ -159,7 +160,7 @@ mod tests {
         let policy = Policy::new(1000);
         for i in 0..100 {
             policy.installed(&object(i), i, 100);
-            policy.keep_house();
+            policy.housekeep();
         }
         let unwanted = std::iter::from_fn(|| policy.next_unwanted()).count();
         assert_eq!(unwanted, 90);
@@ -171,24 +172,24 @@ mod tests {
         let policy = Policy::new(1000);
         policy.installed(&object(1), 1, 100);
         policy.installed(&object(1), 2, 100);
-        policy.keep_house();
+        policy.housekeep();
         assert_eq!(policy.next_unwanted(), None);
     }
 
     #[test]
     fn about_one_hit_in_sixty_four_is_sampled_up_to_the_bound() {
         let policy = Policy::new(1000);
-        let path = Path::root();
+        let path = NodePath::root();
         for count in 0..6400 {
-            policy.served(Kind::Data, &path, count);
+            policy.served(ObjectKind::Data, &path, count);
         }
         let sampled = policy.samples.objects.lock().len();
         assert!((90..=110).contains(&sampled), "{sampled}");
         for count in 0..1_000_000 {
-            policy.served(Kind::Data, &path, count);
+            policy.served(ObjectKind::Data, &path, count);
         }
         assert_eq!(policy.samples.objects.lock().len(), SAMPLES_MAX);
-        policy.keep_house();
+        policy.housekeep();
         assert!(policy.samples.objects.lock().is_empty());
     }
 }

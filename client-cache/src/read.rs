@@ -5,15 +5,15 @@ use std::{ops::Deref, time::Duration};
 use leasehold_protocol::{
     holder::{self, ReadId},
     id::Revision,
-    object::{Children, Content, Data, Kind, Object, Owner},
-    path::Path,
+    object::{Children, Content, Data, NodeOwner, Object, ObjectKind},
+    path::NodePath,
     time::Instant,
 };
 
 use crate::{
-    cache::Hit,
+    cache::CacheHit,
     clock,
-    driver::{Driver, Fetched},
+    driver::{Driver, ReadOutcome},
     error::ReadError,
     shared_content::SharedContent,
     stats::count,
@@ -27,16 +27,16 @@ use crate::{
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry(SharedContent);
+pub struct NodeData(SharedContent);
 
-impl Entry {
+impl NodeData {
     /// None if the content is not the data of a node that exists.
     pub(crate) fn of(content: SharedContent) -> Option<Self> {
         matches!(*content, Content::Data(Some(_))).then_some(Self(content))
     }
 }
 
-impl Deref for Entry {
+impl Deref for NodeData {
     type Target = Data;
 
     fn deref(&self) -> &Data {
@@ -82,7 +82,7 @@ pub struct NodeStat {
     /// The value's length in bytes.
     pub value_len: u64,
     /// The lease that the node goes with, for a node that does.
-    pub owner: Option<Owner>,
+    pub owner: Option<NodeOwner>,
     /// How many changes made a child come or go since the node was made.
     pub children_version: u64,
     /// The last change of the list of children.
@@ -111,20 +111,20 @@ impl NodeStat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadOptions {
     /// Which of the node's objects. Its data unless told otherwise.
-    pub kind: Kind,
+    pub kind: ObjectKind,
     /// How long it may take; as long as the client's operations do unless told otherwise.
     pub timeout: Option<Duration>,
 }
 
 impl Default for ReadOptions {
     fn default() -> Self {
-        Self { kind: Kind::Data, timeout: None }
+        Self { kind: ObjectKind::Data, timeout: None }
     }
 }
 
 /// Who answered a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum ReadSource {
     /// This process's memory: nobody was asked.
     Memory,
     /// A server. Perhaps it only said that the copy in memory is not modified.
@@ -140,45 +140,45 @@ pub struct Read {
     /// The object's last change; none if the node does not exist.
     pub revision: Option<Revision>,
     /// Who answered.
-    pub source: Source,
+    pub source: ReadSource,
     /// How long, from now on and at most, reads of the object are answered from memory with this if nothing more is heard:
     /// until its leases end on this client's clock, or until a recall, which can come at any time. None if it came without
     /// leases that hold.
     pub valid_for: Option<Duration>,
     /// The lease that the node goes with, for a node that does.
-    pub lease: Option<Owner>,
+    pub owner: Option<NodeOwner>,
 }
 
 impl Read {
-    fn new(content: SharedContent, source: Source, until: Option<Instant>, now: Instant) -> Self {
-        let lease = match &*content {
+    fn new(content: SharedContent, source: ReadSource, until: Option<Instant>, now: Instant) -> Self {
+        let owner = match &*content {
             Content::Data(Some(data)) => data.stat.owner,
             _ => None,
         };
         let valid_for = until.filter(|until| now < *until).map(|until| until.since(now));
-        Self { revision: content.modify_revision(), content, source, valid_for, lease }
+        Self { revision: content.modify_revision(), content, source, valid_for, owner }
     }
 
-    pub(crate) fn from_memory(hit: Hit) -> Self {
-        Self::new(hit.content, Source::Memory, Some(hit.until), hit.at)
+    pub(crate) fn from_memory(hit: CacheHit) -> Self {
+        Self::new(hit.content, ReadSource::Memory, Some(hit.until), hit.at)
     }
 }
 
 /// Gives the read up when nobody waits for it any more, for whatever reason.
-struct Waiting<'a> {
+struct ReadWait<'a> {
     driver: &'a Driver,
     read: ReadId,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for ReadWait<'_> {
     fn drop(&mut self) {
-        self.driver.give_up_read(self.read);
+        self.driver.cancel_read(self.read);
     }
 }
 
 impl Driver {
     /// Reads an object: from memory, or else from a server, within `after`.
-    pub(crate) async fn get(&self, kind: Kind, path: &Path, after: Duration) -> Result<Read, ReadError> {
+    pub(crate) async fn get(&self, kind: ObjectKind, path: &NodePath, after: Duration) -> Result<Read, ReadError> {
         match self.cache.hit(kind, path) {
             Some(hit) => Ok(Read::from_memory(hit)),
             None => self.miss(Object { path: path.clone(), kind }, after).await,
@@ -199,15 +199,17 @@ impl Driver {
     async fn fetch(&self, object: Object) -> Result<Read, ReadError> {
         loop {
             let (read, answer) = self.read(object.clone());
-            let _waiting = Waiting { driver: self, read };
+            let _waiting = ReadWait { driver: self, read };
             match answer.await {
-                Ok(Fetched::Content { content, from_server, valid_until }) => {
-                    let source = if from_server { Source::Server } else { Source::Memory };
+                Ok(ReadOutcome::Content { content, from_server, valid_until }) => {
+                    let source = if from_server { ReadSource::Server } else { ReadSource::Memory };
                     return Ok(Read::new(content, source, valid_until, clock::now()));
                 }
-                Ok(Fetched::Lost) => {}
-                Ok(Fetched::Failed(holder::ReadError::Refused(refusal))) => return Err(ReadError::Refused(refusal)),
-                Ok(Fetched::Failed(holder::ReadError::Closed)) | Err(_) => return Err(ReadError::Closed),
+                Ok(ReadOutcome::CopyEvicted) => {}
+                Ok(ReadOutcome::Failed(holder::ReadFailure::Refused(refusal))) => {
+                    return Err(ReadError::Refused(refusal));
+                }
+                Ok(ReadOutcome::Failed(holder::ReadFailure::Closed)) | Err(_) => return Err(ReadError::Closed),
             }
         }
     }

@@ -5,18 +5,18 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use leasehold_protocol::{id::Stamp, object::Content, path::Path};
+use leasehold_protocol::{id::Stamp, object::Content, path::NodePath};
 use parking_lot::Mutex;
 
 /// What a read found. Cheap to clone: all clones, and the cache, share one memory.
 #[derive(Debug, Clone)]
-pub struct SharedContent(Arc<Shared>);
+pub struct SharedContent(Arc<ContentAllocation>);
 
 /// In this order: a hit touches the count of pointers and the path, which follows it.
 #[derive(Debug)]
 #[repr(C)]
-struct Shared {
-    path: Path,
+struct ContentAllocation {
+    path: NodePath,
     content: Content,
     copy: Option<CopyRecord>,
 }
@@ -31,19 +31,19 @@ struct CopyRecord {
 
 impl SharedContent {
     /// What an object was found to be, outside the cache.
-    pub(crate) fn new(path: Path, content: Arc<Content>) -> Self {
-        Self(Arc::new(Shared { path, content: Arc::unwrap_or_clone(content), copy: None }))
+    pub(crate) fn new(path: NodePath, content: Arc<Content>) -> Self {
+        Self(Arc::new(ContentAllocation { path, content: Arc::unwrap_or_clone(content), copy: None }))
     }
 
     /// A copy for the cache.
-    pub(crate) fn copy(path: Path, content: Arc<Content>, installation: u64, stamp: Stamp) -> Self {
+    pub(crate) fn copy(path: NodePath, content: Arc<Content>, installation: u64, stamp: Stamp) -> Self {
         let copy = Some(CopyRecord { installation, stamp: Mutex::new(stamp) });
-        Self(Arc::new(Shared { path, content: Arc::unwrap_or_clone(content), copy }))
+        Self(Arc::new(ContentAllocation { path, content: Arc::unwrap_or_clone(content), copy }))
     }
 
     /// Whether it is of an object of this path. Does not look at the text if the paths are clones of each other.
     #[inline]
-    pub(crate) fn is_of(&self, path: &Path) -> bool {
+    pub(crate) fn is_of(&self, path: &NodePath) -> bool {
         self.0.path == *path
     }
 

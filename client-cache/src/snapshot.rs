@@ -19,13 +19,13 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use leasehold_protocol::{id::Revision, object::Kind, path::Path};
+use leasehold_protocol::{id::Revision, object::ObjectKind, path::NodePath};
 
 use crate::{
     client::Client,
     clock,
     error::SnapshotError,
-    read::{Entry, Read},
+    read::{NodeData, Read},
 };
 
 /// Nodes as they were at one moment.
@@ -33,7 +33,7 @@ use crate::{
 #[non_exhaustive]
 pub struct Snapshot {
     /// The nodes, in the order that they were asked for; none for one that did not exist.
-    pub entries: Vec<Option<Entry>>,
+    pub entries: Vec<Option<NodeData>>,
     /// The last change of any of them. Those that exist have not changed from this revision to the moment of the snapshot.
     pub revision: Revision,
     /// How many times it was tried: 1 if nobody wrote in between.
@@ -49,7 +49,7 @@ impl Client {
     /// # Errors
     ///
     /// [`SnapshotError`]: a read that was not answered, or nodes that did not stand still for long enough within the client's timeout.
-    pub async fn snapshot(&self, paths: &[Path]) -> Result<Snapshot, SnapshotError> {
+    pub async fn snapshot(&self, paths: &[NodePath]) -> Result<Snapshot, SnapshotError> {
         self.snapshot_with(paths, None).await
     }
 
@@ -58,7 +58,11 @@ impl Client {
     /// # Errors
     ///
     /// As those of [`Client::snapshot`].
-    pub async fn snapshot_with(&self, paths: &[Path], timeout: Option<Duration>) -> Result<Snapshot, SnapshotError> {
+    pub async fn snapshot_with(
+        &self,
+        paths: &[NodePath],
+        timeout: Option<Duration>,
+    ) -> Result<Snapshot, SnapshotError> {
         let (after, began) = (self.timeout(timeout), clock::now());
         let mut tries = 0;
         let mut first = self.collect(paths, after).await?;
@@ -71,7 +75,7 @@ impl Client {
             let second = self.collect(paths, left).await?;
             if first.iter().zip(&second).all(|(one, other)| stood_still(one, other)) {
                 let revision = second.iter().filter_map(|read| read.revision).max().unwrap_or_default();
-                let entries = second.into_iter().map(|read| Entry::of(read.content)).collect();
+                let entries = second.into_iter().map(|read| NodeData::of(read.content)).collect();
                 return Ok(Snapshot { entries, revision, tries });
             }
             first = second;
@@ -79,8 +83,8 @@ impl Client {
     }
 
     /// Reads each once.
-    async fn collect(&self, paths: &[Path], after: Duration) -> Result<Vec<Read>, SnapshotError> {
-        let reads = paths.iter().map(|path| self.driver().get(Kind::Data, path, after));
+    async fn collect(&self, paths: &[NodePath], after: Duration) -> Result<Vec<Read>, SnapshotError> {
+        let reads = paths.iter().map(|path| self.driver().get(ObjectKind::Data, path, after));
         Ok(try_join_all(reads).await?)
     }
 }
@@ -108,17 +112,17 @@ mod tests {
     };
 
     use super::*;
-    use crate::{read::Source, shared_content::SharedContent};
+    use crate::{read::ReadSource, shared_content::SharedContent};
 
     fn read(content: Content, installation: Option<u64>) -> Read {
-        let path = Path::root();
+        let path = NodePath::root();
         let content = match installation {
             Some(installation) => {
                 SharedContent::copy(path, Arc::new(content), installation, Stamp { epoch: Epoch(1), sequence: 1 })
             }
             None => SharedContent::new(path, Arc::new(content)),
         };
-        Read { revision: content.modify_revision(), content, source: Source::Server, valid_for: None, lease: None }
+        Read { revision: content.modify_revision(), content, source: ReadSource::Server, valid_for: None, owner: None }
     }
 
     fn found(revision: u64) -> Content {

@@ -1,6 +1,6 @@
 //! What the application is told about its session, and what is known about the servers.
 
-use leasehold_protocol::{drift::Excess, holder::Connection, id::SessionId, message::Refusal};
+use leasehold_protocol::{drift::Excess, holder::ConnectionNews, id::SessionId, message::Refusal};
 use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 
@@ -32,12 +32,12 @@ pub enum ConnectionState {
     Closed,
 }
 
-impl From<Connection> for ConnectionState {
-    fn from(connection: Connection) -> Self {
+impl From<ConnectionNews> for ConnectionState {
+    fn from(connection: ConnectionNews) -> Self {
         match connection {
-            Connection::Connected { session } => Self::Connected { session },
-            Connection::Jeopardy => Self::Jeopardy,
-            Connection::Expired { session } => Self::Expired { session },
+            ConnectionNews::Connected { session } => Self::Connected { session },
+            ConnectionNews::Jeopardy => Self::Jeopardy,
+            ConnectionNews::Expired { session } => Self::Expired { session },
         }
     }
 }
@@ -78,7 +78,7 @@ impl Events {
 
 /// Whether there is anybody to ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum ServerReach {
     /// The server that was heard last leads.
     Leader,
     /// No leader is known.
@@ -92,7 +92,7 @@ pub(crate) enum Reach {
 pub(crate) struct Status {
     state: watch::Sender<ConnectionState>,
     events: broadcast::Sender<ConnectionState>,
-    reach: watch::Sender<Reach>,
+    reach: watch::Sender<ServerReach>,
     /// Why a server last refused a connection. Cleared when one that leads answers.
     refused: Mutex<Option<String>>,
     clock: watch::Sender<Option<Excess>>,
@@ -101,7 +101,7 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) fn new(endpoints: Vec<String>) -> Self {
         let reason = "no connection has been tried".to_owned();
-        let nobody = Reach::Nobody(Unavailable::NoServer { endpoints, reason });
+        let nobody = ServerReach::Nobody(Unavailable::NoServer { endpoints, reason });
         Self {
             state: watch::Sender::new(ConnectionState::Connecting),
             events: broadcast::Sender::new(EVENTS_MAX),
@@ -136,15 +136,15 @@ impl Status {
         Events { receiver: self.events.subscribe() }
     }
 
-    pub(crate) fn reach(&self) -> watch::Receiver<Reach> {
+    pub(crate) fn reach(&self) -> watch::Receiver<ServerReach> {
         self.reach.subscribe()
     }
 
     /// Why there is nobody to ask, if so.
     pub(crate) fn unavailable(&self) -> Option<Unavailable> {
         match &*self.reach.borrow() {
-            Reach::Nobody(why) => Some(why.clone()),
-            Reach::Leader | Reach::Refused(_) => None,
+            ServerReach::Nobody(why) => Some(why.clone()),
+            ServerReach::Leader | ServerReach::Refused(_) => None,
         }
     }
 
@@ -160,14 +160,14 @@ impl Status {
 
     /// All endpoints in turn could not be connected to, or are not to be asked.
     pub(crate) fn nobody(&self, why: Unavailable) {
-        self.set(Reach::Nobody(why));
+        self.set(ServerReach::Nobody(why));
     }
 
     /// Some server may be there, but none is known to lead.
     pub(crate) fn no_leader(&self, reason: &str) {
         let refused = self.refused.lock().clone();
         let reason = refused.map_or_else(|| reason.to_owned(), |refused| format!("{reason}; {refused}"));
-        self.set(Reach::Nobody(Unavailable::NoLeader { reason }));
+        self.set(ServerReach::Nobody(Unavailable::NoLeader { reason }));
     }
 
     /// A server, which may be the one that leads, has refused a connection. That is part of the
@@ -180,15 +180,15 @@ impl Status {
     pub(crate) fn heard(&self, refusal: Option<Refusal>, had_session: bool) {
         match refusal {
             Some(refusal @ (Refusal::NotLeader { .. } | Refusal::Retry)) => self.no_leader(&refusal.to_string()),
-            Some(refusal @ Refusal::Limit(_)) if !had_session => self.set(Reach::Refused(refusal)),
+            Some(refusal @ Refusal::Limit(_)) if !had_session => self.set(ServerReach::Refused(refusal)),
             _ => {
                 *self.refused.lock() = None;
-                self.set(Reach::Leader);
+                self.set(ServerReach::Leader);
             }
         }
     }
 
-    fn set(&self, reach: Reach) {
+    fn set(&self, reach: ServerReach) {
         self.reach.send_if_modified(|known| {
             let is_new = *known != reach;
             if is_new {

@@ -7,7 +7,7 @@ use leasehold_protocol::{
     id::Revision,
     message::Refusal,
     object::Value,
-    path::Path,
+    path::NodePath,
     transaction::{Branch, FailedCompare, OperationResult, Transaction},
 };
 
@@ -15,7 +15,7 @@ use crate::{
     client::Client,
     clock,
     error::{UpdateError, WriteError},
-    read::Entry,
+    read::NodeData,
     write::PutOptions,
 };
 
@@ -59,7 +59,7 @@ pub struct UpdateOptions {
 
 impl Default for UpdateOptions {
     fn default() -> Self {
-        Self { attach: Attach::Keep, timeout: None }
+        Self { attach: Attach::Unchanged, timeout: None }
     }
 }
 
@@ -149,8 +149,8 @@ impl Client {
     /// happen](UpdateError::may_still_happen).
     pub async fn update(
         &self,
-        path: &Path,
-        change: impl FnMut(Option<&Entry>) -> Option<Value>,
+        path: &NodePath,
+        change: impl FnMut(Option<&NodeData>) -> Option<Value>,
     ) -> Result<Updated, UpdateError> {
         self.update_with(path, UpdateOptions::default(), change).await
     }
@@ -162,9 +162,9 @@ impl Client {
     /// As those of [`Client::update`].
     pub async fn update_with(
         &self,
-        path: &Path,
+        path: &NodePath,
         options: UpdateOptions,
-        mut change: impl FnMut(Option<&Entry>) -> Option<Value>,
+        mut change: impl FnMut(Option<&NodeData>) -> Option<Value>,
     ) -> Result<Updated, UpdateError> {
         let (after, began) = (self.timeout(options.timeout), clock::now());
         let left = || after.saturating_sub(clock::now().since(began));
@@ -190,7 +190,7 @@ impl Client {
 }
 
 /// Whether a put was refused because somebody has written, made or removed the node.
-fn came_between(refusal: &WriteRefusal, path: &Path) -> bool {
+fn came_between(refusal: &WriteRefusal, path: &NodePath) -> bool {
     match refusal {
         WriteRefusal::RevisionDiffers { .. } | WriteRefusal::Exists { .. } => true,
         WriteRefusal::NotFound { path: missing } => missing == path,

@@ -8,7 +8,7 @@ use leasehold_protocol::{
     holder::{self, WatchId},
     id::Revision,
     message::CHANGES_BYTES_MAX,
-    path::Path,
+    path::NodePath,
 };
 use tokio::sync::mpsc;
 
@@ -41,16 +41,16 @@ fn one_after(revision: Revision) -> Revision {
 
 /// What a watcher is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum WatchItem {
     /// A change, with all its events that are watched.
     Change(Change),
     /// A progress mark: everything up to this revision has been told.
     Progress(Revision),
 }
 
-impl Told {
+impl WatchItem {
     /// Everything up to this has been told.
-    pub fn through(&self) -> Revision {
+    pub fn revision(&self) -> Revision {
         match self {
             Self::Change(change) => change.revision,
             Self::Progress(through) => *through,
@@ -66,9 +66,9 @@ impl Told {
 pub struct Watch {
     driver: Arc<Driver>,
     id: WatchId,
-    receiver: mpsc::UnboundedReceiver<Result<Changes, holder::WatchError>>,
+    receiver: mpsc::UnboundedReceiver<Result<Changes, holder::WatchFailure>>,
     /// What the application has yet to take of the last answer.
-    buffer: VecDeque<Told>,
+    buffer: VecDeque<WatchItem>,
     next_revision: Revision,
     error: Option<WatchError>,
 }
@@ -81,10 +81,10 @@ impl Watch {
     ///
     /// [`WatchError::Compacted`] if it is not known any more: read anew and watch from there, as [`Client::list_and_watch`] does.
     /// [`WatchError`] otherwise if there is nothing to wait for; then and from then on.
-    pub async fn next(&mut self) -> Result<Told, WatchError> {
+    pub async fn next(&mut self) -> Result<WatchItem, WatchError> {
         loop {
             if let Some(told) = self.buffer.pop_front() {
-                self.next_revision = one_after(told.through());
+                self.next_revision = one_after(told.revision());
                 if self.buffer.is_empty() {
                     // Taken: this is the moment to ask for more.
                     self.driver.watch_more(self.id);
@@ -98,13 +98,13 @@ impl Watch {
             let answer = tokio::select! {
                 biased;
                 answer = self.receiver.recv() => answer,
-                () = driver.over.cancelled() => None,
+                () = driver.closed.cancelled() => None,
             };
             match answer {
                 Some(Ok(Changes { changes, through })) => {
                     let is_told = changes.last().is_some_and(|last| last.revision == through);
-                    self.buffer.extend(changes.into_iter().map(Told::Change));
-                    self.buffer.extend((!is_told).then_some(Told::Progress(through)));
+                    self.buffer.extend(changes.into_iter().map(WatchItem::Change));
+                    self.buffer.extend((!is_told).then_some(WatchItem::Progress(through)));
                 }
                 Some(Err(error)) => self.error = Some(error.into()),
                 None => self.error = Some(WatchError::Closed),
@@ -118,7 +118,7 @@ impl Watch {
     }
 
     /// The same as a stream. It ends after an error.
-    pub fn into_stream(self) -> impl Stream<Item = Result<Told, WatchError>> + Send {
+    pub fn into_stream(self) -> impl Stream<Item = Result<WatchItem, WatchError>> + Send {
         stream::unfold(Some(self), |watch| async {
             let mut watch = watch?;
             let told = watch.next().await;
@@ -130,7 +130,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.driver.give_up_watch(self.id);
+        self.driver.cancel_watch(self.id);
     }
 }
 
@@ -144,7 +144,7 @@ impl Client {
     /// # Errors
     ///
     /// [`WatchError`] if it cannot be found out what *now* is. A watch from a given revision on is begun without asking anybody.
-    pub async fn watch(&self, path: &Path, options: WatchOptions) -> Result<Watch, WatchError> {
+    pub async fn watch(&self, path: &NodePath, options: WatchOptions) -> Result<Watch, WatchError> {
         let watched = if options.recursive { Watched::Subtree(path.clone()) } else { Watched::Node(path.clone()) };
         // The last change that is known. From the first on is from the origin on.
         let after = options.from.map(|from| Revision(from.0.saturating_sub(1)));

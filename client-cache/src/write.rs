@@ -33,34 +33,34 @@ pub struct DeleteOptions {
 }
 
 /// Gives the write up when nobody waits for it any more, for whatever reason.
-struct Waiting<'a> {
+struct WriteWait<'a> {
     driver: &'a Driver,
     write: WriteId,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WriteWait<'_> {
     fn drop(&mut self) {
-        self.driver.give_up_write(self.write);
+        self.driver.cancel_write(self.write);
     }
 }
 
 impl Driver {
     /// Writes, and waits for the outcome for at most `after`.
-    pub(crate) async fn carry(&self, change: Write, after: Duration) -> Result<Written, WriteError> {
+    pub(crate) async fn execute_write(&self, change: Write, after: Duration) -> Result<Written, WriteError> {
         check(&change)?;
         let (write, mut outcome) = self.write(change);
-        let waiting = Waiting { driver: self, write };
+        let waiting = WriteWait { driver: self, write };
         if let Ok(outcome) = tokio::time::timeout(after, &mut outcome).await {
-            return outcome.unwrap_or(Err(holder::WriteError::OutcomeUnknown)).map_err(ended);
+            return outcome.unwrap_or(Err(holder::WriteFailure::OutcomeUnknown)).map_err(ended);
         }
         // The rules say what is known now; or the outcome has come this very moment.
         drop(waiting);
-        let outcome = outcome.try_recv().unwrap_or(Err(holder::WriteError::OutcomeUnknown));
+        let outcome = outcome.try_recv().unwrap_or(Err(holder::WriteFailure::OutcomeUnknown));
         outcome.map_err(|error| match (error, self.status.unavailable()) {
-            (holder::WriteError::Refused(refusal), _) => WriteError::Refused(refusal),
-            (holder::WriteError::NotSent, Some(source)) => WriteError::Unavailable { after, source },
-            (holder::WriteError::NotSent, None) => WriteError::NotSent { after },
-            (holder::WriteError::OutcomeUnknown, _) => WriteError::TimedOut { after },
+            (holder::WriteFailure::Refused(refusal), _) => WriteError::Refused(refusal),
+            (holder::WriteFailure::NotSent, Some(source)) => WriteError::Unavailable { after, source },
+            (holder::WriteFailure::NotSent, None) => WriteError::NotSent { after },
+            (holder::WriteFailure::OutcomeUnknown, _) => WriteError::TimedOut { after },
         })
     }
 }
@@ -79,10 +79,10 @@ fn check(change: &Write) -> Result<(), WriteError> {
 }
 
 /// A write that ended before its time ran out.
-pub(crate) fn ended(error: holder::WriteError) -> WriteError {
+pub(crate) fn ended(error: holder::WriteFailure) -> WriteError {
     match error {
-        holder::WriteError::Refused(refusal) => WriteError::Refused(refusal),
-        holder::WriteError::NotSent => WriteError::SessionEnded,
-        holder::WriteError::OutcomeUnknown => WriteError::OutcomeUnknown,
+        holder::WriteFailure::Refused(refusal) => WriteError::Refused(refusal),
+        holder::WriteFailure::NotSent => WriteError::SessionEnded,
+        holder::WriteFailure::OutcomeUnknown => WriteError::OutcomeUnknown,
     }
 }

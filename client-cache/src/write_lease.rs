@@ -9,12 +9,12 @@ use std::{
 
 use leasehold_protocol::{
     command::{Condition, Write, WriteRefusal},
-    hold::{CachingStatus, HoldMode},
     holder,
     limits::Limits,
+    lock::{LockMode, WriteLeaseStatus},
     message::Refusal,
     object::{Stat, Value},
-    path::Path,
+    path::NodePath,
 };
 use tokio::{runtime::Handle, sync::watch, time::Instant};
 
@@ -22,8 +22,8 @@ use crate::{
     client::Client,
     clock,
     error::{LockError, WriteError, WriteLeaseError},
-    hold::{Hold, LockOptions},
-    withdrawal::Withdrawal,
+    lock::{LockGuard, LockOptions},
+    pending_release::PendingRelease,
     write::PutOptions,
 };
 
@@ -31,11 +31,11 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostChange {
     /// The node.
-    pub path: Path,
+    pub path: NodePath,
     /// What was set last. What was set before and not flushed either is not told.
     pub value: Value,
     /// It was sent, and what came of that was never heard: this value, or one that was set before it, may be there.
-    pub may_be_there: bool,
+    pub may_be_written: bool,
     /// Why the servers have refused it, if they have: the node is held all the same. None: the hold was over first.
     pub refusal: Option<Box<Refusal>>,
 }
@@ -49,8 +49,8 @@ impl fmt::Display for LostChange {
 
 /// What is known of what a hold keeps to itself.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct KeptStatus {
-    pub(crate) status: CachingStatus,
+pub(crate) struct WriteLeaseCell {
+    pub(crate) status: WriteLeaseStatus,
     /// What was lost last, and how many times something was.
     pub(crate) lost: Option<(u64, LostChange)>,
 }
@@ -62,7 +62,7 @@ pub(crate) struct KeptStatus {
 ///
 /// While [`get`](WriteLease::get) and [`set`](WriteLease::set) come from memory, nobody else has a copy of the node's value, and nobody's read of it is answered, nor a write of it done:
 /// whoever wants it has this client asked for it. Then what was set is flushed, and the node is everybody's again; the next `get` or `set` waits for
-/// its turn and has it to itself once more. It is *held* all the time ([`Hold`]), so nobody who locks it comes between; who writes it without locking it can, between
+/// its turn and has it to itself once more. It is *held* all the time ([`LockGuard`]), so nobody who locks it comes between; who writes it without locking it can, between
 /// a `get` and the `set` that follows, too.
 ///
 /// What was set is flushed (a) when somebody reads or writes the node, (b) by [`flush`](WriteLease::flush) and [`release`](WriteLease::release), (c) when a renewal of the lease is late, before it can
@@ -79,8 +79,8 @@ pub(crate) struct KeptStatus {
 #[derive(Debug)]
 pub struct WriteLease {
     /// None only while it is being given back.
-    hold: Option<Hold>,
-    kept: watch::Receiver<KeptStatus>,
+    lock: Option<LockGuard>,
+    cell: watch::Receiver<WriteLeaseCell>,
     /// How many losses the application has been told of.
     lost_told: AtomicU64,
     /// Where it is given back when it is dropped, wherever that is.
@@ -93,36 +93,36 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WriteLeaseError`]; refused with [`WriteRefusal::Leased`] if the node goes with a lease.
-    pub async fn write_lease(&self, path: &Path, options: LockOptions) -> Result<WriteLease, WriteLeaseError> {
-        let options = LockOptions { mode: HoldMode::Exclusive, ..options };
+    /// [`WriteLeaseError`]; refused with [`WriteRefusal::Attached`] if the node goes with a lease.
+    pub async fn write_lease(&self, path: &NodePath, options: LockOptions) -> Result<WriteLease, WriteLeaseError> {
+        let options = LockOptions { mode: LockMode::Exclusive, ..options };
         let hold = self.lock(path, options).await?;
-        let (kept, lost_told, runtime) = (hold.kept(), AtomicU64::new(0), Handle::current());
-        let lease = WriteLease { hold: Some(hold), kept, lost_told, runtime };
+        let (cell, lost_told, runtime) = (hold.write_lease_cell(), AtomicU64::new(0), Handle::current());
+        let lease = WriteLease { lock: Some(hold), cell, lost_told, runtime };
         let after = options.timeout.unwrap_or(self.driver().options.timeout);
-        lease.begin(0, Deadline::new(after)).await?;
+        lease.begin(0, FlushDeadline::new(after)).await?;
         Ok(lease)
     }
 }
 
 /// When something is given up.
 #[derive(Debug, Clone, Copy)]
-struct Deadline {
+struct FlushDeadline {
     at: Instant,
     after: Duration,
 }
 
-impl Deadline {
+impl FlushDeadline {
     fn new(after: Duration) -> Self {
         Self { at: clock::deadline(after).into(), after }
     }
 }
 
 impl Deref for WriteLease {
-    type Target = Hold;
+    type Target = LockGuard;
 
-    fn deref(&self) -> &Hold {
-        match &self.hold {
+    fn deref(&self) -> &LockGuard {
+        match &self.lock {
             Some(hold) => hold,
             None => unreachable!("a write lease has its hold until it is given back"),
         }
@@ -140,7 +140,7 @@ impl WriteLease {
         let deadline = self.deadline();
         loop {
             let losses = self.check_lost()?;
-            if let Some(value) = self.client().driver().cached(self.id()) {
+            if let Some(value) = self.client().driver().write_lease_value(self.id()) {
                 return Ok(value);
             }
             self.begin(losses, deadline).await?;
@@ -152,7 +152,7 @@ impl WriteLease {
     ///
     /// # Errors
     ///
-    /// [`WriteLeaseError`]; [`WriteLeaseError::Lost`] hands back what was set last, once: what was set before, or this value if the lease ended this very
+    /// [`WriteLeaseError`]; [`WriteLeaseError::CopyEvicted`] hands back what was set last, once: what was set before, or this value if the lease ended this very
     /// moment. If the future is dropped it was set or was not.
     pub async fn set(&self, value: impl Into<Value>) -> Result<(), WriteLeaseError> {
         let value = value.into();
@@ -161,7 +161,7 @@ impl WriteLease {
         let deadline = self.deadline();
         loop {
             let losses = self.check_lost()?;
-            if self.client().driver().set_cached(self.id(), value.clone()) {
+            if self.client().driver().set_under_write_lease(self.id(), value.clone()) {
                 return Ok(());
             }
             self.begin(losses, deadline).await?;
@@ -177,16 +177,16 @@ impl WriteLease {
     pub async fn flush(&self) -> Result<Option<Stat>, WriteLeaseError> {
         let losses = self.check_lost()?;
         let driver = self.client().driver();
-        let wanted = driver.caching_status(self.id()).unwrap_or_default().changes;
+        let wanted = driver.write_lease_status(self.id()).unwrap_or_default().set_count;
         let is_flushed = || {
             // One flush at a time: what was set while one was under way goes with the next.
             driver.flush(self.id());
-            let status = driver.caching_status(self.id());
-            status.is_none_or(|status| status.flushed >= wanted.min(status.changes))
+            let status = driver.write_lease_status(self.id());
+            status.is_none_or(|status| status.flushed_count >= wanted.min(status.set_count))
         };
         self.wait_until(losses, self.deadline(), is_flushed).await?;
-        let kept = self.kept.borrow();
-        if self.over().is_cancelled() && kept.lost.is_some() {
+        let kept = self.cell.borrow();
+        if self.on_lost().is_cancelled() && kept.lost.is_some() {
             // Another call was told what was lost. This one confirms nothing.
             return Err(LockError::Lost { path: self.path().clone() }.into());
         }
@@ -195,13 +195,13 @@ impl WriteLease {
 
     /// Whether something was set that is not known to be on the servers.
     pub fn is_dirty(&self) -> bool {
-        let status = self.client().driver().caching_status(self.id());
-        status.is_some_and(|status| status.changes > status.flushed)
+        let status = self.client().driver().write_lease_status(self.id());
+        status.is_some_and(|status| status.set_count > status.flushed_count)
     }
 
     /// Waits until something that was set is lost, and hands it back, once. Nothing is lost if the future is dropped.
-    pub async fn lost(&self) -> LostChange {
-        let mut kept = self.kept.clone();
+    pub async fn lost_change(&self) -> LostChange {
+        let mut kept = self.cell.clone();
         loop {
             if let Err(WriteLeaseError::Lost(lost)) = self.check_lost() {
                 return lost;
@@ -223,62 +223,62 @@ impl WriteLease {
         let driver = self.client().driver();
         let is_given_up = || {
             // Again and again: it may be asked for just now.
-            driver.end_caching(self.id());
-            !driver.is_caching(self.id())
+            driver.release_write_lease(self.id());
+            !driver.has_write_lease(self.id())
         };
         self.wait_until(losses, self.deadline(), is_given_up).await?;
-        if self.over().is_cancelled() {
+        if self.on_lost().is_cancelled() {
             return Err(LockError::Lost { path: self.path().clone() }.into());
         }
-        match self.hold.take() {
+        match self.lock.take() {
             Some(hold) => Ok(hold.release().await?),
             None => Ok(()),
         }
     }
 
-    fn deadline(&self) -> Deadline {
-        Deadline::new(self.client().driver().options.timeout)
+    fn deadline(&self) -> FlushDeadline {
+        FlushDeadline::new(self.client().driver().options.timeout)
     }
 
     /// Asks for the node to be this client's own, and waits for that. `losses`: what [`check_lost`](Self::check_lost) returned when the
     /// caller began.
-    async fn begin(&self, losses: u64, deadline: Deadline) -> Result<(), WriteLeaseError> {
+    async fn begin(&self, losses: u64, deadline: FlushDeadline) -> Result<(), WriteLeaseError> {
         let driver = self.client().driver();
         loop {
-            if driver.cached(self.id()).is_some() {
+            if driver.write_lease_value(self.id()).is_some() {
                 return Ok(());
             }
-            if self.over().is_cancelled() {
+            if self.on_lost().is_cancelled() {
                 self.check_lost_since(losses)?;
                 return Err(LockError::Lost { path: self.path().clone() }.into());
             }
             if Instant::now() >= deadline.at {
                 return Err(self.timed_out(deadline));
             }
-            if driver.is_caching(self.id()) {
+            if driver.has_write_lease(self.id()) {
                 // It is asked for already, or about to be given up.
-                let moves_on = || driver.cached(self.id()).is_some() || !driver.is_caching(self.id());
+                let moves_on = || driver.write_lease_value(self.id()).is_some() || !driver.has_write_lease(self.id());
                 self.wait_until(losses, deadline, moves_on).await?;
                 continue;
             }
             // Not given up by whoever does not wait any more: what came of it has to be known.
-            let (_, outcome) = driver.write(Write::Cache { path: self.path().clone(), hold: self.id() });
+            let (_, outcome) = driver.write(Write::TakeWriteLease { path: self.path().clone(), lock: self.id() });
             let outcome = tokio::time::timeout_at(deadline.at, outcome).await.map_err(|_| self.timed_out(deadline))?;
-            match outcome.unwrap_or(Err(holder::WriteError::OutcomeUnknown)) {
-                Ok(_) | Err(holder::WriteError::NotSent | holder::WriteError::OutcomeUnknown) => {}
-                Err(holder::WriteError::Refused(Refusal::Write(WriteRefusal::NotFound { .. }))) => {
+            match outcome.unwrap_or(Err(holder::WriteFailure::OutcomeUnknown)) {
+                Ok(_) | Err(holder::WriteFailure::NotSent | holder::WriteFailure::OutcomeUnknown) => {}
+                Err(holder::WriteFailure::Refused(Refusal::Write(WriteRefusal::NotFound { .. }))) => {
                     self.make(deadline).await?;
                 }
-                Err(holder::WriteError::Refused(Refusal::Write(WriteRefusal::HoldNotFound { .. }))) => {
+                Err(holder::WriteFailure::Refused(Refusal::Write(WriteRefusal::LockNotFound { .. }))) => {
                     return Err(LockError::Lost { path: self.path().clone() }.into());
                 }
-                Err(holder::WriteError::Refused(refusal)) => return Err(WriteError::Refused(refusal).into()),
+                Err(holder::WriteFailure::Refused(refusal)) => return Err(WriteError::Refused(refusal).into()),
             }
         }
     }
 
     /// Makes the node, if nobody else has meanwhile.
-    async fn make(&self, deadline: Deadline) -> Result<(), WriteLeaseError> {
+    async fn make(&self, deadline: FlushDeadline) -> Result<(), WriteLeaseError> {
         let left = deadline.at.saturating_duration_since(Instant::now());
         let options = PutOptions { condition: Condition::Absent, timeout: Some(left), ..PutOptions::default() };
         match self.client().put_with(self.path(), Value::new(), options).await {
@@ -294,10 +294,10 @@ impl WriteLease {
     async fn wait_until(
         &self,
         losses: u64,
-        deadline: Deadline,
+        deadline: FlushDeadline,
         stands: impl Fn() -> bool,
     ) -> Result<(), WriteLeaseError> {
-        let (mut kept, over) = (self.kept.clone(), self.over());
+        let (mut kept, over) = (self.cell.clone(), self.on_lost());
         loop {
             kept.mark_unchanged();
             let stands = stands();
@@ -318,15 +318,15 @@ impl WriteLease {
         }
     }
 
-    fn timed_out(&self, deadline: Deadline) -> WriteLeaseError {
+    fn timed_out(&self, deadline: FlushDeadline) -> WriteLeaseError {
         WriteLeaseError::TimedOut { path: self.path().clone(), after: deadline.after }
     }
 
     /// # Errors
     ///
-    /// [`WriteLeaseError::Lost`], if something was lost after so many losses.
+    /// [`WriteLeaseError::CopyEvicted`], if something was lost after so many losses.
     fn check_lost_since(&self, losses: u64) -> Result<(), WriteLeaseError> {
-        let kept = self.kept.borrow();
+        let kept = self.cell.borrow();
         let Some((number, lost)) = kept.lost.as_ref().filter(|(number, _)| *number > losses) else { return Ok(()) };
         self.lost_told.fetch_max(*number, Relaxed);
         Err(WriteLeaseError::Lost(lost.clone()))
@@ -336,9 +336,9 @@ impl WriteLease {
     ///
     /// # Errors
     ///
-    /// [`WriteLeaseError::Lost`], if something was lost that was not told yet.
+    /// [`WriteLeaseError::CopyEvicted`], if something was lost that was not told yet.
     fn check_lost(&self) -> Result<u64, WriteLeaseError> {
-        let kept = self.kept.borrow();
+        let kept = self.cell.borrow();
         let Some((number, lost)) = kept.lost.as_ref() else { return Ok(0) };
         if self.lost_told.fetch_max(*number, Relaxed) < *number {
             return Err(WriteLeaseError::Lost(lost.clone()));
@@ -350,25 +350,30 @@ impl WriteLease {
 impl Drop for WriteLease {
     fn drop(&mut self) {
         let told = self.lost_told.load(Relaxed);
-        match self.hold.take() {
+        match self.lock.take() {
             // The task keeps the client alive until it is done.
-            Some(hold) if !hold.over().is_cancelled() => {
-                let withdrawal = hold.client().driver().withdrawals.begin(hold.path());
-                self.runtime.spawn(give_back(hold, self.kept.clone(), told, withdrawal));
+            Some(hold) if !hold.on_lost().is_cancelled() => {
+                let withdrawal = hold.client().driver().pending_releases.begin(hold.path());
+                self.runtime.spawn(flush_and_release(hold, self.cell.clone(), told, withdrawal));
             }
             // One that is over has been given back.
-            _ => warn_of_loss(&self.kept, told),
+            _ => warn_of_loss(&self.cell, told),
         }
     }
 }
 
 /// Has what was set flushed, and gives the hold back, for nobody who waits for it.
-async fn give_back(hold: Hold, mut kept: watch::Receiver<KeptStatus>, told: u64, withdrawal: Withdrawal) {
-    let (over, id) = (hold.over(), hold.id());
+async fn flush_and_release(
+    hold: LockGuard,
+    mut kept: watch::Receiver<WriteLeaseCell>,
+    told: u64,
+    withdrawal: PendingRelease,
+) {
+    let (over, id) = (hold.on_lost(), hold.id());
     loop {
         kept.mark_unchanged();
-        hold.client().driver().end_caching(id);
-        if over.is_cancelled() || !hold.client().driver().is_caching(id) {
+        hold.client().driver().release_write_lease(id);
+        if over.is_cancelled() || !hold.client().driver().has_write_lease(id) {
             break;
         }
         tokio::select! {
@@ -385,9 +390,9 @@ async fn give_back(hold: Hold, mut kept: watch::Receiver<KeptStatus>, told: u64,
 }
 
 /// What is lost of a write lease that nobody has any more can be told to nobody.
-fn warn_of_loss(kept: &watch::Receiver<KeptStatus>, told: u64) {
+fn warn_of_loss(kept: &watch::Receiver<WriteLeaseCell>, told: u64) {
     if let Some((_, lost)) = kept.borrow().lost.as_ref().filter(|(number, _)| *number > told) {
-        let (bytes, may_be_there) = (lost.value.len(), lost.may_be_there);
+        let (bytes, may_be_there) = (lost.value.len(), lost.may_be_written);
         tracing::warn!(path = %lost.path, bytes, may_be_there, "a value that was set under a write lease, which was dropped since, was not flushed and is lost");
     }
 }

@@ -25,8 +25,8 @@ use std::time::Duration;
 use common::{Server, path, until, value, within};
 use futures::future::join_all;
 use leasehold_client_cache::{
-    Client, Condition, ConnectError, ConnectionState, Content, DeleteOptions, Kind, PutOptions, ReadError, ReadOptions,
-    Refusal, Source, WriteError, WriteRefusal,
+    Client, Condition, ConnectError, ConnectionState, Content, DeleteOptions, ObjectKind, PutOptions, ReadError,
+    ReadOptions, ReadSource, Refusal, WriteError, WriteRefusal,
 };
 
 const TERM: Duration = Duration::from_secs(10);
@@ -40,10 +40,10 @@ async fn a_miss_is_read_once_and_then_answered_from_memory() {
     assert_eq!(reader.cached(&path), None);
     let first = reader.read(&path).await.unwrap();
     let second = reader.read(&path).await.unwrap();
-    assert_eq!((first.source, second.source), (Source::Server, Source::Memory));
+    assert_eq!((first.source, second.source), (ReadSource::Server, ReadSource::Memory));
     assert_eq!((&first.content, first.revision), (&second.content, Some(written.revision)));
     assert!(second.valid_for.unwrap() > TERM / 2 && second.valid_for.unwrap() <= TERM);
-    let certain = reader.certain_for(&path);
+    let certain = reader.volume_remaining(&path);
     assert!(certain <= TERM && reader.cached_for(&path).unwrap() <= certain);
     let entry = reader.get(&path).await.unwrap().unwrap();
     assert_eq!((&entry.value[..], entry.stat), (&b"one"[..], written.stat.unwrap()));
@@ -75,7 +75,7 @@ async fn write_recalls_others_copy_before_it_is_acknowledged() {
         writer.put(&path, value(number)).await.unwrap();
         assert_eq!(reader.cached(&path), None, "the copy was dropped before the write was acknowledged");
         assert_eq!(reader.get(&path).await.unwrap().unwrap().value, value(number));
-        assert_eq!(reader.read(&path).await.unwrap().source, Source::Memory);
+        assert_eq!(reader.read(&path).await.unwrap().source, ReadSource::Memory);
     }
     assert_eq!(reader.stats().recalls, 49);
 }
@@ -92,7 +92,7 @@ async fn the_writers_next_read_comes_from_memory() {
     for number in 0..10 {
         client.put(&path, value(number)).await.unwrap();
         let read = client.read(&path).await.unwrap();
-        assert_eq!(read.source, Source::Memory);
+        assert_eq!(read.source, ReadSource::Memory);
         assert_eq!(client.get(&path).await.unwrap().unwrap().value, value(number));
     }
     let stats = client.stats();
@@ -217,9 +217,9 @@ async fn a_volume_that_is_made_or_removed_keeps_reads_right() {
             writer.remove_volume(&top).await.unwrap();
         }
         assert_eq!(reader.get(&node).await.unwrap().unwrap().value, value(number));
-        assert_eq!(reader.read(&node).await.unwrap().source, Source::Memory);
+        assert_eq!(reader.read(&node).await.unwrap().source, ReadSource::Memory);
         let most = if number % 2 == 0 { Duration::from_secs(2) } else { TERM };
-        assert!(reader.certain_for(&node) <= most);
+        assert!(reader.volume_remaining(&node) <= most);
     }
 }
 
@@ -254,7 +254,7 @@ async fn reads_and_writes_that_nobody_waits_for_leave_nothing_behind() {
     client.get(&path("/other")).await.unwrap();
     server.hold_reads(true);
     let node = path("/a");
-    let options = ReadOptions { kind: Kind::Children, timeout: Some(Duration::from_millis(5)) };
+    let options = ReadOptions { kind: ObjectKind::Children, timeout: Some(Duration::from_millis(5)) };
     let error = client.read_with(&node, options).await.unwrap_err();
     assert_eq!(error, ReadError::TimedOut { after: Duration::from_millis(5) });
     assert!(tokio::time::timeout(Duration::from_millis(5), client.get(&node)).await.is_err());

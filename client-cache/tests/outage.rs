@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{SHORT_TERM, Server, path, value, within};
 use leasehold_client_cache::{
-    Client, ConnectError, ConnectionState, Options, ReadError, ReadOptions, Source, Unavailable, WriteError,
+    Client, ConnectError, ConnectionState, Options, ReadError, ReadOptions, ReadSource, Unavailable, WriteError,
 };
 use tokio::net::TcpListener;
 
@@ -26,7 +26,7 @@ async fn cached_reads_last_until_lease_end_then_jeopardy_once() {
     server.stop().await;
     // Cached reads go on without a server, and end by this client's own clock: not earlier and not later.
     let before = Instant::now();
-    let certain = client.certain_for(&node);
+    let certain = client.volume_remaining(&node);
     let began = Instant::now();
     assert!(Duration::ZERO < certain && certain <= TERM, "{certain:?}");
     let (mut hits, mut last_hit) = (0_u32, Duration::ZERO);
@@ -38,7 +38,7 @@ async fn cached_reads_last_until_lease_end_then_jeopardy_once() {
     assert!(hits > 0 && ended >= certain, "{hits} reads from memory until {ended:?}: certain were {certain:?}");
     assert!(last_hit <= certain, "read from memory {last_hit:?} later: certain were {certain:?}");
     assert_eq!(within(events.next()).await, Ok(ConnectionState::Jeopardy));
-    assert_eq!(*client.connection().borrow(), ConnectionState::Jeopardy);
+    assert_eq!(*client.connection_state().borrow(), ConnectionState::Jeopardy);
     assert_eq!(client.cached(&node), None);
     let timeout = Duration::from_millis(50);
     let error = client.read_with(&node, patience(timeout)).await.unwrap_err();
@@ -56,7 +56,7 @@ async fn cached_reads_last_until_lease_end_then_jeopardy_once() {
     server.lead();
     assert_eq!(within(events.next()).await, Ok(ConnectionState::Connected { session }));
     assert_eq!(&client.get(&node).await.unwrap().unwrap().value[..], b"one");
-    assert_eq!(client.read(&node).await.unwrap().source, Source::Memory);
+    assert_eq!(client.read(&node).await.unwrap().source, ReadSource::Memory);
     client.put(&node, "two").await.unwrap();
     assert_eq!(server.asked("Open"), 1, "the session is the same");
 }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use common::{Server, path, value};
-use leasehold_client_cache::{Client, Content, Path, ReadOptions};
+use leasehold_client_cache::{Client, Content, NodePath, ReadOptions};
 
 const NODES: usize = 8;
 const READERS: usize = 4;
@@ -42,7 +42,7 @@ const ENOUGH_MAX: Duration = Duration::from_secs(60);
 /// A node that counts up, and the highest number that has been acknowledged.
 #[derive(Debug)]
 struct Counter {
-    path: Path,
+    path: NodePath,
     acknowledged: AtomicU64,
 }
 
@@ -73,7 +73,7 @@ impl Happened<'_> {
 
     /// Whether a client's copies may still be read from memory, as far as their volume lease goes.
     fn holds_lease(&self) -> bool {
-        self.clients.iter().any(|client| client.certain_for(&Path::root()) > Duration::ZERO)
+        self.clients.iter().any(|client| client.volume_remaining(&NodePath::root()) > Duration::ZERO)
     }
 
     fn wait(&self, what: &str, holds: impl Fn() -> bool) {

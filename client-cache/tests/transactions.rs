@@ -16,8 +16,9 @@ use std::{
 use common::{Server, path, value, within};
 use futures::future::join_all;
 use leasehold_client_cache::{
-    Attach, Branch, Client, Compare, Entry, LeaseOptions, Operation, OperationResult, Owner, Path, PutOptions, Refusal,
-    Relation, SnapshotError, Source, Transaction, UpdateOptions, Value, WriteError, WriteRefusal,
+    Attach, Branch, Client, Compare, LeaseOptions, NodeData, NodeOwner, NodePath, Operation, OperationResult,
+    PutOptions, ReadSource, Refusal, Relation, SnapshotError, Transaction, UpdateOptions, Value, WriteError,
+    WriteRefusal,
 };
 
 const TERM: Duration = Duration::from_secs(10);
@@ -48,11 +49,11 @@ async fn a_transaction_does_one_thing_or_the_other_and_says_why() {
     assert_eq!(client.get(&b).await.unwrap().unwrap().stat, stat);
     let outcome = client.transaction(transaction()).await.unwrap();
     let failed = outcome.failed.unwrap();
-    assert_eq!((failed.place, failed.found, outcome.results.len()), (0, None, 1));
+    assert_eq!((failed.index, failed.found, outcome.results.len()), (0, None, 1));
     assert_eq!(&client.get(&c).await.unwrap().unwrap().value[..], b"three");
     let only_looks = Transaction::new().when(Compare::exists(b.clone())).when(Compare::exists(a.clone()));
     let looked = client.transaction(only_looks).await.unwrap();
-    assert_eq!((looked.revision, looked.failed.unwrap().place), (outcome.revision, 1));
+    assert_eq!((looked.revision, looked.failed.unwrap().index), (outcome.revision, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,7 +84,7 @@ async fn what_no_server_would_take_is_not_sent() {
     let expected = "the transaction has 129 operations in one branch: expected at most 128";
     assert!(matches!(error, WriteError::Limit(_)) && error.to_string() == expected, "{error}");
     let error = client.transaction(Transaction::new().then(put("/a")).then(put("/a"))).await.unwrap_err();
-    let refusal = WriteRefusal::Overlap { branch: Branch::Then, one: 0, other: 1, path: path("/a") };
+    let refusal = WriteRefusal::Overlap { branch: Branch::Then, first: 0, second: 1, path: path("/a") };
     assert_eq!(error, WriteError::Refused(Refusal::Write(refusal)));
     assert_eq!(server.asked("Write"), 0);
     let refused = client.transaction(Transaction::new().then(put("/a")).then(Operation::delete(path("/b")))).await;
@@ -95,7 +96,7 @@ async fn what_no_server_would_take_is_not_sent() {
 async fn snapshot_read_of_cached_nodes_is_local_and_never_torn() {
     let server = Server::start(TERM).await;
     let (reader, writer) = (server.client().await, server.client().await);
-    let paths: Vec<Path> = (0..4).map(|it| path(&format!("/it/{it}"))).collect();
+    let paths: Vec<NodePath> = (0..4).map(|it| path(&format!("/it/{it}"))).collect();
     writer.put(&path("/it"), "stays").await.unwrap();
     let none = reader.snapshot(&paths).await.unwrap();
     assert_eq!((none.entries, none.tries), (vec![None; 4], 1));
@@ -152,7 +153,7 @@ async fn many_clients_that_update_one_node_lose_nothing() {
             let mut tries = 0;
             for _ in 0..25 {
                 let options = UpdateOptions { timeout: Some(Duration::from_secs(60)), ..UpdateOptions::default() };
-                let next = |entry: Option<&Entry>| Some(value(entry.map_or(0, |entry| number(&entry.value)) + 1));
+                let next = |entry: Option<&NodeData>| Some(value(entry.map_or(0, |entry| number(&entry.value)) + 1));
                 tries += client.update_with(&counter, options, next).await.unwrap().tries;
             }
             tries
@@ -175,8 +176,8 @@ async fn an_update_may_leave_the_node_as_it_is_and_keeps_its_lease() {
     assert_eq!((left.written, left.tries), (None, 1));
     let updated = client.update(&node, |_| Some("two".into())).await.unwrap();
     let owner = updated.written.unwrap().stat.unwrap().owner;
-    assert_eq!(owner, Some(Owner::Lease(lease)));
-    assert_eq!(client.read(&node).await.unwrap().source, Source::Memory);
+    assert_eq!(owner, Some(NodeOwner::Lease(lease)));
+    assert_eq!(client.read(&node).await.unwrap().source, ReadSource::Memory);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{id::Revision, object::Data, path::Path};
+use crate::{id::Revision, object::Data, path::NodePath};
 
 /// What happened at one revision.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -26,11 +26,11 @@ pub struct Change {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Event {
     /// The node.
-    pub path: Path,
+    pub path: NodePath,
     /// What happened to it.
     pub kind: EventKind,
     /// Why.
-    pub reason: Reason,
+    pub reason: ChangeReason,
 }
 
 /// What happened to a node.
@@ -44,7 +44,7 @@ pub enum EventKind {
 
 /// Why something happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Reason {
+pub enum ChangeReason {
     /// Somebody asked for it.
     Request,
     /// The lease that the node went with was over.
@@ -73,21 +73,21 @@ const DELETE_BYTES_MAX: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Watched {
     /// What happens to this node.
-    Node(Path),
+    Node(NodePath),
     /// What happens to this node and to all below it.
-    Subtree(Path),
+    Subtree(NodePath),
 }
 
 impl Watched {
     /// The node, or the topmost.
-    pub fn path(&self) -> &Path {
+    pub fn path(&self) -> &NodePath {
         match self {
             Self::Node(path) | Self::Subtree(path) => path,
         }
     }
 
     /// Whether it is heard of when something happens to the node.
-    pub fn includes(&self, path: &Path) -> bool {
+    pub fn includes(&self, path: &NodePath) -> bool {
         match self {
             Self::Node(node) => node == path,
             Self::Subtree(top) => top.contains(path),
@@ -109,13 +109,13 @@ mod tests {
     use super::*;
     use crate::{
         id::LeaseId,
-        object::{Owner, Stat, Value},
+        object::{NodeOwner, Stat, Value},
     };
 
     #[test]
     fn no_event_takes_more_bytes_than_it_weighs() {
         let revision = Revision(u64::MAX);
-        let owner = Some(Owner::Lease(LeaseId(u64::MAX)));
+        let owner = Some(NodeOwner::Lease(LeaseId(u64::MAX)));
         let stat = |value_len| Stat {
             create_revision: revision,
             modify_revision: revision,
@@ -125,8 +125,8 @@ mod tests {
         };
         let put = |length: usize| EventKind::Put(Data { value: Value::from(vec![7; length]), stat: stat(u64::MAX) });
         for kind in [EventKind::Delete, put(0), put(300), put(1 << 20)] {
-            let path = Path::parse(&format!("/{}", "x".repeat(200))).expect("a path");
-            let event = Event { path, kind, reason: Reason::Revoked };
+            let path = NodePath::parse(&format!("/{}", "x".repeat(200))).expect("a path");
+            let event = Event { path, kind, reason: ChangeReason::Revoked };
             let bytes = postcard::to_allocvec(&event).expect("plain data").len();
             assert!(bytes <= event.weight(), "{bytes} bytes: expected at most {}", event.weight());
         }

@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) use size::encoded_bytes_of_sets;
 
 use crate::{
-    hold::{HoldMode, Taken},
-    id::{Epoch, Generation, HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId, Token},
+    id::{Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, Token, VolumeGeneration},
+    lock::{LockGrant, LockMode},
     object::{ObjectSet, Stat, Value},
-    path::Path,
+    path::NodePath,
     time::ClusterTime,
     transaction::{Transacted, Transaction},
     volume::VolumeSettings,
@@ -53,7 +53,7 @@ pub enum Command {
         name: String,
     },
     /// A client has no more use for its identity, and has dropped all its copies. Nodes that go with its leases are
-    /// [removed](Command::Remove) after that.
+    /// [removed](Command::Purge) after that.
     CloseSession {
         /// The client.
         session: SessionId,
@@ -64,7 +64,7 @@ pub enum Command {
         /// The session.
         session: SessionId,
         /// Any path in the volume.
-        path: Path,
+        path: NodePath,
     },
     /// Moves the horizons of renewed leases (T6).
     Tick {
@@ -72,7 +72,7 @@ pub enum Command {
         renewals: Vec<Renewal>,
     },
     /// Ends a lease (T5). Changes nothing if the lease's horizon is not the one named here. The nodes that it carries are still there:
-    /// they are [removed](Command::Remove) when everyone has consented who may hold copies of them.
+    /// they are [removed](Command::Purge) when everyone has consented who may hold copies of them.
     Expire {
         /// The lease.
         lease: LeaseKey,
@@ -83,7 +83,7 @@ pub enum Command {
     },
     /// Removes the nodes that went with leases which have ended, those of each lease with one change. Consents were gathered for all
     /// of them, and for the lists that they are in (S2, S8); nothing can have been attached to such a lease since.
-    Remove {
+    Purge {
         /// The leases.
         leases: Vec<Incarnation>,
     },
@@ -98,12 +98,12 @@ pub enum Command {
         /// The write.
         write: Write,
         /// The objects that consents were gathered for. If it would change another, it changes nothing.
-        covers: Vec<ObjectSet>,
+        consented: Vec<ObjectSet>,
         /// Which leases and which volume the write names (S7b). If one of them has been replaced, it changes nothing.
-        meant: Meant,
+        intended: IntendedLeases,
         /// Of a [revocation](Write::RevokeLease): consents were gathered for each node that was attached to the lease that is
         /// meant up to this change, and the lists that it is in. If the lease carries another, it changes nothing.
-        carried: Revision,
+        attached_through: Revision,
     },
 }
 
@@ -114,12 +114,12 @@ pub enum Command {
 ///
 /// [`State::meant`]: crate::state::State::meant
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Meant {
+pub struct IntendedLeases {
     /// The leases that the write revokes, attaches nodes to or places a hold under. Each incarnation belongs to one name. A name
     /// whose lease is not among them had none.
     pub leases: BTreeSet<Incarnation>,
     /// The volume that the write changes or removes: the generation that it was made with. None if there was no such volume.
-    pub volume: Option<Generation>,
+    pub volume: Option<VolumeGeneration>,
 }
 
 /// Names a replicated lease.
@@ -128,12 +128,12 @@ pub enum LeaseKey {
     /// The session itself: how long it is remembered without a sign of life.
     Session(SessionId),
     /// A session's lease on the volume with this path.
-    Volume(SessionId, Path),
+    Volume(SessionId, NodePath),
     /// A key lease, which is nobody's but whoever keeps it alive (etcd).
     Key(LeaseId),
     /// What is left of a hold whose session lost its lease: until it ends, nobody gets the node (Chubby's lock delay). It is never
     /// renewed.
-    Delay(HoldId),
+    LockDelay(LockId),
 }
 
 impl LeaseKey {
@@ -141,15 +141,15 @@ impl LeaseKey {
     pub fn session(&self) -> Option<SessionId> {
         match self {
             Self::Session(session) | Self::Volume(session, _) => Some(*session),
-            Self::Key(_) | Self::Delay(_) => None,
+            Self::Key(_) | Self::LockDelay(_) => None,
         }
     }
 
     /// The top of the volume that it is a lease on.
-    pub fn volume(&self) -> Option<&Path> {
+    pub fn volume(&self) -> Option<&NodePath> {
         match self {
             Self::Volume(_, top) => Some(top),
-            Self::Session(_) | Self::Key(_) | Self::Delay(_) => None,
+            Self::Session(_) | Self::Key(_) | Self::LockDelay(_) => None,
         }
     }
 }
@@ -162,7 +162,7 @@ pub struct Renewal {
     /// Which of its incarnations.
     pub incarnation: Incarnation,
     /// When it was last renewed.
-    pub at: ClusterTime,
+    pub renewed_at: ClusterTime,
 }
 
 /// A change that users ask for.
@@ -171,7 +171,7 @@ pub enum Write {
     /// Sets a node's value; makes the node and the nodes above it that do not exist.
     Put {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// Its new value.
         value: Value,
         /// What must hold for the write to take effect.
@@ -182,7 +182,7 @@ pub enum Write {
     /// Removes a node.
     Delete {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// With all that lies below it; otherwise a node with children is not removed.
         recursive: bool,
         /// What must hold for the write to take effect.
@@ -191,21 +191,21 @@ pub enum Write {
     /// Makes the subtree at `path` a volume. Its node is made if it does not exist.
     CreateVolume {
         /// The top of the volume.
-        path: Path,
+        path: NodePath,
         /// What it promises.
         settings: VolumeSettings,
     },
     /// Changes what a volume promises.
     SetVolume {
         /// The top of the volume.
-        path: Path,
+        path: NodePath,
         /// What it promises from now on.
         settings: VolumeSettings,
     },
     /// Lets the subtree belong to the volume above again. The nodes stay. Refused while a lease on the volume carries nodes.
     RemoveVolume {
         /// The top of the volume.
-        path: Path,
+        path: NodePath,
     },
     /// Grants a key lease (etcd). No node changes.
     GrantLease {
@@ -223,65 +223,65 @@ pub enum Write {
     /// no node changes.
     Lock {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// Whether others may hold it too.
-        mode: HoldMode,
+        mode: LockMode,
         /// To wait in the node's queue if it cannot be had now; otherwise it is refused.
         wait: bool,
         /// How long nobody gets the node if the lease ends under which it is held (Chubby's lock delay). Not if it is given back.
         delay: Duration,
     },
     /// Makes a shared hold exclusive, or the other way round. One that waits to be exclusive is held shared until then.
-    Convert {
+    ChangeLockMode {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// The hold.
-        hold: HoldId,
+        lock: LockId,
         /// What it is to be.
-        mode: HoldMode,
+        mode: LockMode,
         /// To wait for the other holders to leave; otherwise it is refused if there are any.
         wait: bool,
     },
     /// Gives a hold back, or withdraws from the queue.
     Unlock {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// The hold.
-        hold: HoldId,
+        lock: LockId,
     },
     /// Compares, and does one thing or the other: all of it as one change, or none of it.
     Transaction(Transaction),
     /// Lets the holder of an exclusive hold keep the node's data to itself from now on: a write lease. It reads and writes in its own
     /// memory; others' reads and writes of the data wait until it [ends](Write::Flush) that, or its lease. The node has to exist, and to go
     /// with no lease. Its data does not change, yet all copies of it are recalled, as if it did (S2).
-    Cache {
+    TakeWriteLease {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// The hold.
-        hold: HoldId,
+        lock: LockId,
     },
     /// What the holder of a write lease has written in its own memory. Waits for nobody's consent, and for no other write: nobody else
     /// has a copy of the node's data, or can write it, while the write lease is there (S10).
     Flush {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// The hold.
-        hold: HoldId,
+        lock: LockId,
         /// The token under which it is held: with another one it is refused.
         token: Token,
         /// The node's value from now on; none to leave it as it is.
         value: Option<Value>,
         /// The holder keeps the data to itself no longer. It goes on holding the node.
-        ends: bool,
+        ends_write_lease: bool,
     },
     /// Gives a hold, which nobody else has a part in, to one that waits in the node's queue, past those that came before it.
     HandOver {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// The hold.
-        hold: HoldId,
+        lock: LockId,
         /// Who is to have the node.
-        to: HoldId,
+        successor: LockId,
     },
 }
 
@@ -292,7 +292,7 @@ pub enum Attach {
     #[default]
     Nothing,
     /// The one that it goes with already, or none.
-    Keep,
+    Unchanged,
     /// This key lease.
     Lease(LeaseId),
     /// The writer's lease on the volume that the node belongs to: service liveness by heartbeat.
@@ -301,12 +301,12 @@ pub enum Attach {
 
 impl Write {
     /// A put without conditions or lease.
-    pub fn put(path: Path, value: Value) -> Self {
+    pub fn put(path: NodePath, value: Value) -> Self {
         Self::Put { path, value, condition: Condition::Any, attach: Attach::Nothing }
     }
 
     /// The node that the write is about, if it is about one only.
-    pub fn path(&self) -> Option<&Path> {
+    pub fn path(&self) -> Option<&NodePath> {
         match self {
             Self::Put { path, .. }
             | Self::Delete { path, .. }
@@ -314,9 +314,9 @@ impl Write {
             | Self::SetVolume { path, .. }
             | Self::RemoveVolume { path }
             | Self::Lock { path, .. }
-            | Self::Convert { path, .. }
+            | Self::ChangeLockMode { path, .. }
             | Self::Unlock { path, .. }
-            | Self::Cache { path, .. }
+            | Self::TakeWriteLease { path, .. }
             | Self::Flush { path, .. }
             | Self::HandOver { path, .. } => Some(path),
             Self::GrantLease { .. } | Self::RevokeLease { .. } | Self::Transaction(_) => None,
@@ -354,11 +354,11 @@ pub enum Outcome {
     /// The session has a new lease on the volume.
     VolumeAcquired {
         /// The volume that the path belongs to.
-        volume: Path,
+        volume: NodePath,
         /// The new lease.
         incarnation: Incarnation,
         /// The volume's generation.
-        generation: Generation,
+        generation: VolumeGeneration,
         /// No promise goes beyond this.
         horizon: ClusterTime,
     },
@@ -367,7 +367,7 @@ pub enum Outcome {
     /// The lease is gone.
     Expired,
     /// The lease was gone already, or is another incarnation's.
-    NotHeld,
+    LeaseNotFound,
     /// The lease's horizon had moved: it has not ended. The proposer tries again (T5).
     HorizonMoved {
         /// Where it is now.
@@ -377,14 +377,14 @@ pub enum Outcome {
     Written(Result<Written, WriteRefusal>),
     /// The write would change objects that its consents do not cover, and changed nothing. The proposer gathers
     /// consents for those too and tries again (S2).
-    NotCovered,
+    MissingConsents,
     /// The nodes are gone.
-    Removed {
+    Purged {
         /// How many there were.
         nodes: u64,
     },
     /// The session does not exist: nothing changed.
-    SessionGone,
+    SessionNotFound,
     /// The request's number lies below the window of remembered outcomes: nothing changed.
     BelowWindow {
         /// The lowest number that is still remembered.
@@ -396,12 +396,12 @@ pub enum Outcome {
         highest: Sequence,
     },
     /// Another leadership has begun since the proposal was made: nothing changed.
-    EpochOver,
+    EpochEnded,
 }
 
 /// A key lease that was granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Granted {
+pub struct GrantedKeyLease {
     /// Its name.
     pub id: LeaseId,
     /// Which lease of that name.
@@ -419,9 +419,9 @@ pub struct Written {
     pub removed: u64,
     /// The key lease that was granted. Remembered with the outcome, so that a repeated answer is about this one, whoever has its
     /// name by then (S9).
-    pub lease: Option<Granted>,
+    pub lease: Option<GrantedKeyLease>,
     /// The hold that was asked for, or made another.
-    pub taken: Option<Box<Taken>>,
+    pub lock: Option<Box<LockGrant>>,
     /// What a transaction did.
     pub transaction: Option<Box<Transacted>>,
     /// The writer's volume leases that nodes were attached to by [`Attach::Session`], each once (S7b). A node goes with the
@@ -433,14 +433,14 @@ pub struct Written {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VolumeLease {
     /// The top of the volume.
-    pub volume: Path,
+    pub volume: NodePath,
     /// Which lease on it.
     pub incarnation: Incarnation,
 }
 
 impl Written {
     /// The lease that a node went with when this write attached it by [`Attach::Session`].
-    pub fn attached_to(&self, path: &Path) -> Option<&VolumeLease> {
+    pub fn attached_to(&self, path: &NodePath) -> Option<&VolumeLease> {
         let around = self.attached.iter().filter(|lease| lease.volume.contains(path));
         around.max_by_key(|lease| lease.volume.depth())
     }

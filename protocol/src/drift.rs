@@ -35,32 +35,32 @@ pub const REFERENCE_AGE_MAX: Duration = Duration::from_secs(300);
 /// After an excess, the clock has to be within the allowance over one window of this length before copies are used again.
 pub const RESUME_WINDOW: Duration = Duration::from_secs(10);
 
-/// What a client wants to know about the leader's clock. Rides in [`Body::KeepAlive`](crate::message::Body::KeepAlive).
+/// What a client wants to know about the leader's clock. Rides in [`Body::Heartbeat`](crate::message::Body::Heartbeat).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClockQuestion {
     /// The number of this exchange; numbers rise within a session. The leader notes when it dealt with it. 0: not to be
     /// noted.
     pub mark: u64,
     /// The earlier exchanges that the client counts from; 0 for none. The leader forgets all others.
-    pub against: [u64; REFERENCES_MAX],
+    pub references: [u64; REFERENCES_MAX],
     /// The excess that the client has found, while it serves nothing from memory.
-    pub beyond: Option<Excess>,
+    pub excess: Option<Excess>,
 }
 
 /// What the leader counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClockAnswer {
     /// How long ago the leader dealt with each exchange that it was asked about and knows.
-    pub since: Vec<Since>,
+    pub since: Vec<SinceExchange>,
     /// What the leader's clock is allowed.
     pub allowance: DriftAllowance,
     /// How long the leader kept the answer back after it had dealt with the exchange.
-    pub waited: Duration,
+    pub delay: Duration,
 }
 
 /// How long ago the leader dealt with an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Since {
+pub struct SinceExchange {
     /// The exchange.
     pub mark: u64,
     /// How long ago, by the leader's clock.
@@ -96,7 +96,7 @@ impl fmt::Display for Excess {
 
 /// What two clocks counted between two exchanges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Counted {
+pub struct ElapsedPair {
     /// The client, at least: from the first answer's arrival to the second request's sending.
     pub client_least: Duration,
     /// The client, at most: from the first request's sending to the second answer's arrival.
@@ -107,7 +107,7 @@ pub struct Counted {
 
 /// What a comparison shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verdict {
+pub enum DriftVerdict {
     /// The clocks differ by no more than they are allowed to, known to within as much again.
     Within,
     /// The round trips were too slow, compared with the time between them, to tell.
@@ -116,25 +116,25 @@ pub enum Verdict {
     Beyond(Excess),
 }
 
-impl Counted {
+impl ElapsedPair {
     /// Judges the client's clock and the server's by what each of them is allowed.
     ///
-    /// [`Verdict::Beyond`] is certain: two clocks within their allowances never get it, whatever the delays. Let `D` be the
+    /// [`DriftVerdict::Beyond`] is certain: two clocks within their allowances never get it, whatever the delays. Let `D` be the
     /// true time between the leader's dealings. Then `server <= D (1 + server allowance)` and
     /// `D (1 - client allowance) <= client_most`; and the other way round for `client_least`.
-    pub fn judge(&self, client: DriftAllowance, server: DriftAllowance) -> Verdict {
+    pub fn judge(&self, client: DriftAllowance, server: DriftAllowance) -> DriftVerdict {
         let (least, most, counted) = (micros(self.client_least), micros(self.client_most), micros(self.server));
         let grain = micros(GRAIN);
         let client_is_slow = counted.saturating_mul(slow(client)) > (most + grain).saturating_mul(fast(server));
         let client_is_fast = least.saturating_mul(slow(server)) > (counted + grain).saturating_mul(fast(client));
         let allowed_ppm = client.ppm().saturating_add(server.ppm());
         if client_is_slow || client_is_fast {
-            return Verdict::Beyond(Excess { client: self.middle(), server: self.server, allowed_ppm });
+            return DriftVerdict::Beyond(Excess { client: self.middle(), server: self.server, allowed_ppm });
         }
         let allowed = (counted.saturating_mul(u128::from(allowed_ppm)) / MILLION).max(grain);
         let is_near = micros(self.middle()).abs_diff(counted) <= allowed;
         let is_sharp = most.saturating_sub(least) / 2 <= allowed;
-        if is_near && is_sharp { Verdict::Within } else { Verdict::Unclear }
+        if is_near && is_sharp { DriftVerdict::Within } else { DriftVerdict::Unclear }
     }
 
     /// The middle of the client's bounds.
@@ -174,14 +174,14 @@ struct Reference {
 /// The exchanges with one leader that a client compares later ones with, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct References {
-    kept: Vec<Reference>,
+    entries: Vec<Reference>,
 }
 
 impl References {
     /// The marks to ask about.
     pub fn marks(&self) -> [u64; REFERENCES_MAX] {
         let mut marks = [0; REFERENCES_MAX];
-        for (mark, reference) in marks.iter_mut().zip(&self.kept) {
+        for (mark, reference) in marks.iter_mut().zip(&self.entries) {
             *mark = reference.mark;
         }
         marks
@@ -189,43 +189,43 @@ impl References {
 
     /// Forgets all.
     pub fn clear(&mut self) {
-        self.kept.clear();
+        self.entries.clear();
     }
 
     /// What was counted from each reference that the leader knows to an exchange that was sent and answered at these times,
     /// from the oldest on. References that the leader does not know are forgotten.
-    pub fn count(&mut self, answer: &ClockAnswer, sent: Instant, answered: Instant) -> Vec<Counted> {
+    pub fn elapsed_pairs(&mut self, answer: &ClockAnswer, sent: Instant, answered: Instant) -> Vec<ElapsedPair> {
         let span_of = |mark| answer.since.iter().find(|since| since.mark == mark).map(|since| since.span);
-        self.kept.retain(|reference| span_of(reference.mark).is_some());
+        self.entries.retain(|reference| span_of(reference.mark).is_some());
         let counted = |reference: &Reference| {
-            Some(Counted {
+            Some(ElapsedPair {
                 client_least: sent.since(reference.answered),
                 client_most: answered.since(reference.sent),
                 server: span_of(reference.mark)?,
             })
         };
-        self.kept.iter().filter_map(counted).collect()
+        self.entries.iter().filter_map(counted).collect()
     }
 
     /// Keeps an exchange. If there are too many, the one goes that lies closest to its elder, compared with its age.
-    pub fn keep(&mut self, mark: u64, sent: Instant, answered: Instant) {
-        let kept = self.kept.len();
-        self.kept.retain(|reference| answered.since(reference.sent) <= REFERENCE_AGE_MAX);
-        if self.kept.len() < kept {
+    pub fn remember(&mut self, mark: u64, sent: Instant, answered: Instant) {
+        let kept = self.entries.len();
+        self.entries.retain(|reference| answered.since(reference.sent) <= REFERENCE_AGE_MAX);
+        if self.entries.len() < kept {
             reached(Bound::ReferenceAge);
         }
-        if self.kept.last().is_some_and(|last| last.mark >= mark) {
+        if self.entries.last().is_some_and(|last| last.mark >= mark) {
             return;
         }
-        self.kept.push(Reference { mark, sent, answered });
-        if self.kept.len() > REFERENCES_MAX {
+        self.entries.push(Reference { mark, sent, answered });
+        if self.entries.len() > REFERENCES_MAX {
             reached(Bound::References);
             let age = |reference: &Reference| answered.since(reference.sent).as_micros().max(1);
             // The oldest sees the smallest drift, and the newest is the only one that its successors can grow old from.
-            let interior = 1..self.kept.len() - 1;
-            let closeness = |at: &usize| age(&self.kept[*at]) * 1_000 / age(&self.kept[*at - 1]);
+            let interior = 1..self.entries.len() - 1;
+            let closeness = |at: &usize| age(&self.entries[*at]) * 1_000 / age(&self.entries[*at - 1]);
             if let Some(at) = interior.max_by_key(closeness) {
-                self.kept.remove(at);
+                self.entries.remove(at);
             }
         }
     }
@@ -252,11 +252,11 @@ impl Marks {
     pub fn answer(&mut self, question: &ClockQuestion, allowance: DriftAllowance, now: Instant) -> ClockAnswer {
         let last = self.noted.last().map_or(0, |(last, _)| *last);
         // The last is kept, so that an older question that comes late finds that it is late.
-        self.noted.retain(|(mark, _)| question.against.contains(mark) || *mark == last);
-        let asked = self.noted.iter().filter(|(mark, _)| question.against.contains(mark));
-        let since = asked.map(|(mark, at)| Since { mark: *mark, span: now.since(*at) }).collect();
+        self.noted.retain(|(mark, _)| question.references.contains(mark) || *mark == last);
+        let asked = self.noted.iter().filter(|(mark, _)| question.references.contains(mark));
+        let since = asked.map(|(mark, at)| SinceExchange { mark: *mark, span: now.since(*at) }).collect();
         self.note(question.mark, now);
-        ClockAnswer { since, allowance, waited: Duration::ZERO }
+        ClockAnswer { since, allowance, delay: Duration::ZERO }
     }
 }
 

@@ -51,7 +51,7 @@ number! {
 
 number! {
     /// How often a volume's settings or borders have changed.
-    Generation
+    VolumeGeneration
 }
 
 number! {
@@ -72,7 +72,7 @@ number! {
 number! {
     /// Names a hold on a node, from the moment that it is asked for to its end: the order of arrival in the node's queue. From the
     /// same counter as [`Token`]s.
-    HoldId
+    LockId
 }
 
 number! {

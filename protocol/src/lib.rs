@@ -16,11 +16,11 @@
 pub mod change;
 pub mod command;
 pub mod drift;
-pub mod hold;
 pub mod holder;
 pub mod id;
 pub mod lessor;
 pub mod limits;
+pub mod lock;
 pub mod message;
 pub mod object;
 pub mod path;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     command::Write,
-    path::{COMPONENT_MAX_BYTES, PATH_MAX_BYTES, Path, PathError},
+    path::{COMPONENT_MAX_BYTES, NodePath, PATH_MAX_BYTES, PathError},
     reached::{Bound, reached},
     transaction::Transaction,
     volume::VolumeSettings,
@@ -120,7 +120,7 @@ pub enum LimitError {
     },
     /// Too many holds in one request.
     #[error("{got} holds in one request: expected at most {expected}")]
-    Holds {
+    Locks {
         /// How many.
         got: usize,
         /// The bound.
@@ -128,9 +128,9 @@ pub enum LimitError {
     },
     /// A hold cannot keep its node for so long after it is lost.
     #[error("{path} is to stay held for {got:?} after the hold is lost: expected at most {most:?}")]
-    Delay {
+    LockDelay {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// What was asked for.
         got: Duration,
         /// The most.
@@ -222,7 +222,7 @@ impl Limits {
     /// # Errors
     ///
     /// [`LimitError::Path`] or [`LimitError::Depth`] with the numbers.
-    pub fn check_path(&self, path: &Path) -> Result<(), LimitError> {
+    pub fn check_path(&self, path: &NodePath) -> Result<(), LimitError> {
         let text = path.as_str();
         if text.len() > self.path_max_bytes {
             reached(Bound::PathBytes);
@@ -271,13 +271,13 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// [`LimitError::Delay`] with the numbers.
-    pub fn check_delay(&self, path: &Path, delay: Duration) -> Result<(), LimitError> {
+    /// [`LimitError::LockDelay`] with the numbers.
+    pub fn check_lock_delay(&self, path: &NodePath, delay: Duration) -> Result<(), LimitError> {
         if delay <= Self::DELAY_MAX {
             return Ok(());
         }
         reached(Bound::DelayMax);
-        Err(LimitError::Delay { path: path.clone(), got: delay, most: Self::DELAY_MAX })
+        Err(LimitError::LockDelay { path: path.clone(), got: delay, most: Self::DELAY_MAX })
     }
 
     /// Checks a transaction's lengths: all values together are as long as one may be.
@@ -306,7 +306,7 @@ impl Limits {
     /// # Errors
     ///
     /// [`LimitError::Transaction`] with the numbers.
-    pub fn check_made(&self, (nodes, path_bytes): (usize, usize)) -> Result<(), LimitError> {
+    pub fn check_nodes_made(&self, (nodes, path_bytes): (usize, usize)) -> Result<(), LimitError> {
         let bounds = [
             ("nodes to make, with those above them", Bound::NodesMade, nodes, Transaction::NODES_MADE_MAX),
             ("bytes of paths of nodes to make", Bound::MadePaths, path_bytes, Transaction::MADE_PATHS_MAX_BYTES),
@@ -344,8 +344,8 @@ mod tests {
         transaction::{Compare, Operation, Relation},
     };
 
-    fn path(text: &str) -> Path {
-        Path::parse(text).expect("a valid path")
+    fn path(text: &str) -> NodePath {
+        NodePath::parse(text).expect("a valid path")
     }
 
     fn too_much(what: &str, got: usize, expected: usize) -> Result<(), LimitError> {
@@ -417,7 +417,10 @@ mod tests {
         let second = Duration::from_secs(1);
         assert_eq!(limits.check_ttl(Limits::TTL_MAX), Ok(()));
         assert!(matches!(limits.check_ttl(Limits::TTL_MAX + second), Err(LimitError::Ttl { .. })));
-        assert_eq!(limits.check_delay(&path("/a"), Limits::DELAY_MAX), Ok(()));
-        assert!(matches!(limits.check_delay(&path("/a"), Limits::DELAY_MAX + second), Err(LimitError::Delay { .. })));
+        assert_eq!(limits.check_lock_delay(&path("/a"), Limits::DELAY_MAX), Ok(()));
+        assert!(matches!(
+            limits.check_lock_delay(&path("/a"), Limits::DELAY_MAX + second),
+            Err(LimitError::LockDelay { .. })
+        ));
     }
 }

@@ -20,10 +20,10 @@ use crate::{
     change::{Changes, Watched},
     command::{Write, Written},
     drift::{ClockAnswer, ClockQuestion},
-    hold::HoldStatus,
-    id::{CoveringNumber, Epoch, Generation, HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp},
+    id::{CoveringNumber, Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, Stamp, VolumeGeneration},
+    lock::LockStatus,
     object::{Content, Data, Object, ObjectSet},
-    path::Path,
+    path::NodePath,
 };
 
 /// From a client to the server that it takes for the leader.
@@ -33,14 +33,14 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Request {
     /// Who asks, and what rides along.
-    pub header: Header,
+    pub header: RequestHeader,
     /// What is asked.
     pub body: Body,
 }
 
 /// What every request carries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Header {
+pub struct RequestHeader {
     /// The client's session; 0 in requests that are nobody's, which carry no renewals, consents or returns:
     /// [`Body::Open`], [`Body::Inspect`], [`Body::List`].
     pub session: SessionId,
@@ -67,7 +67,7 @@ pub struct Header {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Renew {
     /// The top of the volume.
-    pub volume: Path,
+    pub volume: NodePath,
     /// The lease that is meant. If that is gone, the answer is *expired*, never a new lease (T6).
     pub incarnation: Incarnation,
 }
@@ -95,17 +95,17 @@ pub enum Body {
     Register,
     /// The session ends: all its copies are dropped.
     Close,
-    /// What rides along, renewals, consents, returns, and a comparison of clocks. Answered by [`Answer::Alive`]: at once, or when the
+    /// What rides along, renewals, consents, returns, and a comparison of clocks. Answered by [`Answer::Heartbeat`]: at once, or when the
     /// next tick is in the log and the renewals can be promised a whole term (docs/adr/0014).
-    KeepAlive(ClockQuestion),
+    Heartbeat(ClockQuestion),
     /// A lease on the volume that `path` belongs to. From sending it on, the client has stopped using any lease
     /// that it had there, and takes no promise for it any more.
     Acquire {
         /// Any path in the volume.
-        path: Path,
+        path: NodePath,
         /// The applied revision that came with the latest promise or grant of the lease that ended: copies that have not
         /// changed since are good again (Yin's delayed invalidation). None without copies.
-        valid_at: Option<LastValid>,
+        last_valid: Option<LastValid>,
     },
     /// The content of an object, and a lease on it if that can be had.
     Read {
@@ -115,7 +115,7 @@ pub enum Body {
         /// answer is [`Content`]-free.
         known: Option<Revision>,
     },
-    /// The same again, after [`Answer::Recalling`]: answered when nobody keeps the data to itself any more, which may be long in coming, but
+    /// The same again, after [`Answer::ReadBlocked`]: answered when nobody keeps the data to itself any more, which may be long in coming, but
     /// no longer than the holder's lease, and its margin. Lost: read again. Twice: the later takes the place of the earlier, which is refused
     /// with [`Refusal::Retry`].
     AwaitRead {
@@ -135,20 +135,20 @@ pub enum Body {
         seen: Stamp,
     },
     /// One piece of the list of objects that the session holds in a volume (S7). Only ever adds; never a consent.
-    Held(HeldPiece),
+    HolderReport(HolderReportPart),
     /// More time on key leases, please: each gets its full term again. Answered by [`Answer::Kept`], at once or when the next tick is in
-    /// the log, as [`Body::KeepAlive`] is. Lost or twice: a lease that is gone stays gone.
-    KeepLeases {
-        /// The leases; at most [`KEEP_LEASES_MAX`].
-        leases: Vec<KeepLease>,
+    /// the log, as [`Body::Heartbeat`] is. Lost or twice: a lease that is gone stays gone.
+    KeepAlive {
+        /// The leases; at most [`KEEP_ALIVES_MAX`].
+        leases: Vec<KeyLeaseRenewal>,
     },
     /// A look at the server's or the cluster's state, for people. Without a session.
     Inspect(Inspect),
-    /// Tell me when one of these holds stands otherwise than I know. Answered by [`Answer::Holds`] then, which may be long in coming.
+    /// Tell me when one of these holds stands otherwise than I know. Answered by [`Answer::LockStatuses`] then, which may be long in coming.
     /// Lost: asked again. Twice: the later takes the place of the earlier.
-    AwaitHolds {
-        /// The holds, all that the session wants to hear of; at most [`AWAIT_HOLDS_MAX`].
-        holds: Vec<AwaitHold>,
+    AwaitLocks {
+        /// The holds, all that the session wants to hear of; at most [`AWAIT_LOCKS_MAX`].
+        locks: Vec<AwaitedLock>,
     },
     /// What happens to a node or a subtree. Answered by [`Answer::Changes`] as soon as something has happened, and without changes when
     /// the wait is over, or when so much else happened that looking on would take long; refused with [`Refusal::Compacted`] if it is
@@ -168,9 +168,9 @@ pub enum Body {
     /// One page of all nodes in a subtree, with their data, at one revision. Without a session, and without leases. Lost, twice: read again.
     List {
         /// The topmost node.
-        path: Path,
+        path: NodePath,
         /// The last node of the page before.
-        after: Option<Path>,
+        after: Option<NodePath>,
         /// The most nodes that are wanted; at most [`LIST_NODES_MAX`].
         nodes_max: u32,
     },
@@ -179,12 +179,12 @@ pub enum Body {
 impl Body {
     /// Whether the server answers it without waiting for other clients. A write may wait for their leases, a watch for their writes, news of
     /// holds for what they do, a list and a read that waits for what they flush.
-    pub fn is_quick(&self) -> bool {
+    pub fn is_nonblocking(&self) -> bool {
         !matches!(
             self,
             Self::Write { .. }
                 | Self::Watch { .. }
-                | Self::AwaitHolds { .. }
+                | Self::AwaitLocks { .. }
                 | Self::AwaitRead { .. }
                 | Self::List { .. }
         )
@@ -203,21 +203,21 @@ pub const LIST_NODES_MAX: u32 = 4096;
 
 /// A hold that a session wants to hear of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct AwaitHold {
+pub struct AwaitedLock {
     /// The node.
-    pub path: Path,
+    pub path: NodePath,
     /// The hold.
-    pub hold: HoldId,
+    pub lock: LockId,
     /// How it stands, as far as the session knows.
-    pub known: HoldStatus,
+    pub known: LockStatus,
 }
 
 /// The most holds that one request asks after.
-pub const AWAIT_HOLDS_MAX: usize = 4096;
+pub const AWAIT_LOCKS_MAX: usize = 4096;
 
 /// The most bytes of paths that one such request has, by its sender's count: with its header it fits into a frame, however long the paths
 /// are. The answer names holds by number, and fits.
-pub const AWAIT_HOLDS_BYTES_MAX: usize = 8 << 20;
+pub const AWAIT_LOCKS_BYTES_MAX: usize = 8 << 20;
 
 /// What a returning client last knew of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -225,31 +225,31 @@ pub struct LastValid {
     /// The lease that ended.
     pub incarnation: Incarnation,
     /// The volume's generation at the time.
-    pub generation: Generation,
+    pub generation: VolumeGeneration,
     /// The applied revision.
     pub revision: Revision,
 }
 
 /// One piece of the list of what a session holds in one volume.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct HeldPiece {
+pub struct HolderReportPart {
     /// The top of the volume.
-    pub volume: Path,
+    pub volume: NodePath,
     /// The lease under which the copies are held.
     pub incarnation: Incarnation,
     /// The covering that the whole list will end.
     pub covering: CoveringNumber,
     /// Which piece this is, from 0.
-    pub piece: u32,
+    pub part: u32,
     /// How many pieces there are.
-    pub pieces: u32,
-    /// Objects held; at most [`HELD_PIECE_OBJECTS_MAX`].
+    pub parts: u32,
+    /// Objects held; at most [`REPORT_PART_OBJECTS_MAX`].
     pub objects: Vec<Object>,
 }
 
 /// Asks for more time on a key lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct KeepLease {
+pub struct KeyLeaseRenewal {
     /// Its name.
     pub id: LeaseId,
     /// The lease that is meant: if that is gone the answer says so, though another may have its name by now (T6). None before the
@@ -274,11 +274,11 @@ pub struct Response {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Promise {
     /// The top of the volume.
-    pub volume: Path,
+    pub volume: NodePath,
     /// The lease.
     pub incarnation: Incarnation,
     /// The volume's generation. Copies of an older one are not valid any more.
-    pub generation: Generation,
+    pub generation: VolumeGeneration,
     /// How long from the sending of the request. Less than the volume's term if the horizon or an unanswered recall is
     /// nearer (T6, S5); zero if there is nothing to be promised.
     pub span: Duration,
@@ -292,7 +292,7 @@ pub struct Promise {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lapse {
     /// The top of the volume.
-    pub volume: Path,
+    pub volume: NodePath,
     /// The lease that is gone.
     pub incarnation: Incarnation,
 }
@@ -303,11 +303,11 @@ pub struct Grant {
     /// Its place in the order of the session's grants and recalls (S4).
     pub stamp: Stamp,
     /// The volume that the object belongs to.
-    pub volume: Path,
+    pub volume: NodePath,
     /// The session's lease on that volume.
     pub incarnation: Incarnation,
     /// The volume's generation.
-    pub generation: Generation,
+    pub generation: VolumeGeneration,
     /// How long from the sending of the request.
     pub span: Duration,
 }
@@ -325,21 +325,21 @@ pub enum Answer {
     /// To [`Body::Register`].
     Registered {
         /// The session's volume leases that this leader tracks as covering, and wants lists for (S7).
-        coverings: Vec<Covering>,
+        coverings: Vec<CoveringLease>,
     },
     /// To [`Body::Close`].
     Closed,
-    /// To [`Body::Held`].
-    Noted,
-    /// To [`Body::KeepAlive`]: what the leader's clock counted.
-    Alive(ClockAnswer),
+    /// To [`Body::HolderReport`].
+    ReportReceived,
+    /// To [`Body::Heartbeat`]: what the leader's clock counted.
+    Heartbeat(ClockAnswer),
     /// To [`Body::Acquire`].
-    Acquired(Acquired),
+    Acquired(AcquiredVolume),
     /// To [`Body::Read`] and [`Body::AwaitRead`].
     Read(ReadAnswer),
     /// To [`Body::Read`]: somebody keeps the data to itself (a write lease), and has been asked for it. NFSv4's `NFS4ERR_DELAY`. The client
     /// goes on with [`Body::AwaitRead`], and knows from then on that a server that does not answer is not silent.
-    Recalling,
+    ReadBlocked,
     /// To [`Body::Write`]: it took effect.
     Written {
         /// What it did.
@@ -353,18 +353,18 @@ pub enum Answer {
         applied: Revision,
         /// More time on the key lease that was granted, counted by the client from before it sent the request (T2). In a repeated
         /// answer it is computed afresh; without a span if that lease is gone by then, though another may have its name.
-        kept: Option<Kept>,
-        /// After [`Write::Cache`]: the data that its holder keeps to itself now. None if it does not any more.
-        cached: Option<Box<Data>>,
+        key_lease: Option<KeyLeasePromise>,
+        /// After [`Write::TakeWriteLease`]: the data that its holder keeps to itself now. None if it does not any more.
+        write_lease_data: Option<Box<Data>>,
     },
-    /// To [`Body::KeepLeases`]: one for each that was asked for, in order.
-    Kept(Vec<Kept>),
+    /// To [`Body::Heartbeat`]: one for each that was asked for, in order.
+    KeptAlive(Vec<KeyLeasePromise>),
     /// To [`Inspect::Holders`].
     Holders(Vec<HolderInfo>),
-    /// To [`Inspect::Waits`].
-    Waits(Vec<WaitInfo>),
-    /// To [`Inspect::ReadWaits`]: in the order of paths.
-    ReadWaits(Vec<ReadWaitInfo>),
+    /// To [`Inspect::PendingWrites`].
+    PendingWrites(Vec<PendingWriteInfo>),
+    /// To [`Inspect::BlockedReads`]: in the order of paths.
+    BlockedReads(Vec<BlockedReadInfo>),
     /// To [`Inspect::Volumes`].
     Volumes(Vec<VolumeInfo>),
     /// To [`Inspect::Lease`]; none if there is no such lease.
@@ -373,32 +373,32 @@ pub enum Answer {
     Leases(Vec<LeaseInfo>),
     /// To [`Inspect::Cluster`].
     Cluster(ClusterInfo),
-    /// To [`Body::AwaitHolds`]: those that stand otherwise, and how. None if a later request has taken the place of this one.
-    Holds(Vec<(HoldId, HoldStatus)>),
-    /// To [`Inspect::Holds`].
-    HoldInfos(Vec<HoldInfo>),
+    /// To [`Body::AwaitLocks`]: those that stand otherwise, and how. None if a later request has taken the place of this one.
+    LockStatuses(Vec<(LockId, LockStatus)>),
+    /// To [`Inspect::LockStatuses`].
+    LockInfos(Vec<LockInfo>),
     /// To [`Body::Watch`].
     Changes(Changes),
     /// To [`Body::List`].
-    Listed(Listed),
+    Listed(ListPage),
     /// To [`Inspect::Services`].
-    Services(Services),
+    Services(ServicePage),
 }
 
 /// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Listed {
+pub struct ListPage {
     /// The nodes, in the order of paths.
-    pub nodes: Vec<(Path, Data)>,
+    pub nodes: Vec<(NodePath, Data)>,
     /// What had been applied: the page is all that was there then, in its part of the subtree.
     pub revision: Revision,
     /// Up to which path, in the order of paths, it is complete: the next page begins after it. None: to the end.
-    pub through: Option<Path>,
+    pub through: Option<NodePath>,
 }
 
 /// More time on a key lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Kept {
+pub struct KeyLeasePromise {
     /// The lease's name.
     pub id: LeaseId,
     /// Which lease of that name.
@@ -406,26 +406,26 @@ pub struct Kept {
     /// Its term, which renewals are paced by.
     pub ttl: Duration,
     /// What came of the keeping.
-    pub span: KeptSpan,
+    pub result: KeepAliveResult,
 }
 
 /// What came of the keeping of a key lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum KeptSpan {
+pub enum KeepAliveResult {
     /// It is promised for this long from the sending of the request: the term, or less if the horizon is nearer (T6).
-    Promised(Duration),
+    Renewed(Duration),
     /// It is not renewed now, and not known to be gone: its end is under way, and may come to nothing (T5). Its client asks again, and
     /// counts by its own clock meanwhile.
-    NotNow,
+    Unconfirmed,
     /// It is gone: its end is applied, or there never was one. It comes back no more.
-    Gone,
+    NotFound,
 }
 
 /// A volume lease that the leader tracks as covering.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Covering {
+pub struct CoveringLease {
     /// The top of the volume.
-    pub volume: Path,
+    pub volume: NodePath,
     /// The lease.
     pub incarnation: Incarnation,
     /// The covering, which a list must name to end it.
@@ -434,7 +434,7 @@ pub struct Covering {
 
 /// A new lease on a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Acquired {
+pub struct AcquiredVolume {
     /// The lease, counted like any promise.
     pub promise: Promise,
     /// Accepting the lease counts as a recall of everything in the volume that is stamped before this (S4).
@@ -449,7 +449,7 @@ pub enum Revival {
     /// None is good again as it is: each is revalidated as it is used.
     None,
     /// All are good again whose object lease still holds, but for these. The session is tracked as covering from now on.
-    AllBut {
+    AllExcept {
         /// What changed since, and what a write is under way for.
         changed: Vec<ObjectSet>,
         /// The covering.
@@ -465,7 +465,7 @@ pub struct ReadAnswer {
     /// A lease on it; none while a write of the object is under way (S3), or without a lease on its volume.
     pub grant: Option<Grant>,
     /// The volume that the object belongs to: the one to acquire for a lease.
-    pub volume: Path,
+    pub volume: NodePath,
     /// The revision that was applied when the answer was made.
     pub applied: Revision,
 }

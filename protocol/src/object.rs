@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     id::{LeaseId, Revision, SessionId},
-    path::Path,
+    path::NodePath,
     reached::{Bound, reached},
     work::visit,
 };
 
 /// Which of a node's two cacheable objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Kind {
+pub enum ObjectKind {
     /// The value and the stat without the child fields, or the fact that the node does not exist.
     Data,
     /// The sorted names of its children, or the fact that the node does not exist.
@@ -28,20 +28,20 @@ pub enum Kind {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Object {
     /// The node.
-    pub path: Path,
+    pub path: NodePath,
     /// Which of its objects.
-    pub kind: Kind,
+    pub kind: ObjectKind,
 }
 
 impl Object {
     /// The data of a node.
-    pub fn data(path: Path) -> Self {
-        Self { path, kind: Kind::Data }
+    pub fn data(path: NodePath) -> Self {
+        Self { path, kind: ObjectKind::Data }
     }
 
     /// The children of a node.
-    pub fn children(path: Path) -> Self {
-        Self { path, kind: Kind::Children }
+    pub fn children(path: NodePath) -> Self {
+        Self { path, kind: ObjectKind::Children }
     }
 }
 
@@ -54,8 +54,8 @@ impl fmt::Debug for Object {
 impl fmt::Display for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            Kind::Data => write!(f, "{}", self.path),
-            Kind::Children => write!(f, "{} (children)", self.path),
+            ObjectKind::Data => write!(f, "{}", self.path),
+            ObjectKind::Children => write!(f, "{} (children)", self.path),
         }
     }
 }
@@ -67,7 +67,7 @@ pub enum ObjectSet {
     One(Object),
     /// Both objects of each node at and below the path, whether it exists or not. A recall of a subtree is a recall
     /// of each object in it (S8).
-    Subtree(Path),
+    Subtree(NodePath),
 }
 
 impl ObjectSet {
@@ -99,7 +99,7 @@ impl ObjectSet {
     }
 
     /// The node that the set is about: its own, or its top.
-    pub fn path(&self) -> &Path {
+    pub fn path(&self) -> &NodePath {
         match self {
             Self::One(object) => &object.path,
             Self::Subtree(top) => top,
@@ -112,12 +112,12 @@ pub const SETS_MAX: usize = 16;
 
 /// At most [`SETS_MAX`] sets that include all of these. More, as of a put that makes a long chain of nodes, are taken
 /// together as the subtrees of their topmost nodes, but for the children lists that only gain a name.
-pub fn compact(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
+pub fn compact_sets(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
     if sets.len() <= SETS_MAX {
         return sets;
     }
     reached(Bound::Sets);
-    let is_data = |set: &&ObjectSet| !matches!(set, ObjectSet::One(Object { kind: Kind::Children, .. }));
+    let is_data = |set: &&ObjectSet| !matches!(set, ObjectSet::One(Object { kind: ObjectKind::Children, .. }));
     let Some(top) = sets.iter().filter(is_data).map(ObjectSet::path).min_by_key(|path| path.depth()).cloned() else {
         return sets;
     };
@@ -130,7 +130,7 @@ pub fn compact(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
 /// At most `most` sets, or one if `most` is 0, that include all of `sets`. While there are too
 /// many, all sets at the deepest level are replaced by the subtrees of their parents. So sets that
 /// share only a high ancestor are merged last.
-pub fn few_including(sets: impl IntoIterator<Item = ObjectSet>, most: usize) -> BTreeSet<ObjectSet> {
+pub fn merge_sets_to(sets: impl IntoIterator<Item = ObjectSet>, most: usize) -> BTreeSet<ObjectSet> {
     let mut by_depth: BTreeMap<usize, BTreeSet<ObjectSet>> = BTreeMap::new();
     for set in sets {
         by_depth.entry(set.path().depth()).or_default().insert(set);
@@ -141,7 +141,8 @@ pub fn few_including(sets: impl IntoIterator<Item = ObjectSet>, most: usize) -> 
     {
         visit(deepest.len());
         count -= deepest.len();
-        let tops: BTreeSet<Path> = deepest.iter().map(|set| set.path().parent().unwrap_or_else(Path::root)).collect();
+        let tops: BTreeSet<NodePath> =
+            deepest.iter().map(|set| set.path().parent().unwrap_or_else(NodePath::root)).collect();
         let above = by_depth.entry(depth.saturating_sub(1)).or_default();
         for top in tops {
             for object in [Object::data(top.clone()), Object::children(top.clone())] {
@@ -168,12 +169,12 @@ pub struct Stat {
     /// The value's length in bytes.
     pub value_len: u64,
     /// The lease that the node goes with, for a node that does.
-    pub owner: Option<Owner>,
+    pub owner: Option<NodeOwner>,
 }
 
 /// The lease that a node goes with: it is there until the lease ends, or until it is written without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Owner {
+pub enum NodeOwner {
     /// A key lease (etcd).
     Lease(LeaseId),
     /// The volume lease of a session: the node shows that the session lives (ZooKeeper's ephemeral nodes).
@@ -237,16 +238,16 @@ impl Content {
 mod tests {
     use super::*;
 
-    fn path(text: &str) -> Path {
-        Path::parse(text).expect("a valid path")
+    fn path(text: &str) -> NodePath {
+        NodePath::parse(text).expect("a valid path")
     }
 
     #[test]
     fn sets_that_lie_deep_are_taken_together_first() {
-        let set = |text: &str| ObjectSet::One(Object::data(Path::parse(text).expect("valid")));
-        let tree = |text: &str| ObjectSet::Subtree(Path::parse(text).expect("valid"));
+        let set = |text: &str| ObjectSet::One(Object::data(NodePath::parse(text).expect("valid")));
+        let tree = |text: &str| ObjectSet::Subtree(NodePath::parse(text).expect("valid"));
         let all: Vec<ObjectSet> = ["/a/1/x", "/a/1/y", "/a/2", "/b"].map(set).to_vec();
-        let few = |most| few_including(all.clone(), most).into_iter().collect::<Vec<_>>();
+        let few = |most| merge_sets_to(all.clone(), most).into_iter().collect::<Vec<_>>();
         assert_eq!(few(4), all);
         assert_eq!(few(3), [set("/a/2"), set("/b"), tree("/a/1")]);
         assert_eq!(few(2), [set("/b"), tree("/a")]);
@@ -259,33 +260,33 @@ mod tests {
 
     #[test]
     fn set_that_lies_in_a_subtree_does_not_count() {
-        let path = |text: &str| Path::parse(text).expect("valid");
+        let path = |text: &str| NodePath::parse(text).expect("valid");
         let of = |number: usize| {
             let list = ObjectSet::One(Object::children(path(&format!("/{number}"))));
             (0..3).map(move |node| ObjectSet::One(Object::data(path(&format!("/{number}/{node}"))))).chain([list])
         };
-        let few = few_including((0..9).flat_map(of), 16);
+        let few = merge_sets_to((0..9).flat_map(of), 16);
         let tops: BTreeSet<ObjectSet> = (0..9).map(|number| ObjectSet::Subtree(path(&format!("/{number}")))).collect();
         assert_eq!(few, tops);
     }
 
     #[test]
     fn sets_of_the_root_become_its_subtree() {
-        let objects = [Object::data(Path::root()), Object::children(Path::root())].map(ObjectSet::One);
-        let few = few_including(objects, 1);
-        assert_eq!(few, [ObjectSet::Subtree(Path::root())].into());
+        let objects = [Object::data(NodePath::root()), Object::children(NodePath::root())].map(ObjectSet::One);
+        let few = merge_sets_to(objects, 1);
+        assert_eq!(few, [ObjectSet::Subtree(NodePath::root())].into());
     }
 
     #[test]
     fn many_sets_become_few_that_include_them() {
-        let chain: Vec<Path> = (1..=SETS_MAX).map(|depth| path(&"/x".repeat(depth + 1))).collect();
-        let node = |path: &Path| [Object::data(path.clone()), Object::children(path.clone())].map(ObjectSet::One);
+        let chain: Vec<NodePath> = (1..=SETS_MAX).map(|depth| path(&"/x".repeat(depth + 1))).collect();
+        let node = |path: &NodePath| [Object::data(path.clone()), Object::children(path.clone())].map(ObjectSet::One);
         let mut sets: Vec<ObjectSet> = chain.iter().flat_map(node).collect();
         sets.push(ObjectSet::One(Object::children(path("/x"))));
-        let few = compact(sets.clone());
+        let few = compact_sets(sets.clone());
         assert_eq!(few, [ObjectSet::One(Object::children(path("/x"))), ObjectSet::Subtree(path("/x/x"))]);
         assert!(sets.iter().all(|set| few.iter().any(|one| one.includes(set))));
-        assert_eq!(compact(few.clone()), few);
+        assert_eq!(compact_sets(few.clone()), few);
     }
 
     #[test]
@@ -296,7 +297,7 @@ mod tests {
         assert!(!one.overlaps(&other));
         assert!(one.overlaps(&tree) && tree.overlaps(&one));
         assert!(tree.includes(&one) && !one.includes(&tree));
-        assert!(tree.overlaps(&ObjectSet::Subtree(Path::root())));
+        assert!(tree.overlaps(&ObjectSet::Subtree(NodePath::root())));
         assert!(!tree.overlaps(&ObjectSet::Subtree(path("/ab"))));
     }
 }

@@ -30,7 +30,7 @@ pub const PATH_MAX_BYTES: usize = 4096;
 ///
 /// It carries a hash code of its text, so that looking it up in a cache need not touch the text.
 #[derive(Clone)]
-pub struct Path {
+pub struct NodePath {
     text: ArcStr,
     code: u64,
 }
@@ -80,7 +80,7 @@ pub enum PathError {
     },
 }
 
-impl Path {
+impl NodePath {
     /// The root, `/`.
     pub fn root() -> Self {
         Self::with_code(arcstr::literal!("/"))
@@ -163,37 +163,37 @@ impl Path {
     }
 
     /// Whether `other` is this node or lies below it.
-    pub fn contains(&self, other: &Path) -> bool {
+    pub fn contains(&self, other: &NodePath) -> bool {
         self.is_root()
             || (other.text.starts_with(&*self.text)
                 && (other.text.len() == self.text.len() || other.text.as_bytes()[self.text.len()] == b'/'))
     }
 
     /// The nodes above this one, nearest first, the root last. Empty for the root.
-    pub fn ancestors(&self) -> impl Iterator<Item = Path> + use<> {
-        std::iter::successors(self.parent(), Path::parent)
+    pub fn ancestors(&self) -> impl Iterator<Item = NodePath> + use<> {
+        std::iter::successors(self.parent(), NodePath::parent)
     }
 
     /// The text that every path strictly below this one begins with.
-    pub fn below(&self) -> String {
+    pub fn prefix_below(&self) -> String {
         if self.is_root() { "/".to_owned() } else { format!("{}/", self.text) }
     }
 
     /// A bound for ordered searches: at or before every path strictly below this one, and after this one. Not a path itself.
-    pub(crate) fn bound_below(&self) -> Path {
-        Self::of(&self.below())
+    pub(crate) fn bound_below(&self) -> NodePath {
+        Self::of(&self.prefix_below())
     }
 
     /// A bound for ordered searches: after every path below this one, and at or before what follows. Not a path itself.
-    pub(crate) fn bound_after(&self) -> Path {
-        let mut text = self.below();
+    pub(crate) fn bound_after(&self) -> NodePath {
+        let mut text = self.prefix_below();
         text.pop();
         text.push('0');
         Self::of(&text)
     }
 
     /// Whether this is the node right above `other`.
-    pub fn is_parent_of(&self, other: &Path) -> bool {
+    pub fn is_parent_of(&self, other: &NodePath) -> bool {
         match other.text.rfind('/') {
             Some(0) => self.is_root() && !other.is_root(),
             Some(end) => *self.text == other.text[..end],
@@ -202,7 +202,7 @@ impl Path {
     }
 
     /// The lowest node at or above all of these; the root for none.
-    pub fn common<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
+    pub fn common_ancestor<'a>(paths: impl IntoIterator<Item = &'a NodePath>) -> Self {
         let mut paths = paths.into_iter();
         let Some(first) = paths.next() else { return Self::root() };
         paths.fold(first.clone(), |mut common, path| {
@@ -233,46 +233,46 @@ fn check_component(path: &str, component: &str, at: usize) -> Result<(), PathErr
     Ok(())
 }
 
-impl PartialEq for Path {
+impl PartialEq for NodePath {
     fn eq(&self, other: &Self) -> bool {
         self.code == other.code && self.text == other.text
     }
 }
 
-impl Eq for Path {}
+impl Eq for NodePath {}
 
-impl PartialOrd for Path {
+impl PartialOrd for NodePath {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Path {
+impl Ord for NodePath {
     fn cmp(&self, other: &Self) -> Ordering {
         if ArcStr::ptr_eq(&self.text, &other.text) { Ordering::Equal } else { self.text.cmp(&other.text) }
     }
 }
 
 /// As the text hashes, so that it can be borrowed as one.
-impl Hash for Path {
+impl Hash for NodePath {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.text.hash(state);
     }
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for NodePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl fmt::Debug for Path {
+impl fmt::Debug for NodePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl FromStr for Path {
+impl FromStr for NodePath {
     type Err = PathError;
 
     fn from_str(text: &str) -> Result<Self, PathError> {
@@ -280,19 +280,19 @@ impl FromStr for Path {
     }
 }
 
-impl std::borrow::Borrow<str> for Path {
+impl std::borrow::Borrow<str> for NodePath {
     fn borrow(&self) -> &str {
         &self.text
     }
 }
 
-impl Serialize for Path {
+impl Serialize for NodePath {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.text)
     }
 }
 
-impl<'de> Deserialize<'de> for Path {
+impl<'de> Deserialize<'de> for NodePath {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Self::parse(&text).map_err(serde::de::Error::custom)
@@ -303,19 +303,19 @@ impl<'de> Deserialize<'de> for Path {
 mod tests {
     use super::*;
 
-    fn path(text: &str) -> Path {
-        Path::parse(text).expect("a valid path")
+    fn path(text: &str) -> NodePath {
+        NodePath::parse(text).expect("a valid path")
     }
 
     #[test]
     fn a_path_knows_its_family() {
         assert_eq!(path("/a/b").parent(), Some(path("/a")));
-        assert_eq!(path("/a").parent(), Some(Path::root()));
-        assert_eq!(Path::root().parent(), None);
+        assert_eq!(path("/a").parent(), Some(NodePath::root()));
+        assert_eq!(NodePath::root().parent(), None);
         assert_eq!(path("/a/b").name(), Some("b"));
         assert_eq!(path("/a").child("b"), Ok(path("/a/b")));
-        assert_eq!(Path::root().child("a"), Ok(path("/a")));
-        assert_eq!(path("/a/b/c").ancestors().collect::<Vec<_>>(), [path("/a/b"), path("/a"), Path::root()]);
+        assert_eq!(NodePath::root().child("a"), Ok(path("/a")));
+        assert_eq!(path("/a/b/c").ancestors().collect::<Vec<_>>(), [path("/a/b"), path("/a"), NodePath::root()]);
     }
 
     #[test]
@@ -323,27 +323,27 @@ mod tests {
         assert!(path("/a").contains(&path("/a")));
         assert!(path("/a").contains(&path("/a/b")));
         assert!(!path("/a").contains(&path("/ab")));
-        assert!(Path::root().contains(&path("/ab")));
+        assert!(NodePath::root().contains(&path("/ab")));
     }
 
     #[test]
     fn malformed_paths_are_refused_with_what_was_expected() {
-        assert!(matches!(Path::parse("a"), Err(PathError::Relative { .. })));
-        assert!(matches!(Path::parse(""), Err(PathError::Relative { .. })));
-        assert!(matches!(Path::parse("/a//b"), Err(PathError::EmptyComponent { at: 3, .. })));
-        assert!(matches!(Path::parse("/a/"), Err(PathError::EmptyComponent { at: 3, .. })));
-        assert!(matches!(Path::parse("/a/../b"), Err(PathError::ForbiddenComponent { .. })));
-        assert!(matches!(Path::parse("/a\0"), Err(PathError::ForbiddenComponent { .. })));
+        assert!(matches!(NodePath::parse("a"), Err(PathError::Relative { .. })));
+        assert!(matches!(NodePath::parse(""), Err(PathError::Relative { .. })));
+        assert!(matches!(NodePath::parse("/a//b"), Err(PathError::EmptyComponent { at: 3, .. })));
+        assert!(matches!(NodePath::parse("/a/"), Err(PathError::EmptyComponent { at: 3, .. })));
+        assert!(matches!(NodePath::parse("/a/../b"), Err(PathError::ForbiddenComponent { .. })));
+        assert!(matches!(NodePath::parse("/a\0"), Err(PathError::ForbiddenComponent { .. })));
         let long = format!("/{}", "x".repeat(COMPONENT_MAX_BYTES + 1));
-        assert_eq!(Path::parse(&long), Err(PathError::ComponentTooLong { got: 256, expected: 255 }));
+        assert_eq!(NodePath::parse(&long), Err(PathError::ComponentTooLong { got: 256, expected: 255 }));
         let deep = "/x".repeat(PATH_MAX_BYTES / 2 + 1);
-        assert_eq!(Path::parse(&deep), Err(PathError::TooLong { got: 4098, expected: 4096 }));
+        assert_eq!(NodePath::parse(&deep), Err(PathError::TooLong { got: 4098, expected: 4096 }));
         assert!(path("/a").child("b/c").is_err());
     }
 
     #[test]
     fn decoding_a_path_validates_it() {
         let bytes = postcard::to_allocvec("no/slash").expect("encodes");
-        assert!(postcard::from_bytes::<Path>(&bytes).is_err());
+        assert!(postcard::from_bytes::<NodePath>(&bytes).is_err());
     }
 }

@@ -59,7 +59,7 @@ bugs! {
     /// Copies are served while the lease that was asked for may replace theirs (section 5). Read.
     ServeWhileAcquiring,
     /// A list of what is held leaves out the copies of earlier incarnations that were revived (S7). Read.
-    ListWithoutRevived,
+    ReportWithoutRevived,
     /// The holder takes the promises of a leader that it has left (T6). By hand.
     PromiseOfOtherEpoch,
     /// A read that joined a fetch under way takes an answer without a lease (section 6). Traces.
@@ -69,7 +69,7 @@ bugs! {
     /// A write is sent under the number that is next, which is another when it is sent again (S9). Read.
     NumberedWhenSent,
     /// A write that was sent and given up is reported as never sent (S9). Read.
-    UnknownToldAsNotSent,
+    UnknownReportedAsNotSent,
     /// A client that waits for a write alone never asks whether the connection still lives (section 2). Here.
     NoProbe,
     /// A leader answers reads without a proof that it still leads (S6). Traces; elsewhere: etcd 20418.
@@ -81,7 +81,7 @@ bugs! {
     /// A new leader answers reads before the first entry of its epoch is applied (S6). Read.
     ReadBeforeFirstEntry,
     /// A client that waits for another's write lease takes a server that answers for silent (section 2). Here.
-    WaitingReadTakenForQuick,
+    BlockedReadTakenForSilence,
     /// An object is leased while a write of it gathers consent (S3). Traces.
     GrantDuringWrite,
     /// A new leader does not treat sessions with a volume lease as covering holders (S7). Traces.
@@ -89,15 +89,15 @@ bugs! {
     /// A returning session revives its copies and is not tracked as covering (section 5). Traces.
     ReviveWithoutCovering,
     /// The list of changes for a returning session leaves out writes that gather consent (section 5). Traces.
-    OmitWritesUnderWay,
+    OmitPendingWrites,
     /// The covering's number in a list of what is held is ignored (S7). Traces; by hand.
-    ListOfOldCovering,
+    ReportOfOldCovering,
     /// The incarnation in a list of what is held is ignored (S7). By hand.
-    ListOfOldIncarnation,
+    ReportOfOldIncarnation,
     /// A list of what is held replaces what was granted meanwhile instead of adding to it (S7). Traces.
-    ListReplaces,
+    ReportReplaces,
     /// Pieces of a list from an earlier registration count for the next list (S7). Read.
-    ListPiecesMixed,
+    ReportPartsMixed,
     /// A session with more objects than the limit is not tracked as covering: the rest is forgotten (section 5). Read.
     TooManyForgotten,
     /// The end of an object lease is not waited for with drift and margin (T3). Traces.
@@ -192,7 +192,7 @@ bugs! {
     /// A revocation takes along a node that was attached after consents were gathered (S2). Read.
     AttachedUnasked,
     /// A write that waited is done to the lease or volume that has taken the name of the one it meant (S7b). Here.
-    ReplacementTakenForMeant,
+    ReplacementTakenForIntended,
     /// The repeated answer to a grant renews and names the lease that has the name by now (S7b). Here.
     GrantAnsweredWithReplacement,
     /// A revocation that was found uncovered holds up no puts that attach nodes: it may wait for ever (S7b). Here.
@@ -200,21 +200,21 @@ bugs! {
     /// Copies of nodes are leased while the removal of them gathers consents (S3). Read.
     GrantDuringRemoval,
     /// A put is answered with a lease though the same entry has removed its node (S3). Here.
-    GrantOfWhatIsGone,
+    GrantOfRemovedNode,
     /// A new lease takes the place of one that carries nodes: those of a live session go (zookeeper's opposite complaint). Here.
     NodesLostWithNewLease,
     /// A waiter whose session has lost its lease stays in the queue, and is granted the node. Elsewhere: Jepsen on etcd 3.4.3.
     DeadWaiterStays,
     /// A shared hold is granted past one that waits to be alone: writers starve. Read.
-    SharedHoldOvertakes,
+    SharedLockOvertakes,
     /// A hold that is made exclusive keeps the token that it had shared (S10). Read.
     TokenKeptByUpgrade,
     /// A hold that is made shared counts as exclusive until the answer is here: others were granted it meanwhile. Here.
-    LoweredByAnswer,
+    DowngradedByAnswer,
     /// A hold is given back by whoever names it. Read.
-    HoldTakenByAnyone,
+    LockReleasedByAnyone,
     /// A hold counts as held from what a server says of it, whether or not its lease is certain on this clock (S1). Elsewhere: redlock.
-    HoldWithoutClock,
+    LockWithoutClock,
     /// A transaction recalls what its first operation changes, and nothing else (S2). Read.
     TransactionRecallsFirst,
     /// A transaction does the branch that it was proposed for, though its comparisons choose the other by then (S2). Read.
@@ -232,13 +232,13 @@ bugs! {
     /// Only the first event of a change is looked at for who has to be told. Read.
     WatcherWokenByFirstEvent,
     /// The progress mark of an answer that had no room for everything says that everything was told. Elsewhere: etcd 17529.
-    MarkBeyondTold,
+    ProgressBeyondReported,
     /// Of a change that does not fit into an answer any more the first event is told, as if it were all. Elsewhere: etcd 17529.
     ChangeCutByBound,
     /// A watch that begins before what the history remembers begins with what it remembers. Elsewhere: etcd 20221.
     CompactionUnnoticed,
     /// Of what is removed with a node only that node is told. Read.
-    DescendantsGoUntold,
+    DescendantsNotReported,
     /// A page of a list is answered without a proof of leadership (S6). Read.
     ListWithoutProof,
     /// A write is applied though somebody keeps the data that it changes to itself.

@@ -38,13 +38,13 @@ bounds! {
     /// As above.
     WritesBytes: "writes_bytes_max",
     /// As above.
-    WriteAskers: "write_askers_max",
+    WriteRequesters: "write_requesters_max",
     /// As above.
     ContentBytes: "content_bytes_max",
     /// As above.
     Reads: "reads_max",
     /// As above.
-    Parked: "parked_max",
+    BlockedReads: "blocked_reads_max",
     /// As above.
     TickBytes: "tick_bytes_max",
     /// As above.
@@ -52,7 +52,7 @@ bounds! {
     /// As above.
     RenewalsWaiting: "renewals_waiting_max",
     /// As above.
-    RenewalsTold: "renewals_told_per_step",
+    RenewalsAnswered: "renewals_answered_per_step",
     /// As above.
     ListBytes: "list_bytes_max",
     /// As above.
@@ -62,7 +62,7 @@ bounds! {
     /// As above.
     WatchLooks: "watch_looks_max",
     /// As above.
-    WatchTold: "watch_told_per_step",
+    WatchesAnswered: "watch_events_per_step",
     /// As above.
     Sweep: "sweep_max",
     /// As above.
@@ -70,17 +70,17 @@ bounds! {
     /// As above.
     ExpiryLooks: "expiry_looks_per_step",
     /// As above.
-    RemovalLeases: "removal_leases_per_round",
+    PurgeLeases: "purge_leases_max",
     /// As above.
-    RemovalRounds: "removal_rounds_max",
+    Purges: "purges_max",
     /// As above.
-    RemovalSets: "removal_sets_max",
+    PurgeSets: "purge_sets_max",
     /// As above.
     RevivalBytes: "revival_bytes_max",
     /// As above.
     Rows: "rows_max",
     /// As above.
-    Places: "places_max",
+    Scan: "scan_max",
     /// As above.
     KeysBytes: "keys_bytes_max",
     /// As above.
@@ -89,7 +89,7 @@ bounds! {
     RecallSets: "recall_sets_max",
     /// As above.
     Claims: "claims_max",
-    /// Of [`Request::check_lengths`](crate::message::Request::check_lengths), as all up to [`Bound::KeepLeases`].
+    /// Of [`Request::check_lengths`](crate::message::Request::check_lengths), as all up to [`Bound::Heartbeat`].
     Renewals: "RENEWALS_MAX",
     /// As above.
     Consents: "CONSENTS_MAX",
@@ -98,14 +98,14 @@ bounds! {
     /// As above.
     DroppedSets: "DROPPED_SETS_MAX",
     /// As above.
-    HeldObjects: "HELD_PIECE_OBJECTS_MAX",
+    ReportObjects: "REPORT_PART_OBJECTS_MAX",
     /// As above.
-    AwaitHolds: "AWAIT_HOLDS_MAX",
+    AwaitLocks: "AWAIT_LOCKS_MAX",
     /// Of the request that a holder makes.
-    AwaitHoldsBytes: "AWAIT_HOLDS_BYTES_MAX",
+    AwaitLocksBytes: "AWAIT_LOCKS_BYTES_MAX",
     /// As above.
-    KeepLeases: "KEEP_LEASES_MAX",
-    /// Of [`holder::Bounds`](crate::holder::Bounds), as all up to [`Bound::ReadWaits`].
+    KeepAlives: "KEEP_ALIVES_MAX",
+    /// Of [`holder::Bounds`](crate::holder::Bounds), as all up to [`Bound::BlockedReads`].
     RecallsRemembered: "recalls_remembered_max",
     /// As above.
     Volumes: "volumes_max",
@@ -174,7 +174,7 @@ bounds! {
     /// Of [`Write`](crate::command::Write), as the next.
     WriteBytes: "BYTES_MAX",
     /// As above.
-    CoversBytes: "COVERS_BYTES_MAX",
+    ConsentedBytes: "CONSENTED_BYTES_MAX",
     /// The sets of one write or change.
     Sets: "SETS_MAX",
     /// Of the [comparison of clocks](crate::drift), as the next.
@@ -194,7 +194,7 @@ bounds! {
     /// As above.
     ClockStep: "STEP_MAX",
     /// Of the holder, as all up to [`Bound::RetriesPerTerm`].
-    KeepAlives: "KEEP_ALIVES_MAX",
+    Heartbeats: "HEARTBEATS_MAX",
     /// As above.
     RemovalsRemembered: "REMOVALS_MAX",
     /// As above.
@@ -214,7 +214,7 @@ bounds! {
     /// As above.
     RemovedNodes: "REMOVED_NODES_MAX",
     /// As above.
-    HoldsPerNode: "HOLDS_PER_NODE_MAX",
+    LocksPerNode: "LOCKS_PER_NODE_MAX",
 }
 
 /// The bounds that no world of the simulation has to reach, with the test of this crate that does. They are constants that a few clients
@@ -243,7 +243,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::NodesMade, "lessor::tests::costs::transaction_that_makes_too_many_nodes_is_refused"),
     (Bound::MadePaths, "lessor::tests::costs::transaction_whose_new_paths_are_too_long_is_refused"),
     (Bound::WriteBytes, "lessor::tests::sizes::write_too_long_for_an_entry_is_refused"),
-    (Bound::CoversBytes, "lessor::tests::sizes::covers_too_long_for_a_command_become_one_subtree"),
+    (Bound::ConsentedBytes, "lessor::tests::sizes::covers_too_long_for_a_command_become_one_subtree"),
     (Bound::Sets, "object::tests::many_sets_become_few_that_include_them"),
     (Bound::References, "drift::tests::references_are_few_and_their_ages_differ_by_powers"),
     (Bound::ReferenceAge, "drift::tests::reference_older_than_the_bound_is_dropped"),
@@ -251,16 +251,16 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::ChangesBytes, "lessor::tests::full::wishes_for_more_than_one_answer_has_are_cut"),
     (Bound::ListNodes, "lessor::tests::full::wishes_for_more_than_one_answer_has_are_cut"),
     (Bound::ClockInfos, "lessor::tests::clocks::clients_beyond_are_all_counted_and_some_of_them_shown"),
-    (Bound::Candidates, "lessor::channel::tests::recall_of_sets_that_one_recall_has_together_is_no_new_one"),
-    (Bound::AwaitHoldsBytes, "holder::tests::holding::holds_with_long_paths_are_asked_after_in_turn"),
-    (Bound::KeepAlives, "holder::flights::tests::of_too_many_keep_alives_the_oldest_is_abandoned"),
-    (Bound::RemovalsRemembered, "holder::carried::tests::of_too_many_removals_the_earliest_is_forgotten"),
-    (Bound::Answers, "state::session::tests::the_window_forgets_what_was_answered_and_is_bounded"),
+    (Bound::Candidates, "lessor::recall_channel::tests::recall_of_sets_that_one_recall_has_together_is_no_new_one"),
+    (Bound::AwaitLocksBytes, "holder::tests::holding::holds_with_long_paths_are_asked_after_in_turn"),
+    (Bound::Heartbeats, "holder::in_flight::tests::of_too_many_keep_alives_the_oldest_is_abandoned"),
+    (Bound::RemovalsRemembered, "holder::attachments::tests::of_too_many_removals_the_earliest_is_forgotten"),
+    (Bound::Answers, "state::sessions::tests::the_window_forgets_what_was_answered_and_is_bounded"),
     (Bound::History, "state::history::tests::the_history_is_bounded_and_says_when_it_does_not_reach_back"),
     (Bound::HistoryBytes, "state::history::tests::the_history_is_bounded_by_weight_too"),
     (Bound::ChangeBytes, "state::history::tests::whoever_watches_what_is_too_much_to_be_told_starts_over"),
     (Bound::RemovedNodes, "lessor::tests::costs::delete_of_too_many_nodes_is_refused"),
-    (Bound::HoldsPerNode, "state::hold::tests::there_are_so_many_holds_on_a_node_and_no_more"),
+    (Bound::LocksPerNode, "state::locks::tests::there_are_so_many_holds_on_a_node_and_no_more"),
 ];
 
 /// Named like bounds, and never met while anything runs: what no encoding goes beyond, or no count.

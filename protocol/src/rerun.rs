@@ -4,7 +4,7 @@ use std::process::Command;
 
 /// What the test says.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum TestResult {
     Passed,
     /// With what it printed.
     Failed(String),
@@ -13,7 +13,7 @@ pub(crate) enum Said {
 }
 
 /// Runs the test with this variable of the environment, and none that other runs were told by.
-pub(crate) fn run(test: &str, told: Option<(&str, String)>) -> Said {
+pub(crate) fn run(test: &str, told: Option<(&str, String)>) -> TestResult {
     let binary = std::env::current_exe().expect("this binary");
     let mut command = Command::new(binary);
     command.args(["--exact", test, "--test-threads=1"]);
@@ -25,8 +25,8 @@ pub(crate) fn run(test: &str, told: Option<(&str, String)>) -> Said {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     // libtest is content when no test has the name: what counts is the test's own line.
     match (output.status.success(), text.contains(" 1 passed; 0 failed;"), text.contains(" 0 passed; 1 failed;")) {
-        (true, true, false) => Said::Passed,
-        (false, false, true) => Said::Failed(text),
-        _ => Said::Nothing(text),
+        (true, true, false) => TestResult::Passed,
+        (false, false, true) => TestResult::Failed(text),
+        _ => TestResult::Nothing(text),
     }
 }

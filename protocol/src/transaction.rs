@@ -21,7 +21,7 @@ use crate::{
     command::{Attach, WriteRefusal},
     id::{Revision, Token},
     object::{Data, Stat, Value},
-    path::Path,
+    path::NodePath,
 };
 
 /// Comparisons, and an operation list for either result. Empty lists are allowed: no comparisons always hold, and a branch without
@@ -62,15 +62,15 @@ pub enum Branch {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Compare {
     /// The node.
-    pub path: Path,
+    pub path: NodePath,
     /// What of it, and with what.
-    pub target: Target,
+    pub target: CompareTarget,
 }
 
 /// What of a node is compared, how, and with what. As in etcd, a node that does not exist has version 0 and revisions 0, and no
 /// value: a comparison with its value does not hold, whichever it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Target {
+pub enum CompareTarget {
     /// The bytes, in the order of bytes.
     Value(Relation, Value),
     /// How many times the value was written since the node was made.
@@ -83,7 +83,7 @@ pub enum Target {
     Exists(bool),
     /// Whether this node, or one below it, is held under this fencing token (S10). Tokens are never used again: the root says whether it
     /// is good at all.
-    Held(bool, Token),
+    Locked(bool, Token),
 }
 
 /// How the stored thing has to be to the one named.
@@ -105,7 +105,7 @@ pub enum Operation {
     /// Sets a node's value; makes the node and the nodes above it that do not exist.
     Put {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// Its new value.
         value: Value,
         /// The lease that the node goes with from now on.
@@ -114,7 +114,7 @@ pub enum Operation {
     /// Removes a node. If it does not exist the whole transaction is refused.
     Delete {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// With all that lies below it; otherwise a node with children is not removed, and the whole transaction is refused.
         recursive: bool,
     },
@@ -133,7 +133,7 @@ pub struct Transacted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FailedCompare {
     /// Its place among the comparisons, from 0.
-    pub place: u32,
+    pub index: u32,
     /// What was there; none if the node did not exist.
     pub found: Option<Stat>,
 }
@@ -201,14 +201,14 @@ impl Transaction {
     }
 
     /// All paths that it names.
-    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+    pub fn paths(&self) -> impl Iterator<Item = &NodePath> {
         self.compares.iter().map(|compare| &compare.path).chain(self.operations().map(Operation::path))
     }
 
     /// How many bytes all values have that it names, those that are compared included.
     pub fn value_bytes(&self) -> usize {
         let compared = self.compares.iter().map(|compare| match &compare.target {
-            Target::Value(_, value) => value.len(),
+            CompareTarget::Value(_, value) => value.len(),
             _ => 0,
         });
         let put = self.operations().map(|operation| match operation {
@@ -235,10 +235,10 @@ impl Transaction {
     fn check_overlaps_of(&self, branch: Branch) -> Result<(), WriteRefusal> {
         let operations = self.branch(branch);
         for (place, one) in operations.iter().enumerate() {
-            let other = operations[..place].iter().position(|other| one.rules_out(other) || other.rules_out(one));
+            let other = operations[..place].iter().position(|other| one.excludes(other) || other.excludes(one));
             if let Some(other) = other {
-                let (one, other, path) = (place_of(other), place_of(place), one.path().clone());
-                return Err(WriteRefusal::Overlap { branch, one, other, path });
+                let (first, second, path) = (index_of(other), index_of(place), one.path().clone());
+                return Err(WriteRefusal::Overlap { branch, first, second, path });
             }
         }
         Ok(())
@@ -246,30 +246,30 @@ impl Transaction {
 }
 
 /// Places are few.
-pub(crate) fn place_of(place: usize) -> u32 {
+pub(crate) fn index_of(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
 
 impl Operation {
     /// A put that attaches its node to no lease.
-    pub fn put(path: Path, value: impl Into<Value>) -> Self {
+    pub fn put(path: NodePath, value: impl Into<Value>) -> Self {
         Self::Put { path, value: value.into(), attach: Attach::Nothing }
     }
 
     /// The removal of a node without children.
-    pub fn delete(path: Path) -> Self {
+    pub fn delete(path: NodePath) -> Self {
         Self::Delete { path, recursive: false }
     }
 
     /// The node.
-    pub fn path(&self) -> &Path {
+    pub fn path(&self) -> &NodePath {
         match self {
             Self::Put { path, .. } | Self::Delete { path, .. } => path,
         }
     }
 
     /// Whether the other may not stand in the same branch.
-    fn rules_out(&self, other: &Self) -> bool {
+    fn excludes(&self, other: &Self) -> bool {
         let takes_all_below = match self {
             Self::Delete { .. } => true,
             Self::Put { attach, .. } => matches!(attach, Attach::Lease(_) | Attach::Session),
@@ -280,61 +280,63 @@ impl Operation {
 
 impl Compare {
     /// Of a node's value.
-    pub fn value(path: Path, relation: Relation, value: impl Into<Value>) -> Self {
-        Self { path, target: Target::Value(relation, value.into()) }
+    pub fn value(path: NodePath, relation: Relation, value: impl Into<Value>) -> Self {
+        Self { path, target: CompareTarget::Value(relation, value.into()) }
     }
 
     /// Of how many times a node was written since it was made.
-    pub fn version(path: Path, relation: Relation, version: u64) -> Self {
-        Self { path, target: Target::Version(relation, version) }
+    pub fn version(path: NodePath, relation: Relation, version: u64) -> Self {
+        Self { path, target: CompareTarget::Version(relation, version) }
     }
 
     /// Of the last change of a node's value.
-    pub fn modify_revision(path: Path, relation: Relation, revision: Revision) -> Self {
-        Self { path, target: Target::ModifyRevision(relation, revision) }
+    pub fn modify_revision(path: NodePath, relation: Relation, revision: Revision) -> Self {
+        Self { path, target: CompareTarget::ModifyRevision(relation, revision) }
     }
 
     /// Of the change that made a node.
-    pub fn create_revision(path: Path, relation: Relation, revision: Revision) -> Self {
-        Self { path, target: Target::CreateRevision(relation, revision) }
+    pub fn create_revision(path: NodePath, relation: Relation, revision: Revision) -> Self {
+        Self { path, target: CompareTarget::CreateRevision(relation, revision) }
     }
 
     /// There is such a node.
-    pub fn exists(path: Path) -> Self {
-        Self { path, target: Target::Exists(true) }
+    pub fn exists(path: NodePath) -> Self {
+        Self { path, target: CompareTarget::Exists(true) }
     }
 
     /// There is no such node.
-    pub fn absent(path: Path) -> Self {
-        Self { path, target: Target::Exists(false) }
+    pub fn absent(path: NodePath) -> Self {
+        Self { path, target: CompareTarget::Exists(false) }
     }
 
     /// A node at or below this one is held under the token.
-    pub fn held(path: Path, token: Token) -> Self {
-        Self { path, target: Target::Held(true, token) }
+    pub fn locked(path: NodePath, token: Token) -> Self {
+        Self { path, target: CompareTarget::Locked(true, token) }
     }
 
     /// Whether it holds, given what is stored of the node, and whether the token that it names is good there.
-    pub fn holds(&self, data: Option<&Data>, is_held: impl FnOnce(Token) -> bool) -> bool {
+    pub fn matches(&self, data: Option<&Data>, is_held: impl FnOnce(Token) -> bool) -> bool {
         let stat = data.map(|data| data.stat);
         match &self.target {
-            Target::Value(relation, value) => data.is_some_and(|data| relation.holds(data.value.cmp(value))),
-            Target::Version(relation, version) => relation.holds(stat.map_or(0, |stat| stat.version).cmp(version)),
-            Target::ModifyRevision(relation, revision) => {
-                relation.holds(stat.map_or(Revision(0), |stat| stat.modify_revision).cmp(revision))
+            CompareTarget::Value(relation, value) => data.is_some_and(|data| relation.matches(data.value.cmp(value))),
+            CompareTarget::Version(relation, version) => {
+                relation.matches(stat.map_or(0, |stat| stat.version).cmp(version))
             }
-            Target::CreateRevision(relation, revision) => {
-                relation.holds(stat.map_or(Revision(0), |stat| stat.create_revision).cmp(revision))
+            CompareTarget::ModifyRevision(relation, revision) => {
+                relation.matches(stat.map_or(Revision(0), |stat| stat.modify_revision).cmp(revision))
             }
-            Target::Exists(exists) => data.is_some() == *exists,
-            Target::Held(held, token) => is_held(*token) == *held,
+            CompareTarget::CreateRevision(relation, revision) => {
+                relation.matches(stat.map_or(Revision(0), |stat| stat.create_revision).cmp(revision))
+            }
+            CompareTarget::Exists(exists) => data.is_some() == *exists,
+            CompareTarget::Locked(held, token) => is_held(*token) == *held,
         }
     }
 }
 
 impl Relation {
     /// Whether something stands so to the one named.
-    pub fn holds(self, stored: Ordering) -> bool {
+    pub fn matches(self, stored: Ordering) -> bool {
         match self {
             Self::Equal => stored.is_eq(),
             Self::NotEqual => stored.is_ne(),
@@ -381,15 +383,17 @@ impl fmt::Display for Compare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.as_str();
         match &self.target {
-            Target::Value(relation, value) => {
+            CompareTarget::Value(relation, value) => {
                 write!(f, "value({path:?}) {relation} {:?}", String::from_utf8_lossy(value))
             }
-            Target::Version(relation, version) => write!(f, "version({path:?}) {relation} \"{version}\""),
-            Target::ModifyRevision(relation, revision) => write!(f, "mod({path:?}) {relation} \"{revision}\""),
-            Target::CreateRevision(relation, revision) => write!(f, "create({path:?}) {relation} \"{revision}\""),
-            Target::Exists(exists) => write!(f, "exists({path:?}) = \"{exists}\""),
-            Target::Held(true, token) => write!(f, "held({path:?}) = \"{token}\""),
-            Target::Held(false, token) => write!(f, "held({path:?}) != \"{token}\""),
+            CompareTarget::Version(relation, version) => write!(f, "version({path:?}) {relation} \"{version}\""),
+            CompareTarget::ModifyRevision(relation, revision) => write!(f, "mod({path:?}) {relation} \"{revision}\""),
+            CompareTarget::CreateRevision(relation, revision) => {
+                write!(f, "create({path:?}) {relation} \"{revision}\"")
+            }
+            CompareTarget::Exists(exists) => write!(f, "exists({path:?}) = \"{exists}\""),
+            CompareTarget::Locked(true, token) => write!(f, "held({path:?}) = \"{token}\""),
+            CompareTarget::Locked(false, token) => write!(f, "held({path:?}) != \"{token}\""),
         }
     }
 }

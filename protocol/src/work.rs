@@ -34,11 +34,11 @@ pub(crate) use counted::visit;
 pub(crate) fn visit(_count: usize) {}
 
 /// Counts what an iterator is asked for.
-pub(crate) trait Counted: Iterator + Sized {
+pub(crate) trait CountVisits: Iterator + Sized {
     /// Counts each element as it is looked at.
     fn counted(self) -> impl Iterator<Item = Self::Item> {
         self.inspect(|_| visit(1))
     }
 }
 
-impl<I: Iterator> Counted for I {}
+impl<I: Iterator> CountVisits for I {}

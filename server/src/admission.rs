@@ -61,8 +61,8 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
 /// The room for connections of one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Admission {
-    clients: Room,
-    peers: Room,
+    clients: ConnectionRoom,
+    peers: ConnectionRoom,
     handshakes: Arc<Handshakes>,
 }
 
@@ -118,7 +118,7 @@ impl Drop for Handshake {
 }
 
 #[derive(Debug, Clone)]
-struct Room {
+struct ConnectionRoom {
     most: usize,
     room: Arc<Semaphore>,
 }
@@ -146,7 +146,7 @@ impl Admission {
         let clients = descriptors.saturating_sub(others).max(descriptors / 4).clamp(1, CLIENTS_MAX);
         let peers = PEERS_MAX.min(descriptors / 8).max(1);
         let handshakes = HANDSHAKES_MAX.min(descriptors / 8).max(1);
-        let room = |most| Room { most, room: Arc::new(Semaphore::new(most)) };
+        let room = |most| ConnectionRoom { most, room: Arc::new(Semaphore::new(most)) };
         Self {
             clients: room(clients),
             peers: room(peers),
@@ -175,7 +175,7 @@ impl Admission {
 
     /// Room for one connection, until what is returned is dropped; or why there is none.
     pub(crate) fn admit(&self, role: Role) -> Result<OwnedSemaphorePermit, String> {
-        let (whose, Room { most, room }) = match role {
+        let (whose, ConnectionRoom { most, room }) = match role {
             Role::Client => ("clients", &self.clients),
             Role::Peer => ("other replicas", &self.peers),
         };

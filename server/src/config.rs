@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use leasehold_protocol::{limits::Limits, time::DriftAllowance};
 use serde::{Deserialize, Serialize};
 
-use crate::raft::{KEPT_BYTES, ReplicaConfig, SNAPSHOT_BYTES, Timings};
+use crate::raft::{RETAINED_BYTES, ReplicaConfig, SNAPSHOT_BYTES, Timings};
 
 /// The longest election time. Who waits for longer than an hour has no cluster; and Raft counts with multiples of it, on timers
 /// that have an end.
@@ -14,7 +14,7 @@ pub const ELECTION_MAX_MS: u64 = 3_600_000;
 /// A replica's configuration. In a file: TOML with these names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Config {
+pub struct ServerConfig {
     /// This replica's number in the cluster. From 1.
     pub id: u64,
     /// Where it keeps its data. Made if it does not exist.
@@ -53,7 +53,7 @@ pub struct RaftConfig {
     pub keep_bytes: u64,
 }
 
-impl Default for Config {
+impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             id: 1,
@@ -76,7 +76,7 @@ impl Default for RaftConfig {
             snapshot_entries: 50_000,
             snapshot_bytes: SNAPSHOT_BYTES,
             keep_entries: 5_000,
-            keep_bytes: KEPT_BYTES,
+            keep_bytes: RETAINED_BYTES,
         }
     }
 }
@@ -133,7 +133,7 @@ pub enum ConfigError {
     Drift(#[from] leasehold_protocol::time::DriftError),
 }
 
-impl Config {
+impl ServerConfig {
     /// Checks everything that can be wrong with it by itself, and fills in a cluster of one.
     ///
     /// # Errors
@@ -171,8 +171,8 @@ impl Config {
             timings,
             snapshot_entries: self.raft.snapshot_entries,
             snapshot_bytes: self.raft.snapshot_bytes,
-            kept_entries: self.raft.keep_entries,
-            kept_bytes: self.raft.keep_bytes,
+            retained_entries: self.raft.keep_entries,
+            retained_bytes: self.raft.keep_bytes,
             ..ReplicaConfig::new(self.id, &self.data, self.cluster.clone())
         }
     }
@@ -230,28 +230,29 @@ mod tests {
 
     #[test]
     fn a_server_without_options_is_a_cluster_of_one() {
-        let config = Config::default().checked().expect("valid");
+        let config = ServerConfig::default().checked().expect("valid");
         assert_eq!(config.cluster, cluster(&[(1, "127.0.0.1:7600")]));
     }
 
     #[test]
     fn what_cannot_work_is_refused_with_what_was_expected() {
-        let stranger = Config { id: 4, cluster: cluster(&[(1, "a:1"), (2, "b:1"), (3, "c:1")]), ..Config::default() };
+        let stranger =
+            ServerConfig { id: 4, cluster: cluster(&[(1, "a:1"), (2, "b:1"), (3, "c:1")]), ..ServerConfig::default() };
         assert!(matches!(stranger.checked(), Err(ConfigError::NotAMember { id: 4, .. })));
-        let twins = Config { cluster: cluster(&[(1, "a:1"), (2, "a:1")]), ..Config::default() };
+        let twins = ServerConfig { cluster: cluster(&[(1, "a:1"), (2, "a:1")]), ..ServerConfig::default() };
         assert!(matches!(twins.checked(), Err(ConfigError::SameAddress { one: 1, other: 2, .. })));
-        let nowhere = Config { listen: "7600".to_owned(), ..Config::default() };
+        let nowhere = ServerConfig { listen: "7600".to_owned(), ..ServerConfig::default() };
         assert!(matches!(nowhere.checked(), Err(ConfigError::Address { .. })));
         let raft =
             RaftConfig { heartbeat_ms: 100, election_min_ms: 250, election_max_ms: 600, ..RaftConfig::default() };
-        assert!(matches!(Config { raft, ..Config::default() }.checked(), Err(ConfigError::Timings { .. })));
+        assert!(matches!(ServerConfig { raft, ..ServerConfig::default() }.checked(), Err(ConfigError::Timings { .. })));
     }
 
     #[test]
     fn timings_that_cannot_be_counted_with_are_refused() {
         let refused = |heartbeat_ms, election_min_ms, election_max_ms| {
             let raft = RaftConfig { heartbeat_ms, election_min_ms, election_max_ms, ..RaftConfig::default() };
-            let config = Config { raft, ..Config::default() };
+            let config = ServerConfig { raft, ..ServerConfig::default() };
             matches!(config.checked(), Err(ConfigError::Timings { .. }))
         };
         assert!(refused(u64::MAX / 2, u64::MAX - 1, u64::MAX), "three heartbeats are beyond all numbers");

@@ -30,7 +30,7 @@ use tracing::Instrument;
 
 use crate::{
     admission::{Admission, Handshake},
-    core::{ConnectionId, Core, RECALLS_WAITING_MAX, Recalls, bare},
+    core::{ConnectionId, RECALLS_WAITING_MAX, RecallSender, ServerCore, refusal_response},
     raft::{Replica, ReplicaInfo},
 };
 
@@ -47,7 +47,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// What every connection works with.
 #[derive(Clone)]
 pub(crate) struct Connections {
-    pub(crate) core: Arc<Core>,
+    pub(crate) core: Arc<ServerCore>,
     pub(crate) replica: Replica,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
@@ -103,7 +103,7 @@ impl Connections {
     async fn serve_client(self, id: ConnectionId, stream: TcpStream) {
         let (requests, callbacks, driver) = server_connection(stream);
         let (recalls, to_recall) = mpsc::channel(RECALLS_WAITING_MAX);
-        let mut ended = self.core.ended();
+        let mut ended = self.core.leaderships_ended();
         let _registered = RegisteredOn { id, core: Arc::clone(&self.core) };
         let service = ClientService { id, core: Arc::clone(&self.core), replica: self.replica.clone(), recalls };
         let calls = BaseChannel::with_defaults(requests).execute(service.serve()).for_each(spawn_if_slow);
@@ -111,7 +111,7 @@ impl Connections {
             // Why it ended has been logged, if it is worth a line.
             _ = driver => {}
             () = calls => {}
-            () = carry_recalls(Arc::clone(&self.core), id, callbacks, to_recall) => {}
+            () = send_recalls(Arc::clone(&self.core), id, callbacks, to_recall) => {}
             _ = ended.changed() => {}
         }
     }
@@ -120,7 +120,7 @@ impl Connections {
 /// Tells the core when a connection ends, however that happens.
 struct RegisteredOn {
     id: ConnectionId,
-    core: Arc<Core>,
+    core: Arc<ServerCore>,
 }
 
 impl Drop for RegisteredOn {
@@ -139,8 +139,8 @@ async fn spawn_if_slow(call: impl Future<Output = ()> + Send + 'static) {
 }
 
 /// Sends recalls down the connection, and brings the consents back.
-async fn carry_recalls(
-    core: Arc<Core>,
+async fn send_recalls(
+    core: Arc<ServerCore>,
     id: ConnectionId,
     callbacks: CallbackClient,
     mut recalls: mpsc::Receiver<Recall>,
@@ -171,9 +171,9 @@ async fn carry_recalls(
 #[derive(Clone)]
 struct ClientService {
     id: ConnectionId,
-    core: Arc<Core>,
+    core: Arc<ServerCore>,
     replica: Replica,
-    recalls: Recalls,
+    recalls: RecallSender,
 }
 
 impl ClientService {
@@ -200,7 +200,7 @@ impl Leasehold for ClientService {
         match self.core.request(request, self.id, &self.recalls).await {
             Ok(response) => response,
             // The core gave the request up because this replica leads no more.
-            Err(_) => bare(self.core.applied().0, Refusal::Retry),
+            Err(_) => refusal_response(self.core.applied().0, Refusal::Retry),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use leasehold_protocol::{lessor, planted::Planted};
 use tokio::sync::mpsc;
 
-use crate::{config::Config, core::Core, raft::Replica};
+use crate::{config::ServerConfig, core::ServerCore, raft::Replica};
 
 /// How often to look whether there is a deadline, while this replica does not lead.
 const IDLE: Duration = Duration::from_millis(100);
@@ -15,25 +15,25 @@ const ANEW_AFTER: Duration = Duration::from_millis(20);
 
 /// Makes a lessor whenever this replica becomes leader, or leads still when its lessor had to be given up, and ends it when it
 /// leads no more. Returns when Raft has stopped.
-pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Replica, config: Config) {
+pub(crate) async fn follow_leaderships(core: Arc<ServerCore>, replica: Replica, config: ServerConfig) {
     let mut leaderships = replica.leadership();
     let mut led = None;
     loop {
         let leadership = leaderships.borrow_and_update().clone();
-        if leadership.leads && led == Some(leadership.term) && core.has_lessor() {
+        if leadership.is_leader && led == Some(leadership.term) && core.has_lessor() {
             // Something else about it has changed; or what was given up has been succeeded already.
-        } else if leadership.leads {
+        } else if leadership.is_leader {
             led = Some(leadership.term);
             tracing::info!(raft_term = leadership.term, "this replica leads");
-            let lessor = lessor::Config {
+            let lessor = lessor::LessorConfig {
                 replica: config.id,
                 attempt: rand::random(),
                 drift: config.drift(),
                 limits: config.limits,
-                bounds: lessor::Bounds::DEFAULT,
+                bounds: lessor::LessorBounds::DEFAULT,
                 planted: Planted::default(),
             };
-            core.lead(lessor, replica.take_heard());
+            core.become_leader(lessor, replica.take_heard());
         } else {
             match &leadership.leader {
                 Some((leader, address)) => {
@@ -41,18 +41,18 @@ pub(crate) async fn follow_leaderships(core: Arc<Core>, replica: Replica, config
                 }
                 None => tracing::info!(raft_term = leadership.term, "this replica knows no leader"),
             }
-            core.follow(leadership.leader.map(|(_, address)| address));
+            core.become_follower(leadership.leader.map(|(_, address)| address));
         }
         tokio::select! {
             changed = leaderships.changed() => if changed.is_err() { return },
             // What ended it may still be there.
-            () = core.given_up() => tokio::time::sleep(ANEW_AFTER).await,
+            () = core.lessor_abandoned() => tokio::time::sleep(ANEW_AFTER).await,
         }
     }
 }
 
 /// Proves leadership when the lessor wants it: one quorum round for all reads that wait (S6).
-pub(crate) async fn prove_all(core: Arc<Core>, replica: Replica, mut wanted: mpsc::UnboundedReceiver<u64>) {
+pub(crate) async fn prove_all(core: Arc<ServerCore>, replica: Replica, mut wanted: mpsc::UnboundedReceiver<u64>) {
     while let Some(round) = wanted.recv().await {
         let is_proven = match replica.prove_leadership().await {
             Ok(()) => true,
@@ -66,7 +66,7 @@ pub(crate) async fn prove_all(core: Arc<Core>, replica: Replica, mut wanted: mps
 }
 
 /// Steps the lessor when its deadline comes, and often enough that its clock is not held back (T4).
-pub(crate) async fn keep_time(core: Arc<Core>) {
+pub(crate) async fn keep_time(core: Arc<ServerCore>) {
     loop {
         let wait = core.timeout().unwrap_or(IDLE);
         tokio::time::sleep(wait).await;

@@ -12,12 +12,12 @@ mod connections;
 mod core;
 mod leading;
 mod panic;
-mod proposing;
+mod proposals;
 pub mod raft;
 mod server;
 pub mod store;
 
 pub use admission::raise_descriptor_limit;
-pub use config::{Config, ConfigError, RaftConfig};
+pub use config::{ConfigError, RaftConfig, ServerConfig};
 pub use panic::end_process_on_panic;
 pub use server::{Server, StartError};

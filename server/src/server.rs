@@ -7,10 +7,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admission::Admission,
-    config::{Config, ConfigError},
+    config::{ConfigError, ServerConfig},
     connections::Connections,
-    core::Core,
-    leading, proposing,
+    core::ServerCore,
+    leading, proposals,
     raft::{self, Replica},
 };
 
@@ -19,7 +19,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A replica that listens. Dropping it without [`Server::stop`] is like a crash: nothing acknowledged is lost.
 pub struct Server {
-    core: Arc<Core>,
+    core: Arc<ServerCore>,
     replica: Replica,
     address: SocketAddr,
     tasks: TaskTracker,
@@ -46,7 +46,7 @@ pub enum StartError {
     Descriptors(std::io::Error),
     /// The data cannot be opened, or Raft cannot start on it.
     #[error(transparent)]
-    Raft(#[from] raft::StartError),
+    Raft(#[from] raft::ReplicaStartError),
 }
 
 impl Server {
@@ -55,14 +55,14 @@ impl Server {
     /// # Errors
     ///
     /// [`StartError`], with nothing left running.
-    pub async fn start(config: Config) -> Result<Self, StartError> {
+    pub async fn start(config: ServerConfig) -> Result<Self, StartError> {
         let config = config.checked()?;
         let admission = Admission::of_this_process().map_err(StartError::Descriptors)?;
         let listener = TcpListener::bind(&config.listen).await;
         let listener = listener.map_err(|error| StartError::Listen { address: config.listen.clone(), error })?;
         let address = listener.local_addr();
         let address = address.map_err(|error| StartError::Listen { address: config.listen.clone(), error })?;
-        let (core, proofs) = Core::new();
+        let (core, proofs) = ServerCore::new();
         let replica = Replica::start(config.replica(), Arc::clone(&core) as Arc<dyn raft::Machine>).await?;
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let connections = Connections {
@@ -75,7 +75,7 @@ impl Server {
         let helpers = vec![
             tokio::spawn(connections.accept_all(listener)),
             tokio::spawn(leading::follow_leaderships(Arc::clone(&core), replica.clone(), config.clone())),
-            tokio::spawn(proposing::propose_all(Arc::clone(&core), replica.clone())),
+            tokio::spawn(proposals::propose_all(Arc::clone(&core), replica.clone())),
             tokio::spawn(leading::prove_all(Arc::clone(&core), replica.clone(), proofs)),
             tokio::spawn(leading::keep_time(Arc::clone(&core))),
         ];
@@ -89,8 +89,8 @@ impl Server {
     }
 
     /// Whether it leads and answers.
-    pub fn serves(&self) -> bool {
-        self.core.serves()
+    pub fn is_serving(&self) -> bool {
+        self.core.is_serving()
     }
 
     /// Resolves when the replica can no longer go on, with the reason: its store failed, or Raft stopped.
@@ -104,10 +104,10 @@ impl Server {
     ///
     /// The last write to the disk failed. The log has all that was acknowledged.
     pub async fn stop(self) -> std::io::Result<()> {
-        if let Err(error) = self.replica.hand_over().await {
+        if let Err(error) = self.replica.transfer_leadership().await {
             tracing::warn!(%error, "stopping without a successor: the other replicas elect a leader by themselves");
         }
-        self.core.follow(None);
+        self.core.become_follower(None);
         self.stop.cancel();
         self.tasks.close();
         // Whoever is slower is cut off: nothing that was acknowledged depends on it.
@@ -139,7 +139,7 @@ mod limits;
 mod tests {
     use std::collections::BTreeMap;
 
-    use leasehold_protocol::message::{Body, Header, Request};
+    use leasehold_protocol::message::{Body, Request, RequestHeader};
 
     use super::*;
     use crate::core::ConnectionId;
@@ -161,18 +161,18 @@ mod tests {
     }
 
     /// What two replicas are told.
-    async fn two(dir: &std::path::Path) -> [Config; 2] {
+    async fn two(dir: &std::path::Path) -> [ServerConfig; 2] {
         let listeners = [TcpListener::bind("127.0.0.1:0").await, TcpListener::bind("127.0.0.1:0").await];
         let address = |listener: &std::io::Result<TcpListener>| {
             listener.as_ref().expect("a port").local_addr().expect("an address").to_string()
         };
         let cluster: BTreeMap<u64, String> = (1..).zip(listeners.iter().map(address)).collect();
-        [1, 2].map(|id| Config {
+        [1, 2].map(|id| ServerConfig {
             id,
             data: dir.join(id.to_string()),
             listen: cluster[&id].clone(),
             cluster: cluster.clone(),
-            ..Config::default()
+            ..ServerConfig::default()
         })
     }
 
@@ -184,23 +184,23 @@ mod tests {
         for config in &configs {
             servers.push(Server::start(config.clone()).await.expect("starts"));
         }
-        let leads = eventually("a leader", async || servers.iter().position(Server::serves)).await;
+        let leads = eventually("a leader", async || servers.iter().position(Server::is_serving)).await;
         let (other, leader) = (servers.remove(1 - leads), servers.remove(0));
         other.stop().await.expect("stops");
         let (epoch, ..) = leader.core.applied();
-        let ended = leader.core.ended();
+        let ended = leader.core.leaderships_ended();
 
         let asking = async {
             let (recalls, _recalled) = tokio::sync::mpsc::channel(1);
             loop {
-                let open = Request { header: Header::default(), body: Body::Open { name: "test".to_owned() } };
+                let open = Request { header: RequestHeader::default(), body: Body::Open { name: "test".to_owned() } };
                 let answer = leader.core.request(open, ConnectionId(1), &recalls).await;
                 assert!(answer.is_ok_and(|response| response.result.is_err()), "nobody else is there to agree");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         let handed_over = tokio::select! {
-            handed_over = leader.replica.hand_over_to(configs[1 - leads].id) => handed_over,
+            handed_over = leader.replica.transfer_leadership_to(configs[1 - leads].id) => handed_over,
             () = asking => unreachable!("it goes on"),
         };
         handed_over.expect_err("nobody is there");
@@ -208,8 +208,8 @@ mod tests {
 
         let other =
             eventually("its address is free", async || Server::start(configs[1 - leads].clone()).await.ok()).await;
-        eventually("a leader", async || (leader.serves() || other.serves()).then_some(())).await;
-        let serves = if leader.serves() { &leader } else { &other };
+        eventually("a leader", async || (leader.is_serving() || other.is_serving()).then_some(())).await;
+        let serves = if leader.is_serving() { &leader } else { &other };
         assert!(serves.core.applied().0 > epoch);
         assert_eq!(*ended.borrow(), 1);
     }

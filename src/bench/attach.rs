@@ -14,9 +14,9 @@ use super::{
     Bench, close,
     expiry::Carrier,
     load::{Until, histogram, measured, nanos},
-    result::Row,
+    result::BenchRow,
 };
-use crate::{commands::write_failure, exit::Failure};
+use crate::{commands::write_failure, exit::CommandFailure};
 
 /// Long enough for none to end by itself.
 const TERM: Duration = Duration::from_secs(3600);
@@ -32,7 +32,7 @@ struct Carrying {
 
 impl Carrying {
     /// p50 and p99 of both, in milliseconds. The next are counted from here.
-    fn take(&self) -> Result<Vec<(&'static str, f64)>, Failure> {
+    fn take(&self) -> Result<Vec<(&'static str, f64)>, CommandFailure> {
         let take = |times: &Mutex<Histogram<u64>>| {
             std::mem::replace(&mut *times.lock().unwrap_or_else(PoisonError::into_inner), histogram())
         };
@@ -51,7 +51,7 @@ impl Carrying {
 
 impl Bench {
     /// For each number in flight a row for each lease, and one of the quotients of the last and the first.
-    pub(super) async fn attach(&self) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn attach(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let client = self.client("attach").await?;
         let mut leases = Vec::new();
         for carried in self.args.carried.iter().map(|carried| *carried as u64) {
@@ -71,7 +71,7 @@ impl Bench {
                 let settings = [("inflight", inflight as u64), ("least", least.carried), ("most", most.carried)];
                 quotients.push(quotient(settings.to_vec(), first, last));
             }
-            rows.extend(leases.iter().zip(figures).map(|(lease, figures)| Row {
+            rows.extend(leases.iter().zip(figures).map(|(lease, figures)| BenchRow {
                 bench: "attach and detach, by the nodes that the lease carries",
                 settings: vec![("inflight", inflight as u64), ("carried", lease.carried)],
                 figures,
@@ -86,7 +86,7 @@ impl Bench {
     }
 
     /// A new node is put with a lease, and then put again without.
-    async fn attach_and_detach(&self, leases: &Arc<[Carrying]>, inflight: usize) -> Result<(), Failure> {
+    async fn attach_and_detach(&self, leases: &Arc<[Carrying]>, inflight: usize) -> Result<(), CommandFailure> {
         let clients = self.clients("attach", inflight.min(self.args.clients)).await?;
         let (top, shared, leases) = (self.top.clone(), clients.clone(), Arc::clone(leases));
         let op = move |worker: usize, number: u64| {
@@ -95,7 +95,7 @@ impl Bench {
                 let turn = (number % leases.len() as u64) as usize;
                 let (lease, node) = (&leases[turn], number / leases.len() as u64);
                 let path = format!("{top}/attached-{turn}-{inflight}/{}/{}", node / 1000, node % 1000);
-                let path = path.parse().map_err(Failure::usage)?;
+                let path = path.parse().map_err(CommandFailure::usage)?;
                 for (attach, times) in [(Attach::Lease(lease.lease), &lease.attach), (Attach::Nothing, &lease.detach)] {
                     let begin = Instant::now();
                     let put = client.put_with(&path, "here", PutOptions { attach, ..PutOptions::default() }).await;
@@ -114,10 +114,10 @@ impl Bench {
 }
 
 /// How much longer the last takes than the first, figure by figure.
-fn quotient(settings: Vec<(&'static str, u64)>, first: &[(&str, f64)], last: &[(&str, f64)]) -> Row {
+fn quotient(settings: Vec<(&'static str, u64)>, first: &[(&str, f64)], last: &[(&str, f64)]) -> BenchRow {
     let names = ["attach_p50_quotient", "attach_p99_quotient", "detach_p50_quotient", "detach_p99_quotient"];
     let quotients = first.iter().zip(last).map(|((_, first), (_, last))| last / first);
-    Row {
+    BenchRow {
         bench: "attach and detach, most by least carried",
         settings,
         figures: names.into_iter().zip(quotients).collect(),

@@ -12,11 +12,11 @@ use std::{
 
 use dashmap::DashMap;
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold_client_cache::{Client, Path};
+use leasehold_client_cache::{Client, NodePath};
 use rand::{SeedableRng, rngs::SmallRng, seq::SliceRandom};
 
-use super::{Bench, VALUE_BYTES, close, result::Row};
-use crate::{commands::read_failure, exit::Failure};
+use super::{Bench, VALUE_BYTES, close, result::BenchRow};
+use crate::{commands::read_failure, exit::CommandFailure};
 
 /// Reads between two looks at the clock.
 const BATCH: usize = 1000;
@@ -24,26 +24,26 @@ const BATCH: usize = 1000;
 /// Reads under way while copies are fetched.
 const FETCH_AT_ONCE: usize = 256;
 
-type Content = Arc<Vec<u8>>;
+type BenchContent = Arc<Vec<u8>>;
 
 impl Bench {
     /// Nanoseconds for each read.
-    pub(super) async fn cached(&self) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn cached(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let mut rows = Vec::new();
         for &objects in &self.args.objects {
             let set = format!("cached-{objects}");
             self.fill(&set, objects as u64).await?;
             let client = self.client("cached").await?;
-            let paths: Arc<[Path]> = (0..objects as u64).map(|number| self.node(&set, number)).collect();
+            let paths: Arc<[NodePath]> = (0..objects as u64).map(|number| self.node(&set, number)).collect();
             self.meter.say(|| format!("fetching {objects} copies"));
             fetch(&client, &paths).await?;
             for &threads in &self.args.threads {
                 self.meter.say(|| format!("cached reads, {objects} nodes, {threads} threads"));
                 let (client, paths, span) = (client.clone(), Arc::clone(&paths), self.seconds() / 5);
                 let figures = tokio::task::spawn_blocking(move || compare(&client, &paths, threads, span)).await;
-                let figures = figures.map_err(|error| Failure::refused("bench", error))??;
+                let figures = figures.map_err(|error| CommandFailure::refused("bench", error))??;
                 let settings = vec![("objects", objects as u64), ("threads", threads as u64)];
-                rows.push(Row { bench: "cached read, ns", settings, figures });
+                rows.push(BenchRow { bench: "cached read, ns", settings, figures });
             }
             close(vec![client]).await;
         }
@@ -52,7 +52,7 @@ impl Bench {
 }
 
 /// Has a copy of each.
-pub(super) async fn fetch(client: &Client, paths: &[Path]) -> Result<(), Failure> {
+pub(super) async fn fetch(client: &Client, paths: &[NodePath]) -> Result<(), CommandFailure> {
     let reads = stream::iter(paths).map(|path| client.get(path)).buffer_unordered(FETCH_AT_ONCE);
     reads.try_for_each(|_| async { Ok(()) }).await.map_err(|error| read_failure(&error))
 }
@@ -60,21 +60,21 @@ pub(super) async fn fetch(client: &Client, paths: &[Path]) -> Result<(), Failure
 /// Reads each map for `span`.
 fn compare(
     client: &Client,
-    paths: &[Path],
+    paths: &[NodePath],
     threads: usize,
     span: Duration,
-) -> Result<Vec<(&'static str, f64)>, Failure> {
+) -> Result<Vec<(&'static str, f64)>, CommandFailure> {
     let before = client.stats();
     let missing = paths.iter().filter(|path| client.cached(path).is_none()).count();
     if missing > 0 {
-        return Err(Failure::refused("cache", format!("{missing} of {} copies are not in memory", paths.len())));
+        return Err(CommandFailure::refused("cache", format!("{missing} of {} copies are not in memory", paths.len())));
     }
-    let content: Content = Arc::new(vec![b'.'; VALUE_BYTES]);
+    let content: BenchContent = Arc::new(vec![b'.'; VALUE_BYTES]);
     let names: Vec<String> = paths.iter().map(ToString::to_string).collect();
     let numbers: Vec<u64> = (0..paths.len() as u64).collect();
     let by_number = moka::sync::Cache::new(paths.len() as u64 * 2);
     let by_name = moka::sync::Cache::new(paths.len() as u64 * 2);
-    let map: DashMap<String, Content> = DashMap::new();
+    let map: DashMap<String, BenchContent> = DashMap::new();
     for (number, name) in names.iter().enumerate() {
         by_number.insert(number as u64, Arc::clone(&content));
         by_name.insert(name.clone(), Arc::clone(&content));
@@ -93,7 +93,7 @@ fn compare(
     ];
     let after = client.stats();
     if after.server_reads != before.server_reads {
-        return Err(Failure::refused("cache", "a read went to a server: expected all from memory"));
+        return Err(CommandFailure::refused("cache", "a read went to a server: expected all from memory"));
     }
     Ok(figures)
 }

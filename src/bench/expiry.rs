@@ -14,20 +14,20 @@ use std::{
 
 use hdrhistogram::Histogram;
 use leasehold_client_cache::{
-    Attach, Client, EventKind, LeaseId, LeaseOptions, Path, PutOptions, Told, Watch, WatchOptions,
+    Attach, Client, EventKind, LeaseId, LeaseOptions, NodePath, PutOptions, Watch, WatchItem, WatchOptions,
 };
 use tokio::task::JoinSet;
 
 use super::{
     Bench, close,
-    line::Line,
+    line::LoadLine,
     load::{Until, histogram, nanos},
-    result::Row,
+    result::BenchRow,
     server::value,
 };
 use crate::{
     commands::{inspect_failure, watch::watch_failure, write_failure},
-    exit::Failure,
+    exit::CommandFailure,
 };
 
 /// Requests under way while leases are granted and nodes attached.
@@ -68,7 +68,7 @@ const TOLD_MAX: u64 = 50_000;
 
 impl Bench {
     /// One lease with many nodes, revoked; then many leases with a node each, which end together. Or many that end one after the other.
-    pub(super) async fn expiry(&self) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn expiry(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         if let Some(spread) = self.args.spread {
             return Ok(vec![self.one_after_the_other(self.args.leases as u64, spread).await?]);
         }
@@ -80,7 +80,7 @@ impl Bench {
         Ok(vec![self.one_with_many(nodes).await?, self.many_at_once(leases, true).await?])
     }
 
-    async fn one_with_many(&self, nodes: u64) -> Result<Row, Failure> {
+    async fn one_with_many(&self, nodes: u64) -> Result<BenchRow, CommandFailure> {
         let client = self.client("expiry").await?;
         let lease = client.grant_lease(TERM, LeaseOptions::default()).await.map_err(|error| write_failure(&error))?;
         self.make("one", nodes, Carrier::One(lease)).await?;
@@ -96,7 +96,7 @@ impl Bench {
         Ok(row("one lease revoked", vec![("nodes", nodes)], ended, &before, &meanwhile))
     }
 
-    async fn many_at_once(&self, leases: u64, carry: bool) -> Result<Row, Failure> {
+    async fn many_at_once(&self, leases: u64, carry: bool) -> Result<BenchRow, CommandFailure> {
         let per_second = if carry { LEASES_PER_SECOND } else { BARE_PER_SECOND };
         let end = Instant::now() + Duration::from_secs(leases / per_second) + BEFORE * 3;
         self.make("many", leases, if carry { Carrier::Each(end) } else { Carrier::Nothing(end) }).await?;
@@ -104,7 +104,7 @@ impl Bench {
         let writers = self.writers().await?;
         if end < Instant::now() + BEFORE {
             let text = format!("{leases} leases could not be granted in time: expected {per_second} in a second");
-            return Err(Failure::refused("expiry", text));
+            return Err(CommandFailure::refused("expiry", text));
         }
         self.meter.say(|| format!("{leases} leases are about to end"));
         let watcher = async {
@@ -123,7 +123,7 @@ impl Bench {
                 true => self.until_gone(leases).await?,
                 false => self.until_over(&client, leases).await?,
             }
-            Ok::<_, Failure>((before, end.elapsed()))
+            Ok::<_, CommandFailure>((before, end.elapsed()))
         };
         let (told, (before, gone)) = tokio::try_join!(watcher, timing)?;
         let meanwhile = writers.end().await?;
@@ -139,8 +139,8 @@ impl Bench {
     }
 
     /// Waits until none of some nodes is there, as the leader says.
-    async fn until_gone(&self, leases: u64) -> Result<(), Failure> {
-        let line = Line::open(&self.endpoints, "bench-expiry").await?;
+    async fn until_gone(&self, leases: u64) -> Result<(), CommandFailure> {
+        let line = LoadLine::open(&self.endpoints, "bench-expiry").await?;
         for number in samples(leases) {
             let path = self.node("many", number);
             while line.exists(&path).await? {
@@ -151,7 +151,7 @@ impl Bench {
     }
 
     /// Waits until none of some leases is there, as the leader says.
-    async fn until_over(&self, client: &Client, leases: u64) -> Result<(), Failure> {
+    async fn until_over(&self, client: &Client, leases: u64) -> Result<(), CommandFailure> {
         for number in samples(leases) {
             let is_there = || client.lease(LeaseId(FIRST + number));
             while is_there().await.map_err(|error| inspect_failure(&error))?.is_some() {
@@ -162,10 +162,10 @@ impl Bench {
     }
 
     /// Makes nodes that go with leases, or leases that carry none.
-    pub(super) async fn make(&self, set: &str, nodes: u64, carrier: Carrier) -> Result<(), Failure> {
+    pub(super) async fn make(&self, set: &str, nodes: u64, carrier: Carrier) -> Result<(), CommandFailure> {
         let clients = self.clients("expiry", self.args.clients).await?;
         let shared = clients.clone();
-        let paths: Arc<[Path]> = (0..nodes).map(|number| self.node(set, number)).collect();
+        let paths: Arc<[NodePath]> = (0..nodes).map(|number| self.node(set, number)).collect();
         let op = move |worker: usize, number: u64| {
             let (client, paths) = (shared[worker % shared.len()].clone(), Arc::clone(&paths));
             async move { carrier.put(&client, number, &paths[number as usize]).await }
@@ -177,19 +177,19 @@ impl Bench {
         made.map(drop)
     }
 
-    pub(super) async fn watch_of(&self, client: &Client, set: &str) -> Result<Watch, Failure> {
-        let top = self.node(set, 0).ancestors().nth(1).unwrap_or_else(Path::root);
+    pub(super) async fn watch_of(&self, client: &Client, set: &str) -> Result<Watch, CommandFailure> {
+        let top = self.node(set, 0).ancestors().nth(1).unwrap_or_else(NodePath::root);
         client.watch(&top, WatchOptions::default()).await.map_err(|error| watch_failure(&error))
     }
 
     /// Waits until the watch has told of so many deletions. How long after `began` the last was.
-    async fn told_of(&self, mut watch: Watch, nodes: u64, began: Instant) -> Result<Duration, Failure> {
+    async fn told_of(&self, mut watch: Watch, nodes: u64, began: Instant) -> Result<Duration, CommandFailure> {
         let mut gone = 0;
         while gone < nodes {
             let told = tokio::time::timeout(TOLD_WITHIN, watch.next()).await;
-            let told =
-                told.map_err(|_| Failure::refused("watch", format!("{gone} of {nodes} nodes went: expected all")))?;
-            if let Told::Change(change) = told.map_err(|error| watch_failure(&error))? {
+            let told = told
+                .map_err(|_| CommandFailure::refused("watch", format!("{gone} of {nodes} nodes went: expected all")))?;
+            if let WatchItem::Change(change) = told.map_err(|error| watch_failure(&error))? {
                 gone += change.events.iter().filter(|event| matches!(event.kind, EventKind::Delete)).count() as u64;
                 self.meter.say(|| format!("{gone} of {nodes} nodes are gone"));
             }
@@ -197,7 +197,7 @@ impl Bench {
         Ok(began.elapsed())
     }
 
-    pub(super) async fn writers(&self) -> Result<Writers, Failure> {
+    pub(super) async fn writers(&self) -> Result<Writers, CommandFailure> {
         let clients = self.clients("writer", WRITERS).await?;
         let (is_over, latency) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(histogram())));
         let mut tasks = JoinSet::new();
@@ -221,7 +221,7 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
-    async fn put(self, client: &Client, number: u64, path: &Path) -> Result<(), Failure> {
+    async fn put(self, client: &Client, number: u64, path: &NodePath) -> Result<(), CommandFailure> {
         let lease = match self {
             Self::One(lease) => lease,
             Self::Each(end) => grant(client, None, end).await?,
@@ -233,7 +233,7 @@ impl Carrier {
 }
 
 /// A lease that ends then.
-async fn grant(client: &Client, id: Option<LeaseId>, end: Instant) -> Result<LeaseId, Failure> {
+async fn grant(client: &Client, id: Option<LeaseId>, end: Instant) -> Result<LeaseId, CommandFailure> {
     let left = end.saturating_duration_since(Instant::now());
     let lease = client.grant_lease(left, LeaseOptions { id, ..LeaseOptions::default() }).await;
     lease.map_err(|error| write_failure(&error))
@@ -248,7 +248,7 @@ fn samples(leases: u64) -> impl Iterator<Item = u64> {
 /// Clients that have nothing to do with what ends, each writing a node of its own, one write at a time.
 #[derive(Debug)]
 pub(super) struct Writers {
-    tasks: JoinSet<Result<(), Failure>>,
+    tasks: JoinSet<Result<(), CommandFailure>>,
     is_over: Arc<AtomicBool>,
     latency: Arc<Mutex<Histogram<u64>>>,
 }
@@ -259,11 +259,11 @@ impl Writers {
         std::mem::replace(&mut *self.latency.lock().unwrap_or_else(PoisonError::into_inner), histogram())
     }
 
-    pub(super) async fn end(mut self) -> Result<Histogram<u64>, Failure> {
+    pub(super) async fn end(mut self) -> Result<Histogram<u64>, CommandFailure> {
         // One that is under way is among them: it may be the slowest.
         self.is_over.store(true, Relaxed);
         while let Some(ended) = self.tasks.join_next().await {
-            ended.map_err(|error| Failure::refused("bench", error))??;
+            ended.map_err(|error| CommandFailure::refused("bench", error))??;
         }
         Ok(self.take())
     }
@@ -271,10 +271,10 @@ impl Writers {
 
 async fn write(
     client: Client,
-    path: Path,
+    path: NodePath,
     is_over: Arc<AtomicBool>,
     latency: Arc<Mutex<Histogram<u64>>>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let mut number = 0;
     while !is_over.load(Relaxed) {
         let begin = Instant::now();
@@ -296,7 +296,7 @@ pub(super) fn row(
     ended: impl IntoIterator<Item = (&'static str, f64)>,
     before: &Histogram<u64>,
     meanwhile: &Histogram<u64>,
-) -> Row {
+) -> BenchRow {
     let ms = |nanos: u64| nanos as f64 / 1e6;
     let writes = [
         ("others_p99_before_ms", ms(before.value_at_quantile(0.99))),
@@ -304,5 +304,5 @@ pub(super) fn row(
         ("others_p99_ms", ms(meanwhile.value_at_quantile(0.99))),
         ("others_max_ms", ms(meanwhile.max())),
     ];
-    Row { bench, settings, figures: ended.into_iter().chain(writes).collect() }
+    BenchRow { bench, settings, figures: ended.into_iter().chain(writes).collect() }
 }

@@ -7,17 +7,17 @@ use futures::future::try_join_all;
 use super::{
     Bench, close,
     load::{Load, histogram, nanos},
-    result::Row,
+    result::BenchRow,
     server::value,
 };
 use crate::{
     commands::{read_failure, write_failure},
-    exit::Failure,
+    exit::CommandFailure,
 };
 
 impl Bench {
     /// One write at a time, of a node that so many clients have just read.
-    pub(super) async fn holders(&self) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn holders(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let path = self.node("holders", 0);
         let writer = self.client("writer").await?;
         let mut rows = Vec::new();

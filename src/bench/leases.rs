@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use leasehold_client_cache::LeaseOptions;
 
-use super::{Bench, close, load::Until, result::Row};
-use crate::{commands::write_failure, exit::Failure};
+use super::{Bench, close, load::Until, result::BenchRow};
+use crate::{commands::write_failure, exit::CommandFailure};
 
 /// Long enough for none to end by itself.
 const TERM: Duration = Duration::from_secs(3600);
 
 impl Bench {
     /// Pairs of a grant and the revocation that follows it. Both are durable writes.
-    pub(super) async fn leases(&self) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn leases(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let mut rows = Vec::new();
         for &inflight in &self.args.inflight {
             let clients = self.clients("leases", inflight.min(self.args.clients)).await?;

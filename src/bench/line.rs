@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use leasehold_protocol::{
     id::{Epoch, SessionId},
-    message::{Answer, Body, Header, KeepLease, Kept, ReadAnswer, Refusal, Request, Response},
+    message::{Answer, Body, KeyLeasePromise, KeyLeaseRenewal, ReadAnswer, Refusal, Request, RequestHeader, Response},
     object::{Content, Object},
-    path::Path,
+    path::NodePath,
 };
 use leasehold_wire::{CallbackTransport, LeaseholdClient, Role, client_connection, connect};
 use tokio::task::JoinHandle;
 
 use super::TIMEOUT;
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// How long a leader is looked for.
 const SEARCH: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection to the leader.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct LoadLine {
     client: LeaseholdClient,
     session: SessionId,
     epoch: Epoch,
@@ -33,17 +33,17 @@ pub(crate) struct Line {
     _recalls: CallbackTransport,
 }
 
-impl Drop for Line {
+impl Drop for LoadLine {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
-impl Line {
+impl LoadLine {
     /// Finds the leader, opens a session and registers.
-    pub(crate) async fn open(endpoints: &[String], name: &str) -> Result<Self, Failure> {
+    pub(crate) async fn open(endpoints: &[String], name: &str) -> Result<Self, CommandFailure> {
         let began = Instant::now();
-        let mut last = Failure::unavailable("no endpoints were given");
+        let mut last = CommandFailure::unavailable("no endpoints were given");
         while began.elapsed() < SEARCH {
             for endpoint in endpoints {
                 match Self::at(endpoint, name).await {
@@ -56,8 +56,8 @@ impl Line {
         Err(last)
     }
 
-    async fn at(endpoint: &str, name: &str) -> Result<Self, Failure> {
-        let stream = connect(endpoint, Role::Client, SEARCH).await.map_err(Failure::unavailable)?.stream;
+    async fn at(endpoint: &str, name: &str) -> Result<Self, CommandFailure> {
+        let stream = connect(endpoint, Role::Client, SEARCH).await.map_err(CommandFailure::unavailable)?.stream;
         let (client, recalls, work) = client_connection(stream);
         let driver = tokio::spawn(async move {
             // How it ended is said by the calls that fail.
@@ -72,12 +72,12 @@ impl Line {
     }
 
     /// Reads a node's data from the server.
-    pub(crate) async fn read(&self, path: &Path) -> Result<(), Failure> {
+    pub(crate) async fn read(&self, path: &NodePath) -> Result<(), CommandFailure> {
         self.exists(path).await.map(drop)
     }
 
     /// Reads a node's data from the server, and says whether there is such a node.
-    pub(crate) async fn exists(&self, path: &Path) -> Result<bool, Failure> {
+    pub(crate) async fn exists(&self, path: &NodePath) -> Result<bool, CommandFailure> {
         let body = Body::Read { object: Object::data(path.clone()), known: None };
         match self.ask(body).await?.1 {
             Answer::Read(ReadAnswer { content: Some(Content::Data(data)), grant: None, .. }) => Ok(data.is_some()),
@@ -86,28 +86,29 @@ impl Line {
     }
 
     /// Renews key leases: for each how long its term is from when the leader got to know, in their order.
-    pub(crate) async fn keep(&self, leases: Vec<KeepLease>) -> Result<Vec<Kept>, Failure> {
-        match self.ask(Body::KeepLeases { leases }).await?.1 {
-            Answer::Kept(kept) => Ok(kept),
+    pub(crate) async fn keep(&self, leases: Vec<KeyLeaseRenewal>) -> Result<Vec<KeyLeasePromise>, CommandFailure> {
+        match self.ask(Body::KeepAlive { leases }).await?.1 {
+            Answer::KeptAlive(kept) => Ok(kept),
             _ => Err(unexpected()),
         }
     }
 
     /// Ends the session.
-    pub(crate) async fn close(self) -> Result<(), Failure> {
+    pub(crate) async fn close(self) -> Result<(), CommandFailure> {
         self.ask(Body::Close).await.map(drop)
     }
 
-    async fn ask(&self, body: Body) -> Result<(Epoch, Answer), Failure> {
-        let header = Header { session: self.session, epoch: self.epoch, ..Header::default() };
+    async fn ask(&self, body: Body) -> Result<(Epoch, Answer), CommandFailure> {
+        let header = RequestHeader { session: self.session, epoch: self.epoch, ..RequestHeader::default() };
         let mut context = tarpc::context::current();
         context.deadline = Instant::now() + TIMEOUT;
-        let response = self.client.call(context, Request { header, body }).await.map_err(Failure::unavailable)?;
+        let response =
+            self.client.call(context, Request { header, body }).await.map_err(CommandFailure::unavailable)?;
         let Response { epoch, result, .. } = response;
-        result.map(|answer| (epoch, answer)).map_err(|refusal: Refusal| Failure::from_refusal(&refusal))
+        result.map(|answer| (epoch, answer)).map_err(|refusal: Refusal| CommandFailure::from_refusal(&refusal))
     }
 }
 
-fn unexpected() -> Failure {
-    Failure::refused("answer", "the server's answer is not one to the question")
+fn unexpected() -> CommandFailure {
+    CommandFailure::refused("answer", "the server's answer is not one to the question")
 }

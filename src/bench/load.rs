@@ -12,8 +12,8 @@ use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::JoinSet;
 
-use super::result::Row;
-use crate::{exit::Failure, output::Output};
+use super::result::BenchRow;
+use crate::{exit::CommandFailure, output::Output};
 
 /// How often the live line moves.
 const TICK: Duration = Duration::from_millis(200);
@@ -46,14 +46,14 @@ impl Load {
     }
 
     /// A row of them.
-    pub(crate) fn row(&self, bench: &'static str, settings: Vec<(&'static str, u64)>) -> Row {
-        Row { bench, settings, figures: self.figures() }
+    pub(crate) fn row(&self, bench: &'static str, settings: Vec<(&'static str, u64)>) -> BenchRow {
+        BenchRow { bench, settings, figures: self.figures() }
     }
 
     /// The same where the rate says nothing.
-    pub(crate) fn row_of_latencies(&self, bench: &'static str, settings: Vec<(&'static str, u64)>) -> Row {
+    pub(crate) fn row_of_latencies(&self, bench: &'static str, settings: Vec<(&'static str, u64)>) -> BenchRow {
         let figures = self.figures().into_iter().filter(|(name, _)| *name != "per_second").collect();
-        Row { bench, settings, figures }
+        BenchRow { bench, settings, figures }
     }
 }
 
@@ -77,11 +77,11 @@ pub(crate) fn histogram() -> Histogram<u64> {
 }
 
 /// Refuses to say anything of nothing.
-pub(crate) fn measured(what: &str, latency: &Histogram<u64>) -> Result<(), Failure> {
+pub(crate) fn measured(what: &str, latency: &Histogram<u64>) -> Result<(), CommandFailure> {
     if latency.is_empty() {
         let text =
             format!("{what}: nothing ended in the time that was measured: expected a longer time, or faster servers");
-        return Err(Failure::refused("nothing_measured", text));
+        return Err(CommandFailure::refused("nothing_measured", text));
     }
     Ok(())
 }
@@ -112,10 +112,16 @@ impl Meter {
 
     /// Runs `op` with so many under way. It is given the worker's number and the operation's. Fails if an operation does, or if none
     /// ended in the time that is measured: there is nothing to be said of it.
-    pub(crate) async fn run<F, O>(&self, what: &str, inflight: usize, until: Until, op: F) -> Result<Load, Failure>
+    pub(crate) async fn run<F, O>(
+        &self,
+        what: &str,
+        inflight: usize,
+        until: Until,
+        op: F,
+    ) -> Result<Load, CommandFailure>
     where
         F: Fn(usize, u64) -> O + Send + Sync + 'static,
-        O: Future<Output = Result<(), Failure>> + Send + 'static,
+        O: Future<Output = Result<(), CommandFailure>> + Send + 'static,
     {
         let (op, next, done) = (Arc::new(op), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let began = Instant::now();
@@ -133,7 +139,7 @@ impl Meter {
                     let number = next.fetch_add(1, Relaxed);
                     let begin = Instant::now();
                     if number >= most || to.is_some_and(|to| begin >= to) {
-                        return Ok::<_, Failure>(latency);
+                        return Ok::<_, CommandFailure>(latency);
                     }
                     op(worker, number).await?;
                     done.fetch_add(1, Relaxed);
@@ -155,18 +161,18 @@ impl Meter {
     async fn gather(
         &self,
         what: &str,
-        mut workers: JoinSet<Result<Histogram<u64>, Failure>>,
+        mut workers: JoinSet<Result<Histogram<u64>, CommandFailure>>,
         done: &AtomicU64,
         began: Instant,
-    ) -> Result<Histogram<u64>, Failure> {
+    ) -> Result<Histogram<u64>, CommandFailure> {
         let mut all = histogram();
         loop {
             match tokio::time::timeout(TICK, workers.join_next()).await {
                 Ok(None) => return Ok(all),
                 Ok(Some(Ok(latency))) => {
-                    all.add(latency?).map_err(|error| Failure::refused("histogram", error))?;
+                    all.add(latency?).map_err(|error| CommandFailure::refused("histogram", error))?;
                 }
-                Ok(Some(Err(error))) => return Err(Failure::refused("bench", error)),
+                Ok(Some(Err(error))) => return Err(CommandFailure::refused("bench", error)),
                 Err(_) => self.say(|| {
                     let (done, seconds) = (done.load(Relaxed), began.elapsed().as_secs_f64());
                     format!("{what}: {done} in {seconds:.1} s, {:.0}/s", done as f64 / seconds)
@@ -186,7 +192,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_counted_loop_does_each_operation_once() {
-        let seen = Arc::new(parking::Seen::default());
+        let seen = Arc::new(parking::LoadSeen::default());
         let noted = Arc::clone(&seen);
         let op = move |_, number| {
             noted.note(number);
@@ -199,7 +205,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_fails_ends_the_loop() {
-        let op = |_, number| async move { if number == 3 { Err(Failure::refused("x", "three")) } else { Ok(()) } };
+        let op =
+            |_, number| async move { if number == 3 { Err(CommandFailure::refused("x", "three")) } else { Ok(()) } };
         let failure = silent().run("test", 2, Until::Count(100), op).await.expect_err("failed");
         assert_eq!(failure.message, "three");
     }
@@ -216,9 +223,9 @@ mod tests {
         use std::sync::Mutex;
 
         #[derive(Default)]
-        pub(super) struct Seen(Mutex<Vec<u64>>);
+        pub(super) struct LoadSeen(Mutex<Vec<u64>>);
 
-        impl Seen {
+        impl LoadSeen {
             pub(super) fn note(&self, number: u64) {
                 self.0.lock().expect("no panic").push(number);
             }

@@ -5,18 +5,18 @@ use std::{
     time::Instant,
 };
 
-use leasehold_client_cache::{Client, LockOptions, Path};
+use leasehold_client_cache::{Client, LockOptions, NodePath};
 
 use super::{
     Bench, close,
     load::{Load, Until, histogram, measured, nanos},
-    result::Row,
+    result::BenchRow,
 };
-use crate::{commands::lock::lock_failure, exit::Failure};
+use crate::{commands::lock::lock_failure, exit::CommandFailure};
 
 impl Bench {
     /// Pairs of a lock and an unlock, and hand-overs.
-    pub(super) async fn locks(&self) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn locks(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let mut rows = Vec::new();
         for &inflight in &self.args.inflight {
             rows.push(self.uncontended(inflight).await?);
@@ -28,10 +28,10 @@ impl Bench {
     }
 
     /// Each worker has a node of its own.
-    async fn uncontended(&self, inflight: usize) -> Result<Row, Failure> {
+    async fn uncontended(&self, inflight: usize) -> Result<BenchRow, CommandFailure> {
         let clients = self.clients("locks", inflight.min(self.args.clients)).await?;
         let shared = clients.clone();
-        let paths: Arc<[Path]> = (0..inflight as u64).map(|worker| self.node("locks", worker)).collect();
+        let paths: Arc<[NodePath]> = (0..inflight as u64).map(|worker| self.node("locks", worker)).collect();
         let op = move |worker: usize, _| {
             let (client, paths) = (shared[worker % shared.len()].clone(), Arc::clone(&paths));
             async move {
@@ -48,7 +48,7 @@ impl Bench {
 
     /// So many clients want one node, each again as soon as it has given it back. Each hold is given back at once. What is measured
     /// is the time from there until the next has it.
-    async fn handed_over(&self, contenders: usize) -> Result<Row, Failure> {
+    async fn handed_over(&self, contenders: usize) -> Result<BenchRow, CommandFailure> {
         let clients = self.clients("contender", contenders).await?;
         let path = self.node("contended", 0);
         // When it was last given back.
@@ -78,11 +78,11 @@ impl Bench {
 /// Takes the node, notes how long ago it was given back, and gives it back.
 async fn take_once(
     client: &Client,
-    path: &Path,
+    path: &NodePath,
     since: impl Fn() -> Option<Instant>,
     times: &Mutex<hdrhistogram::Histogram<u64>>,
     given: &Mutex<Option<Instant>>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let hold = client.lock(path, LockOptions::default()).await.map_err(|error| lock_failure(&error))?;
     if let Some(at) = since() {
         times.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(nanos(at.elapsed()));

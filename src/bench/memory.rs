@@ -7,10 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_client_cache::Path;
+use leasehold_client_cache::NodePath;
 
-use super::{Bench, cached::fetch, close, expiry::Carrier, line::Line, load::Until, result::Row};
-use crate::{demo::replicas::Replicas, exit::Failure};
+use super::{Bench, cached::fetch, close, expiry::Carrier, line::LoadLine, load::Until, result::BenchRow};
+use crate::{demo::replicas::Replicas, exit::CommandFailure};
 
 /// How often the memory is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -29,10 +29,10 @@ const KEY_LEASES_FOR: Duration = Duration::from_secs(3600);
 
 impl Bench {
     /// Bytes for each object lease, with one session and more that hold all nodes.
-    pub(super) async fn memory(&self, replicas: &Replicas) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn memory(&self, replicas: &Replicas) -> Result<Vec<BenchRow>, CommandFailure> {
         let objects = self.args.objects.iter().copied().max().unwrap_or(100_000) as u64;
         self.fill("memory", objects).await?;
-        let paths: Arc<[Path]> = (0..objects).map(|number| self.node("memory", number)).collect();
+        let paths: Arc<[NodePath]> = (0..objects).map(|number| self.node("memory", number)).collect();
         self.read_without_leases(Arc::clone(&paths)).await?;
         let before = self.at_rest(replicas).await?;
         let (mut rows, mut clients) = (Vec::new(), Vec::new());
@@ -43,7 +43,7 @@ impl Bench {
             clients.push(client);
             let after = self.at_rest(replicas).await?;
             let each = (after as f64 - before as f64) / (objects * sessions) as f64;
-            rows.push(Row {
+            rows.push(BenchRow {
                 bench: "server memory",
                 settings: vec![("objects", objects), ("sessions", sessions)],
                 figures: vec![
@@ -61,12 +61,12 @@ impl Bench {
 
     /// Bytes for each key lease with the one node that goes with it. As many are made before: they fill what has a bound however many there
     /// are, such as the history and what the store keeps in memory. The writers' object leases on the nodes are in it.
-    async fn memory_of_key_leases(&self, replicas: &Replicas, leases: u64) -> Result<Row, Failure> {
+    async fn memory_of_key_leases(&self, replicas: &Replicas, leases: u64) -> Result<BenchRow, CommandFailure> {
         self.make("key-leases-before", leases, Carrier::Each(Instant::now() + KEY_LEASES_FOR)).await?;
         let before = self.at_rest(replicas).await?;
         self.make("key-leases", leases, Carrier::Each(Instant::now() + KEY_LEASES_FOR)).await?;
         let after = self.at_rest(replicas).await?;
-        Ok(Row {
+        Ok(BenchRow {
             bench: "server memory, key leases with a node each",
             settings: vec![("leases", leases), ("leases_before", leases)],
             figures: vec![
@@ -77,8 +77,8 @@ impl Bench {
         })
     }
 
-    async fn read_without_leases(&self, paths: Arc<[Path]>) -> Result<(), Failure> {
-        let line = Arc::new(Line::open(&self.endpoints, "bench-memory").await?);
+    async fn read_without_leases(&self, paths: Arc<[NodePath]>) -> Result<(), CommandFailure> {
+        let line = Arc::new(LoadLine::open(&self.endpoints, "bench-memory").await?);
         let (count, shared) = (paths.len() as u64, Arc::clone(&line));
         let op = move |_, number: u64| {
             let (line, paths) = (Arc::clone(&shared), Arc::clone(&paths));
@@ -92,7 +92,7 @@ impl Bench {
         }
     }
 
-    async fn at_rest(&self, replicas: &Replicas) -> Result<u64, Failure> {
+    async fn at_rest(&self, replicas: &Replicas) -> Result<u64, CommandFailure> {
         let mut looks: Vec<u64> = Vec::new();
         loop {
             looks.push(replicas.resident_bytes(1)?);

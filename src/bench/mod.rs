@@ -24,17 +24,17 @@ mod watch;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use leasehold_client_cache::{Client, DeleteOptions, Options, Path, Refusal, WriteError, WriteRefusal};
+use leasehold_client_cache::{Client, DeleteOptions, NodePath, Options, Refusal, WriteError, WriteRefusal};
 
 use self::{
     load::Meter,
-    result::{Results, Row},
+    result::{BenchRow, Results},
 };
 use crate::{
     cli::Global,
     commands::{read_failure, write_failure},
     demo::{replicas::Replicas, unless_interrupted},
-    exit::{Failure, Status},
+    exit::{CliStatus, CommandFailure},
     output::Output,
 };
 
@@ -49,7 +49,7 @@ const VALUE_BYTES: usize = 256;
 
 /// What to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum BenchKind {
     /// Durable writes, of new nodes or (--overwrite) of a thousand old ones
     Put,
     /// Linearizable reads answered by the server, no lease taken, nothing cached
@@ -80,10 +80,10 @@ enum Kind {
 
 /// `bench KIND`
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct BenchArgs {
     /// What to measure
     #[arg(value_enum)]
-    kind: Kind,
+    kind: BenchKind,
     /// Start a cluster of so many replicas on this machine, and end it afterwards
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=9))]
     spawn: Option<u64>,
@@ -142,32 +142,32 @@ fn positive(text: &str) -> Result<usize, String> {
 /// Where the servers are, and who watches.
 #[derive(Debug)]
 struct Bench {
-    args: Args,
+    args: BenchArgs,
     endpoints: Vec<String>,
     meter: Meter,
     /// What everything is written below.
-    top: Path,
+    top: NodePath,
 }
 
 /// Measures, and prints what was measured.
-pub(crate) async fn run(args: Args, global: &Global, output: Output) -> Result<Status, Failure> {
+pub(crate) async fn run(args: BenchArgs, global: &Global, output: Output) -> Result<CliStatus, CommandFailure> {
     let results = measure(args, global, output).await?;
     output.answer(&results);
-    Ok(Status::Done)
+    Ok(CliStatus::Done)
 }
 
-async fn measure(args: Args, global: &Global, output: Output) -> Result<Results, Failure> {
-    if args.kind == Kind::Memory && args.spawn != Some(1) {
+async fn measure(args: BenchArgs, global: &Global, output: Output) -> Result<Results, CommandFailure> {
+    if args.kind == BenchKind::Memory && args.spawn != Some(1) {
         let text = "the memory of a server is looked at from outside, and must not depend on what it did before: \
                     expected --spawn 1";
-        return Err(Failure::usage(text));
+        return Err(CommandFailure::usage(text));
     }
-    if matches!(args.kind, Kind::Renewals | Kind::Expiry) && args.spawn.is_none() {
-        return Err(Failure::usage(
+    if matches!(args.kind, BenchKind::Renewals | BenchKind::Expiry) && args.spawn.is_none() {
+        return Err(CommandFailure::usage(
             "only a cluster with nothing else to do can be measured like this: expected --spawn",
         ));
     }
-    let top = Path::parse(&format!("/leasehold-bench-{}", std::process::id())).map_err(Failure::usage)?;
+    let top = NodePath::parse(&format!("/leasehold-bench-{}", std::process::id())).map_err(CommandFailure::usage)?;
     let meter = Meter::new(output);
     match args.spawn {
         Some(count) => unless_interrupted(on_its_own(args, count, meter, top)).await,
@@ -176,11 +176,11 @@ async fn measure(args: Args, global: &Global, output: Output) -> Result<Results,
 }
 
 /// On a cluster of its own, which ends with the measurement.
-async fn on_its_own(args: Args, count: u64, meter: Meter, top: Path) -> Result<Results, Failure> {
+async fn on_its_own(args: BenchArgs, count: u64, meter: Meter, top: NodePath) -> Result<Results, CommandFailure> {
     let mut replicas = Replicas::start(count as usize).await?;
     let bench = Bench { endpoints: replicas.endpoints().to_vec(), meter, top, args };
     let mut rows = bench.all(Some(&mut replicas)).await?;
-    if bench.args.kind == Kind::All {
+    if bench.args.kind == BenchKind::All {
         drop(replicas);
         rows.extend(bench.memory_alone().await?);
     }
@@ -189,7 +189,7 @@ async fn on_its_own(args: Args, count: u64, meter: Meter, top: Path) -> Result<R
 
 /// On somebody's cluster: what was written there is removed, also if the measurement failed or was
 /// interrupted.
-async fn on_a_running_cluster(bench: Bench) -> Result<Results, Failure> {
+async fn on_a_running_cluster(bench: Bench) -> Result<Results, CommandFailure> {
     let rows = unless_interrupted(bench.all(None)).await;
     let removed = unless_interrupted(bench.remove_all()).await;
     let rows = rows.map_err(|failure| match &removed {
@@ -201,52 +201,52 @@ async fn on_a_running_cluster(bench: Bench) -> Result<Results, Failure> {
 }
 
 impl Bench {
-    async fn all(&self, replicas: Option<&mut Replicas>) -> Result<Vec<Row>, Failure> {
+    async fn all(&self, replicas: Option<&mut Replicas>) -> Result<Vec<BenchRow>, CommandFailure> {
         let (kind, mut rows) = (self.args.kind, Vec::new());
-        let is_wanted = |one| kind == one || kind == Kind::All;
-        if is_wanted(Kind::Put) {
+        let is_wanted = |one| kind == one || kind == BenchKind::All;
+        if is_wanted(BenchKind::Put) {
             rows.extend(self.put(self.args.overwrite).await?);
         }
-        if kind == Kind::All && !self.args.overwrite {
+        if kind == BenchKind::All && !self.args.overwrite {
             rows.extend(self.put(true).await?);
         }
-        if is_wanted(Kind::Read) {
+        if is_wanted(BenchKind::Read) {
             rows.extend(self.read().await?);
         }
-        if is_wanted(Kind::Miss) {
+        if is_wanted(BenchKind::Miss) {
             rows.extend(self.miss().await?);
         }
-        if is_wanted(Kind::Cached) {
+        if is_wanted(BenchKind::Cached) {
             rows.extend(self.cached().await?);
         }
-        if is_wanted(Kind::Holders) {
+        if is_wanted(BenchKind::Holders) {
             rows.extend(self.holders().await?);
         }
-        if is_wanted(Kind::Leases) {
+        if is_wanted(BenchKind::Leases) {
             rows.extend(self.leases().await?);
         }
-        if is_wanted(Kind::Attach) {
+        if is_wanted(BenchKind::Attach) {
             rows.extend(self.attach().await?);
         }
-        if is_wanted(Kind::Locks) {
+        if is_wanted(BenchKind::Locks) {
             rows.extend(self.locks().await?);
         }
-        if is_wanted(Kind::Watch) {
+        if is_wanted(BenchKind::Watch) {
             rows.extend(self.watch().await?);
         }
-        if kind == Kind::Expiry {
+        if kind == BenchKind::Expiry {
             rows.extend(self.expiry().await?);
         }
         match (kind, replicas) {
-            (Kind::Memory, Some(replicas)) => rows.extend(self.memory(replicas).await?),
-            (Kind::Renewals | Kind::All, Some(replicas)) => rows.extend(self.renewals(replicas).await?),
+            (BenchKind::Memory, Some(replicas)) => rows.extend(self.memory(replicas).await?),
+            (BenchKind::Renewals | BenchKind::All, Some(replicas)) => rows.extend(self.renewals(replicas).await?),
             _ => {}
         }
         Ok(rows)
     }
 
     /// On a server that has done nothing else.
-    async fn memory_alone(&self) -> Result<Vec<Row>, Failure> {
+    async fn memory_alone(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let replicas = Replicas::start(1).await?;
         let endpoints = replicas.endpoints().to_vec();
         let (args, meter, top) = (self.args.clone(), self.meter.clone(), self.top.clone());
@@ -254,14 +254,14 @@ impl Bench {
     }
 
     /// A session with an empty cache.
-    async fn client(&self, name: &str) -> Result<Client, Failure> {
+    async fn client(&self, name: &str) -> Result<Client, CommandFailure> {
         let options = Options::new(&self.endpoints).name(format!("bench-{name}"));
         let options = options.timeout(TIMEOUT).cache_capacity_bytes(CAPACITY_BYTES);
-        Client::connect(options).await.map_err(Failure::unavailable)
+        Client::connect(options).await.map_err(CommandFailure::unavailable)
     }
 
     /// Several.
-    async fn clients(&self, name: &str, count: usize) -> Result<Vec<Client>, Failure> {
+    async fn clients(&self, name: &str, count: usize) -> Result<Vec<Client>, CommandFailure> {
         let mut clients = Vec::new();
         for _ in 0..count {
             clients.push(self.client(name).await?);
@@ -274,22 +274,22 @@ impl Bench {
     }
 
     /// A node of ours. They stand in groups of a thousand, so that no list of children gets long.
-    fn node(&self, set: &str, number: u64) -> Path {
+    fn node(&self, set: &str, number: u64) -> NodePath {
         let text = format!("{}/{set}/{}/{}", self.top, number / 1000, number % 1000);
-        Path::parse(&text).expect("made of valid components, and short")
+        NodePath::parse(&text).expect("made of valid components, and short")
     }
 
     /// Removes all that was written, if anything was.
-    async fn remove_all(&self) -> Result<(), Failure> {
+    async fn remove_all(&self) -> Result<(), CommandFailure> {
         let client = self.client("end").await?;
         let removed = remove(&client, &self.top).await;
         client.close().await;
-        removed.map_err(|failure| failure.of("removing what was written"))
+        removed.map_err(|failure| failure.with_subject("removing what was written"))
     }
 }
 
 /// Removes a node and all below it, in as many parts as the servers ask for.
-async fn remove(client: &Client, top: &Path) -> Result<(), Failure> {
+async fn remove(client: &Client, top: &NodePath) -> Result<(), CommandFailure> {
     let options = DeleteOptions { recursive: true, ..DeleteOptions::default() };
     let mut parts = vec![top.clone()];
     while let Some(part) = parts.pop() {
@@ -299,9 +299,9 @@ async fn remove(client: &Client, top: &Path) -> Result<(), Failure> {
             Err(WriteError::Refused(Refusal::Write(WriteRefusal::TooManyNodes { .. }))) => {
                 let listing = client.children(&part).await.map_err(|error| read_failure(&error))?;
                 let Some(listing) = listing else { continue };
-                let below: Result<Vec<Path>, _> = listing.names.iter().map(|name| part.child(name)).collect();
+                let below: Result<Vec<NodePath>, _> = listing.names.iter().map(|name| part.child(name)).collect();
                 parts.push(part);
-                parts.extend(below.map_err(Failure::usage)?);
+                parts.extend(below.map_err(CommandFailure::usage)?);
             }
             Err(error) => return Err(write_failure(&error)),
         }

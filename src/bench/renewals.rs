@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_client_cache::{Client, RegisterOptions, Registration};
 
-use super::{Bench, TIMEOUT, close, result::Row};
-use crate::{commands::write_failure, demo::replicas::Replicas, exit::Failure};
+use super::{Bench, TIMEOUT, close, result::BenchRow};
+use crate::{commands::write_failure, demo::replicas::Replicas, exit::CommandFailure};
 
 /// Sessions opened, or closed, at one time.
 const AT_ONCE: usize = 64;
@@ -16,7 +16,7 @@ const SPAN_MIN: Duration = Duration::from_secs(10);
 
 impl Bench {
     /// Each session is registered at a node: it keeps its lease on the volume for as long as it lives.
-    pub(super) async fn renewals(&self, replicas: &mut Replicas) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn renewals(&self, replicas: &mut Replicas) -> Result<Vec<BenchRow>, CommandFailure> {
         let leader = replicas.leader(None).await?;
         let idle = self.core_of(replicas, leader).await?.0;
         let count = self.args.renewing as u64;
@@ -30,12 +30,12 @@ impl Bench {
         let before = sent();
         let (cores, span) = self.core_of(replicas, leader).await?;
         let messages = (sent() - before) as f64 / span.as_secs_f64();
-        let lost = all.iter().filter(|(_, registration)| registration.over().is_cancelled()).count();
+        let lost = all.iter().filter(|(_, registration)| registration.on_lost().is_cancelled()).count();
         if lost > 0 || replicas.leader(None).await? != leader {
             let text = format!("{lost} of {count} leases were lost: expected none, and replica {leader} to lead on");
-            return Err(Failure::refused("renewals", text));
+            return Err(CommandFailure::refused("renewals", text));
         }
-        let row = Row {
+        let row = BenchRow {
             bench: "renewals",
             settings: vec![("sessions", count)],
             figures: vec![("messages_per_second", messages), ("leader_cores", cores), ("leader_cores_idle", idle)],
@@ -44,7 +44,7 @@ impl Bench {
         Ok(vec![row])
     }
 
-    async fn registered(&self, number: u64) -> Result<(Client, Registration), Failure> {
+    async fn registered(&self, number: u64) -> Result<(Client, Registration), CommandFailure> {
         let client = self.client("renewing").await?;
         let options = RegisterOptions { timeout: Some(TIMEOUT), ..RegisterOptions::default() };
         let registered = client.register(&self.node("renewals", number), "here", options).await;
@@ -52,7 +52,7 @@ impl Bench {
     }
 
     /// The share of a core that the process had, and over how long.
-    async fn core_of(&self, replicas: &Replicas, id: usize) -> Result<(f64, Duration), Failure> {
+    async fn core_of(&self, replicas: &Replicas, id: usize) -> Result<(f64, Duration), CommandFailure> {
         let (began, before) = (Instant::now(), replicas.processor_time(id)?);
         tokio::time::sleep(self.seconds().max(SPAN_MIN)).await;
         let (spent, span) = (replicas.processor_time(id)?.saturating_sub(before), began.elapsed());

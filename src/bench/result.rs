@@ -9,7 +9,7 @@ use crate::output::Text;
 
 /// One setting and what came of it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct BenchRow {
     /// What was measured.
     pub(crate) bench: &'static str,
     /// Under which settings.
@@ -18,7 +18,7 @@ pub(crate) struct Row {
     pub(crate) figures: Vec<(&'static str, f64)>,
 }
 
-impl Serialize for Row {
+impl Serialize for BenchRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("bench", self.bench)?;
@@ -34,7 +34,7 @@ impl Serialize for Row {
 
 /// All of it.
 #[derive(Debug)]
-pub(crate) struct Results(pub(crate) Vec<Row>);
+pub(crate) struct Results(pub(crate) Vec<BenchRow>);
 
 impl Serialize for Results {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -62,7 +62,7 @@ impl Text for Results {
     }
 }
 
-fn head(row: &Row) -> String {
+fn head(row: &BenchRow) -> String {
     let names = || row.settings.iter().map(|(name, _)| *name).chain(row.figures.iter().map(|(name, _)| *name));
     let titles = line(names().map(|name| name.replace('_', " ")));
     format!("\n**{}**\n\n{titles}{}", row.bench, line(names().map(|_| "---:".to_owned())))
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     fn results() -> Results {
-        let row = |inflight, rate| Row {
+        let row = |inflight, rate| BenchRow {
             bench: "put",
             settings: vec![("inflight", inflight)],
             figures: vec![("per_second", rate), ("p50_ms", 0.5)],

@@ -7,13 +7,13 @@ use leasehold_client_cache::Value;
 
 use super::{
     Bench, VALUE_BYTES, close,
-    line::Line,
+    line::LoadLine,
     load::{Load, Until},
-    result::Row,
+    result::BenchRow,
 };
 use crate::{
     commands::{read_failure, write_failure},
-    exit::Failure,
+    exit::CommandFailure,
 };
 
 /// Nodes that are written over and over.
@@ -37,7 +37,7 @@ pub(super) fn value(number: u64) -> Value {
 
 impl Bench {
     /// Durable writes.
-    pub(super) async fn put(&self, overwrite: bool) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn put(&self, overwrite: bool) -> Result<Vec<BenchRow>, CommandFailure> {
         let bench = if overwrite { "put, overwriting" } else { "put, new nodes" };
         let mut rows = Vec::new();
         for &inflight in &self.args.inflight {
@@ -53,7 +53,7 @@ impl Bench {
             let op = move |worker: usize, number: u64| {
                 let (client, path) = (shared[worker % shared.len()].clone(), nodes(worker, number));
                 async move {
-                    let path = path.parse().map_err(Failure::usage)?;
+                    let path = path.parse().map_err(CommandFailure::usage)?;
                     client.put(&path, value(number)).await.map(drop).map_err(|error| write_failure(&error))
                 }
             };
@@ -66,13 +66,13 @@ impl Bench {
     }
 
     /// Linearizable reads without a lease.
-    pub(super) async fn read(&self) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn read(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         self.fill("read", READ).await?;
         let mut rows = Vec::new();
         for &inflight in &self.args.inflight {
             let count = inflight.min(self.args.clients);
-            let lines = (0..count).map(|_| Line::open(&self.endpoints, "bench-read"));
-            let lines: Arc<[Line]> = try_join_all(lines).await?.into();
+            let lines = (0..count).map(|_| LoadLine::open(&self.endpoints, "bench-read"));
+            let lines: Arc<[LoadLine]> = try_join_all(lines).await?.into();
             let paths: Arc<[_]> = (0..READ).map(|number| self.node("read", number)).collect();
             let op = move |worker: usize, number: u64| {
                 let (lines, paths) = (Arc::clone(&lines), Arc::clone(&paths));
@@ -86,7 +86,7 @@ impl Bench {
     }
 
     /// First reads.
-    pub(super) async fn miss(&self) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn miss(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         self.fill("miss", MISSED).await?;
         let mut rows = Vec::new();
         for &inflight in &self.args.inflight {
@@ -113,7 +113,7 @@ impl Bench {
     }
 
     /// Makes nodes that are to be read.
-    pub(super) async fn fill(&self, set: &str, count: u64) -> Result<(), Failure> {
+    pub(super) async fn fill(&self, set: &str, count: u64) -> Result<(), CommandFailure> {
         let clients = self.clients("fill", self.args.clients).await?;
         let shared = clients.clone();
         let paths: Arc<[_]> = (0..count).map(|number| self.node(set, number)).collect();
@@ -131,6 +131,6 @@ impl Bench {
     }
 }
 
-fn row(bench: &'static str, inflight: usize, load: &Load) -> Row {
+fn row(bench: &'static str, inflight: usize, load: &Load) -> BenchRow {
     load.row(bench, vec![("inflight", inflight as u64)])
 }

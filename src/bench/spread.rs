@@ -11,30 +11,31 @@ use std::{
 
 use hdrhistogram::Histogram;
 use leasehold_client_cache::{
-    Attach, Client, DriftAllowance, EventKind, LeaseId, LeaseOptions, Path, PutOptions, Told, VolumeSettings, Watch,
+    Attach, Client, DriftAllowance, EventKind, LeaseId, LeaseOptions, NodePath, PutOptions, VolumeSettings, Watch,
+    WatchItem,
 };
 use leasehold_protocol::{
     lessor::key_lease_margin,
-    message::{KEEP_LEASES_MAX, KeepLease, KeptSpan},
+    message::{KEEP_ALIVES_MAX, KeepAliveResult, KeyLeaseRenewal},
 };
 
 use super::{
     Bench, close,
     expiry::{AT_ONCE, BEFORE, FIRST, LEASES_PER_SECOND, TOLD_WITHIN, VALUE, row},
-    line::Line,
+    line::LoadLine,
     load::{Until, histogram, nanos},
-    result::Row,
+    result::BenchRow,
 };
 use crate::{
     commands::{watch::watch_failure, write_failure},
-    exit::Failure,
+    exit::CommandFailure,
 };
 
 /// What the nodes are below.
 const SET: &str = "spread";
 
 /// How many leases are renewed with one message: few enough for the leader to be back in a moment.
-const RENEWED_AT_ONCE: u64 = KEEP_LEASES_MAX as u64 / 4;
+const RENEWED_AT_ONCE: u64 = KEEP_ALIVES_MAX as u64 / 4;
 
 /// So many renewals at least get into the log in a second (65,536 with each tick, which comes once in it).
 const RENEWED_PER_SECOND: u64 = 50_000;
@@ -68,7 +69,7 @@ impl Schedule {
 
 impl Bench {
     /// Leases with a node each, which end evenly spread over so long.
-    pub(super) async fn one_after_the_other(&self, leases: u64, spread: Duration) -> Result<Row, Failure> {
+    pub(super) async fn one_after_the_other(&self, leases: u64, spread: Duration) -> Result<BenchRow, CommandFailure> {
         let seconds = leases / LEASES_PER_SECOND + leases / RENEWED_PER_SECOND;
         let first = Duration::from_secs(seconds) + BEFORE * 3;
         let (mut schedule, began) = (Schedule { leases, first, spread, renewed: Vec::new() }, Instant::now());
@@ -78,7 +79,7 @@ impl Bench {
         if began.elapsed() + Duration::from_secs(leases / RENEWED_PER_SECOND) > first {
             let text =
                 format!("{leases} leases could not be granted in time: expected {LEASES_PER_SECOND} in a second");
-            return Err(Failure::refused("expiry", text));
+            return Err(CommandFailure::refused("expiry", text));
         }
         let due = schedule.over(0).unwrap_or(began) + schedule.margin(0);
         self.meter.say(|| format!("{leases} leases are about to end, over {spread:?}"));
@@ -86,7 +87,7 @@ impl Bench {
             tokio::time::sleep_until((due - BEFORE).into()).await;
             drop(writers.take());
             tokio::time::sleep_until(due.into()).await;
-            Ok::<_, Failure>(writers.take())
+            Ok::<_, CommandFailure>(writers.take())
         };
         let (lags, before) = tokio::try_join!(self.lags(self.watch_of(&client, SET).await?, &schedule), timing)?;
         let meanwhile = writers.end().await?;
@@ -101,10 +102,10 @@ impl Bench {
         Ok(row("leases that end one after the other, a node each", settings, late, &before, &meanwhile))
     }
 
-    async fn make_named(&self, schedule: &Schedule) -> Result<(), Failure> {
+    async fn make_named(&self, schedule: &Schedule) -> Result<(), CommandFailure> {
         let clients = self.clients("spread", self.args.clients).await?;
         let leases = schedule.leases;
-        let nodes: Arc<[(Path, Duration)]> =
+        let nodes: Arc<[(NodePath, Duration)]> =
             (0..leases).map(|number| (self.node(SET, number), schedule.term(number))).collect();
         let shared = clients.clone();
         let op = move |worker: usize, number: u64| {
@@ -121,39 +122,48 @@ impl Bench {
     }
 
     /// Begins the terms of all leases, and notes when.
-    async fn renew_all(&self, schedule: &mut Schedule) -> Result<(), Failure> {
-        let line = Line::open(&self.endpoints, "bench-spread").await?;
+    async fn renew_all(&self, schedule: &mut Schedule) -> Result<(), CommandFailure> {
+        let line = LoadLine::open(&self.endpoints, "bench-spread").await?;
         for first in (0..schedule.leases).step_by(RENEWED_AT_ONCE as usize) {
             let numbers = first..schedule.leases.min(first + RENEWED_AT_ONCE);
-            let keep = |number| KeepLease { id: LeaseId(FIRST + number), incarnation: None };
+            let keep = |number| KeyLeaseRenewal { id: LeaseId(FIRST + number), incarnation: None };
             let leases = numbers.map(keep).collect();
             schedule.renewed.push(Instant::now());
-            if let Some(gone) = line.keep(leases).await?.into_iter().find(|kept| kept.span == KeptSpan::Gone) {
-                return Err(Failure::refused("expiry", format!("lease {} is gone before its term is over", gone.id)));
+            if let Some(gone) =
+                line.keep(leases).await?.into_iter().find(|kept| kept.result == KeepAliveResult::NotFound)
+            {
+                return Err(CommandFailure::refused(
+                    "expiry",
+                    format!("lease {} is gone before its term is over", gone.id),
+                ));
             }
         }
         line.close().await
     }
 
     /// Waits until the watch has told of all deletions. How late each was, in nanoseconds.
-    async fn lags(&self, mut watch: Watch, schedule: &Schedule) -> Result<Histogram<u64>, Failure> {
+    async fn lags(&self, mut watch: Watch, schedule: &Schedule) -> Result<Histogram<u64>, CommandFailure> {
         let mut lags = histogram();
         let within = schedule.first + TOLD_WITHIN;
         while lags.len() < schedule.leases {
             let (gone, leases) = (lags.len(), schedule.leases);
             let told = tokio::time::timeout(within, watch.next()).await;
-            let told =
-                told.map_err(|_| Failure::refused("watch", format!("{gone} of {leases} nodes went: expected all")))?;
+            let told = told.map_err(|_| {
+                CommandFailure::refused("watch", format!("{gone} of {leases} nodes went: expected all"))
+            })?;
             let told_at = Instant::now();
-            let Told::Change(change) = told.map_err(|error| watch_failure(&error))? else { continue };
+            let WatchItem::Change(change) = told.map_err(|error| watch_failure(&error))? else { continue };
             for event in change.events.iter().filter(|event| matches!(event.kind, EventKind::Delete)) {
                 let number = number_of(&event.path);
                 let Some((number, over)) = number.and_then(|number| Some((number, schedule.over(number)?))) else {
-                    return Err(Failure::refused("watch", format!("{} went: expected a node of ours", event.path)));
+                    return Err(CommandFailure::refused(
+                        "watch",
+                        format!("{} went: expected a node of ours", event.path),
+                    ));
                 };
                 if told_at < over {
                     let early = over - told_at;
-                    return Err(Failure::refused("expiry", format!("{} went {early:?} too early", event.path)));
+                    return Err(CommandFailure::refused("expiry", format!("{} went {early:?} too early", event.path)));
                 }
                 lags.saturating_record(nanos(told_at.saturating_duration_since(over + schedule.margin(number))));
             }
@@ -163,7 +173,7 @@ impl Bench {
     }
 }
 
-async fn make_one(client: &Client, path: &Path, id: LeaseId, term: Duration) -> Result<(), Failure> {
+async fn make_one(client: &Client, path: &NodePath, id: LeaseId, term: Duration) -> Result<(), CommandFailure> {
     let options = LeaseOptions { id: Some(id), ..LeaseOptions::default() };
     let lease = client.grant_lease(term, options).await.map_err(|error| write_failure(&error))?;
     let options = PutOptions { attach: Attach::Lease(lease), ..PutOptions::default() };
@@ -171,7 +181,7 @@ async fn make_one(client: &Client, path: &Path, id: LeaseId, term: Duration) -> 
 }
 
 /// The number that the node was made for: see [`Bench::node`].
-fn number_of(path: &Path) -> Option<u64> {
+fn number_of(path: &NodePath) -> Option<u64> {
     let mut last = path.as_str().rsplit('/').map(str::parse::<u64>);
     let (low, high) = (last.next()?.ok()?, last.next()?.ok()?);
     Some(high * 1000 + low)

@@ -2,18 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_client_cache::{Client, Path, Told, WatchOptions};
+use leasehold_client_cache::{Client, NodePath, WatchItem, WatchOptions};
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
     Bench, close,
     load::{Load, histogram, nanos},
-    result::Row,
+    result::BenchRow,
     server::value,
 };
 use crate::{
     commands::{watch::watch_failure, write_failure},
-    exit::Failure,
+    exit::CommandFailure,
 };
 
 /// How long a watcher may take until it has been told.
@@ -21,7 +21,7 @@ const TOLD_WITHIN: Duration = Duration::from_secs(60);
 
 impl Bench {
     /// With each number of watchers: all of them at one client, and each at a client of its own.
-    pub(super) async fn watch(&self) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn watch(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let mut rows = Vec::new();
         for &watchers in &self.args.watchers {
             rows.push(self.fan_out(watchers, 1).await?);
@@ -33,7 +33,7 @@ impl Bench {
     }
 
     /// One write at a time, the next when all have been told of the last.
-    async fn fan_out(&self, watchers: usize, clients: usize) -> Result<Row, Failure> {
+    async fn fan_out(&self, watchers: usize, clients: usize) -> Result<BenchRow, CommandFailure> {
         let path = self.node(&format!("watch-{watchers}-{clients}"), 0);
         let writer = self.client("writer").await?;
         writer.put(&path, value(0)).await.map_err(|error| write_failure(&error))?;
@@ -58,10 +58,10 @@ impl Bench {
     async fn writes(
         &self,
         writer: &Client,
-        path: &Path,
+        path: &NodePath,
         watchers: usize,
         told: &mut mpsc::UnboundedReceiver<Instant>,
-    ) -> Result<Load, Failure> {
+    ) -> Result<Load, CommandFailure> {
         let mut latency = histogram();
         let began = Instant::now();
         while began.elapsed() < self.seconds() {
@@ -72,7 +72,7 @@ impl Bench {
                 let one = tokio::time::timeout(TOLD_WITHIN, told.recv()).await;
                 let Ok(Some(at)) = one else {
                     let text = format!("a watcher was not told: expected all {watchers} to be within {TOLD_WITHIN:?}");
-                    return Err(Failure::refused("watch", text));
+                    return Err(CommandFailure::refused("watch", text));
                 };
                 last = last.max(at);
             }
@@ -88,7 +88,7 @@ impl Bench {
 async fn tell(mut watch: leasehold_client_cache::Watch, sender: mpsc::UnboundedSender<Instant>) {
     // A watch that fails is missed by whoever waits for it to be told.
     while let Ok(told) = watch.next().await {
-        if matches!(told, Told::Change(_)) && sender.send(Instant::now()).is_err() {
+        if matches!(told, WatchItem::Change(_)) && sender.send(Instant::now()).is_err() {
             return;
         }
     }

@@ -20,7 +20,7 @@ use rustix::io::FdFlags;
 
 /// From a holder to its guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum FeedMessage {
     /// The command may run until this instant of [`boot_time`]. The first one starts the command.
     /// Comes when the lease was renewed. If it is lost, the deadline of before counts.
     Until(Duration),
@@ -36,7 +36,7 @@ const UNTIL: u8 = 0;
 const TERMINATE: u8 = 1;
 const LEAVE: u8 = 2;
 
-impl Message {
+impl FeedMessage {
     /// All have the same length, less than `PIPE_BUF`: a pipe takes each as a whole.
     const BYTES: usize = 9;
 
@@ -77,7 +77,7 @@ impl Feeder {
 
     /// Tells the guard. A guard that stands still while the pipe is full misses it. If the
     /// guard has died, the holder learns that from its exit status.
-    pub(super) fn tell(&mut self, message: Message) {
+    pub(super) fn send(&mut self, message: FeedMessage) {
         let _ = self.0.write(&message.encoded());
     }
 }
@@ -89,10 +89,10 @@ pub(super) struct Feed(pub(super) File);
 impl Feed {
     /// What a pipe can hold, and more: all that has come is read at once, so that the newest
     /// deadline counts.
-    const READ_BYTES: usize = 16_384 * Message::BYTES;
+    const READ_BYTES: usize = 16_384 * FeedMessage::BYTES;
 
     /// Reads all that has come. None if the holder has died.
-    pub(super) fn read(&mut self) -> io::Result<Option<Vec<Message>>> {
+    pub(super) fn read(&mut self) -> io::Result<Option<Vec<FeedMessage>>> {
         let mut bytes = vec![0; Self::READ_BYTES];
         let read = self.0.read(&mut bytes)?;
         if read == 0 {
@@ -102,7 +102,7 @@ impl Feed {
         if !rest.is_empty() {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        messages.iter().map(|bytes| Message::decoded(*bytes)).collect::<io::Result<_>>().map(Some)
+        messages.iter().map(|bytes| FeedMessage::decoded(*bytes)).collect::<io::Result<_>>().map(Some)
     }
 }
 
@@ -132,9 +132,11 @@ mod tests {
 
     #[test]
     fn messages_are_read_as_they_were_written() {
-        for message in [Message::Until(Duration::from_micros(7_000_001)), Message::Terminate, Message::Leave] {
-            assert_eq!(Message::decoded(message.encoded()).expect("a message"), message);
+        for message in
+            [FeedMessage::Until(Duration::from_micros(7_000_001)), FeedMessage::Terminate, FeedMessage::Leave]
+        {
+            assert_eq!(FeedMessage::decoded(message.encoded()).expect("a message"), message);
         }
-        assert!(Message::decoded([3; Message::BYTES]).is_err());
+        assert!(FeedMessage::decoded([3; FeedMessage::BYTES]).is_err());
     }
 }

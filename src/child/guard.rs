@@ -51,9 +51,9 @@ use nix::{
 
 use super::{
     family::{Reaped, kill_once, reap, send},
-    feed::{Feed, Message, bequeath, boot_time, inherited},
+    feed::{Feed, FeedMessage, bequeath, boot_time, inherited},
 };
-use crate::exit::{Failure, Status};
+use crate::exit::{CliStatus, CommandFailure};
 
 /// What shells say of a command that is not there, and of one that cannot be run.
 const NOT_FOUND: u8 = 127;
@@ -72,32 +72,32 @@ const LOOK_LATER: Duration = Duration::from_millis(100);
 const LOOKS_AT_FIRST: u32 = 1000;
 
 /// Guards a command until it ends or has to be killed. Returns the command's status.
-pub(crate) fn run(feed: i32, question: i32, command: &[OsString]) -> Result<Status, (Failure, Status)> {
+pub(crate) fn run(feed: i32, question: i32, command: &[OsString]) -> Result<CliStatus, (CommandFailure, CliStatus)> {
     let guarded = Guard::start(feed, question, command).and_then(|mut guard| {
         let end = guard.watch();
-        if !matches!(end, Ok(End::ByItself(_))) {
+        if !matches!(end, Ok(GuardEnd::ByItself(_))) {
             guard.kill_all()?;
         }
         end
     });
     match guarded {
-        Ok(End::ByItself(status) | End::Stopped(status)) => Ok(Status::of_command(code(status))),
-        Ok(End::Overdue) => {
+        Ok(GuardEnd::ByItself(status) | GuardEnd::Stopped(status)) => Ok(CliStatus::of_command(code(status))),
+        Ok(GuardEnd::Overdue) => {
             SigSet::from(OVERDUE)
                 .thread_unblock()
                 .and_then(|()| raise(OVERDUE))
                 .map_err(|errno| cannot(errno.into()))?;
             // Somebody has it ignored.
             raise(Signal::SIGKILL).map_err(|errno| cannot(errno.into()))?;
-            Ok(Status::Refused)
+            Ok(CliStatus::Refused)
         }
-        Ok(End::Orphaned) => Ok(Status::Refused),
+        Ok(GuardEnd::Orphaned) => Ok(CliStatus::Refused),
         Err(error) => Err(cannot(error)),
     }
 }
 
-fn cannot(error: io::Error) -> (Failure, Status) {
-    (Failure::io("cannot guard the command", &error), Status::Command(NOT_RUNNABLE))
+fn cannot(error: io::Error) -> (CommandFailure, CliStatus) {
+    (CommandFailure::io("cannot guard the command", &error), CliStatus::Command(NOT_RUNNABLE))
 }
 
 /// What a shell would say.
@@ -109,7 +109,7 @@ fn code(status: ExitStatus) -> u8 {
 
 /// Why there is nothing more to guard.
 #[derive(Debug, Clone, Copy)]
-enum End {
+enum GuardEnd {
     /// The command has exited by itself. What it has left running runs on, and holds nothing.
     ByItself(ExitStatus),
     /// The command was ended by a signal, or exited after it was told to stop. What it has left
@@ -162,7 +162,7 @@ impl Guard {
     }
 
     /// Waits until there is nothing more to guard.
-    fn watch(&mut self) -> io::Result<End> {
+    fn watch(&mut self) -> io::Result<GuardEnd> {
         loop {
             // Also before the first wait: it may have ended before its signal was waited for.
             if let Some(end) = self.ended()? {
@@ -171,28 +171,28 @@ impl Guard {
             let [is_fed, is_time] = self.wait()?;
             // What the holder has said in time counts, however late this process reads it.
             if is_fed {
-                let Some(messages) = self.feed.read()? else { return Ok(End::Orphaned) };
+                let Some(messages) = self.feed.read()? else { return Ok(GuardEnd::Orphaned) };
                 messages.into_iter().try_for_each(|message| self.hear(message))?;
             }
             let is_overdue = self.until.is_some_and(|until| until <= boot_time());
             if is_overdue || (is_time && !is_fed) {
-                return Ok(End::Overdue);
+                return Ok(GuardEnd::Overdue);
             }
             self.begin();
         }
     }
 
     /// Takes note of what has ended. None if there is something to guard.
-    fn ended(&mut self) -> io::Result<Option<End>> {
+    fn ended(&mut self) -> io::Result<Option<GuardEnd>> {
         let Reaped { ended, is_childless } = reap()?;
         let command = ended.into_iter().find(|ended| ended.id == self.command);
         self.status = self.status.or(command.map(|ended| ended.status));
         let Some(status) = self.status else { return Ok(None) };
         if status.signal().is_some() || self.is_told_to_stop {
-            return Ok(Some(End::Stopped(status)));
+            return Ok(Some(GuardEnd::Stopped(status)));
         }
         if is_childless || self.may_leave {
-            return Ok(Some(End::ByItself(status)));
+            return Ok(Some(GuardEnd::ByItself(status)));
         }
         // A hangup, say, makes commands exit that clean up, and kills the holder a moment later:
         // only the holder's answer shows that it lives.
@@ -221,21 +221,21 @@ impl Guard {
         Ok([is_fed, is_time])
     }
 
-    fn hear(&mut self, message: Message) -> io::Result<()> {
+    fn hear(&mut self, message: FeedMessage) -> io::Result<()> {
         match message {
-            Message::Until(until) => {
+            FeedMessage::Until(until) => {
                 self.until = Some(until);
                 let timer = Expiration::OneShot(until.into());
                 self.timer.set(timer, TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
             }
-            Message::Terminate => {
+            FeedMessage::Terminate => {
                 self.is_told_to_stop = true;
                 // The number of one that has ended may be another's.
                 if self.status.is_none() {
                     send(self.command, Signal::SIGTERM);
                 }
             }
-            Message::Leave => self.may_leave = true,
+            FeedMessage::Leave => self.may_leave = true,
         }
         Ok(())
     }
@@ -261,9 +261,14 @@ impl Guard {
 
 /// Becomes the command when the guard lets it begin, in a process that ends with the guard. Returns
 /// only if it cannot.
-pub(crate) fn become_command(guard: u32, go: i32, command: &[OsString]) -> Result<Infallible, (Failure, Status)> {
-    let cannot =
-        |error: io::Error| (Failure::io("cannot tie the command to its lock", &error), Status::Command(NOT_RUNNABLE));
+pub(crate) fn become_command(
+    guard: u32,
+    go: i32,
+    command: &[OsString],
+) -> Result<Infallible, (CommandFailure, CliStatus)> {
+    let cannot = |error: io::Error| {
+        (CommandFailure::io("cannot tie the command to its lock", &error), CliStatus::Command(NOT_RUNNABLE))
+    };
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(|errno| cannot(errno.into()))?;
     // It may have died before the kernel knew.
     if getppid().as_raw().try_into() != Ok(guard) {
@@ -273,9 +278,9 @@ pub(crate) fn become_command(guard: u32, go: i32, command: &[OsString]) -> Resul
     go.read_exact(&mut [0]).map_err(cannot)?;
     drop(go);
     let Some((program, arguments)) = command.split_first() else {
-        return Err((Failure::usage("expected a command"), Status::Usage));
+        return Err((CommandFailure::usage("expected a command"), CliStatus::Usage));
     };
     let error = Command::new(program).args(arguments).exec();
     let status = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE };
-    Err((Failure::io(format!("cannot run {}", program.to_string_lossy()), &error), Status::Command(status)))
+    Err((CommandFailure::io(format!("cannot run {}", program.to_string_lossy()), &error), CliStatus::Command(status)))
 }

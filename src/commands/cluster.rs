@@ -19,7 +19,7 @@ use crate::{
     cli,
     context::Context,
     duration,
-    exit::{Failure, Status},
+    exit::{CliStatus, CommandFailure},
     output::{Table, Text, visible},
 };
 
@@ -28,7 +28,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `cluster …`
 #[derive(Debug, Subcommand)]
-pub(crate) enum Cluster {
+pub(crate) enum ClusterCommand {
     /// Show the replicas: who leads, who votes, how far each is, and who does not answer
     Status,
     /// Say that a replica which has stopped, or is lost, comes back at another address
@@ -36,12 +36,12 @@ pub(crate) enum Cluster {
     /// It has no vote from then on. Start it at the new address with an empty folder and the new
     /// address in --cluster: the others let it in, and it has its vote again once it has their
     /// data.
-    Replace(Replace),
+    Replace(ReplaceArgs),
 }
 
 /// `cluster replace REPLICA ADDRESS`
 #[derive(Debug, Args)]
-pub(crate) struct Replace {
+pub(crate) struct ReplaceArgs {
     /// The replica, as `cluster status` shows it
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     replica: u64,
@@ -65,18 +65,18 @@ impl Text for ReplaceAnswer {
     }
 }
 
-impl Replace {
-    pub(crate) fn asked(&self) -> String {
+impl ReplaceArgs {
+    pub(crate) fn subject(&self) -> String {
         format!("replace {} {}", self.replica, self.address)
     }
 
-    pub(crate) async fn run(self, context: &Context) -> Result<ReplaceAnswer, Failure> {
+    pub(crate) async fn run(self, context: &Context) -> Result<ReplaceAnswer, CommandFailure> {
         let Self { replica, address } = self;
         let endpoints = context.endpoints();
         match replacement::replace(endpoints, replica, &address, context.timeout()).await {
             Ok(()) => Ok(ReplaceAnswer { replica, address }),
-            Err(error @ ReplaceError::Refused { .. }) => Err(Failure::refused("replace", error)),
-            Err(error @ ReplaceError::Unavailable { .. }) => Err(Failure::unknown(error)),
+            Err(error @ ReplaceError::Refused { .. }) => Err(CommandFailure::refused("replace", error)),
+            Err(error @ ReplaceError::Unavailable { .. }) => Err(CommandFailure::unknown(error)),
         }
     }
 }
@@ -92,19 +92,19 @@ pub(crate) struct StatusAnswer {
     quorum: bool,
     epoch: u64,
     revision: u64,
-    members: Vec<Member>,
+    members: Vec<MemberRow>,
     /// Why endpoints that no member has as its address do not answer for this cluster.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     strangers: Vec<String>,
     /// How many clients' clocks and the leader's differ by more than they are allowed to.
     clocks_beyond: u64,
     /// Some of those clients.
-    clocks: Vec<Clock>,
+    clocks: Vec<ClockRow>,
 }
 
 /// A client whose clock and the leader's differ by more than they are allowed to: it serves nothing from memory.
 #[derive(Debug, Serialize)]
-struct Clock {
+struct ClockRow {
     session: u64,
     name: String,
     /// By how much the client's clock is fast compared with the leader's.
@@ -116,7 +116,7 @@ struct Clock {
     server_ms: u64,
 }
 
-impl From<&ClockInfo> for Clock {
+impl From<&ClockInfo> for ClockRow {
     fn from(info: &ClockInfo) -> Self {
         let ClockInfo { session, name, excess } = info;
         Self {
@@ -132,7 +132,7 @@ impl From<&ClockInfo> for Clock {
 
 /// A replica.
 #[derive(Debug, Serialize)]
-struct Member {
+struct MemberRow {
     replica: u64,
     address: String,
     voter: bool,
@@ -151,10 +151,10 @@ struct Member {
     error: Option<String>,
 }
 
-type Asked<T> = (String, Result<T, String>);
+type AskedServer<T> = (String, Result<T, String>);
 
 /// Asks the endpoints, and then the members that they name.
-pub(crate) async fn status(context: &Context) -> Result<StatusAnswer, Failure> {
+pub(crate) async fn status(context: &Context) -> Result<StatusAnswer, CommandFailure> {
     let endpoints = context.endpoints().to_vec();
     let named = ask_all(context, endpoints.clone()).await;
     let cluster = most_named(&named);
@@ -174,7 +174,7 @@ pub(crate) async fn status(context: &Context) -> Result<StatusAnswer, Failure> {
 }
 
 /// The cluster that most of them name; of two that are named equally often, the one named first.
-fn most_named(answers: &[Asked<ServerStatus>]) -> Option<ClusterId> {
+fn most_named(answers: &[AskedServer<ServerStatus>]) -> Option<ClusterId> {
     let named: Vec<ClusterId> = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()?.cluster).collect();
     let count = |id: &ClusterId| named.iter().filter(|named| *named == id).count();
     // The last of several maxima wins.
@@ -182,7 +182,7 @@ fn most_named(answers: &[Asked<ServerStatus>]) -> Option<ClusterId> {
 }
 
 /// What a server says of this cluster. One of another cluster says nothing of it.
-fn of(cluster: Option<ClusterId>, (address, answer): Asked<ServerStatus>) -> Asked<ClusterInfo> {
+fn of(cluster: Option<ClusterId>, (address, answer): AskedServer<ServerStatus>) -> AskedServer<ClusterInfo> {
     let info = answer.and_then(|status| match (status.cluster, cluster) {
         (Some(got), Some(expected)) if got != expected => {
             Err(format!("{address} serves another cluster, {got}: expected {expected}"))
@@ -192,7 +192,7 @@ fn of(cluster: Option<ClusterId>, (address, answer): Asked<ServerStatus>) -> Ask
     (address, info)
 }
 
-async fn ask_all(context: &Context, addresses: Vec<String>) -> Vec<Asked<ServerStatus>> {
+async fn ask_all(context: &Context, addresses: Vec<String>) -> Vec<AskedServer<ServerStatus>> {
     join_all(addresses.into_iter().map(|address| async move {
         let answer = leasehold_client_cache::server_status(&address, context.timeout().min(ANSWER_TIMEOUT)).await;
         (address, answer.map_err(reason))
@@ -212,13 +212,13 @@ fn reason(error: InspectError) -> String {
 fn merge(
     endpoints: &[String],
     cluster: Option<ClusterId>,
-    answers: Vec<Asked<ClusterInfo>>,
-) -> Result<StatusAnswer, Failure> {
+    answers: Vec<AskedServer<ClusterInfo>>,
+) -> Result<StatusAnswer, CommandFailure> {
     let infos = || answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
     let Some(newest) = infos().max_by_key(|info| (info.epoch, info.leader == Some(info.replica), info.revision)) else {
         let reasons: Vec<String> = answers.iter().filter_map(|(_, answer)| answer.as_ref().err().cloned()).collect();
         let text = format!("no server answers at {}: {}", endpoints.join(", "), reasons.join("; "));
-        return Err(Failure::unavailable(text));
+        return Err(CommandFailure::unavailable(text));
     };
     // Others may take one for the leader that has stopped, or was wiped.
     let voters: Vec<u64> =
@@ -235,7 +235,7 @@ fn merge(
         let own = infos().find(|info| info.replica == member.replica);
         let error = answers.iter().find(|(address, _)| *address == member.address).map(|(_, answer)| answer);
         let error = error.and_then(|answer| answer.as_ref().err().cloned());
-        Member {
+        MemberRow {
             replica: member.replica,
             address: member.address.clone(),
             voter: member.is_voter,
@@ -249,7 +249,7 @@ fn merge(
             error: error.filter(|_| own.is_none()),
         }
     });
-    let members: Vec<Member> = members.collect();
+    let members: Vec<MemberRow> = members.collect();
     let (answering, voters) = votes(&members);
     // Servers that are no members: their errors have no row.
     let is_member = |address: &String| members.iter().any(|member| member.address == *address);
@@ -264,12 +264,12 @@ fn merge(
         revision: newest.revision.0,
         members,
         clocks_beyond: newest.clocks_beyond,
-        clocks: newest.clocks.iter().map(Clock::from).collect(),
+        clocks: newest.clocks.iter().map(ClockRow::from).collect(),
     })
 }
 
 /// How many voters answer, and how many there are.
-fn votes(members: &[Member]) -> (usize, usize) {
+fn votes(members: &[MemberRow]) -> (usize, usize) {
     let voters = || members.iter().filter(|member| member.voter);
     (voters().filter(|voter| voter.answers).count(), voters().count())
 }
@@ -310,8 +310,8 @@ impl Text for StatusAnswer {
         self.write_clocks(out);
     }
 
-    fn status(&self) -> Status {
-        if self.quorum { Status::Done } else { Status::Unavailable }
+    fn status(&self) -> CliStatus {
+        if self.quorum { CliStatus::Done } else { CliStatus::Unavailable }
     }
 
     fn note(&self) -> Option<String> {
@@ -333,7 +333,7 @@ impl StatusAnswer {
         );
         out.extend_from_slice(heading.as_bytes());
         let mut table = Table::new(&["SESSION", "NAME", "DRIFT", "ALLOWED"]);
-        for Clock { session, name, ppm, allowed_ppm, .. } in &self.clocks {
+        for ClockRow { session, name, ppm, allowed_ppm, .. } in &self.clocks {
             let (drift, allowed) = (format!("{ppm:+} ppm"), format!("{allowed_ppm} ppm"));
             table.row([session.to_string(), visible(name), drift, allowed]);
         }
@@ -398,7 +398,7 @@ mod tests {
         let status = merge(&endpoints, CLUSTER, vec![follower, wiped, silent(3)]).expect("two answer");
         assert_eq!((status.leader, status.quorum), (None, false));
         assert_eq!((status.members[0].follows, status.members[1].leader), (Some(2), false));
-        assert_eq!(status.status(), Status::Unavailable);
+        assert_eq!(status.status(), CliStatus::Unavailable);
 
         // It has no room for this command's connection, perhaps.
         let follower = |of: u64| (format!("h:{of}"), Ok(info(of, Some(2), 7)));

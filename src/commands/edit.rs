@@ -20,17 +20,17 @@ use std::{
 
 use clap::Args;
 use leasehold_client_cache::{
-    Attach, Client, Compare, Hold, LockOptions, Operation, Path, Relation, Revision, Token, Transaction, Value,
+    Attach, Client, Compare, LockGuard, LockOptions, NodePath, Operation, Relation, Revision, Token, Transaction, Value,
 };
 use leasehold_protocol::limits::Limits;
 
 use super::{lock, read_failure, write_failure};
 use crate::{
-    child::{self, Child, Ended},
+    child::{self, Child, ChildEnd},
     cli,
     context::Context,
     duration,
-    exit::{Failure, Status},
+    exit::{CliStatus, CommandFailure},
     output::visible,
 };
 
@@ -39,10 +39,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// `edit PATH [-- COMMAND…]`
 #[derive(Debug, Args)]
-pub(crate) struct Edit {
+pub(crate) struct EditArgs {
     /// The node; one that does not exist is made with the first save
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
     /// Fail if it does not exist
     #[arg(long)]
     must_exist: bool,
@@ -57,25 +57,25 @@ pub(crate) struct Edit {
     command: Vec<OsString>,
 }
 
-impl Edit {
+impl EditArgs {
     /// Edits the node. The status is the editor's.
-    pub(crate) async fn run(self, context: &Context) -> Result<Status, Failure> {
+    pub(crate) async fn run(self, context: &Context) -> Result<CliStatus, CommandFailure> {
         let asked = format!("edit {}", visible(self.path.as_str()));
-        self.edit(context).await.map_err(|failure| failure.of(&asked))
+        self.edit(context).await.map_err(|failure| failure.with_subject(&asked))
     }
 
-    async fn edit(self, context: &Context) -> Result<Status, Failure> {
+    async fn edit(self, context: &Context) -> Result<CliStatus, CommandFailure> {
         let client = context.client().await?;
         let options = LockOptions { wait: lock::wait(self.tries, self.wait), ..LockOptions::default() };
-        let hold = client.lock(&self.path, options).await.map_err(|error| lock::lock_failure(&error))?;
+        let lock = client.lock(&self.path, options).await.map_err(|error| lock::lock_failure(&error))?;
         let there = client.get(&self.path).await.map_err(|error| read_failure(&error))?;
         if self.must_exist && there.is_none() {
             // If nobody hears of it, the lease ends by itself.
-            let _ = hold.release().await;
-            return Err(Failure::not_found());
+            let _ = lock.release().await;
+            return Err(CommandFailure::not_found());
         }
 
-        let cannot = |error: io::Error| Failure::io("cannot make a file to be edited", &error);
+        let cannot = |error: io::Error| CommandFailure::io("cannot make a file to be edited", &error);
         let folder = tempfile::Builder::new().prefix("leasehold-").tempdir().map_err(cannot)?;
         // Editors go by how a name ends.
         let file = folder.path().join(self.path.name().unwrap_or("root"));
@@ -83,27 +83,27 @@ impl Edit {
         fs::write(&file, &text).map_err(cannot)?;
         let variables = [
             ("LEASEHOLD_FILE", file.as_os_str().to_owned()),
-            ("LEASEHOLD_TOKEN", hold.token().to_string().into()),
+            ("LEASEHOLD_TOKEN", lock.token().to_string().into()),
             ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
         ];
         let mut editor = Child::start(&self.editor(&file), &variables)?;
         // From here on it stays, whatever happens to this process, until all is written.
         let folder = folder.keep();
-        let token = hold.token();
+        let token = lock.token();
         let there = there.as_ref().map(|there| there.stat.modify_revision);
-        let mut copy = WorkingCopy { client, hold, token, file, text, there, sent: Vec::new(), seen: None };
+        let mut copy = WorkingCopy { client, lock, token, file, text, there, sent: Vec::new(), seen: None };
         let ended = tokio::select! {
             biased;
-            ended = editor.ended(|| child::UNLIMITED) => ended,
+            ended = editor.wait(|| child::UNLIMITED) => ended,
             never = copy.follow() => match never {},
         };
         copy.finish().await?;
         // What is left behind is a copy of what is there.
         let _ = fs::remove_dir_all(folder);
         match ended? {
-            Ended::Status(code) => Ok(Status::of_command(code)),
+            ChildEnd::Status(code) => Ok(CliStatus::of_command(code)),
             // As if this process had not looked after it for all of that time.
-            Ended::Overdue => Err(lock::lost(&self.path)),
+            ChildEnd::Overdue => Err(lock::lost_failure(&self.path)),
         }
     }
 
@@ -126,7 +126,7 @@ fn usual_editor() -> Vec<OsString> {
 /// The node's value in a file.
 struct WorkingCopy<'a> {
     client: &'a Client,
-    hold: Hold,
+    lock: LockGuard,
     token: Token,
     file: PathBuf,
     /// What was read, or saved last.
@@ -136,11 +136,11 @@ struct WorkingCopy<'a> {
     /// What was sent since, and may have taken effect.
     sent: Vec<Value>,
     /// The file when it was last tried to write what it has.
-    seen: Option<Look>,
+    seen: Option<NodeLook>,
 }
 
 /// What changes with each save: when the file was modified, in seconds and nanoseconds, its length, and which file it is.
-type Look = (i64, i64, u64, u64);
+type NodeLook = (i64, i64, u64, u64);
 
 impl WorkingCopy<'_> {
     /// Writes each save when it is seen. What goes wrong is not told while somebody edits; what is left to be written at the end is.
@@ -153,7 +153,8 @@ impl WorkingCopy<'_> {
             let look =
                 fs::metadata(&self.file).ok().map(|file| (file.mtime(), file.mtime_nsec(), file.len(), file.ino()));
             if look.is_some() && look == last && look != self.seen {
-                let is_late = |failure: &Failure| matches!(failure.status, Status::Unavailable | Status::Unknown);
+                let is_late =
+                    |failure: &CommandFailure| matches!(failure.status, CliStatus::Unavailable | CliStatus::Unknown);
                 // What was refused is not tried again before it has changed.
                 if !self.save().await.is_err_and(|failure| is_late(&failure)) {
                     self.seen = look;
@@ -164,7 +165,7 @@ impl WorkingCopy<'_> {
     }
 
     /// Writes what the file has, if that is not there.
-    async fn save(&mut self) -> Result<(), Failure> {
+    async fn save(&mut self) -> Result<(), CommandFailure> {
         let text = self.read()?;
         while text != self.text || !self.sent.is_empty() {
             // Noted first: the editor may end, and this future with it, before anything is heard.
@@ -177,7 +178,7 @@ impl WorkingCopy<'_> {
                     self.find_sent().await?;
                 }
                 Err(failure) => {
-                    if failure.status != Status::Unknown {
+                    if failure.status != CliStatus::Unknown {
                         self.sent.pop();
                     }
                     return Err(failure);
@@ -188,25 +189,25 @@ impl WorkingCopy<'_> {
     }
 
     /// Puts the node if the hold is not over and nobody has written or removed the node meanwhile; none if somebody has.
-    async fn put(&self, value: Value) -> Result<Option<Revision>, Failure> {
-        let path = self.hold.path().clone();
+    async fn put(&self, value: Value) -> Result<Option<Revision>, CommandFailure> {
+        let path = self.lock.path().clone();
         let unchanged = match self.there {
             Some(revision) => Compare::modify_revision(path.clone(), Relation::Equal, revision),
             None => Compare::absent(path.clone()),
         };
-        let put = Operation::Put { path: path.clone(), value, attach: Attach::Keep };
-        let transaction = Transaction::new().when(Compare::held(path.clone(), self.token)).when(unchanged).then(put);
+        let put = Operation::Put { path: path.clone(), value, attach: Attach::Unchanged };
+        let transaction = Transaction::new().when(Compare::locked(path.clone(), self.token)).when(unchanged).then(put);
         let outcome = self.client.transaction(transaction).await.map_err(|error| write_failure(&error))?;
         match outcome.failed {
             None => Ok(Some(outcome.revision)),
-            Some(failed) if failed.place == 0 => Err(lock::lost(&path)),
+            Some(failed) if failed.index == 0 => Err(lock::lost_failure(&path)),
             Some(_) => Ok(None),
         }
     }
 
     /// The node is not as it was: by what was sent from here, of which nothing was heard, or by somebody else.
-    async fn find_sent(&mut self) -> Result<(), Failure> {
-        let path = self.hold.path().clone();
+    async fn find_sent(&mut self) -> Result<(), CommandFailure> {
+        let path = self.lock.path().clone();
         let found = self.client.get(&path).await.map_err(|error| read_failure(&error))?;
         match found.filter(|found| self.sent.contains(&found.value)) {
             Some(found) => {
@@ -215,7 +216,10 @@ impl WorkingCopy<'_> {
             }
             None => {
                 let (path, expected) = (visible(path.as_str()), "expected it as it was read, or saved last");
-                Err(Failure::refused("changed", format!("somebody else has written {path} meanwhile: {expected}")))
+                Err(CommandFailure::refused(
+                    "changed",
+                    format!("somebody else has written {path} meanwhile: {expected}"),
+                ))
             }
         }
     }
@@ -225,17 +229,20 @@ impl WorkingCopy<'_> {
         self.sent.clear();
     }
 
-    fn read(&self) -> Result<Value, Failure> {
-        let cannot = |error: io::Error| Failure::io("cannot read what was saved", &error);
+    fn read(&self) -> Result<Value, CommandFailure> {
+        let cannot = |error: io::Error| CommandFailure::io("cannot read what was saved", &error);
         let (got, expected) = (fs::metadata(&self.file).map_err(cannot)?.len(), Limits::VALUE_MAX_BYTES);
         if got > expected as u64 {
-            return Err(Failure::refused("limit", format!("the value has {got} bytes: expected at most {expected}")));
+            return Err(CommandFailure::refused(
+                "limit",
+                format!("the value has {got} bytes: expected at most {expected}"),
+            ));
         }
         fs::read(&self.file).map(Value::from).map_err(cannot)
     }
 
     /// Writes what is left, and gives the node back. If that cannot be, says where it is.
-    async fn finish(mut self) -> Result<(), Failure> {
+    async fn finish(mut self) -> Result<(), CommandFailure> {
         if let Err(mut failure) = self.save().await {
             if self.file.exists() {
                 let (message, file) = (failure.message, self.file.display());
@@ -244,7 +251,7 @@ impl WorkingCopy<'_> {
             return Err(failure);
         }
         // All is there. If nobody hears of it, the lease ends by itself.
-        let _ = self.hold.release().await;
+        let _ = self.lock.release().await;
         Ok(())
     }
 }

@@ -8,20 +8,20 @@ use std::{
 };
 
 use clap::Args;
-use leasehold_client_cache::{CampaignOptions, HoldInfo, Leader, Leadership, NotHandedOver, Path, Value};
+use leasehold_client_cache::{CampaignOptions, ElectedLeader, HandOverError, Leadership, LockInfo, NodePath, Value};
 use serde::Serialize;
 
 use super::{
+    background::{BackgroundTask, StopSignal},
     inspect_failure,
-    kept::{Kept, Stop},
-    lock::{Turn, lock_failure},
+    lock::{LockWaitArgs, lock_failure},
     watch::{text_of, watch_failure},
 };
 use crate::{
     cli,
     context::Context,
     duration,
-    exit::{Failure, Status},
+    exit::{CliStatus, CommandFailure},
     output::{Text, visible},
 };
 
@@ -30,10 +30,10 @@ const NAME_CHARS_MAX: usize = 32;
 
 /// `elect PATH NAME [-- COMMAND…]`, `elect PATH --observe`
 #[derive(Debug, Args)]
-pub(crate) struct Elect {
+pub(crate) struct ElectArgs {
     /// The node that its leader holds, and says its name at
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
     /// The candidate's name
     #[arg(required_unless_present = "observe")]
     name: Option<OsString>,
@@ -45,13 +45,13 @@ pub(crate) struct Elect {
     #[arg(long, value_name = "TO", conflicts_with = "observe")]
     hand_over: Option<String>,
     #[command(flatten)]
-    pub(crate) turn: Turn,
+    pub(crate) wait_args: LockWaitArgs,
 }
 
 /// Somebody who leads.
 #[derive(Debug, Serialize)]
 pub(crate) struct LeaderAnswer {
-    path: Path,
+    path: NodePath,
     name: String,
     encoding: &'static str,
     /// The fencing token: grows from leader to leader.
@@ -77,11 +77,11 @@ impl LeaderAnswer {
             token: leadership.token().0,
             revision: None,
             session: None,
-            certain_ms: Some(duration::millis(leadership.certain_for())),
+            certain_ms: Some(duration::millis(leadership.remaining())),
         }
     }
 
-    fn of(path: &Path, leader: &Leader) -> Self {
+    fn of(path: &NodePath, leader: &ElectedLeader) -> Self {
         let (name, encoding) = text_of(&leader.value);
         Self {
             path: path.clone(),
@@ -101,43 +101,43 @@ impl Text for LeaderAnswer {
     }
 }
 
-impl Elect {
+impl ElectArgs {
     /// Whether it only says who leads.
     pub(crate) fn observes(&self) -> bool {
         self.observe
     }
 
     /// Leads until this ends.
-    pub(crate) async fn run(self, context: &Context) -> Result<LeaderAnswer, Failure> {
+    pub(crate) async fn run(self, context: &Context) -> Result<LeaderAnswer, CommandFailure> {
         let leadership = self.campaign(context).await?;
         let answer = LeaderAnswer::own(&leadership, self.name());
-        context.keep(Kept::Leadership(leadership, self.hand_over));
+        context.set_background_task(BackgroundTask::Leadership(leadership, self.hand_over));
         Ok(answer)
     }
 
     /// Leads while the command runs. The status is the command's.
-    pub(crate) async fn run_command(self, context: &Context) -> Result<Status, Failure> {
-        let asked = self.asked();
-        self.lead_and_run(context).await.map_err(|failure| failure.of(&asked))
+    pub(crate) async fn run_command(self, context: &Context) -> Result<CliStatus, CommandFailure> {
+        let asked = self.subject();
+        self.lead_and_run(context).await.map_err(|failure| failure.with_subject(&asked))
     }
 
     /// What is asked, as errors begin.
-    pub(crate) fn asked(&self) -> String {
+    pub(crate) fn subject(&self) -> String {
         format!("elect {}", visible(self.path.as_str()))
     }
 
-    async fn lead_and_run(self, context: &Context) -> Result<Status, Failure> {
+    async fn lead_and_run(self, context: &Context) -> Result<CliStatus, CommandFailure> {
         let leadership = self.campaign(context).await?;
         let variables = [
             ("LEASEHOLD_TOKEN", leadership.token().to_string().into()),
             ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
         ];
-        let ended = self.turn.run_until(&leadership.over(), || leadership.certain_for(), &variables).await?;
-        let status = ended.ok_or_else(|| lost(&self.path))?;
+        let ended = self.wait_args.run_until(&leadership.on_lost(), || leadership.remaining(), &variables).await?;
+        let status = ended.ok_or_else(|| lost_failure(&self.path))?;
         // What it has left running leads nothing. If nobody hears of it, the lease ends by itself.
-        let ended = end(leadership, self.hand_over.as_deref()).await;
+        let ended = resign(leadership, self.hand_over.as_deref()).await;
         match (ended, self.hand_over, status) {
-            (Err(failure), Some(_), Status::Done) => Err(failure),
+            (Err(failure), Some(_), CliStatus::Done) => Err(failure),
             _ => Ok(status),
         }
     }
@@ -151,15 +151,16 @@ impl Elect {
         self.name.as_deref().unwrap_or_default()
     }
 
-    async fn campaign(&self, context: &Context) -> Result<Leadership, Failure> {
-        let options = CampaignOptions { wait: self.turn.wait(), delay: self.turn.delay(), timeout: None };
+    async fn campaign(&self, context: &Context) -> Result<Leadership, CommandFailure> {
+        let options =
+            CampaignOptions { wait: self.wait_args.wait(), lock_delay: self.wait_args.delay(), timeout: None };
         let client = context.client().await?;
         client.campaign(&self.path, self.name().as_bytes(), options).await.map_err(|error| lock_failure(&error))
     }
 
     /// Says each leader until it is told to stop, which is no failure.
-    pub(crate) async fn run_observe(self, context: &Context) -> Result<(), Failure> {
-        let stop = Stop::listen()?;
+    pub(crate) async fn run_observe(self, context: &Context) -> Result<(), CommandFailure> {
+        let stop = StopSignal::listen()?;
         let observing = async {
             let mut leaders = context.client().await?.observe(&self.path);
             loop {
@@ -182,12 +183,12 @@ fn named(name: &str) -> String {
 }
 
 /// Leads no more: lets that candidate lead if it stands in line, else the next.
-pub(crate) async fn end(leadership: Leadership, to: Option<&str>) -> Result<(), Failure> {
+pub(crate) async fn resign(leadership: Leadership, to: Option<&str>) -> Result<(), CommandFailure> {
     let resigns = |leadership: Leadership| async { leadership.resign().await.map_err(|error| lock_failure(&error)) };
     let Some(to) = to else { return resigns(leadership).await };
     let path = visible(leadership.path().as_str());
     let candidates = leadership.candidates().await;
-    let is_it = |hold: &&HoldInfo| {
+    let is_it = |hold: &&LockInfo| {
         let begins = format!("{}@", named(to));
         hold.session.0.to_string() == to || hold.name == to || hold.name.starts_with(&begins)
     };
@@ -196,12 +197,12 @@ pub(crate) async fn end(leadership: Leadership, to: Option<&str>) -> Result<(), 
         Err(error) => inspect_failure(error),
         Ok(None) => {
             let text = format!("{} does not stand in line for {path}: the next in line leads instead", visible(to));
-            Failure::refused("no_successor", text)
+            CommandFailure::refused("successor_not_waiting", text)
         }
-        Ok(Some(candidate)) => match leadership.hand_over(candidate.hold).await {
+        Ok(Some(candidate)) => match leadership.hand_over(candidate.lock).await {
             Ok(()) => return Ok(()),
-            Err(NotHandedOver::GivenBack(error)) => return Err(lock_failure(&error)),
-            Err(NotHandedOver::Kept(kept, error)) => {
+            Err(HandOverError::Released(error)) => return Err(lock_failure(&error)),
+            Err(HandOverError::Unchanged(kept, error)) => {
                 resigns(kept).await?;
                 return Err(lock_failure(&error));
             }
@@ -212,9 +213,9 @@ pub(crate) async fn end(leadership: Leadership, to: Option<&str>) -> Result<(), 
 }
 
 /// It does not lead any more though it has not resigned.
-pub(crate) fn lost(path: &Path) -> Failure {
+pub(crate) fn lost_failure(path: &NodePath) -> CommandFailure {
     let path = visible(path.as_str());
-    Failure::refused(
+    CommandFailure::refused(
         "leadership_lost",
         format!("the leadership of {path} is over: expected a server to be heard of in time"),
     )

@@ -2,11 +2,11 @@
 
 use clap::Args;
 use leasehold_protocol::{
-    hold::HoldMode,
     id::SessionId,
-    message::{CoveringInfo, HoldInfo, ReadWaitInfo, WaitInfo},
-    object::Kind,
-    path::Path,
+    lock::LockMode,
+    message::{BlockedReadInfo, CoveringInfo, LockInfo, PendingWriteInfo},
+    object::ObjectKind,
+    path::NodePath,
 };
 use serde::Serialize;
 
@@ -15,34 +15,34 @@ use crate::{
     cli,
     context::Context,
     duration,
-    exit::Failure,
+    exit::CommandFailure,
     output::{Table, Text, visible},
 };
 
 /// `holders PATH`
 #[derive(Debug, Args)]
-pub(crate) struct Holders {
+pub(crate) struct HoldersArgs {
     /// The node
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
 }
 
 /// The sessions that hold leases on a node's objects, and those that hold the node or wait for it.
 #[derive(Debug, Serialize)]
 pub(crate) struct HoldersAnswer {
-    path: Path,
-    holders: Vec<Holder>,
+    path: NodePath,
+    holders: Vec<HolderRow>,
     /// In the order of arrival.
-    holds: Vec<HoldRow>,
+    holds: Vec<LockRow>,
 }
 
 /// One hold on the node.
 #[derive(Debug, Serialize)]
-struct HoldRow {
+struct LockRow {
     hold: u64,
     session: u64,
     name: String,
-    mode: HoldMode,
+    mode: LockMode,
     /// None: it waits.
     token: Option<u64>,
     upgrading: bool,
@@ -55,26 +55,26 @@ struct HoldRow {
     remaining: String,
 }
 
-impl HoldRow {
-    fn of(info: HoldInfo) -> Self {
+impl LockRow {
+    fn of(info: LockInfo) -> Self {
         Self {
-            hold: info.hold.0,
+            hold: info.lock.0,
             session: info.session.0,
             name: info.name,
             mode: info.mode,
             token: info.token.map(|token| token.0),
             upgrading: info.is_upgrading,
-            caches: info.caches,
+            caches: info.is_write_lease,
             lost: info.is_lost,
             remaining_ms: duration::millis(info.remaining),
             remaining: duration::rough(info.remaining),
         }
     }
 
-    fn standing(&self) -> String {
+    fn state_text(&self) -> String {
         let mode = match self.mode {
-            HoldMode::Shared => "shared",
-            HoldMode::Exclusive => "exclusive",
+            LockMode::Shared => "shared",
+            LockMode::Exclusive => "exclusive",
         };
         match self.token {
             None => format!("waits, {mode}"),
@@ -88,10 +88,10 @@ impl HoldRow {
 
 /// One of them.
 #[derive(Debug, Serialize)]
-struct Holder {
+struct HolderRow {
     session: u64,
     name: String,
-    path: Path,
+    path: NodePath,
     object: &'static str,
     covering: bool,
     remaining_ms: u64,
@@ -110,7 +110,7 @@ impl Text for HoldersAnswer {
             let mut table = Table::new(&["HOLD", "SESSION", "NAME", "STANDING", "REMAINING"]);
             for hold in &self.holds {
                 let (id, session) = (hold.hold.to_string(), hold.session.to_string());
-                table.row([id, session, visible(&hold.name), hold.standing(), hold.remaining.clone()]);
+                table.row([id, session, visible(&hold.name), hold.state_text(), hold.remaining.clone()]);
             }
             table.write(out);
         }
@@ -133,48 +133,48 @@ impl HoldersAnswer {
     }
 }
 
-impl Holders {
-    pub(crate) async fn run(self, context: &Context) -> Result<HoldersAnswer, Failure> {
+impl HoldersArgs {
+    pub(crate) async fn run(self, context: &Context) -> Result<HoldersAnswer, CommandFailure> {
         let client = context.client().await?;
         let holders = client.holders(&self.path).await.map_err(|error| inspect_failure(&error))?;
-        let holds = client.holds(&self.path).await.map_err(|error| inspect_failure(&error))?;
-        let holders = holders.into_iter().map(|info| Holder {
+        let holds = client.locks(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let holders = holders.into_iter().map(|info| HolderRow {
             session: info.session.0,
             name: info.name,
             path: info.object.path,
             object: match info.object.kind {
-                Kind::Data => "data",
-                Kind::Children => "children",
+                ObjectKind::Data => "data",
+                ObjectKind::Children => "children",
             },
             covering: info.is_covering,
             remaining_ms: duration::millis(info.remaining),
             remaining: duration::rough(info.remaining),
         });
-        let holds = holds.into_iter().map(HoldRow::of).collect();
+        let holds = holds.into_iter().map(LockRow::of).collect();
         Ok(HoldersAnswer { holders: holders.collect(), holds, path: self.path })
     }
 }
 
 /// `why PATH`
 #[derive(Debug, Args)]
-pub(crate) struct Why {
+pub(crate) struct WhyArgs {
     /// The node
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
 }
 
 /// What the writes of a node wait for, and its reads.
 #[derive(Debug, Serialize)]
 pub(crate) struct WhyAnswer {
-    path: Path,
-    waits: Vec<Wait>,
-    reads: Vec<ReadWait>,
+    path: NodePath,
+    waits: Vec<WaitRow>,
+    reads: Vec<BlockedReadRow>,
 }
 
 /// One write and one whom it waits for.
 #[derive(Debug, Serialize)]
-struct Wait {
-    path: Path,
+struct WaitRow {
+    path: NodePath,
     writer: u64,
     writer_name: String,
     holder: Option<u64>,
@@ -190,22 +190,22 @@ struct Wait {
 /// A volume in which it is not known what the holder has.
 #[derive(Debug, Serialize)]
 struct CoveringRow {
-    volume: Path,
+    volume: NodePath,
     /// `not_listed`: the holder has yet to tell this leader what it holds. `not_tracked`: its
     /// leases are not tracked one by one.
     reason: &'static str,
 }
 
 impl From<CoveringInfo> for CoveringRow {
-    fn from(CoveringInfo { volume, is_unlisted }: CoveringInfo) -> Self {
-        Self { volume, reason: if is_unlisted { "not_listed" } else { "not_tracked" } }
+    fn from(CoveringInfo { volume, is_unreported }: CoveringInfo) -> Self {
+        Self { volume, reason: if is_unreported { "not_listed" } else { "not_tracked" } }
     }
 }
 
 /// The reads that wait for one holder of a write lease.
 #[derive(Debug, Serialize)]
-struct ReadWait {
-    path: Path,
+struct BlockedReadRow {
+    path: NodePath,
     /// How many.
     reads: u64,
     holder: u64,
@@ -228,18 +228,18 @@ impl Text for WhyAnswer {
     }
 }
 
-impl Why {
-    pub(crate) async fn run(self, context: &Context) -> Result<WhyAnswer, Failure> {
+impl WhyArgs {
+    pub(crate) async fn run(self, context: &Context) -> Result<WhyAnswer, CommandFailure> {
         let client = context.client().await?;
-        let waits = client.waits(&self.path).await.map_err(|error| inspect_failure(&error))?;
-        let reads = client.read_waits(&self.path).await.map_err(|error| inspect_failure(&error))?;
-        let (waits, reads) = (waits.into_iter().map(Wait::from), reads.into_iter().map(ReadWait::from));
+        let waits = client.pending_writes(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let reads = client.blocked_reads(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let (waits, reads) = (waits.into_iter().map(WaitRow::from), reads.into_iter().map(BlockedReadRow::from));
         Ok(WhyAnswer { waits: waits.collect(), reads: reads.collect(), path: self.path })
     }
 }
 
-impl From<ReadWaitInfo> for ReadWait {
-    fn from(info: ReadWaitInfo) -> Self {
+impl From<BlockedReadInfo> for BlockedReadRow {
+    fn from(info: BlockedReadInfo) -> Self {
         Self {
             sentence: read_sentence(&info),
             path: info.path,
@@ -252,8 +252,8 @@ impl From<ReadWaitInfo> for ReadWait {
     }
 }
 
-impl From<WaitInfo> for Wait {
-    fn from(info: WaitInfo) -> Self {
+impl From<PendingWriteInfo> for WaitRow {
+    fn from(info: PendingWriteInfo) -> Self {
         Self {
             sentence: sentence(&info),
             path: info.path,
@@ -275,7 +275,7 @@ fn who(session: SessionId, name: &str) -> String {
     format!("{name} (session {session})")
 }
 
-fn sentence(info: &WaitInfo) -> String {
+fn sentence(info: &PendingWriteInfo) -> String {
     let write = format!(
         "write of {} by {} has waited {}",
         visible(info.path.as_str()),
@@ -295,14 +295,14 @@ fn sentence(info: &WaitInfo) -> String {
 /// What is not known of a holder, and why.
 fn assumed(covering: &CoveringInfo) -> String {
     let volume = visible(covering.volume.as_str());
-    let why = match covering.is_unlisted {
+    let why = match covering.is_unreported {
         true => "it has not told this leader yet what it holds",
         false => "its leases there are not tracked one by one",
     };
     format!(", which may hold anything in {volume} ({why})")
 }
 
-fn read_sentence(info: &ReadWaitInfo) -> String {
+fn read_sentence(info: &BlockedReadInfo) -> String {
     let reads = match info.reads {
         1 => "1 read".to_owned(),
         more => format!("{more} reads"),
@@ -324,8 +324,8 @@ mod tests {
 
     #[test]
     fn reads_that_wait_are_counted_by_the_holder_that_they_wait_for() {
-        let info = ReadWaitInfo {
-            path: Path::parse("/a").expect("a valid path"),
+        let info = BlockedReadInfo {
+            path: NodePath::parse("/a").expect("a valid path"),
             reads: 3,
             holder: SessionId(3),
             holder_name: "edit@h:2".to_owned(),
@@ -339,8 +339,8 @@ mod tests {
 
     #[test]
     fn a_wait_names_the_client_and_the_seconds_left() {
-        let info = WaitInfo {
-            path: Path::parse("/a").expect("a valid path"),
+        let info = PendingWriteInfo {
+            path: NodePath::parse("/a").expect("a valid path"),
             writer: SessionId(4),
             writer_name: "put@h:1".to_owned(),
             holder: Some(SessionId(3)),
@@ -351,9 +351,9 @@ mod tests {
         };
         let write = "write of /a by put@h:1 (session 4) has waited 3.2 s for shell@h:2 (session 3)";
         assert_eq!(sentence(&info), format!("{write}, at most 6.9 s longer"));
-        let covered = |is_unlisted| {
-            let covering = Some(CoveringInfo { volume: Path::root(), is_unlisted });
-            sentence(&WaitInfo { covering, ..info.clone() })
+        let covered = |is_unreported| {
+            let covering = Some(CoveringInfo { volume: NodePath::root(), is_unreported });
+            sentence(&PendingWriteInfo { covering, ..info.clone() })
         };
         let unlisted = ", which may hold anything in / (it has not told this leader yet what it holds)";
         assert_eq!(covered(true), format!("{write}{unlisted}, at most 6.9 s longer"));

@@ -3,35 +3,35 @@
 use std::{num::NonZeroU64, time::Duration};
 
 use clap::{Args, Subcommand};
-use leasehold_client_cache::{Client, LeaseError, LeaseId, LeaseInfo, LeaseOptions, Path};
+use leasehold_client_cache::{Client, LeaseError, LeaseId, LeaseInfo, LeaseOptions, NodePath};
 use serde::Serialize;
 
-use super::{boxed, inspect_failure, kept::Kept, write_failure};
+use super::{background::BackgroundTask, boxed, inspect_failure, write_failure};
 use crate::{
     context::Context,
     duration,
-    exit::Failure,
-    output::{Answer, Text, visible},
+    exit::CommandFailure,
+    output::{CommandAnswer, Text, visible},
 };
 
 /// `lease …`
 #[derive(Debug, Subcommand)]
-pub(crate) enum Lease {
+pub(crate) enum LeaseCommand {
     /// Grant a lease: nodes that are put with it go when it ends
-    Grant(Grant),
+    Grant(GrantArgs),
     /// Keep a lease alive until this is stopped (in the shell: until the shell ends)
-    KeepAlive(KeepAlive),
+    KeepAlive(KeepAliveArgs),
     /// Show what remains of a lease
-    Timetolive(TimeToLive),
+    Timetolive(TimeToLiveArgs),
     /// End a lease; its nodes go at once
-    Revoke(One),
+    Revoke(LeaseArgs),
     /// List all leases
     List,
 }
 
 /// `lease grant TTL`
 #[derive(Debug, Args)]
-pub(crate) struct Grant {
+pub(crate) struct GrantArgs {
     /// How long it lasts from its grant, and from each renewal: seconds, or 500ms, 10s, 2m, 1h
     #[arg(value_parser = duration::seconds, allow_negative_numbers = true)]
     ttl: Duration,
@@ -42,7 +42,7 @@ pub(crate) struct Grant {
 
 /// `lease keep-alive ID`
 #[derive(Debug, Args)]
-pub(crate) struct KeepAlive {
+pub(crate) struct KeepAliveArgs {
     /// The lease, in hexadecimal
     #[arg(value_parser = id)]
     id: LeaseId,
@@ -53,7 +53,7 @@ pub(crate) struct KeepAlive {
 
 /// `lease timetolive ID`
 #[derive(Debug, Args)]
-pub(crate) struct TimeToLive {
+pub(crate) struct TimeToLiveArgs {
     /// The lease, in hexadecimal
     #[arg(value_parser = id)]
     id: LeaseId,
@@ -64,7 +64,7 @@ pub(crate) struct TimeToLive {
 
 /// A lease.
 #[derive(Debug, Args)]
-pub(crate) struct One {
+pub(crate) struct LeaseArgs {
     /// The lease, in hexadecimal
     #[arg(value_parser = id)]
     id: LeaseId,
@@ -116,7 +116,7 @@ impl Text for GrantAnswer {
 
 /// A renewal.
 #[derive(Debug, Serialize)]
-pub(crate) struct RenewalAnswer {
+pub(crate) struct KeepAliveAnswer {
     id: String,
     ttl_ms: u64,
     remaining_ms: u64,
@@ -124,13 +124,13 @@ pub(crate) struct RenewalAnswer {
     ttl: Duration,
 }
 
-impl RenewalAnswer {
+impl KeepAliveAnswer {
     pub(crate) fn new(id: LeaseId, ttl: Duration, remaining: Duration) -> Self {
         Self { id: hex(id), ttl_ms: duration::millis(ttl), remaining_ms: duration::millis(remaining), ttl }
     }
 }
 
-impl Text for RenewalAnswer {
+impl Text for KeepAliveAnswer {
     fn text(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(format!("lease {} keepalived with TTL({})\n", self.id, seconds(self.ttl)).as_bytes());
     }
@@ -143,7 +143,7 @@ struct LeaseAnswer {
     ttl_ms: u64,
     remaining_ms: u64,
     /// None unless they were asked for.
-    keys: Option<Vec<Path>>,
+    keys: Option<Vec<NodePath>>,
     #[serde(skip)]
     ttl: Duration,
     #[serde(skip)]
@@ -200,7 +200,7 @@ impl Text for RevokeAnswer {
 
 /// All leases.
 #[derive(Debug, Serialize)]
-struct ListAnswer {
+struct LeaseListAnswer {
     leases: Vec<ListedLease>,
 }
 
@@ -212,7 +212,7 @@ struct ListedLease {
     remaining_ms: u64,
 }
 
-impl Text for ListAnswer {
+impl Text for LeaseListAnswer {
     fn text(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(format!("found {} leases\n", self.leases.len()).as_bytes());
         for lease in &self.leases {
@@ -221,29 +221,29 @@ impl Text for ListAnswer {
     }
 }
 
-impl Lease {
+impl LeaseCommand {
     /// The command as errors begin.
-    pub(crate) fn asked(&self) -> String {
+    pub(crate) fn subject(&self) -> String {
         match self {
             Self::Grant(grant) => format!("grant {}", duration::exact(grant.ttl)),
-            Self::KeepAlive(KeepAlive { id, .. }) => format!("keep-alive {}", hex(*id)),
-            Self::Timetolive(TimeToLive { id, .. }) => format!("timetolive {}", hex(*id)),
-            Self::Revoke(One { id }) => format!("revoke {}", hex(*id)),
+            Self::KeepAlive(KeepAliveArgs { id, .. }) => format!("keep-alive {}", hex(*id)),
+            Self::Timetolive(TimeToLiveArgs { id, .. }) => format!("timetolive {}", hex(*id)),
+            Self::Revoke(LeaseArgs { id }) => format!("revoke {}", hex(*id)),
             Self::List => "list".to_owned(),
         }
     }
 
-    pub(crate) async fn run(self, context: &Context) -> Result<Box<dyn Answer>, Failure> {
+    pub(crate) async fn run(self, context: &Context) -> Result<Box<dyn CommandAnswer>, CommandFailure> {
         let client = context.client().await?;
         match self {
-            Self::Grant(Grant { ttl, id }) => boxed(grant(client, ttl, id).await),
-            Self::KeepAlive(KeepAlive { id, once }) => boxed(keep_alive(context, id, once).await),
-            Self::Timetolive(TimeToLive { id, keys }) => {
+            Self::Grant(GrantArgs { ttl, id }) => boxed(grant(client, ttl, id).await),
+            Self::KeepAlive(KeepAliveArgs { id, once }) => boxed(keep_alive(context, id, once).await),
+            Self::Timetolive(TimeToLiveArgs { id, keys }) => {
                 let info = if keys { client.lease_with_keys(id).await } else { client.lease(id).await };
                 let info = info.map_err(|error| inspect_failure(&error))?;
                 boxed(info.map(|info| LeaseAnswer::new(info, keys)).ok_or_else(|| expired(id)))
             }
-            Self::Revoke(One { id }) => {
+            Self::Revoke(LeaseArgs { id }) => {
                 let written = client.revoke_lease(id).await.map_err(|error| write_failure(&error))?;
                 boxed(Ok(RevokeAnswer { id: hex(id), revision: written.revision.0, removed: written.removed }))
             }
@@ -254,40 +254,40 @@ impl Lease {
                     ttl_ms: duration::millis(info.ttl),
                     remaining_ms: duration::millis(info.remaining),
                 });
-                boxed(Ok(ListAnswer { leases: leases.collect() }))
+                boxed(Ok(LeaseListAnswer { leases: leases.collect() }))
             }
         }
     }
 }
 
-async fn grant(client: &Client, ttl: Duration, id: Option<LeaseId>) -> Result<GrantAnswer, Failure> {
+async fn grant(client: &Client, ttl: Duration, id: Option<LeaseId>) -> Result<GrantAnswer, CommandFailure> {
     let options = LeaseOptions { id, ..LeaseOptions::default() };
     let id = client.grant_lease(ttl, options).await.map_err(|error| write_failure(&error))?;
     Ok(GrantAnswer { id: hex(id), ttl_ms: duration::millis(ttl), ttl })
 }
 
-async fn keep_alive(context: &Context, id: LeaseId, once: bool) -> Result<RenewalAnswer, Failure> {
+async fn keep_alive(context: &Context, id: LeaseId, once: bool) -> Result<KeepAliveAnswer, CommandFailure> {
     let client = context.client().await?;
     let info = client.lease(id).await.map_err(|error| inspect_failure(&error))?.ok_or_else(|| expired(id))?;
-    let lease = client.keep_lease(id).await.map_err(|error| lease_failure(&error))?;
-    let renewal = RenewalAnswer::new(id, info.ttl, lease.certain_for());
+    let lease = client.keep_lease_alive(id).await.map_err(|error| lease_failure(&error))?;
+    let renewal = KeepAliveAnswer::new(id, info.ttl, lease.remaining());
     if !once {
-        context.keep(Kept::Lease { lease, ttl: info.ttl });
+        context.set_background_task(BackgroundTask::Lease { lease, ttl: info.ttl });
     }
     Ok(renewal)
 }
 
 /// There is no such lease (any more), in etcdctl's words.
-fn expired(id: LeaseId) -> Failure {
-    Failure::refused("lease_not_found", format!("lease {} already expired", hex(id)))
+fn expired(id: LeaseId) -> CommandFailure {
+    CommandFailure::refused("lease_not_found", format!("lease {} already expired", hex(id)))
 }
 
 /// A lease that is not kept alive.
-pub(crate) fn lease_failure(error: &LeaseError) -> Failure {
+pub(crate) fn lease_failure(error: &LeaseError) -> CommandFailure {
     match error {
-        LeaseError::Gone { id } => expired(*id),
-        LeaseError::Unavailable { .. } | LeaseError::TimedOut { .. } => Failure::unavailable(error),
-        LeaseError::Closed => Failure::refused("session_gone", error),
+        LeaseError::NotFound { id } => expired(*id),
+        LeaseError::Unavailable { .. } | LeaseError::TimedOut { .. } => CommandFailure::unavailable(error),
+        LeaseError::Closed => CommandFailure::refused("session_not_found", error),
     }
 }
 
@@ -318,9 +318,9 @@ mod tests {
         let (ttl, remaining) = (Duration::from_secs(60), Duration::from_millis(58_900));
         let granted = GrantAnswer { id: hex(id), ttl_ms: 60_000, ttl };
         assert_eq!(text(&granted), "lease 694d81417acd4754 granted with TTL(60s)\n");
-        let renewed = RenewalAnswer::new(id, ttl, remaining);
+        let renewed = KeepAliveAnswer::new(id, ttl, remaining);
         assert_eq!(text(&renewed), "lease 694d81417acd4754 keepalived with TTL(60)\n");
-        let keys = ["/a", "/b"].map(|key| Path::parse(key).expect("a valid path")).to_vec();
+        let keys = ["/a", "/b"].map(|key| NodePath::parse(key).expect("a valid path")).to_vec();
         let info = LeaseInfo { id, ttl, remaining, keys };
         let line = "lease 694d81417acd4754 granted with TTL(60s), remaining(58s)";
         assert_eq!(text(&LeaseAnswer::new(info.clone(), false)), format!("{line}\n"));
@@ -328,7 +328,7 @@ mod tests {
         let revoked = RevokeAnswer { id: hex(id), revision: 7, removed: 1 };
         assert_eq!(text(&revoked), "lease 694d81417acd4754 revoked\n");
         let listed = ListedLease { id: hex(id), ttl_ms: 60_000, remaining_ms: 58_900 };
-        assert_eq!(text(&ListAnswer { leases: vec![listed] }), "found 1 leases\n694d81417acd4754\n");
+        assert_eq!(text(&LeaseListAnswer { leases: vec![listed] }), "found 1 leases\n694d81417acd4754\n");
     }
 
     #[test]
@@ -337,7 +337,7 @@ mod tests {
         let info = LeaseInfo { id, ttl, remaining: Duration::from_millis(900), keys: Vec::new() };
         let line = "lease 0000000000000001 granted with TTL(1500ms), remaining(900ms)\n";
         assert_eq!(text(&LeaseAnswer::new(info, false)), line);
-        let renewed = RenewalAnswer::new(id, ttl, ttl);
+        let renewed = KeepAliveAnswer::new(id, ttl, ttl);
         assert_eq!(text(&renewed), "lease 0000000000000001 keepalived with TTL(1500ms)\n");
     }
 }

@@ -12,35 +12,35 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::Args;
-use leasehold_client_cache::{CancellationToken, Hold, HoldMode, LockError, LockOptions, Path, Wait};
+use leasehold_client_cache::{CancellationToken, LockError, LockGuard, LockMode, LockOptions, LockWait, NodePath};
 use serde::Serialize;
 
-use super::{kept::Kept, write_failure};
+use super::{background::BackgroundTask, write_failure};
 use crate::{
-    child::{Child, Ended},
+    child::{Child, ChildEnd},
     cli,
     context::Context,
     duration,
-    exit::{Failure, Status},
+    exit::{CliStatus, CommandFailure},
     output::{Text, visible},
 };
 
 /// `lock PATH [-- COMMAND…]`
 #[derive(Debug, Args)]
-pub(crate) struct Lock {
+pub(crate) struct LockArgs {
     /// The node to hold; it need not exist
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
     /// Share it with others who read
     #[arg(long)]
     read: bool,
     #[command(flatten)]
-    pub(crate) turn: Turn,
+    pub(crate) wait_args: LockWaitArgs,
 }
 
 /// How to wait for one's turn to hold a node, and what to do with it: of `lock` and of `elect`.
 #[derive(Debug, Args)]
-pub(crate) struct Turn {
+pub(crate) struct LockWaitArgs {
     /// Fail if it is somebody else's now
     #[arg(long = "try", conflicts_with = "wait")]
     tries: bool,
@@ -56,14 +56,14 @@ pub(crate) struct Turn {
     command: Vec<OsString>,
 }
 
-impl Turn {
+impl LockWaitArgs {
     /// Whether a command is to be run.
     pub(crate) fn has_command(&self) -> bool {
         !self.command.is_empty()
     }
 
     /// How long is to be waited.
-    pub(crate) fn wait(&self) -> Wait {
+    pub(crate) fn wait(&self) -> LockWait {
         wait(self.tries, self.wait)
     }
 
@@ -76,17 +76,17 @@ impl Turn {
     /// and it has no status. It begins when what it needs is certain, and runs no longer than that.
     pub(crate) async fn run_until(
         &self,
-        over: &CancellationToken,
-        certain_for: impl Fn() -> Duration,
+        on_lost: &CancellationToken,
+        remaining: impl Fn() -> Duration,
         variables: &[(&str, OsString)],
-    ) -> Result<Option<Status>, Failure> {
+    ) -> Result<Option<CliStatus>, CommandFailure> {
         let mut child = Child::start(&self.command, variables)?;
         tokio::select! {
             biased;
-            () = over.cancelled() => {}
-            ended = child.ended(certain_for) => {
-                if let Ended::Status(code) = ended? {
-                    return Ok(Some(Status::of_command(code)));
+            () = on_lost.cancelled() => {}
+            ended = child.wait(remaining) => {
+                if let ChildEnd::Status(code) = ended? {
+                    return Ok(Some(CliStatus::of_command(code)));
                 }
             }
         }
@@ -96,22 +96,22 @@ impl Turn {
 }
 
 /// How long is to be waited, by what was asked for.
-pub(crate) fn wait(tries: bool, most: Option<Duration>) -> Wait {
+pub(crate) fn wait(tries: bool, most: Option<Duration>) -> LockWait {
     match (tries, most) {
-        (true, _) => Wait::No,
-        (false, Some(most)) => Wait::For(most),
-        (false, None) => Wait::Forever,
+        (true, _) => LockWait::No,
+        (false, Some(most)) => LockWait::For(most),
+        (false, None) => LockWait::Forever,
     }
 }
 
 /// A node that is held.
 #[derive(Debug, Serialize)]
 pub(crate) struct LockAnswer {
-    path: Path,
+    path: NodePath,
     /// The fencing token: grows from holder to holder.
     token: u64,
     hold: u64,
-    mode: HoldMode,
+    mode: LockMode,
     /// How long it is certain if nothing more is heard.
     certain_ms: u64,
 }
@@ -123,51 +123,51 @@ impl Text for LockAnswer {
 }
 
 impl LockAnswer {
-    fn of(hold: &Hold) -> Self {
+    fn of(hold: &LockGuard) -> Self {
         Self {
             path: hold.path().clone(),
             token: hold.token().0,
             hold: hold.id().0,
             mode: hold.mode(),
-            certain_ms: duration::millis(hold.certain_for()),
+            certain_ms: duration::millis(hold.remaining()),
         }
     }
 }
 
-impl Lock {
+impl LockArgs {
     /// Holds the node until this ends.
-    pub(crate) async fn run(self, context: &Context) -> Result<LockAnswer, Failure> {
-        let hold = self.take(context).await?;
-        let answer = LockAnswer::of(&hold);
-        context.keep(Kept::Hold(hold));
+    pub(crate) async fn run(self, context: &Context) -> Result<LockAnswer, CommandFailure> {
+        let lock = self.take(context).await?;
+        let answer = LockAnswer::of(&lock);
+        context.set_background_task(BackgroundTask::Lock(lock));
         Ok(answer)
     }
 
     /// Holds the node while the command runs. The status is the command's.
-    pub(crate) async fn run_command(self, context: &Context) -> Result<Status, Failure> {
+    pub(crate) async fn run_command(self, context: &Context) -> Result<CliStatus, CommandFailure> {
         let asked = format!("lock {}", visible(self.path.as_str()));
-        self.hold_and_run(context).await.map_err(|failure| failure.of(&asked))
+        self.lock_and_run(context).await.map_err(|failure| failure.with_subject(&asked))
     }
 
-    async fn hold_and_run(self, context: &Context) -> Result<Status, Failure> {
-        let hold = self.take(context).await?;
+    async fn lock_and_run(self, context: &Context) -> Result<CliStatus, CommandFailure> {
+        let lock = self.take(context).await?;
         let variables = [
-            ("LEASEHOLD_TOKEN", hold.token().to_string().into()),
+            ("LEASEHOLD_TOKEN", lock.token().to_string().into()),
             ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
         ];
-        let status = self.turn.run_until(&hold.over(), || hold.certain_for(), &variables).await?;
-        let status = status.ok_or_else(|| lost(&self.path))?;
+        let status = self.wait_args.run_until(&lock.on_lost(), || lock.remaining(), &variables).await?;
+        let status = status.ok_or_else(|| lost_failure(&self.path))?;
         // What a command that exits has left running holds nothing. If nobody hears of it, the
         // lease ends by itself.
-        let _ = hold.release().await;
+        let _ = lock.release().await;
         Ok(status)
     }
 
-    async fn take(&self, context: &Context) -> Result<Hold, Failure> {
+    async fn take(&self, context: &Context) -> Result<LockGuard, CommandFailure> {
         let options = LockOptions {
-            mode: if self.read { HoldMode::Shared } else { HoldMode::Exclusive },
-            wait: self.turn.wait(),
-            delay: self.turn.delay(),
+            mode: if self.read { LockMode::Shared } else { LockMode::Exclusive },
+            wait: self.wait_args.wait(),
+            lock_delay: self.wait_args.delay(),
             timeout: None,
         };
         context.client().await?.lock(&self.path, options).await.map_err(|error| lock_failure(&error))
@@ -175,17 +175,20 @@ impl Lock {
 }
 
 /// The hold is over though nobody gave it back.
-pub(crate) fn lost(path: &Path) -> Failure {
+pub(crate) fn lost_failure(path: &NodePath) -> CommandFailure {
     let path = visible(path.as_str());
-    Failure::refused("lock_lost", format!("the hold on {path} is over: expected a server to be heard of in time"))
+    CommandFailure::refused(
+        "lock_lost",
+        format!("the hold on {path} is over: expected a server to be heard of in time"),
+    )
 }
 
 /// A node that is not held.
-pub(crate) fn lock_failure(error: &LockError) -> Failure {
+pub(crate) fn lock_failure(error: &LockError) -> CommandFailure {
     match error {
         LockError::Write(error) => write_failure(error),
-        LockError::TimedOut { .. } => Failure::unavailable(error),
-        LockError::NotGranted { .. } => Failure::refused("not_granted", error),
-        LockError::Lost { .. } => Failure::refused("lock_lost", error),
+        LockError::TimedOut { .. } => CommandFailure::unavailable(error),
+        LockError::NotGranted { .. } => CommandFailure::refused("not_granted", error),
+        LockError::Lost { .. } => CommandFailure::refused("lock_lost", error),
     }
 }

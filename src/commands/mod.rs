@@ -1,10 +1,10 @@
 //! The commands that work on a cluster: each a set of arguments, what it does in a [`Context`], and its answer.
 
+pub(crate) mod background;
 pub(crate) mod cluster;
 pub(crate) mod edit;
 pub(crate) mod elect;
 pub(crate) mod inspect;
-pub(crate) mod kept;
 pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod node;
@@ -18,108 +18,110 @@ pub(crate) mod watch;
 use clap::Subcommand;
 use leasehold_client_cache::{InspectError, ReadError, WriteError};
 
-use crate::{context::Context, exit::Failure, output::Answer, transfer};
+use crate::{context::Context, exit::CommandFailure, output::CommandAnswer, transfer};
 
 /// A command that can be given on the command line, and on a line of the shell.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Request {
+pub(crate) enum CommandRequest {
     /// Write a node's value; nodes above it are made
-    Put(node::Put),
+    Put(node::PutArgs),
     /// Read a node's value through the cache
-    Get(node::Get),
+    Get(node::GetArgs),
     /// Show what is known of a node
-    Stat(node::Stat),
+    Stat(node::StatArgs),
     /// List the children of a node
-    Ls(node::Ls),
+    Ls(node::LsArgs),
     /// Show a node and all that lies below it
-    Tree(tree::Tree),
+    Tree(tree::TreeArgs),
     /// Remove a node
-    Rm(node::Rm),
+    Rm(node::RmArgs),
     /// Compare several nodes, then write several nodes, all at one moment; reads what from standard input, as etcdctl does
-    Txn(txn::Txn),
+    Txn(txn::TxnArgs),
     /// Put the files below a directory into the tree
-    Import(transfer::import::Import),
+    Import(transfer::import::ImportArgs),
     /// Write a node and all that lies below it into a directory
-    Export(transfer::export::Export),
+    Export(transfer::export::ExportArgs),
     /// Volumes: subtrees that share leases, and what these promise
     #[command(subcommand)]
-    Volume(volume::Volume),
+    Volume(volume::VolumeCommand),
     /// Key leases: nodes that are put with one go when it ends
     #[command(subcommand)]
-    Lease(lease::Lease),
+    Lease(lease::LeaseCommand),
     /// Keep a service registered while this runs: its node goes when this is stopped, or is not heard of for a term
-    Register(register::Register),
+    Register(register::RegisterArgs),
     /// Show who is registered at and below a node: live, in jeopardy, gone, and when last seen
-    Services(services::Services),
+    Services(services::ServicesArgs),
     /// Hold a node, alone or shared with others who read, while a command runs or until this is stopped
-    Lock(lock::Lock),
+    Lock(lock::LockArgs),
     /// Edit a node's value with an editor; what it saves is written under a write lease
-    Edit(edit::Edit),
+    Edit(edit::EditArgs),
     /// Lead, as one of several, while a command runs or until this is stopped; or say who leads
-    Elect(elect::Elect),
+    Elect(elect::ElectArgs),
     /// Show which sessions hold leases on a node, and for how long
-    Holders(inspect::Holders),
+    Holders(inspect::HoldersArgs),
     /// Show what reads and writes of a node wait for right now
-    Why(inspect::Why),
+    Why(inspect::WhyArgs),
     /// The servers
     #[command(subcommand)]
-    Cluster(cluster::Cluster),
+    Cluster(cluster::ClusterCommand),
     /// Say each change of a node and of what lies below it, a line each, until this is stopped
-    Watch(watch::Watch),
+    Watch(watch::WatchArgs),
 }
 
 /// Carries a request out. A failure says what was asked.
-pub(crate) async fn run(request: Request, context: &Context) -> Result<Box<dyn Answer>, Failure> {
-    let asked = request.asked();
-    let answer: Result<Box<dyn Answer>, Failure> = match request {
-        Request::Put(put) => boxed(put.run(context).await),
-        Request::Get(get) => boxed(get.run(context).await),
-        Request::Stat(stat) => boxed(stat.run(context).await),
-        Request::Ls(ls) => boxed(ls.run(context).await),
-        Request::Tree(tree) => boxed(tree.run(context).await),
-        Request::Rm(rm) => boxed(rm.run(context).await),
-        Request::Txn(txn) => boxed(txn.run(context).await),
-        Request::Import(import) => boxed(import.run(context).await),
-        Request::Export(export) => boxed(export.run(context).await),
-        Request::Volume(volume) => volume.run(context).await,
-        Request::Lease(lease) => lease.run(context).await,
-        Request::Register(register) => boxed(register.run(context).await),
-        Request::Lock(lock) if lock.turn.has_command() => Err(runs_a_command()),
-        Request::Elect(elect) if elect.turn.has_command() => Err(runs_a_command()),
-        Request::Edit(_) => Err(runs_an_editor()),
-        Request::Lock(lock) => boxed(lock.run(context).await),
-        Request::Elect(elect) if elect.observes() => Err(answers_more_than_once()),
-        Request::Elect(elect) => boxed(elect.run(context).await),
-        Request::Services(services) => boxed(services.run(context).await),
-        Request::Holders(holders) => boxed(holders.run(context).await),
-        Request::Why(why) => boxed(why.run(context).await),
-        Request::Cluster(cluster::Cluster::Status) => boxed(cluster::status(context).await),
-        Request::Cluster(cluster::Cluster::Replace(replace)) => boxed(replace.run(context).await),
-        Request::Watch(_) => Err(answers_more_than_once()),
+pub(crate) async fn run(request: CommandRequest, context: &Context) -> Result<Box<dyn CommandAnswer>, CommandFailure> {
+    let asked = request.subject();
+    let answer: Result<Box<dyn CommandAnswer>, CommandFailure> = match request {
+        CommandRequest::Put(put) => boxed(put.run(context).await),
+        CommandRequest::Get(get) => boxed(get.run(context).await),
+        CommandRequest::Stat(stat) => boxed(stat.run(context).await),
+        CommandRequest::Ls(ls) => boxed(ls.run(context).await),
+        CommandRequest::Tree(tree) => boxed(tree.run(context).await),
+        CommandRequest::Rm(rm) => boxed(rm.run(context).await),
+        CommandRequest::Txn(txn) => boxed(txn.run(context).await),
+        CommandRequest::Import(import) => boxed(import.run(context).await),
+        CommandRequest::Export(export) => boxed(export.run(context).await),
+        CommandRequest::Volume(volume) => volume.run(context).await,
+        CommandRequest::Lease(lease) => lease.run(context).await,
+        CommandRequest::Register(register) => boxed(register.run(context).await),
+        CommandRequest::Lock(lock) if lock.wait_args.has_command() => Err(runs_a_command()),
+        CommandRequest::Elect(elect) if elect.wait_args.has_command() => Err(runs_a_command()),
+        CommandRequest::Edit(_) => Err(runs_an_editor()),
+        CommandRequest::Lock(lock) => boxed(lock.run(context).await),
+        CommandRequest::Elect(elect) if elect.observes() => Err(answers_more_than_once()),
+        CommandRequest::Elect(elect) => boxed(elect.run(context).await),
+        CommandRequest::Services(services) => boxed(services.run(context).await),
+        CommandRequest::Holders(holders) => boxed(holders.run(context).await),
+        CommandRequest::Why(why) => boxed(why.run(context).await),
+        CommandRequest::Cluster(cluster::ClusterCommand::Status) => boxed(cluster::status(context).await),
+        CommandRequest::Cluster(cluster::ClusterCommand::Replace(replace)) => boxed(replace.run(context).await),
+        CommandRequest::Watch(_) => Err(answers_more_than_once()),
     };
-    answer.map_err(|failure| failure.of(&asked))
+    answer.map_err(|failure| failure.with_subject(&asked))
 }
 
 /// What goes on saying things has a place on the command line only.
-fn answers_more_than_once() -> Failure {
-    Failure::usage("the shell answers each line once: expected it on the command line")
+fn answers_more_than_once() -> CommandFailure {
+    CommandFailure::usage("the shell answers each line once: expected it on the command line")
 }
 
 /// So has what runs a command.
-fn runs_a_command() -> Failure {
-    Failure::usage("a command can be run on the command line only: expected none")
+fn runs_a_command() -> CommandFailure {
+    CommandFailure::usage("a command can be run on the command line only: expected none")
 }
 
 /// And an editor.
-fn runs_an_editor() -> Failure {
-    Failure::usage("an editor can be run on the command line only: expected put, which takes a value")
+fn runs_an_editor() -> CommandFailure {
+    CommandFailure::usage("an editor can be run on the command line only: expected put, which takes a value")
 }
 
-fn boxed<T: Answer + 'static>(answer: Result<T, Failure>) -> Result<Box<dyn Answer>, Failure> {
-    answer.map(|answer| Box::new(answer) as Box<dyn Answer>)
+fn boxed<T: CommandAnswer + 'static>(
+    answer: Result<T, CommandFailure>,
+) -> Result<Box<dyn CommandAnswer>, CommandFailure> {
+    answer.map(|answer| Box::new(answer) as Box<dyn CommandAnswer>)
 }
 
-impl Request {
+impl CommandRequest {
     /// The command's name.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -156,60 +158,60 @@ impl Request {
     }
 
     /// What is asked, as errors begin.
-    fn asked(&self) -> String {
+    fn subject(&self) -> String {
         let name = self.name();
         match self {
-            Self::Put(node::Put { path, .. })
-            | Self::Get(node::Get { path, .. })
-            | Self::Stat(node::Stat { path })
-            | Self::Ls(node::Ls { path })
-            | Self::Tree(tree::Tree { path })
-            | Self::Rm(node::Rm { path, .. })
-            | Self::Register(register::Register { path, .. })
-            | Self::Lock(lock::Lock { path, .. })
-            | Self::Edit(edit::Edit { path, .. })
-            | Self::Elect(elect::Elect { path, .. })
-            | Self::Services(services::Services { path })
-            | Self::Holders(inspect::Holders { path })
-            | Self::Why(inspect::Why { path })
-            | Self::Watch(watch::Watch { path, .. }) => format!("{name} {path}"),
+            Self::Put(node::PutArgs { path, .. })
+            | Self::Get(node::GetArgs { path, .. })
+            | Self::Stat(node::StatArgs { path })
+            | Self::Ls(node::LsArgs { path })
+            | Self::Tree(tree::TreeArgs { path })
+            | Self::Rm(node::RmArgs { path, .. })
+            | Self::Register(register::RegisterArgs { path, .. })
+            | Self::Lock(lock::LockArgs { path, .. })
+            | Self::Edit(edit::EditArgs { path, .. })
+            | Self::Elect(elect::ElectArgs { path, .. })
+            | Self::Services(services::ServicesArgs { path })
+            | Self::Holders(inspect::HoldersArgs { path })
+            | Self::Why(inspect::WhyArgs { path })
+            | Self::Watch(watch::WatchArgs { path, .. }) => format!("{name} {path}"),
             Self::Import(import) => format!("{name} {} {}", import.directory.display(), import.path),
             Self::Export(export) => format!("{name} {} {}", export.path, export.directory.display()),
             Self::Volume(volume) => format!("{name} {} {}", volume.name(), volume.path()),
-            Self::Lease(lease) => format!("{name} {}", lease.asked()),
-            Self::Cluster(cluster::Cluster::Status) => format!("{name} status"),
-            Self::Cluster(cluster::Cluster::Replace(replace)) => format!("{name} {}", replace.asked()),
+            Self::Lease(lease) => format!("{name} {}", lease.subject()),
+            Self::Cluster(cluster::ClusterCommand::Status) => format!("{name} status"),
+            Self::Cluster(cluster::ClusterCommand::Replace(replace)) => format!("{name} {}", replace.subject()),
             Self::Txn(_) => name.to_owned(),
         }
     }
 }
 
 /// A read that was not answered changed nothing: the servers are not there, whichever way that shows.
-pub(crate) fn read_failure(error: &ReadError) -> Failure {
+pub(crate) fn read_failure(error: &ReadError) -> CommandFailure {
     match error {
-        ReadError::Refused(refusal) => Failure::from_refusal(refusal),
-        ReadError::Unavailable { .. } | ReadError::TimedOut { .. } => Failure::unavailable(error),
-        ReadError::Closed => Failure::refused("session_gone", error),
+        ReadError::Refused(refusal) => CommandFailure::from_refusal(refusal),
+        ReadError::Unavailable { .. } | ReadError::TimedOut { .. } => CommandFailure::unavailable(error),
+        ReadError::Closed => CommandFailure::refused("session_not_found", error),
     }
 }
 
 /// A write that was not acknowledged may still happen, or not.
-pub(crate) fn write_failure(error: &WriteError) -> Failure {
+pub(crate) fn write_failure(error: &WriteError) -> CommandFailure {
     match error {
-        WriteError::Refused(refusal) => Failure::from_refusal(refusal),
-        WriteError::Limit(_) => Failure::refused("limit", error),
-        WriteError::Unavailable { .. } | WriteError::NotSent { .. } => Failure::unavailable(error),
-        WriteError::TimedOut { .. } | WriteError::OutcomeUnknown => Failure::unknown(error),
-        WriteError::SessionEnded => Failure::refused("session_gone", error),
+        WriteError::Refused(refusal) => CommandFailure::from_refusal(refusal),
+        WriteError::Limit(_) => CommandFailure::refused("limit", error),
+        WriteError::Unavailable { .. } | WriteError::NotSent { .. } => CommandFailure::unavailable(error),
+        WriteError::TimedOut { .. } | WriteError::OutcomeUnknown => CommandFailure::unknown(error),
+        WriteError::SessionEnded => CommandFailure::refused("session_not_found", error),
     }
 }
 
 /// What could not be looked at.
-pub(crate) fn inspect_failure(error: &InspectError) -> Failure {
+pub(crate) fn inspect_failure(error: &InspectError) -> CommandFailure {
     match error {
-        InspectError::Refused(refusal) => Failure::from_refusal(refusal),
-        InspectError::Unavailable { .. } | InspectError::TimedOut { .. } => Failure::unavailable(error),
-        InspectError::OtherAnswer => Failure::refused("other_answer", error),
-        InspectError::Closed => Failure::refused("session_gone", error),
+        InspectError::Refused(refusal) => CommandFailure::from_refusal(refusal),
+        InspectError::Unavailable { .. } | InspectError::TimedOut { .. } => CommandFailure::unavailable(error),
+        InspectError::UnexpectedAnswer => CommandFailure::refused("unexpected_answer", error),
+        InspectError::Closed => CommandFailure::refused("session_not_found", error),
     }
 }

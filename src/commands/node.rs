@@ -11,8 +11,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use clap::Args;
 use leasehold_client_cache::{
-    Attach, Client, Compare, Condition, Content, DeleteOptions, LeaseId, Operation, OperationResult, Owner, Path,
-    PutOptions, Relation, Revision, Source, Token, Transaction, WriteRefusal,
+    Attach, Client, Compare, Condition, Content, DeleteOptions, LeaseId, NodeOwner, NodePath, Operation,
+    OperationResult, PutOptions, ReadSource, Relation, Revision, Token, Transaction, WriteRefusal,
 };
 use serde::Serialize;
 
@@ -21,16 +21,16 @@ use crate::{
     cli,
     context::Context,
     duration,
-    exit::Failure,
+    exit::CommandFailure,
     output::{Text, visible},
 };
 
 /// `put PATH VALUE`
 #[derive(Debug, Args)]
-pub(crate) struct Put {
+pub(crate) struct PutArgs {
     /// The node
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
     /// Its new value; - reads it from standard input, to the end and as it is
     #[arg(allow_negative_numbers = true)]
     value: OsString,
@@ -51,7 +51,7 @@ pub(crate) struct Put {
 /// A put that took effect.
 #[derive(Debug, Serialize)]
 pub(crate) struct PutAnswer {
-    path: Path,
+    path: NodePath,
     revision: u64,
     create_revision: Option<u64>,
     version: Option<u64>,
@@ -63,12 +63,12 @@ impl Text for PutAnswer {
     }
 }
 
-impl Put {
+impl PutArgs {
     pub(crate) fn reads_standard_input(&self) -> bool {
         self.value == "-"
     }
 
-    pub(crate) async fn run(self, context: &Context) -> Result<PutAnswer, Failure> {
+    pub(crate) async fn run(self, context: &Context) -> Result<PutAnswer, CommandFailure> {
         let value = if self.reads_standard_input() { standard_input().await? } else { self.value.into_vec() };
         let condition = match self.if_revision {
             Some(revision) => Condition::Revision(Revision(revision)),
@@ -98,13 +98,13 @@ impl Put {
 /// Puts the node if the token is good, and its condition holds, at that moment.
 async fn put_under(
     client: &Client,
-    path: &Path,
+    path: &NodePath,
     value: Bytes,
     options: PutOptions,
     token: Token,
-) -> Result<(Revision, Option<leasehold_client_cache::Stat>), Failure> {
+) -> Result<(Revision, Option<leasehold_client_cache::Stat>), CommandFailure> {
     let put = Operation::Put { path: path.clone(), value, attach: options.attach };
-    let mut transaction = Transaction::new().when(Compare::held(Path::root(), token)).then(put);
+    let mut transaction = Transaction::new().when(Compare::locked(NodePath::root(), token)).then(put);
     match options.condition {
         Condition::Any => {}
         Condition::Absent => transaction = transaction.when(Compare::absent(path.clone())),
@@ -121,39 +121,39 @@ async fn put_under(
         return Ok((outcome.revision, stat));
     };
     let path = path.clone();
-    Err(match (failed.place, options.condition, failed.found) {
-        (0, ..) => Failure::refused(
+    Err(match (failed.index, options.condition, failed.found) {
+        (0, ..) => CommandFailure::refused(
             "token_not_held",
             format!("nothing is held under token {token}: expected the token of a hold that is not over"),
         ),
         (_, Condition::Revision(expected), Some(found)) => {
             let got = found.modify_revision;
-            Failure::from_refusal(&WriteRefusal::RevisionDiffers { path, got, expected }.into())
+            CommandFailure::from_refusal(&WriteRefusal::RevisionDiffers { path, got, expected }.into())
         }
         (_, _, Some(found)) => {
             let create_revision = found.create_revision;
-            Failure::from_refusal(&WriteRefusal::Exists { path, create_revision }.into())
+            CommandFailure::from_refusal(&WriteRefusal::Exists { path, create_revision }.into())
         }
-        (_, _, None) => Failure::from_refusal(&WriteRefusal::NotFound { path }.into()),
+        (_, _, None) => CommandFailure::from_refusal(&WriteRefusal::NotFound { path }.into()),
     })
 }
 
 /// All of standard input.
-pub(super) async fn standard_input() -> Result<Vec<u8>, Failure> {
+pub(super) async fn standard_input() -> Result<Vec<u8>, CommandFailure> {
     let read = tokio::task::spawn_blocking(|| {
         let mut value = Vec::new();
         io::stdin().lock().read_to_end(&mut value).map(|_| value)
     });
     let read = read.await.map_err(io::Error::other).flatten();
-    read.map_err(|error| Failure::io("cannot read standard input", &error))
+    read.map_err(|error| CommandFailure::io("cannot read standard input", &error))
 }
 
 /// `get PATH`
 #[derive(Debug, Args)]
-pub(crate) struct Get {
+pub(crate) struct GetArgs {
     /// The node
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
     /// The value's bytes and nothing else: no newline is added if it ends without one
     #[arg(long)]
     raw: bool,
@@ -162,7 +162,7 @@ pub(crate) struct Get {
 /// A value, and how it was come by.
 #[derive(Debug, Serialize)]
 pub(crate) struct GetAnswer {
-    path: Path,
+    path: NodePath,
     value: String,
     encoding: &'static str,
     revision: u64,
@@ -199,11 +199,11 @@ impl Text for GetAnswer {
     }
 }
 
-impl Get {
-    pub(crate) async fn run(self, context: &Context) -> Result<GetAnswer, Failure> {
+impl GetArgs {
+    pub(crate) async fn run(self, context: &Context) -> Result<GetAnswer, CommandFailure> {
         let client = context.client().await?;
         let read = client.read(&self.path).await.map_err(|error| read_failure(&error))?;
-        let Content::Data(Some(data)) = &*read.content else { return Err(Failure::not_found()) };
+        let Content::Data(Some(data)) = &*read.content else { return Err(CommandFailure::not_found()) };
         let valid_for = read.valid_for.unwrap_or_default();
         let (value, encoding) = match std::str::from_utf8(&data.value) {
             Ok(text) => (text.to_owned(), "utf8"),
@@ -216,8 +216,8 @@ impl Get {
             revision: data.stat.modify_revision.0,
             create_revision: data.stat.create_revision.0,
             version: data.stat.version,
-            lease: read.lease.and_then(key_lease),
-            session: read.lease.and_then(session),
+            lease: read.owner.and_then(key_lease),
+            session: read.owner.and_then(session),
             source: source_name(read.source),
             valid_ms: duration::millis(valid_for),
             bytes: data.value.clone(),
@@ -227,41 +227,41 @@ impl Get {
     }
 }
 
-fn source_name(source: Source) -> &'static str {
+fn source_name(source: ReadSource) -> &'static str {
     match source {
-        Source::Memory => "memory",
-        Source::Server => "server",
+        ReadSource::Memory => "memory",
+        ReadSource::Server => "server",
     }
 }
 
 /// The key lease that a node goes with, as users write it.
-fn key_lease(owner: Owner) -> Option<String> {
+fn key_lease(owner: NodeOwner) -> Option<String> {
     match owner {
-        Owner::Lease(id) => Some(lease::hex(id)),
-        Owner::Session(_) => None,
+        NodeOwner::Lease(id) => Some(lease::hex(id)),
+        NodeOwner::Session(_) => None,
     }
 }
 
 /// The session that a node goes with.
-fn session(owner: Owner) -> Option<u64> {
+fn session(owner: NodeOwner) -> Option<u64> {
     match owner {
-        Owner::Lease(_) => None,
-        Owner::Session(session) => Some(session.0),
+        NodeOwner::Lease(_) => None,
+        NodeOwner::Session(session) => Some(session.0),
     }
 }
 
 /// `stat PATH`
 #[derive(Debug, Args)]
-pub(crate) struct Stat {
+pub(crate) struct StatArgs {
     /// The node
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
 }
 
 /// All that is known of a node.
 #[derive(Debug, Serialize)]
 pub(crate) struct StatAnswer {
-    path: Path,
+    path: NodePath,
     create_revision: u64,
     revision: u64,
     version: u64,
@@ -297,11 +297,11 @@ impl Text for StatAnswer {
     }
 }
 
-impl Stat {
-    pub(crate) async fn run(self, context: &Context) -> Result<StatAnswer, Failure> {
+impl StatArgs {
+    pub(crate) async fn run(self, context: &Context) -> Result<StatAnswer, CommandFailure> {
         let client = context.client().await?;
         let stat = client.stat(&self.path).await.map_err(|error| read_failure(&error))?;
-        let stat = stat.ok_or_else(Failure::not_found)?;
+        let stat = stat.ok_or_else(CommandFailure::not_found)?;
         Ok(StatAnswer {
             path: self.path,
             create_revision: stat.create_revision.0,
@@ -319,16 +319,16 @@ impl Stat {
 
 /// `ls PATH`
 #[derive(Debug, Args)]
-pub(crate) struct Ls {
+pub(crate) struct LsArgs {
     /// The node
     #[arg(value_parser = cli::path, default_value = "/")]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
 }
 
 /// The names of a node's children, sorted by their bytes.
 #[derive(Debug, Serialize)]
 pub(crate) struct LsAnswer {
-    path: Path,
+    path: NodePath,
     children: Vec<String>,
 }
 
@@ -341,20 +341,20 @@ impl Text for LsAnswer {
     }
 }
 
-impl Ls {
-    pub(crate) async fn run(self, context: &Context) -> Result<LsAnswer, Failure> {
+impl LsArgs {
+    pub(crate) async fn run(self, context: &Context) -> Result<LsAnswer, CommandFailure> {
         let children = context.client().await?.children(&self.path).await.map_err(|error| read_failure(&error))?;
-        let children = children.ok_or_else(Failure::not_found)?;
+        let children = children.ok_or_else(CommandFailure::not_found)?;
         Ok(LsAnswer { path: self.path, children: children.names.clone() })
     }
 }
 
 /// `rm [-r] PATH`
 #[derive(Debug, Args)]
-pub(crate) struct Rm {
+pub(crate) struct RmArgs {
     /// The node
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
     /// With all that lies below it
     #[arg(short, long)]
     recursive: bool,
@@ -366,7 +366,7 @@ pub(crate) struct Rm {
 /// A removal that took effect.
 #[derive(Debug, Serialize)]
 pub(crate) struct RmAnswer {
-    path: Path,
+    path: NodePath,
     revision: u64,
     removed: u64,
 }
@@ -378,8 +378,8 @@ impl Text for RmAnswer {
     }
 }
 
-impl Rm {
-    pub(crate) async fn run(self, context: &Context) -> Result<RmAnswer, Failure> {
+impl RmArgs {
+    pub(crate) async fn run(self, context: &Context) -> Result<RmAnswer, CommandFailure> {
         let condition = self.if_revision.map_or(Condition::Any, |revision| Condition::Revision(Revision(revision)));
         let options = DeleteOptions { recursive: self.recursive, condition, ..DeleteOptions::default() };
         let written = context.client().await?.delete(&self.path, options).await;

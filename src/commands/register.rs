@@ -5,28 +5,28 @@ use std::{ffi::OsString, os::unix::ffi::OsStringExt, time::Duration};
 use bytes::Bytes;
 use clap::Args;
 use leasehold_client_cache::{
-    Attach, Client, Condition, LeaseOptions, Path, PutOptions, RegisterCondition, RegisterOptions,
+    Attach, Client, Condition, LeaseOptions, NodePath, PutOptions, RegisterCondition, RegisterOptions,
 };
 use serde::Serialize;
 
 use super::{
-    kept::{Kept, Node},
+    background::{BackgroundTask, RegisteredNode},
     lease, write_failure,
 };
 use crate::{
     cli,
     context::Context,
     duration,
-    exit::Failure,
+    exit::CommandFailure,
     output::{Text, visible},
 };
 
 /// `register PATH VALUE`
 #[derive(Debug, Args)]
-pub(crate) struct Register {
+pub(crate) struct RegisterArgs {
     /// The node, which shows that this runs
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
     /// Its value: an address, for instance
     #[arg(allow_negative_numbers = true)]
     value: OsString,
@@ -41,7 +41,7 @@ pub(crate) struct Register {
 /// A registration.
 #[derive(Debug, Serialize)]
 pub(crate) struct RegisterAnswer {
-    path: Path,
+    path: NodePath,
     /// Grows from one registration to the next, whoever registers.
     revision: u64,
     /// The key lease that the node goes with, if it has a term of its own.
@@ -57,8 +57,8 @@ impl Text for RegisterAnswer {
     }
 }
 
-impl Register {
-    pub(crate) async fn run(self, context: &Context) -> Result<RegisterAnswer, Failure> {
+impl RegisterArgs {
+    pub(crate) async fn run(self, context: &Context) -> Result<RegisterAnswer, CommandFailure> {
         let client = context.client().await?;
         let (path, value) = (self.path, Bytes::from(self.value.into_vec()));
         let node = match self.term {
@@ -69,35 +69,40 @@ impl Register {
             path,
             revision: node.revision().0,
             lease: node.lease().map(lease::hex),
-            certain_ms: duration::millis(node.certain_for()),
+            certain_ms: duration::millis(node.remaining()),
         };
-        context.keep(Kept::Node(node));
+        context.set_background_task(BackgroundTask::Registration(node));
         Ok(answer)
     }
 }
 
 /// The node goes with the session's lease on its volume.
-async fn with_session(client: &Client, path: &Path, value: Bytes, replace: bool) -> Result<Node, Failure> {
+async fn with_session(
+    client: &Client,
+    path: &NodePath,
+    value: Bytes,
+    replace: bool,
+) -> Result<RegisteredNode, CommandFailure> {
     let condition = if replace { RegisterCondition::Any } else { RegisterCondition::Absent };
     let options = RegisterOptions { condition, ..RegisterOptions::default() };
     let registration = client.register(path, value, options).await.map_err(|error| write_failure(&error))?;
-    Ok(Node::Session(registration))
+    Ok(RegisteredNode::Session(registration))
 }
 
 /// The node goes with a key lease of its own.
 async fn with_lease(
     client: &Client,
-    path: &Path,
+    path: &NodePath,
     value: Bytes,
     replace: bool,
     term: Duration,
-) -> Result<Node, Failure> {
+) -> Result<RegisteredNode, CommandFailure> {
     let granted = client.grant_lease(term, LeaseOptions::default()).await.map_err(|error| write_failure(&error))?;
-    let kept = client.keep_lease(granted).await.map_err(|error| lease::lease_failure(&error))?;
+    let kept = client.keep_lease_alive(granted).await.map_err(|error| lease::lease_failure(&error))?;
     let condition = if replace { Condition::Any } else { Condition::Absent };
     let options = PutOptions { condition, attach: Attach::Lease(granted), ..PutOptions::default() };
     match client.put_with(path, value, options).await {
-        Ok(written) => Ok(Node::Lease { path: path.clone(), revision: written.revision, lease: kept }),
+        Ok(written) => Ok(RegisteredNode::Lease { path: path.clone(), revision: written.revision, lease: kept }),
         Err(error) => {
             // If this is not heard of, the lease ends by itself, and with it what the put may still do.
             let _ = kept.revoke().await;

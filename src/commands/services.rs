@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use leasehold_client_cache::{Owner, Path, Reason, ServiceInfo, Standing};
+use leasehold_client_cache::{ChangeReason, NodeOwner, NodePath, ServiceHealth, ServiceInfo};
 use serde::Serialize;
 
 use super::{inspect_failure, lease::hex};
@@ -11,30 +11,30 @@ use crate::{
     cli,
     context::Context,
     duration,
-    exit::Failure,
+    exit::CommandFailure,
     output::{Table, Text, visible},
 };
 
 /// `services PATH`
 #[derive(Debug, Args)]
-pub(crate) struct Services {
+pub(crate) struct ServicesArgs {
     /// The topmost node
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
 }
 
 /// The nodes that go with leases, or did.
 #[derive(Debug, Serialize)]
 pub(crate) struct ServicesAnswer {
-    path: Path,
+    path: NodePath,
     /// In the order of paths.
-    services: Vec<Service>,
+    services: Vec<ServiceRow>,
 }
 
 /// One of them.
 #[derive(Debug, Serialize)]
-struct Service {
-    path: Path,
+struct ServiceRow {
+    path: NodePath,
     /// `live`, `jeopardy` or `gone`.
     state: &'static str,
     /// Why it is gone: `left`, `expired` or `revoked`.
@@ -56,21 +56,21 @@ struct Service {
     remaining: Duration,
 }
 
-impl Service {
+impl ServiceRow {
     fn of(info: ServiceInfo) -> Self {
-        let (state, gone) = match info.standing {
-            Standing::Live => ("live", None),
-            Standing::Jeopardy => ("jeopardy", None),
-            Standing::Gone { revision, reason } => ("gone", Some((revision, reason))),
+        let (state, gone) = match info.health {
+            ServiceHealth::Live => ("live", None),
+            ServiceHealth::Jeopardy => ("jeopardy", None),
+            ServiceHealth::Removed { revision, reason } => ("gone", Some((revision, reason))),
         };
         let reason = gone.map(|(_, reason)| match reason {
-            Reason::Request => "left",
-            Reason::Expired => "expired",
-            Reason::Revoked => "revoked",
+            ChangeReason::Request => "left",
+            ChangeReason::Expired => "expired",
+            ChangeReason::Revoked => "revoked",
         });
         let (session, lease) = match info.owner {
-            Some(Owner::Session(session)) => (Some(session.0), None),
-            Some(Owner::Lease(lease)) => (None, Some(hex(lease))),
+            Some(NodeOwner::Session(session)) => (Some(session.0), None),
+            Some(NodeOwner::Lease(lease)) => (None, Some(hex(lease))),
             None => (None, None),
         };
         Self {
@@ -116,10 +116,10 @@ impl Text for ServicesAnswer {
     }
 }
 
-impl Services {
-    pub(crate) async fn run(self, context: &Context) -> Result<ServicesAnswer, Failure> {
+impl ServicesArgs {
+    pub(crate) async fn run(self, context: &Context) -> Result<ServicesAnswer, CommandFailure> {
         let found = context.client().await?.services(&self.path).await.map_err(|error| inspect_failure(&error))?;
-        Ok(ServicesAnswer { path: self.path, services: found.into_iter().map(Service::of).collect() })
+        Ok(ServicesAnswer { path: self.path, services: found.into_iter().map(ServiceRow::of).collect() })
     }
 }
 
@@ -131,22 +131,22 @@ mod tests {
 
     #[test]
     fn a_line_says_how_it_stands_and_why() {
-        let info = |owner, standing, seen| ServiceInfo {
-            path: Path::root(),
+        let info = |owner, health, seen| ServiceInfo {
+            path: NodePath::root(),
             owner,
             name: "web".to_owned(),
             registered: Some(Revision(3)),
-            standing,
+            health,
             seen,
             remaining: Duration::from_secs(4),
         };
-        let line = |owner, standing, seen| Service::of(info(owner, standing, seen)).cells().join(" | ");
-        let session = Some(Owner::Session(SessionId(7)));
+        let line = |owner, standing, seen| ServiceRow::of(info(owner, standing, seen)).cells().join(" | ");
+        let session = Some(NodeOwner::Session(SessionId(7)));
         let seen = Some(Duration::from_secs(2));
-        assert_eq!(line(session, Standing::Live, seen), "/ | live | session 7 web | 2.0 s ago | 4.0 s");
-        let gone = Standing::Gone { revision: Revision(9), reason: Reason::Request };
+        assert_eq!(line(session, ServiceHealth::Live, seen), "/ | live | session 7 web | 2.0 s ago | 4.0 s");
+        let gone = ServiceHealth::Removed { revision: Revision(9), reason: ChangeReason::Request };
         assert_eq!(line(None, gone, None), "/ | gone (left) | - | - | -");
-        let lease = Some(Owner::Lease(LeaseId(10)));
-        assert!(line(lease, Standing::Jeopardy, None).starts_with("/ | jeopardy | lease "));
+        let lease = Some(NodeOwner::Lease(LeaseId(10)));
+        assert!(line(lease, ServiceHealth::Jeopardy, None).starts_with("/ | jeopardy | lease "));
     }
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use clap::Args;
 use futures::{StreamExt, stream::FuturesUnordered};
 use leasehold_client_cache::Client;
-use leasehold_protocol::path::{Path, PathError};
+use leasehold_protocol::path::{NodePath, PathError};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 use super::read_failure;
 use crate::{
     cli,
     context::Context,
-    exit::Failure,
+    exit::CommandFailure,
     output::{Text, visible},
 };
 
@@ -21,31 +21,31 @@ const LISTS_AT_ONCE: usize = 64;
 
 /// `tree PATH`
 #[derive(Debug, Args)]
-pub(crate) struct Tree {
+pub(crate) struct TreeArgs {
     /// The top
     #[arg(value_parser = cli::path, default_value = "/")]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
 }
 
 /// A subtree: each node's children by name.
 #[derive(Debug)]
 pub(crate) struct TreeAnswer {
-    top: Path,
+    top: NodePath,
     lists: Lists,
 }
 
 /// The children of each node in a subtree, in the order of the paths.
-pub(crate) type Lists = BTreeMap<Path, Vec<Path>>;
+pub(crate) type Lists = BTreeMap<NodePath, Vec<NodePath>>;
 
-impl Tree {
-    pub(crate) async fn run(self, context: &Context) -> Result<TreeAnswer, Failure> {
+impl TreeArgs {
+    pub(crate) async fn run(self, context: &Context) -> Result<TreeAnswer, CommandFailure> {
         let lists = walk(context.client().await?, &self.path).await?;
         Ok(TreeAnswer { top: self.path, lists })
     }
 }
 
 /// The children of every node at and below `top`. What goes away while it is walked is left out.
-pub(crate) async fn walk(client: &Client, top: &Path) -> Result<Lists, Failure> {
+pub(crate) async fn walk(client: &Client, top: &NodePath) -> Result<Lists, CommandFailure> {
     let mut lists = Lists::new();
     let mut ahead = vec![top.clone()];
     let mut asked = FuturesUnordered::new();
@@ -57,25 +57,25 @@ pub(crate) async fn walk(client: &Client, top: &Path) -> Result<Lists, Failure> 
         }
         let Some((children, path)) = asked.next().await else { break };
         let Some(children) = children.map_err(|error| read_failure(&error))? else { continue };
-        let paths: Result<Vec<Path>, PathError> = children.names.iter().map(|name| path.child(name)).collect();
-        let paths = paths.map_err(|error| Failure::refused("path", error))?;
+        let paths: Result<Vec<NodePath>, PathError> = children.names.iter().map(|name| path.child(name)).collect();
+        let paths = paths.map_err(|error| CommandFailure::refused("path", error))?;
         ahead.extend(paths.iter().cloned());
         lists.insert(path, paths);
     }
     if !lists.contains_key(top) {
-        return Err(Failure::not_found());
+        return Err(CommandFailure::not_found());
     }
     Ok(lists)
 }
 
 impl TreeAnswer {
-    fn children<'a>(&'a self, path: &Path) -> impl Iterator<Item = &'a Path> {
+    fn children<'a>(&'a self, path: &NodePath) -> impl Iterator<Item = &'a NodePath> {
         let children = self.lists.get(path).map(Vec::as_slice).unwrap_or_default();
         children.iter().filter(|child| self.lists.contains_key(*child))
     }
 
     /// Lines like those of tree(1).
-    fn lines(&self, path: &Path, indent: &str, out: &mut Vec<u8>) {
+    fn lines(&self, path: &NodePath, indent: &str, out: &mut Vec<u8>) {
         let mut children = self.children(path).peekable();
         while let Some(child) = children.next() {
             let (branch, below) =
@@ -98,19 +98,19 @@ impl Text for TreeAnswer {
 
 impl Serialize for TreeAnswer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Node { tree: self, path: &self.top }.serialize(serializer)
+        TreeNode { tree: self, path: &self.top }.serialize(serializer)
     }
 }
 
 /// One node of the JSON document, with those below it.
-struct Node<'a> {
+struct TreeNode<'a> {
     tree: &'a TreeAnswer,
-    path: &'a Path,
+    path: &'a NodePath,
 }
 
-impl Serialize for Node<'_> {
+impl Serialize for TreeNode<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let children = self.tree.children(self.path).map(|path| Node { tree: self.tree, path }).collect::<Vec<_>>();
+        let children = self.tree.children(self.path).map(|path| TreeNode { tree: self.tree, path }).collect::<Vec<_>>();
         let mut node = serializer.serialize_struct("Node", 3)?;
         node.serialize_field("name", self.path.name().unwrap_or_default())?;
         node.serialize_field("path", self.path)?;
@@ -123,8 +123,8 @@ impl Serialize for Node<'_> {
 mod tests {
     use super::*;
 
-    fn path(text: &str) -> Path {
-        Path::parse(text).expect("a valid path")
+    fn path(text: &str) -> NodePath {
+        NodePath::parse(text).expect("a valid path")
     }
 
     fn tree(list: &[(&str, &[&str])]) -> TreeAnswer {

@@ -7,7 +7,7 @@ use leasehold_client_cache::Client;
 use leasehold_protocol::{
     command::WriteRefusal,
     message::VolumeInfo,
-    path::Path,
+    path::NodePath,
     time::DriftAllowance,
     volume::{Tracking, VolumeSettings},
 };
@@ -18,31 +18,31 @@ use crate::{
     cli,
     context::Context,
     duration,
-    exit::Failure,
-    output::{Answer, Table, Text, visible},
+    exit::CommandFailure,
+    output::{CommandAnswer, Table, Text, visible},
 };
 
 /// `volume …`
 #[derive(Debug, Subcommand)]
-pub(crate) enum Volume {
+pub(crate) enum VolumeCommand {
     /// Make a subtree a volume; its top is made if it does not exist
-    Create(Change),
+    Create(VolumeChangeArgs),
     /// Change what a volume promises; what is not given stays as it is
-    Set(Change),
+    Set(VolumeChangeArgs),
     /// Show one volume
-    Show(One),
+    Show(VolumeArgs),
     /// List the volumes at and below a node
-    List(Below),
+    List(VolumeListArgs),
     /// Let the subtree belong to the volume above again; its nodes stay
-    Remove(One),
+    Remove(VolumeArgs),
 }
 
 /// A volume and what it is to promise.
 #[derive(Debug, Args)]
-pub(crate) struct Change {
+pub(crate) struct VolumeChangeArgs {
     /// The top of the volume
     #[arg(value_parser = cli::path)]
-    path: Path,
+    path: NodePath,
     /// How long a volume lease is promised for: what a write may wait for a client that died [new volumes: 10s]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     term: Option<Duration>,
@@ -59,18 +59,18 @@ pub(crate) struct Change {
 
 /// A volume.
 #[derive(Debug, Args)]
-pub(crate) struct One {
+pub(crate) struct VolumeArgs {
     /// The top of the volume
     #[arg(value_parser = cli::path)]
-    path: Path,
+    path: NodePath,
 }
 
 /// Where to look for volumes.
 #[derive(Debug, Args)]
-pub(crate) struct Below {
+pub(crate) struct VolumeListArgs {
     /// The node
     #[arg(value_parser = cli::path, default_value = "/")]
-    path: Path,
+    path: NodePath,
 }
 
 /// [`Tracking`] on the command line.
@@ -86,7 +86,7 @@ enum TrackingName {
 /// A change of a volume that took effect.
 #[derive(Debug, Serialize)]
 struct ChangeAnswer {
-    path: Path,
+    path: NodePath,
     revision: u64,
 }
 
@@ -99,7 +99,7 @@ impl Text for ChangeAnswer {
 /// What a volume promises.
 #[derive(Debug, Serialize)]
 struct VolumeAnswer {
-    path: Path,
+    path: NodePath,
     term_ms: u64,
     object_term_ms: u64,
     skew_margin_ms: u64,
@@ -118,11 +118,11 @@ impl Text for VolumeAnswer {
 
 /// Several of them.
 #[derive(Debug, Serialize)]
-struct ListAnswer {
+struct VolumeListAnswer {
     volumes: Vec<VolumeAnswer>,
 }
 
-impl Text for ListAnswer {
+impl Text for VolumeListAnswer {
     fn text(&self, out: &mut Vec<u8>) {
         table(&self.volumes).write(out);
     }
@@ -167,7 +167,7 @@ impl From<VolumeInfo> for VolumeAnswer {
     }
 }
 
-impl Volume {
+impl VolumeCommand {
     /// The command's second word.
     pub(super) fn name(&self) -> &'static str {
         match self {
@@ -180,15 +180,15 @@ impl Volume {
     }
 
     /// What it is about.
-    pub(super) fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &NodePath {
         match self {
-            Self::Create(Change { path, .. }) | Self::Set(Change { path, .. }) => path,
-            Self::Show(One { path }) | Self::Remove(One { path }) => path,
-            Self::List(Below { path }) => path,
+            Self::Create(VolumeChangeArgs { path, .. }) | Self::Set(VolumeChangeArgs { path, .. }) => path,
+            Self::Show(VolumeArgs { path }) | Self::Remove(VolumeArgs { path }) => path,
+            Self::List(VolumeListArgs { path }) => path,
         }
     }
 
-    pub(super) async fn run(self, context: &Context) -> Result<Box<dyn Answer>, Failure> {
+    pub(super) async fn run(self, context: &Context) -> Result<Box<dyn CommandAnswer>, CommandFailure> {
         let client = context.client().await?;
         match self {
             Self::Create(change) => {
@@ -204,35 +204,35 @@ impl Volume {
                 let written = written.map_err(|error| write_failure(&error))?;
                 boxed(Ok(ChangeAnswer { path: change.path, revision: written.revision.0 }))
             }
-            Self::Remove(One { path }) => {
+            Self::Remove(VolumeArgs { path }) => {
                 let written = client.remove_volume(&path).await.map_err(|error| write_failure(&error))?;
                 boxed(Ok(ChangeAnswer { path, revision: written.revision.0 }))
             }
-            Self::Show(One { path }) => boxed(show(client, &path).await.map(VolumeAnswer::from)),
-            Self::List(Below { path }) => {
+            Self::Show(VolumeArgs { path }) => boxed(show(client, &path).await.map(VolumeAnswer::from)),
+            Self::List(VolumeListArgs { path }) => {
                 let volumes = client.volumes(&path).await.map_err(|error| inspect_failure(&error))?;
-                boxed(Ok(ListAnswer { volumes: volumes.into_iter().map(VolumeAnswer::from).collect() }))
+                boxed(Ok(VolumeListAnswer { volumes: volumes.into_iter().map(VolumeAnswer::from).collect() }))
             }
         }
     }
 }
 
 /// The volume with this top.
-async fn show(client: &Client, path: &Path) -> Result<VolumeInfo, Failure> {
+async fn show(client: &Client, path: &NodePath) -> Result<VolumeInfo, CommandFailure> {
     let volumes = client.volumes(path).await.map_err(|error| inspect_failure(&error))?;
     if let Some(volume) = volumes.into_iter().find(|volume| volume.path == *path) {
         return Ok(volume);
     }
     // Said as the server says it when it is asked to change what is no volume.
-    let all = client.volumes(&Path::root()).await.map_err(|error| inspect_failure(&error))?;
+    let all = client.volumes(&NodePath::root()).await.map_err(|error| inspect_failure(&error))?;
     let above = all.into_iter().map(|volume| volume.path).filter(|volume| volume.contains(path)).max();
-    let volume = above.unwrap_or_else(Path::root);
-    Err(Failure::from_refusal(&WriteRefusal::NotAVolume { path: path.clone(), volume }.into()))
+    let volume = above.unwrap_or_else(NodePath::root);
+    Err(CommandFailure::from_refusal(&WriteRefusal::NotAVolume { path: path.clone(), volume }.into()))
 }
 
-impl Change {
+impl VolumeChangeArgs {
     /// `base` with what was given. How far clocks may drift is known, and checked, by the server.
-    fn settings(&self, base: &VolumeSettings) -> Result<VolumeSettings, Failure> {
+    fn settings(&self, base: &VolumeSettings) -> Result<VolumeSettings, CommandFailure> {
         let tracking = self.tracking.map_or(base.tracking(), |tracking| match tracking {
             TrackingName::Objects => Tracking::Objects,
             TrackingName::Covering => Tracking::Covering,
@@ -245,6 +245,6 @@ impl Change {
             tracking,
             none,
         );
-        settings.map_err(|error| Failure::from_refusal(&error.into()))
+        settings.map_err(|error| CommandFailure::from_refusal(&error.into()))
     }
 }

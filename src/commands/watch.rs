@@ -3,24 +3,24 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
 use leasehold_client_cache::{
-    Event, EventKind, Path, Reason, Revision, Told, Value, Watch as Watching, WatchError, WatchOptions,
+    ChangeReason, Event, EventKind, NodePath, Revision, Value, Watch as Watching, WatchError, WatchItem, WatchOptions,
 };
 use serde::Serialize;
 
-use super::kept::Stop;
+use super::background::StopSignal;
 use crate::{
     cli,
     context::Context,
-    exit::Failure,
+    exit::CommandFailure,
     output::{Output, Text, visible},
 };
 
 /// `watch PATH`
 #[derive(Debug, Args)]
-pub(crate) struct Watch {
+pub(crate) struct WatchArgs {
     /// The node; what lies below it is watched too
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
     /// The first revision that is told: one that was, or one to come; from now on unless told otherwise
     #[arg(long, value_name = "N")]
     from: Option<u64>,
@@ -37,7 +37,7 @@ pub(crate) struct Watch {
 struct EventLine {
     revision: u64,
     kind: &'static str,
-    path: Path,
+    path: NodePath,
     reason: &'static str,
     value: Option<String>,
     encoding: Option<&'static str>,
@@ -46,9 +46,9 @@ struct EventLine {
 impl EventLine {
     fn new(revision: Revision, event: Event) -> Self {
         let reason = match event.reason {
-            Reason::Request => "request",
-            Reason::Expired => "expired",
-            Reason::Revoked => "revoked",
+            ChangeReason::Request => "request",
+            ChangeReason::Expired => "expired",
+            ChangeReason::Revoked => "revoked",
         };
         let (kind, value) = match event.kind {
             EventKind::Put(data) => ("put", Some(text_of(&data.value))),
@@ -93,16 +93,16 @@ impl Text for ProgressLine {
     }
 }
 
-impl Watch {
+impl WatchArgs {
     /// Goes on until it is told to stop, which is no failure, or until it is not known any more what happened, which is.
-    pub(crate) async fn run(self, context: &Context) -> Result<(), Failure> {
-        let stop = Stop::listen()?;
+    pub(crate) async fn run(self, context: &Context) -> Result<(), CommandFailure> {
+        let stop = StopSignal::listen()?;
         let watching = async {
             let client = context.client().await?;
             let from = self.from.map(Revision);
             let options = WatchOptions { from, recursive: !self.node, ..WatchOptions::default() };
             let watch = client.watch(&self.path, options).await.map_err(|error| watch_failure(&error))?;
-            self.tell(watch, context.output).await
+            self.print_changes(watch, context.output).await
         };
         tokio::select! {
             biased;
@@ -111,7 +111,7 @@ impl Watch {
         }
     }
 
-    async fn tell(&self, mut watch: Watching, output: Output) -> Result<(), Failure> {
+    async fn print_changes(&self, mut watch: Watching, output: Output) -> Result<(), CommandFailure> {
         let say = |revision: Revision| {
             if self.progress {
                 output.answer(&ProgressLine { revision: revision.0, kind: "progress" });
@@ -122,24 +122,24 @@ impl Watch {
         }
         loop {
             match watch.next().await.map_err(|error| watch_failure(&error))? {
-                Told::Change(change) => {
+                WatchItem::Change(change) => {
                     let revision = change.revision;
                     change.events.into_iter().for_each(|event| output.answer(&EventLine::new(revision, event)));
                 }
-                Told::Progress(revision) => say(revision),
+                WatchItem::Progress(revision) => say(revision),
             }
         }
     }
 }
 
 /// Why nothing more is told.
-pub(crate) fn watch_failure(error: &WatchError) -> Failure {
+pub(crate) fn watch_failure(error: &WatchError) -> CommandFailure {
     match error {
-        WatchError::Compacted { .. } => Failure::refused("compacted", error),
-        WatchError::Refused(refusal) => Failure::from_refusal(refusal),
-        WatchError::Unavailable { .. } | WatchError::TimedOut { .. } => Failure::unavailable(error),
-        WatchError::OtherAnswer => Failure::refused("other_answer", error),
-        WatchError::Closed => Failure::refused("session_gone", error),
+        WatchError::Compacted { .. } => CommandFailure::refused("compacted", error),
+        WatchError::Refused(refusal) => CommandFailure::from_refusal(refusal),
+        WatchError::Unavailable { .. } | WatchError::TimedOut { .. } => CommandFailure::unavailable(error),
+        WatchError::UnexpectedAnswer => CommandFailure::refused("unexpected_answer", error),
+        WatchError::Closed => CommandFailure::refused("session_not_found", error),
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
     fn line(value: Option<&str>, reason: &'static str) -> String {
         let value = value.map(str::to_owned);
         let kind = if value.is_some() { "put" } else { "delete" };
-        let line = EventLine { revision: 7, kind, path: Path::root(), reason, value, encoding: None };
+        let line = EventLine { revision: 7, kind, path: NodePath::root(), reason, value, encoding: None };
         let mut out = Vec::new();
         line.text(&mut out);
         String::from_utf8(out).expect("text")

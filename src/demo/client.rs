@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold_client_cache::{Client, Options, Path};
+use leasehold_client_cache::{Client, NodePath, Options};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin},
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
@@ -22,12 +22,12 @@ use tokio::{
 
 use super::{
     reader::Reader,
-    talk::{Order, Task, Word},
-    writer::Writer,
+    talk::{Task, Word, WorkerOrder},
+    writer::DemoWriter,
 };
 use crate::{
     commands::read_failure,
-    exit::{Failure, Status},
+    exit::{CliStatus, CommandFailure},
 };
 
 /// What a client keeps in memory: all files of the demo, and then some.
@@ -40,10 +40,10 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 const READS_AT_ONCE: usize = 16;
 
 /// Runs until it is told to stop, or killed.
-pub(crate) async fn run() -> Result<Status, Failure> {
+pub(crate) async fn run() -> Result<CliStatus, CommandFailure> {
     let mut orders = Orders(BufReader::new(tokio::io::stdin()).lines());
-    let Some(Order::Task(task)) = orders.next().await? else {
-        return Err(Failure::usage("this command is the demo's own: expected its orders on standard input"));
+    let Some(WorkerOrder::Task(task)) = orders.next().await? else {
+        return Err(CommandFailure::usage("this command is the demo's own: expected its orders on standard input"));
     };
     let (words, said) = mpsc::unbounded_channel();
     let printer = task::spawn(print_all(said));
@@ -53,7 +53,7 @@ pub(crate) async fn run() -> Result<Status, Failure> {
     drop(words);
     // It ends with the last word, or when nobody listens.
     let _ = printer.await;
-    Ok(Status::Done)
+    Ok(CliStatus::Done)
 }
 
 /// What the demo says.
@@ -61,10 +61,10 @@ struct Orders(Lines<BufReader<Stdin>>);
 
 impl Orders {
     /// None when the demo is gone.
-    async fn next(&mut self) -> Result<Option<Order>, Failure> {
-        let line = self.0.next_line().await.map_err(|error| Failure::io("standard input", &error))?;
+    async fn next(&mut self) -> Result<Option<WorkerOrder>, CommandFailure> {
+        let line = self.0.next_line().await.map_err(|error| CommandFailure::io("standard input", &error))?;
         let order = line.map(|line| serde_json::from_str(&line)).transpose();
-        order.map_err(|error| Failure::usage(format!("an order that is none: {error}")))
+        order.map_err(|error| CommandFailure::usage(format!("an order that is none: {error}")))
     }
 }
 
@@ -97,9 +97,9 @@ impl Worker {
     }
 }
 
-async fn work(orders: &mut Orders, task: Task, words: &UnboundedSender<Word>) -> Result<(), Failure> {
-    let files: Result<Arc<[Path]>, _> = task.files.iter().map(|file| Path::parse(file)).collect();
-    let files = files.map_err(Failure::usage)?;
+async fn work(orders: &mut Orders, task: Task, words: &UnboundedSender<Word>) -> Result<(), CommandFailure> {
+    let files: Result<Arc<[NodePath]>, _> = task.files.iter().map(|file| NodePath::parse(file)).collect();
+    let files = files.map_err(CommandFailure::usage)?;
     let client = connect(&task.endpoints, &task.name).await?;
     let stop = Arc::new(AtomicBool::new(false));
     let (words, seed) = (words.clone(), task.seed);
@@ -107,10 +107,10 @@ async fn work(orders: &mut Orders, task: Task, words: &UnboundedSender<Word>) ->
         warm(&client, &files).await?;
         None
     } else {
-        Some(Writer::new(client.clone(), &files, &task.writes, words.clone(), Arc::clone(&stop)).await?)
+        Some(DemoWriter::new(client.clone(), &files, &task.writes, words.clone(), Arc::clone(&stop)).await?)
     };
     let _ = words.send(Word::Ready);
-    let Some(Order::Go) = orders.next().await? else { return Ok(()) };
+    let Some(WorkerOrder::Go) = orders.next().await? else { return Ok(()) };
     let mut worker = Some(match writer {
         Some(writer) => Worker::Writer(tokio::spawn(writer.run(seed))),
         None => {
@@ -124,8 +124,8 @@ async fn work(orders: &mut Orders, task: Task, words: &UnboundedSender<Word>) ->
         if let Some(worker) = worker.take() {
             worker.end().await;
         }
-        let Some(Order::Hold { file }) = order else { break };
-        let path = files.get(file as usize).ok_or_else(|| Failure::usage(format!("there is no file {file}")))?;
+        let Some(WorkerOrder::Hold { file }) = order else { break };
+        let path = files.get(file as usize).ok_or_else(|| CommandFailure::usage(format!("there is no file {file}")))?;
         hold(&client, path, &words).await?;
     }
     client.close().await;
@@ -133,7 +133,7 @@ async fn work(orders: &mut Orders, task: Task, words: &UnboundedSender<Word>) ->
 }
 
 /// Has a copy of the file that can be used, and says so.
-async fn hold(client: &Client, path: &Path, words: &UnboundedSender<Word>) -> Result<(), Failure> {
+async fn hold(client: &Client, path: &NodePath, words: &UnboundedSender<Word>) -> Result<(), CommandFailure> {
     loop {
         let read = client.read(path).await.map_err(|error| read_failure(&error))?;
         if let Some(certain) = read.valid_for {
@@ -147,13 +147,13 @@ async fn hold(client: &Client, path: &Path, words: &UnboundedSender<Word>) -> Re
 }
 
 /// Opens a session.
-pub(super) async fn connect(endpoints: &[String], name: &str) -> Result<Client, Failure> {
+pub(super) async fn connect(endpoints: &[String], name: &str) -> Result<Client, CommandFailure> {
     let options = Options::new(endpoints).name(name).timeout(TIMEOUT).cache_capacity_bytes(CAPACITY_BYTES);
-    Client::connect(options).await.map_err(Failure::unavailable)
+    Client::connect(options).await.map_err(CommandFailure::unavailable)
 }
 
 /// Reads everything once.
-async fn warm(client: &Client, files: &[Path]) -> Result<(), Failure> {
+async fn warm(client: &Client, files: &[NodePath]) -> Result<(), CommandFailure> {
     let reads = stream::iter(files).map(|file| client.get(file)).buffer_unordered(READS_AT_ONCE);
     reads.try_for_each(|_| async { Ok(()) }).await.map_err(|error| read_failure(&error))
 }

@@ -16,9 +16,9 @@ use tokio::{
 use super::{
     oracle::{Ack, Run},
     reader::histogram,
-    talk::{Order, Report, Task, Word},
+    talk::{Task, Word, WorkerOrder, WorkerReport},
 };
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// How long clients may take for what they do between two orders, beside what they wait for in the servers.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,15 +30,15 @@ const DEATH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Crowd {
     program: Option<PathBuf>,
-    members: Vec<Member>,
-    events: UnboundedReceiver<(usize, Event)>,
-    sender: UnboundedSender<(usize, Event)>,
+    members: Vec<CrowdMember>,
+    events: UnboundedReceiver<(usize, CrowdEvent)>,
+    sender: UnboundedSender<(usize, CrowdEvent)>,
     /// What they have reported.
     pub(crate) tally: Tally,
 }
 
 #[derive(Debug)]
-struct Member {
+struct CrowdMember {
     /// Killed, and waited for, when this is dropped.
     child: Child,
     orders: Option<ChildStdin>,
@@ -50,7 +50,7 @@ struct Member {
     has_ended: bool,
 }
 
-impl Drop for Member {
+impl Drop for CrowdMember {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.start_kill();
@@ -62,7 +62,7 @@ impl Drop for Member {
 }
 
 #[derive(Debug)]
-enum Event {
+enum CrowdEvent {
     Word(Word),
     Ended(String),
 }
@@ -83,12 +83,12 @@ pub(crate) struct Tally {
     /// How long cached reads took.
     pub(crate) cached_ns: Histogram<u64>,
     /// Each client's own.
-    pub(crate) members: Vec<Part>,
+    pub(crate) members: Vec<CrowdPart>,
 }
 
 /// What one client reported.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Part {
+pub(crate) struct CrowdPart {
     /// It reads; otherwise it writes.
     pub(crate) reads: bool,
     /// Its acknowledged writes, in order.
@@ -112,7 +112,7 @@ impl Tally {
         }
     }
 
-    fn take(&mut self, member: usize, report: Report) {
+    fn take(&mut self, member: usize, report: WorkerReport) {
         self.runs.extend(report.runs);
         self.from_memory += report.from_memory;
         self.from_server += report.from_server;
@@ -139,15 +139,15 @@ impl Crowd {
     }
 
     /// Starts a client. Returns its number.
-    pub(crate) async fn add(&mut self, task: Task) -> Result<usize, Failure> {
-        let cannot = |error: std::io::Error| Failure::io("cannot start a client", &error);
+    pub(crate) async fn add(&mut self, task: Task) -> Result<usize, CommandFailure> {
+        let cannot = |error: std::io::Error| CommandFailure::io("cannot start a client", &error);
         let member = self.members.len();
         let this = || std::env::current_exe().map_err(cannot);
         let mut command = Command::new(self.program.clone().map_or_else(this, Ok)?);
         command.arg("demo-client").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true);
         let mut child = command.spawn().map_err(cannot)?;
         let (orders, said) = (child.stdin.take(), child.stdout.take());
-        self.members.push(Member {
+        self.members.push(CrowdMember {
             child,
             orders,
             is_ready: false,
@@ -155,102 +155,106 @@ impl Crowd {
             may_end: false,
             has_ended: false,
         });
-        self.tally.members.push(Part { reads: task.writes.is_empty(), ..Part::default() });
+        self.tally.members.push(CrowdPart { reads: task.writes.is_empty(), ..CrowdPart::default() });
         if let Some(said) = said {
             tokio::spawn(hear(member, said, self.sender.clone()));
         }
-        self.order(member, &Order::Task(task)).await?;
+        self.order(member, &WorkerOrder::Task(task)).await?;
         Ok(member)
     }
 
-    async fn order(&mut self, member: usize, order: &Order) -> Result<(), Failure> {
-        let mut line = serde_json::to_vec(order).map_err(|error| Failure::refused("client", error))?;
+    async fn order(&mut self, member: usize, order: &WorkerOrder) -> Result<(), CommandFailure> {
+        let mut line = serde_json::to_vec(order).map_err(|error| CommandFailure::refused("client", error))?;
         line.push(b'\n');
         match &mut self.members[member].orders {
-            Some(orders) => orders.write_all(&line).await.map_err(|error| Failure::io("a client is gone", &error)),
+            Some(orders) => {
+                orders.write_all(&line).await.map_err(|error| CommandFailure::io("a client is gone", &error))
+            }
             None => Ok(()),
         }
     }
 
     /// Waits until all are ready, and lets them begin.
-    pub(crate) async fn begin(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn begin(&mut self) -> Result<(), CommandFailure> {
         self.until("clients to be ready", |crowd| crowd.members.iter().all(|member| member.is_ready)).await?;
         for member in 0..self.members.len() {
-            self.order(member, &Order::Go).await?;
+            self.order(member, &WorkerOrder::Go).await?;
         }
         Ok(())
     }
 
     /// Has a client hold a file and do nothing else. Returns how long it is certain to hold it.
-    pub(crate) async fn hold(&mut self, member: usize, file: u32) -> Result<Duration, Failure> {
-        self.order(member, &Order::Hold { file }).await?;
+    pub(crate) async fn hold(&mut self, member: usize, file: u32) -> Result<Duration, CommandFailure> {
+        self.order(member, &WorkerOrder::Hold { file }).await?;
         self.until("a client to hold a lease", |crowd| crowd.members[member].holding_ms.is_some()).await?;
         Ok(Duration::from_millis(self.members[member].holding_ms.unwrap_or_default()))
     }
 
     /// Kills a client with SIGKILL, and waits until it is gone.
-    pub(crate) async fn kill(&mut self, member: usize) -> Result<(), Failure> {
+    pub(crate) async fn kill(&mut self, member: usize) -> Result<(), CommandFailure> {
         let killed = &mut self.members[member];
         killed.may_end = true;
         // Only then: whoever hears that there are no more orders closes its session, and gives back what it holds.
-        killed.child.kill().await.map_err(|error| Failure::io("cannot kill a client", &error))?;
+        killed.child.kill().await.map_err(|error| CommandFailure::io("cannot kill a client", &error))?;
         killed.orders = None;
         Ok(())
     }
 
     /// Has all stop, and waits for their last reports.
-    pub(crate) async fn end(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn end(&mut self) -> Result<(), CommandFailure> {
         for member in 0..self.members.len() {
             if !self.members[member].may_end {
                 self.members[member].may_end = true;
-                self.order(member, &Order::Stop).await?;
+                self.order(member, &WorkerOrder::Stop).await?;
             }
         }
         self.until("clients to stop", |crowd| crowd.members.iter().all(|member| member.has_ended)).await
     }
 
     /// Listens until something holds.
-    pub(crate) async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), Failure> {
+    pub(crate) async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), CommandFailure> {
         let until = Instant::now() + PATIENCE;
         while !holds(self) {
             match tokio::time::timeout_at(until.into(), self.listen()).await {
                 Ok(heard) => heard?,
-                Err(_) => return Err(Failure::unknown(format!("waited {PATIENCE:?} for {what}, in vain"))),
+                Err(_) => return Err(CommandFailure::unknown(format!("waited {PATIENCE:?} for {what}, in vain"))),
             }
         }
         Ok(())
     }
 
     /// Takes the next word that anybody says. Nothing is lost if the future is dropped.
-    pub(crate) async fn listen(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn listen(&mut self) -> Result<(), CommandFailure> {
         let event = self.events.recv().await;
         // There is always a sender: ours.
         let Some((from, event)) = event else { return Ok(()) };
         let member = &mut self.members[from];
         match event {
-            Event::Word(Word::Ready) => member.is_ready = true,
-            Event::Word(Word::Holding { certain_ms }) => member.holding_ms = Some(certain_ms),
-            Event::Word(Word::Report(report)) => self.tally.take(from, report),
-            Event::Word(Word::Failed { message }) => return Err(Failure::refused("client", message)),
-            Event::Ended(_) if member.may_end => member.has_ended = true,
-            Event::Ended(how) => return Err(Failure::refused("client", format!("client {from} is gone: {how}"))),
+            CrowdEvent::Word(Word::Ready) => member.is_ready = true,
+            CrowdEvent::Word(Word::Holding { certain_ms }) => member.holding_ms = Some(certain_ms),
+            CrowdEvent::Word(Word::Report(report)) => self.tally.take(from, report),
+            CrowdEvent::Word(Word::Failed { message }) => return Err(CommandFailure::refused("client", message)),
+            CrowdEvent::Ended(_) if member.may_end => member.has_ended = true,
+            CrowdEvent::Ended(how) => {
+                return Err(CommandFailure::refused("client", format!("client {from} is gone: {how}")));
+            }
         }
         Ok(())
     }
 }
 
-async fn hear(member: usize, said: ChildStdout, events: UnboundedSender<(usize, Event)>) {
+async fn hear(member: usize, said: ChildStdout, events: UnboundedSender<(usize, CrowdEvent)>) {
     let mut lines = BufReader::new(said).lines();
     let how = loop {
         match lines.next_line().await {
             Ok(Some(line)) => match serde_json::from_str(&line) {
                 // The demo may be over.
-                Ok(word) => drop(events.send((member, Event::Word(word)))),
+                Ok(word) => drop(events.send((member, CrowdEvent::Word(word)))),
                 Err(error) => break format!("it said what is no word: {error}"),
             },
             Ok(None) => break "it ended".to_owned(),
             Err(error) => break error.to_string(),
         }
     };
-    let _ = events.send((member, Event::Ended(how)));
+    let _ = events.send((member, CrowdEvent::Ended(how)));
 }

@@ -9,9 +9,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use leasehold_protocol::{limits::Limits, path::Path};
+use leasehold_protocol::{limits::Limits, path::NodePath};
 
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// At least so many files: one that is written all the time cannot be read from memory without a gap while there is no leader.
 const FILES_MIN: usize = 2;
@@ -28,7 +28,7 @@ pub(crate) struct File {
     /// Where it is.
     pub(crate) source: PathBuf,
     /// What it becomes.
-    pub(crate) node: Path,
+    pub(crate) node: NodePath,
     /// Its length in bytes when it was looked at.
     pub(crate) bytes: u64,
 }
@@ -44,10 +44,10 @@ pub(crate) struct Found {
 }
 
 /// Finds the files of a directory, to be put below `top`.
-pub(crate) fn find(dir: &FilePath, top: &Path) -> Result<Found, Failure> {
+pub(crate) fn find(dir: &FilePath, top: &NodePath) -> Result<Found, CommandFailure> {
     let what = format!("cannot read {}", dir.display());
     // Said here, with the system's words, rather than by git.
-    fs::read_dir(dir).map_err(|error| Failure::io(&what, &error))?;
+    fs::read_dir(dir).map_err(|error| CommandFailure::io(&what, &error))?;
     let mut found = Found::default();
     match tracked(dir) {
         Some(names) => names.iter().for_each(|name| found.take(dir, name, top, &mut Vec::new())),
@@ -57,7 +57,7 @@ pub(crate) fn find(dir: &FilePath, top: &Path) -> Result<Found, Failure> {
     if count < FILES_MIN {
         let (at, skipped) = (dir.display(), found.skipped.join("; "));
         let but = if skipped.is_empty() { "" } else { "; " };
-        return Err(Failure::usage(format!(
+        return Err(CommandFailure::usage(format!(
             "files to import in {at}: {count}: expected {FILES_MIN} at least, one that is written and one that is not{but}{skipped}"
         )));
     }
@@ -79,7 +79,7 @@ fn tracked(dir: &FilePath) -> Option<Vec<PathBuf>> {
 impl Found {
     /// Takes what a name stands for. `within` are the directories that we are in, as they really are: a link to one of them
     /// would have no end.
-    fn take(&mut self, dir: &FilePath, name: &FilePath, top: &Path, within: &mut Vec<PathBuf>) {
+    fn take(&mut self, dir: &FilePath, name: &FilePath, top: &NodePath, within: &mut Vec<PathBuf>) {
         let source = dir.join(name);
         match fs::metadata(&source) {
             Ok(metadata) if metadata.is_dir() => self.walk(dir, name, top, within),
@@ -89,7 +89,7 @@ impl Found {
         }
     }
 
-    fn walk(&mut self, dir: &FilePath, name: &FilePath, top: &Path, within: &mut Vec<PathBuf>) {
+    fn walk(&mut self, dir: &FilePath, name: &FilePath, top: &NodePath, within: &mut Vec<PathBuf>) {
         let place = dir.join(name);
         let real = match fs::canonicalize(&place) {
             Ok(real) if within.contains(&real) => return self.skip(name, "a link to a directory that it is in"),
@@ -109,7 +109,7 @@ impl Found {
         within.pop();
     }
 
-    fn take_file(&mut self, source: PathBuf, name: &FilePath, top: &Path, bytes: u64) {
+    fn take_file(&mut self, source: PathBuf, name: &FilePath, top: &NodePath, bytes: u64) {
         let limit = Limits::default().value_max_bytes as u64;
         if bytes > limit {
             return self.skip(name, &format!("it has {bytes} bytes: expected at most {limit}"));
@@ -118,7 +118,7 @@ impl Found {
             return self.skip(name, &format!("the demo takes at most {FILES_MAX} files and {BYTES_MAX} bytes in all"));
         }
         let text = name.to_str().ok_or_else(|| "its name is not UTF-8".to_owned());
-        match text.and_then(|text| Path::parse(&format!("{top}/{text}")).map_err(|error| error.to_string())) {
+        match text.and_then(|text| NodePath::parse(&format!("{top}/{text}")).map_err(|error| error.to_string())) {
             Ok(node) => {
                 self.bytes += bytes;
                 self.files.push(File { source, node, bytes });
@@ -154,7 +154,7 @@ mod tests {
         symlink("..", at("sub/up")).expect("linked");
         symlink("nowhere", at("dangling")).expect("linked");
         let mut found = Found::default();
-        let top = Path::parse("/demo").expect("valid");
+        let top = NodePath::parse("/demo").expect("valid");
         found.walk(dir.path(), FilePath::new(""), &top, &mut Vec::new());
         assert_eq!(names(&found), ["/demo/link", "/demo/sub/a", "/demo/sub-link/a"]);
         let skipped = found.skipped.join("\n");
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn a_directory_without_two_files_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
-        let top = Path::parse("/demo").expect("valid");
+        let top = NodePath::parse("/demo").expect("valid");
         for (count, name) in ["one", "two"].into_iter().enumerate() {
             let failure = find(dir.path(), &top).expect_err("too few are there");
             let expected = format!("files to import in {}: {count}: expected 2 at least", dir.path().display());

@@ -25,15 +25,15 @@ use std::path::PathBuf;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::{play::Play, report::Report, story::Story};
+use self::{play::Play, report::DemoReport, story::Story};
 use crate::{
-    exit::{Failure, Status},
+    exit::{CliStatus, CommandFailure},
     output::Output,
 };
 
 /// `demo [DIR]`
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DemoArgs {
     /// Whose files: those that git tracks, else all
     #[arg(value_name = "DIR", default_value = ".")]
     dir: PathBuf,
@@ -68,17 +68,17 @@ fn between(text: &str, least: usize, most: usize) -> Result<usize, String> {
 }
 
 /// Runs the demo. Done only if no read was stale and every bound was kept.
-pub(crate) async fn run(args: Args, output: Output) -> Result<Status, Failure> {
+pub(crate) async fn run(args: DemoArgs, output: Output) -> Result<CliStatus, CommandFailure> {
     let report = unless_interrupted(demonstrate(&args, output)).await?;
     output.answer(&report);
     let broken = report.broken();
     for bound in &broken {
         Output::notice(&format!("demo: {bound}"));
     }
-    Ok(if broken.is_empty() { Status::Done } else { Status::Refused })
+    Ok(if broken.is_empty() { CliStatus::Done } else { CliStatus::Refused })
 }
 
-async fn demonstrate(args: &Args, output: Output) -> Result<Report, Failure> {
+async fn demonstrate(args: &DemoArgs, output: Output) -> Result<DemoReport, CommandFailure> {
     let story = Story::new(output);
     let found = files::find(&args.dir, &play::top())?;
     for skipped in &found.skipped {
@@ -91,16 +91,18 @@ async fn demonstrate(args: &Args, output: Output) -> Result<Report, Failure> {
 }
 
 /// Does something that holds processes and folders; drops it, and with it them, when this process is told to end.
-pub(crate) async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let listen = |kind| signal(kind).map_err(|error| Failure::io("cannot listen for signals", &error));
+pub(crate) async fn unless_interrupted<T>(
+    work: impl Future<Output = Result<T, CommandFailure>>,
+) -> Result<T, CommandFailure> {
+    let listen = |kind| signal(kind).map_err(|error| CommandFailure::io("cannot listen for signals", &error));
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
     let mut hangup = listen(SignalKind::hangup())?;
     tokio::select! {
         outcome = work => outcome,
-        _ = interrupt.recv() => Err(Failure::refused("interrupted", "it was interrupted")),
-        _ = terminate.recv() => Err(Failure::refused("interrupted", "it was told to end")),
-        _ = hangup.recv() => Err(Failure::refused("interrupted", "its terminal is gone")),
+        _ = interrupt.recv() => Err(CommandFailure::refused("interrupted", "it was interrupted")),
+        _ = terminate.recv() => Err(CommandFailure::refused("interrupted", "it was told to end")),
+        _ = hangup.recv() => Err(CommandFailure::refused("interrupted", "its terminal is gone")),
     }
 }
 

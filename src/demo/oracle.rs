@@ -45,7 +45,7 @@ pub(crate) struct Ack {
 
 /// What was found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct ReadVerdict {
     /// Reads that were judged.
     pub(crate) reads: u64,
     /// Reads that were stale.
@@ -54,9 +54,9 @@ pub(crate) struct Verdict {
 
 /// What was known of one node: times, and the highest revision known from each on.
 #[derive(Debug, Default)]
-struct Known(Vec<(u64, u64)>);
+struct KnownValue(Vec<(u64, u64)>);
 
-impl Known {
+impl KnownValue {
     /// Brings the notes in order.
     fn settle(&mut self) {
         self.0.sort_unstable();
@@ -75,14 +75,14 @@ impl Known {
 }
 
 /// Judges all reads by all acknowledged writes.
-pub(crate) fn judge(runs: &[Run], acks: &[Ack]) -> Verdict {
-    let mut known: HashMap<u32, Known> = HashMap::new();
+pub(crate) fn judge(runs: &[Run], acks: &[Ack]) -> ReadVerdict {
+    let mut known: HashMap<u32, KnownValue> = HashMap::new();
     let ends = runs.iter().map(|run| (run.file, run.first_end, run.revision));
     for (file, time, revision) in ends.chain(acks.iter().map(|ack| (ack.file, ack.end, ack.revision))) {
         known.entry(file).or_default().0.push((time, revision));
     }
-    known.values_mut().for_each(Known::settle);
-    let mut verdict = Verdict::default();
+    known.values_mut().for_each(KnownValue::settle);
+    let mut verdict = ReadVerdict::default();
     for run in runs {
         verdict.reads += run.count;
         let since = known.get(&run.file).and_then(|known| known.newer_since(run.revision));
@@ -139,9 +139,9 @@ mod tests {
     #[test]
     fn read_run_is_judged_by_its_last_read() {
         let run = Run { file: 0, revision: 1, count: 100, first_begin: 5, first_end: 6, last_begin: 21 };
-        assert_eq!(judge(&[run], &[ack(2, 20)]), Verdict { reads: 100, stale: 1 });
-        assert_eq!(judge(&[Run { first_begin: 21, ..run }], &[ack(2, 20)]), Verdict { reads: 100, stale: 100 });
-        assert_eq!(judge(&[Run { last_begin: 20, ..run }], &[ack(2, 20)]), Verdict { reads: 100, stale: 0 });
+        assert_eq!(judge(&[run], &[ack(2, 20)]), ReadVerdict { reads: 100, stale: 1 });
+        assert_eq!(judge(&[Run { first_begin: 21, ..run }], &[ack(2, 20)]), ReadVerdict { reads: 100, stale: 100 });
+        assert_eq!(judge(&[Run { last_begin: 20, ..run }], &[ack(2, 20)]), ReadVerdict { reads: 100, stale: 0 });
     }
 
     #[test]

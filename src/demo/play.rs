@@ -3,24 +3,24 @@
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold_client_cache::{Client, DriftAllowance, Path, PutOptions, Tracking, VolumeSettings};
+use leasehold_client_cache::{Client, DriftAllowance, NodePath, PutOptions, Tracking, VolumeSettings};
 use leasehold_protocol::volume::{TICK_MAX, TICKS_PER_TERM};
 use leasehold_server::RaftConfig;
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use super::{
-    Args,
+    DemoArgs,
     client::{TIMEOUT, connect},
     clock::now_ns,
-    crowd::{Crowd, Part},
+    crowd::{Crowd, CrowdPart},
     files::File,
     oracle::{self, Ack},
     replicas::Replicas,
-    report::{Outage, Report, millis, percentile},
+    report::{DemoReport, Outage, millis, percentile},
     story::Story,
     talk::Task,
 };
-use crate::{commands::write_failure, exit::Failure};
+use crate::{commands::write_failure, exit::CommandFailure};
 
 /// The term of the files' volume. Clients renew at a third of it, so two thirds are left at least when the leader dies: longer
 /// than the outage may be. And short enough to be waited for.
@@ -52,7 +52,7 @@ const SEED: u64 = 0x1ea5e;
 
 /// Everything that takes part.
 pub(crate) struct Play<'a> {
-    args: &'a Args,
+    args: &'a DemoArgs,
     story: &'a Story,
     /// Most popular first.
     files: Vec<File>,
@@ -65,13 +65,17 @@ pub(crate) struct Play<'a> {
 }
 
 /// The node that all files go below.
-pub(crate) fn top() -> Path {
-    Path::root().child("demo").expect("a valid name")
+pub(crate) fn top() -> NodePath {
+    NodePath::root().child("demo").expect("a valid name")
 }
 
 impl<'a> Play<'a> {
     /// Starts the cluster, imports the files, and starts the clients.
-    pub(crate) async fn begin(args: &'a Args, story: &'a Story, mut files: Vec<File>) -> Result<Self, Failure> {
+    pub(crate) async fn begin(
+        args: &'a DemoArgs,
+        story: &'a Story,
+        mut files: Vec<File>,
+    ) -> Result<Self, CommandFailure> {
         files.shuffle(&mut StdRng::seed_from_u64(SEED));
         let mut replicas = Replicas::start(args.servers).await?;
         let leader = replicas.leader(None).await?;
@@ -84,9 +88,9 @@ impl<'a> Play<'a> {
         Ok(play)
     }
 
-    async fn import(&mut self) -> Result<(), Failure> {
+    async fn import(&mut self) -> Result<(), CommandFailure> {
         let settings = VolumeSettings::new(TERM, OBJECT_TERM, SKEW_MARGIN, Tracking::Objects, DriftAllowance::DEFAULT);
-        let settings = settings.map_err(Failure::usage)?;
+        let settings = settings.map_err(CommandFailure::usage)?;
         self.client.create_volume(&top(), settings).await.map_err(|error| write_failure(&error))?;
         let began = Instant::now();
         let client = &self.client;
@@ -99,7 +103,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    async fn invite(&mut self) -> Result<(), Failure> {
+    async fn invite(&mut self) -> Result<(), CommandFailure> {
         let written = written(&self.files);
         for number in 0..self.args.clients + WRITERS {
             let (kind, writes) =
@@ -121,7 +125,7 @@ impl<'a> Play<'a> {
     }
 
     /// Goes through with it.
-    pub(crate) async fn perform(&mut self) -> Result<Report, Failure> {
+    pub(crate) async fn perform(&mut self) -> Result<DemoReport, CommandFailure> {
         let length = Duration::from_secs(self.args.seconds);
         self.run_until(length.mul_f64(0.2)).await?;
         let commit_ms = self.commit_ms();
@@ -161,7 +165,7 @@ impl<'a> Play<'a> {
     }
 
     /// Listens until so much time has passed since the clients began.
-    async fn run_until(&mut self, elapsed: Duration) -> Result<(), Failure> {
+    async fn run_until(&mut self, elapsed: Duration) -> Result<(), CommandFailure> {
         let until = self.began + elapsed;
         loop {
             self.story.live(|| standing(&self.crowd, self.began));
@@ -172,7 +176,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    async fn run_for(&mut self, span: Duration) -> Result<(), Failure> {
+    async fn run_for(&mut self, span: Duration) -> Result<(), CommandFailure> {
         self.run_until(self.began.elapsed() + span).await
     }
 
@@ -185,15 +189,15 @@ impl<'a> Play<'a> {
     }
 
     /// Returns who led, and how long writes were out.
-    async fn kill_leader(&mut self) -> Result<(usize, Outage), Failure> {
+    async fn kill_leader(&mut self) -> Result<(usize, Outage), CommandFailure> {
         let leader = self.replicas.leader(None).await?;
         let from = now_ns();
         self.replicas.kill(leader)?;
         self.story.tell(&format!("replica {leader} led and was killed"));
-        let has_gone_on = |part: &Part| part.reads || part.acks.last().is_some_and(|ack| ack.begin > from);
+        let has_gone_on = |part: &CrowdPart| part.reads || part.acks.last().is_some_and(|ack| ack.begin > from);
         self.crowd.until("writes to go on", |crowd| crowd.tally.members.iter().all(has_gone_on)).await?;
         // A write that was under way may have been acknowledged before the kill and heard after it: the next one counts.
-        let first = |part: &Part| part.acks.iter().find(|ack| ack.begin > from).map(|ack| ack.end);
+        let first = |part: &CrowdPart| part.acks.iter().find(|ack| ack.begin > from).map(|ack| ack.end);
         let to = self.crowd.tally.members.iter().filter_map(first).max().unwrap_or(from);
         let next = self.replicas.leader(Some(leader)).await?;
         let out = millis(to - from);
@@ -202,10 +206,10 @@ impl<'a> Play<'a> {
     }
 
     /// Returns how long the write waited, and how long the client that was killed could have used its copy still, both in nanoseconds.
-    async fn kill_client(&mut self) -> Result<(u64, u64), Failure> {
+    async fn kill_client(&mut self) -> Result<(u64, u64), CommandFailure> {
         let written = written(&self.files);
         let left = (0..self.files.len() as u32).find(|place| !written.contains(place));
-        let file = left.ok_or_else(|| Failure::usage("all files are written: expected one that is not"))?;
+        let file = left.ok_or_else(|| CommandFailure::usage("all files are written: expected one that is not"))?;
         // What the client says is from when it looked, which was not before it was asked.
         let asked = now_ns();
         let certain = self.crowd.hold(0, file).await?;
@@ -230,10 +234,10 @@ impl<'a> Play<'a> {
         Ok((end - begin, left))
     }
 
-    fn judge(&self, outage: Outage) -> Report {
+    fn judge(&self, outage: Outage) -> DemoReport {
         let tally = &self.crowd.tally;
         let acks = tally.members.iter().flat_map(|part| &part.acks).chain(&self.own).copied().collect::<Vec<_>>();
-        let mut report = Report::new(tally, oracle::judge(&tally.runs, &acks), outage);
+        let mut report = DemoReport::new(tally, oracle::judge(&tally.runs, &acks), outage);
         report.files = self.files.len() as u64;
         report.bytes = self.files.iter().map(|file| file.bytes).sum();
         for failure in tally.failures.iter().take(3) {
@@ -249,14 +253,14 @@ fn outage_bound() -> Duration {
     Duration::from_millis(RaftConfig::default().election_max_ms) * 2 + Duration::from_secs(1)
 }
 
-async fn import(client: &Client, place: u32, file: &File) -> Result<Ack, Failure> {
+async fn import(client: &Client, place: u32, file: &File) -> Result<Ack, CommandFailure> {
     let source = file.source.clone();
     let value = tokio::task::spawn_blocking(move || std::fs::read(source)).await;
-    let value = value.map_err(|error| Failure::refused("read", error))?;
-    let value = value.map_err(|error| Failure::io(file.source.display(), &error))?;
+    let value = value.map_err(|error| CommandFailure::refused("read", error))?;
+    let value = value.map_err(|error| CommandFailure::io(file.source.display(), &error))?;
     let begin = now_ns();
     let written = client.put(&file.node, value).await;
-    let written = written.map_err(|error| write_failure(&error).of(&file.source.display().to_string()))?;
+    let written = written.map_err(|error| write_failure(&error).with_subject(&file.source.display().to_string()))?;
     Ok(Ack { file: place, revision: written.revision.0, begin, end: now_ns() })
 }
 

@@ -14,14 +14,14 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use leasehold_client_cache::{Client, Content, Path, ReadError, Source};
+use leasehold_client_cache::{Client, Content, NodePath, ReadError, ReadSource};
 use rand::{SeedableRng, rngs::SmallRng};
 use tokio::{runtime::Handle, sync::mpsc::UnboundedSender};
 
 use super::{
     clock::{now_ns, timer_cost_ns},
     oracle::Run,
-    talk::{Report, Word},
+    talk::{Word, WorkerReport},
     zipf::{self, Zipf},
 };
 
@@ -48,16 +48,16 @@ const GAP_SPAN_NS: u64 = 100_000_000;
 const FAILURES_TOLD: usize = 3;
 
 /// A read that a server was asked for.
-type Fetched = (u32, u64, u64, Result<(u64, Source), ReadError>);
+type DemoRead = (u32, u64, u64, Result<(u64, ReadSource), ReadError>);
 
 /// What has been read of one file since the last report, with one revision.
 type Slot = Option<Run>;
 
 /// Notes of all reads.
 #[derive(Debug)]
-struct Log {
+struct ReadLog {
     slots: Vec<Slot>,
-    report: Report,
+    report: WorkerReport,
     cached_ns: Histogram<u64>,
     /// The last cached read's beginning.
     last: Option<u64>,
@@ -66,11 +66,11 @@ struct Log {
     span_end: u64,
 }
 
-impl Log {
+impl ReadLog {
     fn new(files: usize) -> Self {
         Self {
             slots: vec![None; files],
-            report: Report::default(),
+            report: WorkerReport::default(),
             cached_ns: histogram(),
             last: None,
             gap: (0, 0),
@@ -117,7 +117,7 @@ impl Log {
         }
     }
 
-    fn take(&mut self, messages_sent: u64) -> Report {
+    fn take(&mut self, messages_sent: u64) -> WorkerReport {
         let slots = self.slots.iter_mut().filter_map(Option::take);
         self.report.runs.extend(slots);
         if self.gap.1 > 0 {
@@ -134,20 +134,25 @@ impl Log {
 #[derive(Debug)]
 pub(crate) struct Reader {
     client: Client,
-    files: Arc<[Path]>,
+    files: Arc<[NodePath]>,
     runtime: Handle,
     words: UnboundedSender<Word>,
     stop: Arc<AtomicBool>,
-    log: Log,
+    log: ReadLog,
     asked: Vec<bool>,
     asked_count: usize,
-    answers: (mpsc::Sender<Fetched>, mpsc::Receiver<Fetched>),
+    answers: (mpsc::Sender<DemoRead>, mpsc::Receiver<DemoRead>),
 }
 
 impl Reader {
     /// A reader of these files.
-    pub(crate) fn new(client: Client, files: Arc<[Path]>, words: UnboundedSender<Word>, stop: Arc<AtomicBool>) -> Self {
-        let log = Log::new(files.len());
+    pub(crate) fn new(
+        client: Client,
+        files: Arc<[NodePath]>,
+        words: UnboundedSender<Word>,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        let log = ReadLog::new(files.len());
         let asked = vec![false; files.len()];
         let runtime = Handle::current();
         Self { client, runtime, words, stop, log, asked, asked_count: 0, answers: mpsc::channel(), files }
@@ -216,14 +221,14 @@ impl Reader {
         });
     }
 
-    fn answered(&mut self, (file, begin, end, outcome): Fetched) {
+    fn answered(&mut self, (file, begin, end, outcome): DemoRead) {
         self.asked_count -= 1;
         self.asked[file as usize] = false;
         match outcome {
             Ok((revision, source)) => {
                 match source {
-                    Source::Memory => self.log.report.from_memory += 1,
-                    Source::Server => self.log.report.from_server += 1,
+                    ReadSource::Memory => self.log.report.from_memory += 1,
+                    ReadSource::Server => self.log.report.from_server += 1,
                 }
                 self.log.read(file, revision, begin, || end);
             }
@@ -258,7 +263,7 @@ mod tests {
 
     #[test]
     fn reads_of_one_revision_form_one_run() {
-        let mut log = Log::new(2);
+        let mut log = ReadLog::new(2);
         log.read(0, 5, 10, || 11);
         log.read(0, 5, 20, || unreachable!("it is known when the first had ended"));
         log.read(0, 6, 30, || 31);
@@ -277,7 +282,7 @@ mod tests {
 
     #[test]
     fn the_longest_gap_is_kept_whichever_span_it_falls_into() {
-        let mut log = Log::new(1);
+        let mut log = ReadLog::new(1);
         for begin in [1_000, 2_000, 9_000, 10_000, 10_000 + 3 * GAP_SPAN_NS, 20_000 + 3 * GAP_SPAN_NS] {
             log.cached(begin);
         }

@@ -6,7 +6,7 @@
 use std::{io::Read, path::Path};
 
 use crate::{
-    exit::{Failure, Status},
+    exit::{CliStatus, CommandFailure},
     output::Output,
     serve,
 };
@@ -15,7 +15,7 @@ use crate::{
 pub(super) const STAY: &[u8] = b"stay\n";
 
 /// Runs a replica until it is told to stop, or until the demo is gone.
-pub(crate) async fn run(args: serve::Args, output: Output) -> Result<Status, Failure> {
+pub(crate) async fn run(args: serve::ServeArgs, output: Output) -> Result<CliStatus, CommandFailure> {
     if let Some(data) = args.data.clone() {
         // Not a task: one that waits for input would keep the process from ending by itself.
         std::thread::spawn(move || {
@@ -24,7 +24,7 @@ pub(crate) async fn run(args: serve::Args, output: Output) -> Result<Status, Fai
             let _ = std::io::stdin().read_to_end(&mut said);
             if said != STAY {
                 remove(&data);
-                std::process::exit(Status::Refused.code().into());
+                std::process::exit(CliStatus::Refused.code().into());
             }
         });
     }

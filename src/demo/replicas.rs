@@ -17,7 +17,7 @@ use nix::unistd::{SysconfVar, sysconf};
 use tempfile::TempDir;
 
 use super::replica;
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// How long a cluster may take until it has a leader.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -55,10 +55,10 @@ impl Drop for Process {
 
 impl Replicas {
     /// Starts `count` replicas and waits until one leads.
-    pub(crate) async fn start(count: usize) -> Result<Self, Failure> {
+    pub(crate) async fn start(count: usize) -> Result<Self, CommandFailure> {
         let dir = tempfile::Builder::new().prefix("leasehold-").tempdir();
-        let dir = dir.map_err(|error| Failure::io("cannot make a temporary folder", &error))?;
-        let addresses = free_addresses(count).map_err(|error| Failure::io("cannot find free ports", &error))?;
+        let dir = dir.map_err(|error| CommandFailure::io("cannot make a temporary folder", &error))?;
+        let addresses = free_addresses(count).map_err(|error| CommandFailure::io("cannot find free ports", &error))?;
         let mut replicas = Self { dir: Some(dir), addresses, processes: Vec::new() };
         for id in 1..=count {
             let process = replicas.spawn(id)?;
@@ -74,7 +74,7 @@ impl Replicas {
     }
 
     /// Waits until a replica other than `not` leads. Returns its number, from 1.
-    pub(crate) async fn leader(&mut self, not: Option<usize>) -> Result<usize, Failure> {
+    pub(crate) async fn leader(&mut self, not: Option<usize>) -> Result<usize, CommandFailure> {
         let began = Instant::now();
         while began.elapsed() < START_TIMEOUT {
             for id in 1..=self.addresses.len() {
@@ -91,30 +91,32 @@ impl Replicas {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        Err(Failure::unavailable(format!("no replica led within {START_TIMEOUT:?}{}", self.log_tails())))
+        Err(CommandFailure::unavailable(format!("no replica led within {START_TIMEOUT:?}{}", self.log_tails())))
     }
 
     /// Kills a replica with SIGKILL, and waits until it is gone.
-    pub(crate) fn kill(&mut self, id: usize) -> Result<(), Failure> {
+    pub(crate) fn kill(&mut self, id: usize) -> Result<(), CommandFailure> {
         let process = self.processes.get_mut(id.wrapping_sub(1)).and_then(Option::take);
         match process.and_then(|mut process| process.0.take()) {
             Some(mut child) => child
                 .kill()
                 .and_then(|()| child.wait())
                 .map(drop)
-                .map_err(|error| Failure::io(format!("cannot kill replica {id}"), &error)),
-            None => Err(Failure::refused("replica", format!("replica {id} is not running: expected one that is"))),
+                .map_err(|error| CommandFailure::io(format!("cannot kill replica {id}"), &error)),
+            None => {
+                Err(CommandFailure::refused("replica", format!("replica {id} is not running: expected one that is")))
+            }
         }
     }
 
     /// Starts a replica that was killed, on the data that it had.
-    pub(crate) fn restart(&mut self, id: usize) -> Result<(), Failure> {
+    pub(crate) fn restart(&mut self, id: usize) -> Result<(), CommandFailure> {
         self.processes[id - 1] = Some(self.spawn(id)?);
         Ok(())
     }
 
     /// Waits until a replica that was started again follows the leader.
-    pub(crate) async fn rejoined(&mut self, id: usize) -> Result<(), Failure> {
+    pub(crate) async fn rejoined(&mut self, id: usize) -> Result<(), CommandFailure> {
         let began = Instant::now();
         while began.elapsed() < START_TIMEOUT {
             self.check(id)?;
@@ -123,30 +125,34 @@ impl Replicas {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        Err(Failure::unavailable(format!("replica {id} found no leader within {START_TIMEOUT:?}{}", self.log_tails())))
+        Err(CommandFailure::unavailable(format!(
+            "replica {id} found no leader within {START_TIMEOUT:?}{}",
+            self.log_tails()
+        )))
     }
 
     /// The memory that a replica's process has in use, in bytes: VmRSS.
-    pub(crate) fn resident_bytes(&self, id: usize) -> Result<u64, Failure> {
+    pub(crate) fn resident_bytes(&self, id: usize) -> Result<u64, CommandFailure> {
         let file = format!("/proc/{}/status", self.child(id)?.id());
-        let status = std::fs::read_to_string(&file).map_err(|error| Failure::io(&file, &error))?;
-        resident_bytes(&status).ok_or_else(|| Failure::refused("proc", format!("{file} has no VmRSS: expected one")))
+        let status = std::fs::read_to_string(&file).map_err(|error| CommandFailure::io(&file, &error))?;
+        resident_bytes(&status)
+            .ok_or_else(|| CommandFailure::refused("proc", format!("{file} has no VmRSS: expected one")))
     }
 
     /// The processor time that a replica's process has had.
-    pub(crate) fn processor_time(&self, id: usize) -> Result<Duration, Failure> {
+    pub(crate) fn processor_time(&self, id: usize) -> Result<Duration, CommandFailure> {
         let file = format!("/proc/{}/stat", self.child(id)?.id());
-        let stat = std::fs::read_to_string(&file).map_err(|error| Failure::io(&file, &error))?;
+        let stat = std::fs::read_to_string(&file).map_err(|error| CommandFailure::io(&file, &error))?;
         let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten();
         match (processor_ticks(&stat), per_second) {
             (Some(ticks), Some(per_second)) => Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64)),
-            _ => Err(Failure::refused("proc", format!("{file}: expected user and system time, in clock ticks"))),
+            _ => Err(CommandFailure::refused("proc", format!("{file}: expected user and system time, in clock ticks"))),
         }
     }
 
-    fn child(&self, id: usize) -> Result<&Child, Failure> {
+    fn child(&self, id: usize) -> Result<&Child, CommandFailure> {
         let child = self.processes.get(id - 1).and_then(Option::as_ref).and_then(|process| process.0.as_ref());
-        child.ok_or_else(|| Failure::refused("replica", format!("replica {id} is not running")))
+        child.ok_or_else(|| CommandFailure::refused("replica", format!("replica {id} is not running")))
     }
 
     /// Lets the cluster run on, and leaves its data. Returns the folder and the ids of the processes.
@@ -168,8 +174,8 @@ impl Replicas {
         replica::log_of(&self.data_of(id))
     }
 
-    fn spawn(&self, id: usize) -> Result<Process, Failure> {
-        let cannot = |error: io::Error| Failure::io(format!("cannot start replica {id}"), &error);
+    fn spawn(&self, id: usize) -> Result<Process, CommandFailure> {
+        let cannot = |error: io::Error| CommandFailure::io(format!("cannot start replica {id}"), &error);
         let log = File::options().create(true).append(true).open(self.log_of(id)).map_err(cannot)?;
         let members: Vec<String> = self.addresses.iter().enumerate().map(|(i, at)| format!("{}={at}", i + 1)).collect();
         let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
@@ -187,12 +193,12 @@ impl Replicas {
     }
 
     /// A replica that has ended by itself will not come back.
-    fn check(&mut self, id: usize) -> Result<(), Failure> {
+    fn check(&mut self, id: usize) -> Result<(), CommandFailure> {
         let child = self.processes.get_mut(id - 1).and_then(Option::as_mut).and_then(|process| process.0.as_mut());
         match child.map(Child::try_wait) {
             Some(Ok(Some(status))) => {
                 let text = format!("replica {id} ended with {status}{}", self.log_tail(id));
-                Err(Failure::refused("replica", text))
+                Err(CommandFailure::refused("replica", text))
             }
             _ => Ok(()),
         }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{
     crowd::Tally,
-    oracle::{Ack, Verdict},
+    oracle::{Ack, ReadVerdict},
 };
 use crate::output::{Table, Text};
 
@@ -13,7 +13,7 @@ pub(crate) const READ_GAP_MAX_MS: f64 = 50.0;
 
 /// What was measured. The names are what scripts rely on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct DemoReport {
     pub(crate) reads: u64,
     pub(crate) from_memory: u64,
     pub(crate) cached_read_p50_ns: u64,
@@ -49,9 +49,9 @@ pub(crate) struct Outage {
     pub(crate) to: u64,
 }
 
-impl Report {
+impl DemoReport {
     /// What clients reported, judged.
-    pub(crate) fn new(tally: &Tally, verdict: Verdict, outage: Outage) -> Self {
+    pub(crate) fn new(tally: &Tally, verdict: ReadVerdict, outage: Outage) -> Self {
         let mut waits: Vec<u64> =
             tally.members.iter().flat_map(|part| &part.acks).map(|ack| ack.end - ack.begin).collect();
         waits.sort_unstable();
@@ -103,7 +103,7 @@ impl Report {
     }
 }
 
-impl Text for Report {
+impl Text for DemoReport {
     fn text(&self, out: &mut Vec<u8>) {
         let share = 100.0 * self.from_memory as f64 / self.reads.max(1) as f64;
         let mut table = Table::new(&["", "MEASURED", "BOUND"]);
@@ -173,8 +173,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn good() -> Report {
-        Report {
+    fn good() -> DemoReport {
+        DemoReport {
             reads: 10,
             writes: 1,
             longest_read_gap_ms: 3.0,
@@ -182,7 +182,7 @@ mod tests {
             dead_client_wait_ms: 50.0,
             dead_client_left_ms: 50.0,
             dead_client_bound_ms: 100.0,
-            ..Report::default()
+            ..DemoReport::default()
         }
     }
 
@@ -209,12 +209,12 @@ mod tests {
     fn each_bound_is_checked() {
         assert!(good().broken().is_empty());
         let broken = [
-            Report { stale_reads: 1, ..good() },
-            Report { longest_read_gap_ms: 50.1, ..good() },
-            Report { write_outage_ms: 100.1, ..good() },
-            Report { dead_client_wait_ms: 100.1, ..good() },
-            Report { dead_client_wait_ms: 49.9, ..good() },
-            Report { reads: 0, ..good() },
+            DemoReport { stale_reads: 1, ..good() },
+            DemoReport { longest_read_gap_ms: 50.1, ..good() },
+            DemoReport { write_outage_ms: 100.1, ..good() },
+            DemoReport { dead_client_wait_ms: 100.1, ..good() },
+            DemoReport { dead_client_wait_ms: 49.9, ..good() },
+            DemoReport { reads: 0, ..good() },
         ];
         for report in broken {
             assert_eq!(report.broken().len(), 1, "{report:?}");

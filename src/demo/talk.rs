@@ -7,7 +7,7 @@ use super::oracle::{Ack, Run};
 /// From the demo to a client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Order {
+pub(crate) enum WorkerOrder {
     /// The first: what to do.
     Task(Task),
     /// Begin.
@@ -43,7 +43,7 @@ pub(crate) enum Word {
     /// All files have been read once; what was to be cached is cached.
     Ready,
     /// What was done since the last report.
-    Report(Report),
+    Report(WorkerReport),
     /// It reads no more, everything is reported, and it holds a lease on the file that was named.
     Holding {
         /// How long it is certain to be able to use its copy, in milliseconds.
@@ -58,7 +58,7 @@ pub(crate) enum Word {
 
 /// What a client did.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct WorkerReport {
     /// Reads answered from memory.
     pub(crate) from_memory: u64,
     /// Reads answered by a server.

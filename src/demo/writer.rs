@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{Client, Path, PutOptions, Value};
+use leasehold_client_cache::{Client, NodePath, PutOptions, Value};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -16,9 +16,9 @@ use super::{
     client::TIMEOUT,
     clock::now_ns,
     oracle::Ack,
-    talk::{Report, Word},
+    talk::{Word, WorkerReport},
 };
-use crate::{commands::read_failure, exit::Failure};
+use crate::{commands::read_failure, exit::CommandFailure};
 
 /// The pause between two writes: some hundred writes a second, which leaves the machine to the readers.
 const PAUSE: Duration = Duration::from_millis(3);
@@ -34,33 +34,34 @@ const FAILURES_TOLD: usize = 3;
 
 /// Writes until it is told to stop.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct DemoWriter {
     client: Client,
     /// Each file that is written: its place, its node, and what it had in it.
-    files: Vec<(u32, Path, Value)>,
+    files: Vec<(u32, NodePath, Value)>,
     words: UnboundedSender<Word>,
     stop: Arc<AtomicBool>,
-    report: Report,
+    report: WorkerReport,
     written: u64,
 }
 
-impl Writer {
+impl DemoWriter {
     /// A writer of those of the files whose places are named: it needs to know what is in them.
     pub(crate) async fn new(
         client: Client,
-        files: &[Path],
+        files: &[NodePath],
         writes: &[u32],
         words: UnboundedSender<Word>,
         stop: Arc<AtomicBool>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CommandFailure> {
         let mut known = Vec::new();
         for place in writes {
-            let path = files.get(*place as usize).ok_or_else(|| Failure::usage(format!("there is no file {place}")))?;
+            let path =
+                files.get(*place as usize).ok_or_else(|| CommandFailure::usage(format!("there is no file {place}")))?;
             let entry = client.get(path).await.map_err(|error| read_failure(&error))?;
             let value = entry.map(|entry| entry.value.clone()).unwrap_or_default();
             known.push((*place, path.clone(), value));
         }
-        Ok(Self { client, files: known, words, stop, report: Report::default(), written: 0 })
+        Ok(Self { client, files: known, words, stop, report: WorkerReport::default(), written: 0 })
     }
 
     /// Writes until it is told to stop, and reports.

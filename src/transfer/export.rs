@@ -14,7 +14,7 @@ use bytes::Bytes;
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
-use leasehold_client_cache::{Client, Path};
+use leasehold_client_cache::{Client, NodePath};
 use serde::Serialize;
 
 use super::{DIRECTORY_MARK, FILES_AT_ONCE, VALUE_FILE, import::blocking, progress};
@@ -25,7 +25,7 @@ use crate::{
         tree::{Lists, walk},
     },
     context::Context,
-    exit::Failure,
+    exit::CommandFailure,
     output::Text,
 };
 
@@ -34,10 +34,10 @@ const FILE_MODE: u32 = 0o666;
 
 /// `export PATH DIR`
 #[derive(Debug, Args)]
-pub(crate) struct Export {
+pub(crate) struct ExportArgs {
     /// The node whose children become files and directories
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
     /// The directory; made if it does not exist
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
@@ -49,7 +49,7 @@ pub(crate) struct Export {
 /// An export that was done.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ExportAnswer {
-    path: Option<Path>,
+    path: Option<NodePath>,
     directory: PathBuf,
     files: u64,
     directories: u64,
@@ -67,15 +67,15 @@ impl Text for ExportAnswer {
 
 /// A node and what becomes of it.
 #[derive(Debug, Clone)]
-struct Target {
-    path: Path,
+struct ExportTarget {
+    path: NodePath,
     file: PathBuf,
     /// It has children: its value, if it has one, goes into a file of its own.
     is_directory: bool,
 }
 
-impl Export {
-    pub(crate) async fn run(self, context: &Context) -> Result<ExportAnswer, Failure> {
+impl ExportArgs {
+    pub(crate) async fn run(self, context: &Context) -> Result<ExportAnswer, CommandFailure> {
         let client = context.client().await?;
         let lists = walk(client, &self.path).await?;
         let targets = targets(&lists, &self.path, &self.directory)?;
@@ -101,7 +101,7 @@ impl Export {
 }
 
 /// What each node becomes, directories before what is in them.
-fn targets(lists: &Lists, top: &Path, directory: &File) -> Result<Vec<Target>, Failure> {
+fn targets(lists: &Lists, top: &NodePath, directory: &File) -> Result<Vec<ExportTarget>, CommandFailure> {
     let mut targets = Vec::new();
     for (path, children) in lists {
         let is_top = path == top;
@@ -111,17 +111,17 @@ fn targets(lists: &Lists, top: &Path, directory: &File) -> Result<Vec<Target>, F
         }
         if !is_top && (name == DIRECTORY_MARK || name == VALUE_FILE) {
             let text = format!("{path} has a name that exports give a meaning of its own: expected another");
-            return Err(Failure::refused("name", text));
+            return Err(CommandFailure::refused("name", text));
         }
-        let below = path.as_str().strip_prefix(&top.below()).unwrap_or_default();
+        let below = path.as_str().strip_prefix(&top.prefix_below()).unwrap_or_default();
         let file = if below.is_empty() { directory.to_owned() } else { directory.join(below) };
-        targets.push(Target { path: path.clone(), file, is_directory: is_top || !children.is_empty() });
+        targets.push(ExportTarget { path: path.clone(), file, is_directory: is_top || !children.is_empty() });
     }
     Ok(targets)
 }
 
 /// A single file has no place in a directory of its own.
-async fn check_top(client: &Client, lists: &Lists, top: &Path) -> Result<(), Failure> {
+async fn check_top(client: &Client, lists: &Lists, top: &NodePath) -> Result<(), CommandFailure> {
     if lists.get(top).is_some_and(|children| !children.is_empty()) {
         return Ok(());
     }
@@ -129,41 +129,41 @@ async fn check_top(client: &Client, lists: &Lists, top: &Path) -> Result<(), Fai
     match entry.map(|entry| entry.value.len()) {
         Some(bytes) if bytes > 0 => {
             let text = format!("{top} has a value of {bytes} bytes and no children: expected children; see get --raw");
-            Err(Failure::refused("not_a_directory", text))
+            Err(CommandFailure::refused("not_a_directory", text))
         }
         _ => Ok(()),
     }
 }
 
-fn make_directories(top: &File, force: bool, directories: &[PathBuf]) -> Result<(), Failure> {
+fn make_directories(top: &File, force: bool, directories: &[PathBuf]) -> Result<(), CommandFailure> {
     match fs::read_dir(top).map(|mut entries| entries.next().is_some()) {
         Ok(true) if !force => {
             let text = format!("{} is not empty: expected an empty directory, a new one, or --force", top.display());
-            return Err(Failure::refused("not_empty", text));
+            return Err(CommandFailure::refused("not_empty", text));
         }
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir_all(top).map_err(|error| Failure::io(top.display(), &error))?;
+            fs::create_dir_all(top).map_err(|error| CommandFailure::io(top.display(), &error))?;
         }
-        Err(error) => return Err(Failure::io(top.display(), &error)),
+        Err(error) => return Err(CommandFailure::io(top.display(), &error)),
     }
     for directory in directories.iter().filter(|directory| *directory != top) {
         match fs::symlink_metadata(directory) {
             Ok(metadata) if metadata.is_dir() => {}
             Ok(_) => {
                 let text = format!("{} is in the way: expected a directory, or nothing", directory.display());
-                return Err(Failure::refused("in_the_way", text));
+                return Err(CommandFailure::refused("in_the_way", text));
             }
-            Err(_) => fs::create_dir(directory).map_err(|error| Failure::io(directory.display(), &error))?,
+            Err(_) => fs::create_dir(directory).map_err(|error| CommandFailure::io(directory.display(), &error))?,
         }
     }
     Ok(())
 }
 
 /// Returns the length of the file; none if there is none to be written.
-async fn write(client: &Client, target: Target, bar: &ProgressBar) -> Result<Option<u64>, Failure> {
-    let Target { path, file, is_directory } = target;
-    let entry = client.get(&path).await.map_err(|error| read_failure(&error).of(path.as_str()))?;
+async fn write(client: &Client, target: ExportTarget, bar: &ProgressBar) -> Result<Option<u64>, CommandFailure> {
+    let ExportTarget { path, file, is_directory } = target;
+    let entry = client.get(&path).await.map_err(|error| read_failure(&error).with_subject(path.as_str()))?;
     // Removed since it was listed: as if it had been removed before.
     let Some(value) = entry.map(|entry| entry.value.clone()) else { return Ok(None) };
     if is_directory && value.is_empty() {
@@ -171,7 +171,7 @@ async fn write(client: &Client, target: Target, bar: &ProgressBar) -> Result<Opt
     }
     let file = if is_directory { file.join(VALUE_FILE) } else { file };
     let bytes = value.len() as u64;
-    blocking(move || replace(&file, &value).map_err(|error| Failure::io(file.display(), &error))).await?;
+    blocking(move || replace(&file, &value).map_err(|error| CommandFailure::io(file.display(), &error))).await?;
     bar.inc(u64::from(!is_directory));
     Ok(Some(bytes))
 }
@@ -191,8 +191,8 @@ fn replace(file: &File, value: &Bytes) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn path(text: &str) -> Path {
-        Path::parse(text).expect("a valid path")
+    fn path(text: &str) -> NodePath {
+        NodePath::parse(text).expect("a valid path")
     }
 
     fn lists(list: &[(&str, &[&str])]) -> Lists {

@@ -9,37 +9,37 @@ use std::{fs, io, path::PathBuf};
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
-use leasehold_client_cache::{Client, Condition, Path, PutOptions, Refusal, Revision, WriteError};
+use leasehold_client_cache::{Client, Condition, NodePath, PutOptions, Refusal, Revision, WriteError};
 use leasehold_protocol::limits::{LimitError, Limits};
 use serde::Serialize;
 
 use super::{
     FILES_AT_ONCE, progress,
-    scan::{Entry, Scan, scan},
+    scan::{Scan, ScannedNode, scan},
 };
 use crate::{
     cli,
     commands::write_failure,
     context::Context,
-    exit::Failure,
+    exit::CommandFailure,
     output::{Output, Text, visible},
 };
 
 /// `import DIR PATH`
 #[derive(Debug, Args)]
-pub(crate) struct Import {
+pub(crate) struct ImportArgs {
     /// The directory
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// The node that its files go below
     #[arg(value_parser = cli::path)]
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
 }
 
 /// An import that was done.
 #[derive(Debug, Serialize)]
 pub(crate) struct ImportAnswer {
-    path: Path,
+    path: NodePath,
     files: u64,
     directories: u64,
     bytes: u64,
@@ -55,8 +55,8 @@ impl Text for ImportAnswer {
     }
 }
 
-impl Import {
-    pub(crate) async fn run(self, context: &Context) -> Result<ImportAnswer, Failure> {
+impl ImportArgs {
+    pub(crate) async fn run(self, context: &Context) -> Result<ImportAnswer, CommandFailure> {
         let (directory, top) = (self.directory, self.path.clone());
         let scan = blocking(move || scan(&directory, &top)).await?;
         for file in &scan.skipped {
@@ -80,23 +80,23 @@ impl Import {
 }
 
 /// Returns how many bytes the value had, which may have changed since it was looked at.
-async fn put(client: &Client, entry: Entry, bar: &ProgressBar) -> Result<u64, Failure> {
-    let Entry { path, file, .. } = entry;
+async fn put(client: &Client, entry: ScannedNode, bar: &ProgressBar) -> Result<u64, CommandFailure> {
+    let ScannedNode { path, file, .. } = entry;
     let Some(file) = file else {
-        client.put(&path, Vec::new()).await.map_err(|error| write_failure(&error).of(path.as_str()))?;
+        client.put(&path, Vec::new()).await.map_err(|error| write_failure(&error).with_subject(path.as_str()))?;
         return Ok(0);
     };
     let name = file.display().to_string();
-    let value = blocking(move || fs::read(&file).map_err(|error| Failure::io(file.display(), &error))).await?;
+    let value = blocking(move || fs::read(&file).map_err(|error| CommandFailure::io(file.display(), &error))).await?;
     let bytes = value.len() as u64;
-    client.put(&path, value).await.map_err(|error| write_failure(&error).of(&name))?;
+    client.put(&path, value).await.map_err(|error| write_failure(&error).with_subject(&name))?;
     bar.inc(1);
     Ok(bytes)
 }
 
 /// Asks the server whether it takes the longest value, path and component that there are, by writes whose condition cannot hold.
-async fn check_limits(client: &Client, scan: &Scan) -> Result<(), Failure> {
-    let component = |entry: &&Entry| entry.path.as_str().split('/').map(str::len).max();
+async fn check_limits(client: &Client, scan: &Scan) -> Result<(), CommandFailure> {
+    let component = |entry: &&ScannedNode| entry.path.as_str().split('/').map(str::len).max();
     let longest = [
         scan.entries.iter().max_by_key(|entry| entry.bytes),
         scan.entries.iter().max_by_key(|entry| entry.path.as_str().len()),
@@ -105,19 +105,19 @@ async fn check_limits(client: &Client, scan: &Scan) -> Result<(), Failure> {
     for entry in longest.into_iter().flatten() {
         if let Err(error) = probe(client, entry).await {
             let name = entry.file.as_ref().map_or_else(|| entry.path.to_string(), |file| file.display().to_string());
-            return Err(error.of(&name));
+            return Err(error.with_subject(&name));
         }
     }
     Ok(())
 }
 
-async fn probe(client: &Client, entry: &Entry) -> Result<(), Failure> {
+async fn probe(client: &Client, entry: &ScannedNode) -> Result<(), CommandFailure> {
     // No server takes more than this, and what it does take it says when it is asked for too much.
     let bytes = usize::try_from(entry.bytes).unwrap_or(usize::MAX).min(Limits::VALUE_MAX_BYTES);
     let options = PutOptions { condition: Condition::Revision(Revision(u64::MAX)), ..PutOptions::default() };
     let too_long = |most: usize| {
         let text = format!("the file has {} bytes: expected at most {most}; nothing was imported", entry.bytes);
-        Err(Failure::refused("limit", text))
+        Err(CommandFailure::refused("limit", text))
     };
     match client.put_with(&entry.path, vec![0; bytes], options).await {
         Err(WriteError::Refused(Refusal::Limit(LimitError::Value { expected, .. }))) => too_long(expected),
@@ -129,8 +129,8 @@ async fn probe(client: &Client, entry: &Entry) -> Result<(), Failure> {
 
 /// Work on files, away from the threads that keep the session alive.
 pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
-) -> Result<T, Failure> {
+    work: impl FnOnce() -> Result<T, CommandFailure> + Send + 'static,
+) -> Result<T, CommandFailure> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(Failure::io("work on files ended early", &io::Error::other(error))))
+    done.unwrap_or_else(|error| Err(CommandFailure::io("work on files ended early", &io::Error::other(error))))
 }

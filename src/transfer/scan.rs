@@ -6,19 +6,19 @@ use std::{
     path::{Path as File, PathBuf},
 };
 
-use leasehold_protocol::path::Path;
+use leasehold_protocol::path::NodePath;
 
 use super::{DIRECTORY_MARK, VALUE_FILE};
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// More than this is refused: the list is kept in memory, and links can make a small directory endless.
 const ENTRIES_MAX: usize = 1_000_000;
 
 /// A node to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct ScannedNode {
     /// The node.
-    pub(super) path: Path,
+    pub(super) path: NodePath,
     /// Where its value is; none for the mark of an empty directory.
     pub(super) file: Option<PathBuf>,
     /// The value's length.
@@ -29,7 +29,7 @@ pub(super) struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// In the order in which they were found.
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<ScannedNode>,
     /// Directories, the top not counted.
     pub(super) directories: u64,
     /// What is neither a file nor a directory.
@@ -39,11 +39,11 @@ pub(super) struct Scan {
 }
 
 /// Looks at everything below `directory`, to be put below `top`.
-pub(super) fn scan(directory: &File, top: &Path) -> Result<Scan, Failure> {
-    let metadata = fs::metadata(directory).map_err(|error| Failure::io(directory.display(), &error))?;
+pub(super) fn scan(directory: &File, top: &NodePath) -> Result<Scan, CommandFailure> {
+    let metadata = fs::metadata(directory).map_err(|error| CommandFailure::io(directory.display(), &error))?;
     if !metadata.is_dir() {
         let text = format!("{} is not a directory: expected one", directory.display());
-        return Err(Failure::refused("not_a_directory", text));
+        return Err(CommandFailure::refused("not_a_directory", text));
     }
     let mut scan = Scan::default();
     scan.directory(directory, &metadata, top)?;
@@ -51,7 +51,7 @@ pub(super) fn scan(directory: &File, top: &Path) -> Result<Scan, Failure> {
 }
 
 impl Scan {
-    fn directory(&mut self, directory: &File, metadata: &fs::Metadata, node: &Path) -> Result<(), Failure> {
+    fn directory(&mut self, directory: &File, metadata: &fs::Metadata, node: &NodePath) -> Result<(), CommandFailure> {
         let id = (metadata.dev(), metadata.ino());
         if let Some((_, above)) = self.above.iter().find(|(other, _)| *other == id) {
             let text = format!(
@@ -59,7 +59,7 @@ impl Scan {
                 directory.display(),
                 above.display()
             );
-            return Err(Failure::refused("cycle", text));
+            return Err(CommandFailure::refused("cycle", text));
         }
         self.above.push((id, directory.to_owned()));
         let mut children = 0;
@@ -67,18 +67,18 @@ impl Scan {
             children += usize::from(self.child(directory, &name, node)?);
         }
         if children == 0 {
-            self.entry(Entry { path: child(node, DIRECTORY_MARK, directory)?, file: None, bytes: 0 })?;
+            self.entry(ScannedNode { path: child(node, DIRECTORY_MARK, directory)?, file: None, bytes: 0 })?;
         }
         self.above.pop();
         Ok(())
     }
 
     /// True if it becomes a child of the node.
-    fn child(&mut self, directory: &File, name: &std::ffi::OsStr, node: &Path) -> Result<bool, Failure> {
+    fn child(&mut self, directory: &File, name: &std::ffi::OsStr, node: &NodePath) -> Result<bool, CommandFailure> {
         let file = directory.join(name);
         let Some(name) = name.to_str() else {
             let text = format!("the name of {} is not UTF-8: expected one that is", file.display());
-            return Err(Failure::refused("name", text));
+            return Err(CommandFailure::refused("name", text));
         };
         let metadata = fs::metadata(&file).map_err(|error| unreadable(&file, &error))?;
         if !metadata.is_file() && !metadata.is_dir() {
@@ -91,10 +91,10 @@ impl Scan {
                  {VALUE_FILE} that of a file which is not empty",
                 file.display()
             );
-            return Err(Failure::refused("name", text));
+            return Err(CommandFailure::refused("name", text));
         }
         if name == VALUE_FILE {
-            self.entry(Entry { path: node.clone(), file: Some(file), bytes: metadata.len() })?;
+            self.entry(ScannedNode { path: node.clone(), file: Some(file), bytes: metadata.len() })?;
             return Ok(false);
         }
         let path = child(node, name, &file)?;
@@ -102,15 +102,15 @@ impl Scan {
             self.directories += 1;
             self.directory(&file, &metadata, &path)?;
         } else {
-            self.entry(Entry { path, file: Some(file), bytes: metadata.len() })?;
+            self.entry(ScannedNode { path, file: Some(file), bytes: metadata.len() })?;
         }
         Ok(true)
     }
 
-    fn entry(&mut self, entry: Entry) -> Result<(), Failure> {
+    fn entry(&mut self, entry: ScannedNode) -> Result<(), CommandFailure> {
         if self.entries.len() == ENTRIES_MAX {
             let text = format!("there are more files than can be imported at once: expected at most {ENTRIES_MAX}");
-            return Err(Failure::refused("limit", text));
+            return Err(CommandFailure::refused("limit", text));
         }
         self.entries.push(entry);
         Ok(())
@@ -118,8 +118,8 @@ impl Scan {
 }
 
 /// What is in a directory, sorted so that two imports of it do the same.
-fn names(directory: &File) -> Result<Vec<std::ffi::OsString>, Failure> {
-    let unreadable = |error| Failure::io(directory.display(), &error);
+fn names(directory: &File) -> Result<Vec<std::ffi::OsString>, CommandFailure> {
+    let unreadable = |error| CommandFailure::io(directory.display(), &error);
     let entries = fs::read_dir(directory).map_err(unreadable)?;
     let names: io::Result<Vec<_>> = entries.map(|entry| entry.map(|entry| entry.file_name())).collect();
     let mut names = names.map_err(unreadable)?;
@@ -127,17 +127,18 @@ fn names(directory: &File) -> Result<Vec<std::ffi::OsString>, Failure> {
     Ok(names)
 }
 
-fn child(node: &Path, name: &str, file: &File) -> Result<Path, Failure> {
-    node.child(name)
-        .map_err(|error| Failure::refused("name", format!("{} has no place in the tree: {error}", file.display())))
+fn child(node: &NodePath, name: &str, file: &File) -> Result<NodePath, CommandFailure> {
+    node.child(name).map_err(|error| {
+        CommandFailure::refused("name", format!("{} has no place in the tree: {error}", file.display()))
+    })
 }
 
-fn unreadable(file: &File, error: &io::Error) -> Failure {
+fn unreadable(file: &File, error: &io::Error) -> CommandFailure {
     if !file.is_symlink() {
-        return Failure::io(file.display(), error);
+        return CommandFailure::io(file.display(), error);
     }
     let text = format!("the symbolic link {} leads nowhere ({error}): expected a file or a directory", file.display());
-    Failure::refused("broken_link", text)
+    CommandFailure::refused("broken_link", text)
 }
 
 #[cfg(test)]
@@ -150,8 +151,8 @@ mod tests {
         scan.entries.iter().map(|entry| (entry.path.as_str(), entry.bytes)).collect()
     }
 
-    fn top() -> Path {
-        Path::parse("/t").expect("a valid path")
+    fn top() -> NodePath {
+        NodePath::parse("/t").expect("a valid path")
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn edit_saves_are_visible_while_lock_lasts_until_exit() {
             if found == saved { Ok(()) } else { Err(found) }
         });
         let (status, kind, message) = cli.fails(["edit", "/docs/a.txt", "--try", "--", "true"]);
-        assert_eq!((status, kind.as_str()), (1, "held"), "{message}");
+        assert_eq!((status, kind.as_str()), (1, "locked"), "{message}");
         drop(there);
     }
     assert_eq!(running.process.ended().code(), Some(0));

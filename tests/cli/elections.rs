@@ -76,7 +76,7 @@ fn elect_command_runs_only_while_candidate_leads() {
     let (token, name) = line.split_once(' ').expect("a token and a name");
     assert!(token.parse::<u64>().expect("a token") > first && name == "two", "{line}");
     let (status, kind, message) = cli.fails(["elect", "/jobs/leader", "three", "--try"]);
-    assert_eq!((status, kind.as_str()), (1, "held"), "{message}");
+    assert_eq!((status, kind.as_str()), (1, "locked"), "{message}");
     let (status, kind, message) = cli.fails(["elect", "/jobs/leader", "three", "--wait", "100ms"]);
     assert_eq!((status, kind.as_str()), (1, "not_granted"), "{message}");
     cluster.kill(1);

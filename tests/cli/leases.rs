@@ -154,7 +154,7 @@ fn what_is_refused_changes_nothing_and_has_status_1() {
     cli.done(["put", "/dir/leaf", "1"]);
     assert_eq!(cli.fails(["put", "/dir", "1", "--lease", &id]).1, "not_a_leaf");
     cli.done(["put", "/leased", "1", "--lease", &id]);
-    assert_eq!(cli.fails(["put", "/leased/below", "1"]).1, "leased");
+    assert_eq!(cli.fails(["put", "/leased/below", "1"]).1, "attached");
 }
 
 #[test]

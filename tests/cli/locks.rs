@@ -116,7 +116,7 @@ fn the_habits_of_flock_are_kept() {
     let mut readers = [lock(&cli, &["--read"], &job(at, "r1")), lock(&cli, &["--read"], &job(at, "r2"))];
     until_log(at, 2);
     let (status, kind, message) = cli.fails(["lock", "/jobs/nightly", "--try"]);
-    assert_eq!((status, kind.as_str()), (1, "held"), "{message}");
+    assert_eq!((status, kind.as_str()), (1, "locked"), "{message}");
     assert!(message.contains("/jobs/nightly is held by session"), "{message}");
     let (status, kind, message) = cli.fails(["lock", "/jobs/nightly", "--wait", "100ms"]);
     assert_eq!((status, kind.as_str()), (1, "not_granted"), "{message}");

@@ -30,7 +30,7 @@ fn a_volume_is_made_changed_shown_and_removed() {
     let list = cli.run(["volume", "list", "/v"]);
     assert!(list.text().lines().any(|line| line.starts_with("/v ") && line.contains(" 2s ")), "{list:?}");
 
-    assert_eq!(cli.fails(["rm", "-r", "/v"]).1, "holds_volume");
+    assert_eq!(cli.fails(["rm", "-r", "/v"]).1, "contains_volume");
     cli.done(["volume", "remove", "/v/w"]);
     cli.done(["volume", "remove", "/v"]);
     assert_eq!(cli.fails(["volume", "show", "/v"]).1, "not_a_volume");

@@ -8,8 +8,8 @@ use super::{File, files, is_rule, none, read};
 const LISTS: &str = "protocol/src/reached.rs";
 /// Structures whose fields are all bounds.
 const STRUCTURES: &[(&str, &str)] = &[
-    ("protocol/src/lessor/bounds.rs", "pub struct Bounds {"),
-    ("protocol/src/holder/bounds.rs", "pub struct Bounds {"),
+    ("protocol/src/lessor/bounds.rs", "pub struct LessorBounds {"),
+    ("protocol/src/holder/bounds.rs", "pub struct HolderBounds {"),
     ("protocol/src/limits.rs", "pub struct Limits {"),
 ];
 

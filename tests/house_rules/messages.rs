@@ -40,8 +40,8 @@ const NO_COMMANDS: [&str; 2] = ["src/bench/", "src/demo/"];
 /// Errors that no operator sees, by the place where they are and a part that only they have, with
 /// the reason.
 const NOT_FOR_OPERATORS: &[(&str, &str, &str)] = &[
-    ("client-cache/src/hold.rs", ": it is held as before", "wraps an error for the program that hands over"),
-    ("client-cache/src/hold.rs", ": it is given back", "wraps an error for the program that hands over"),
+    ("client-cache/src/lock.rs", ": it is held as before", "wraps an error for the program that hands over"),
+    ("client-cache/src/lock.rs", ": it is given back", "wraps an error for the program that hands over"),
     ("client-cache/src/status.rs", "changes of the session's state were missed", "told to the program that listens"),
     ("client-cache/src/recipes/mod.rs", ": expected 1 to ", "told to the program that uses the recipe"),
     ("client-cache/src/recipes/mod.rs", "as others who use it count", "told to the program that uses the recipe"),
@@ -200,8 +200,12 @@ fn complaints(sources: &[File], page: &str, exempt: &[(&str, &str, &str)]) -> Ve
 /// The words that a source names kinds of failures with.
 fn kinds(source: &str) -> BTreeSet<String> {
     let code = shipped_code(source);
-    let begins =
-        ["refused(", "Self::new(Status::Usage,", "Self::new(Status::Unavailable,", "Self::new(Status::Unknown,"];
+    let begins = [
+        "refused(",
+        "Self::new(CliStatus::Usage,",
+        "Self::new(CliStatus::Unavailable,",
+        "Self::new(CliStatus::Unknown,",
+    ];
     let made = begins.iter().flat_map(|begin| code.split(begin).skip(1));
     let made = made.filter_map(|rest| rest.trim_start().strip_prefix('"'));
     let table = code.split("fn kind_of(").nth(1).and_then(|rest| rest.split("\n}").next()).unwrap_or_default();
@@ -226,13 +230,13 @@ fn each_kind_of_failure_is_explained_to_operators() {
 #[test]
 fn kinds_are_found_where_failures_are_made() {
     let text = "
-        Failure::refused(\"full\", text);
-        Failure::refused(
+        CommandFailure::refused(\"full\", text);
+        CommandFailure::refused(
             \"torn\",
             text,
         )
-        // Failure::refused(\"of_a_comment\", text)
-        Self::new(Status::Usage, \"usage\", message)
+        // CommandFailure::refused(\"of_a_comment\", text)
+        Self::new(CliStatus::Usage, \"usage\", message)
 fn kind_of(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::NotFound => \"not_found\",

@@ -49,7 +49,7 @@ async fn renewed_lease_survives_frequent_failovers_abandoned_ends() {
     let (client, looking) = (changes.cluster.client("keeper").await, changes.cluster.client("looking").await);
     let ends = Ends::watched_by(&looking).await;
     let kept = grant(&client, "/n/kept", TTL).await;
-    let lease = client.keep_lease(kept.id).await.expect("it has only just begun");
+    let lease = client.keep_lease_alive(kept.id).await.expect("it has only just begun");
     let mut halves = interval(TTL / 2);
     let mut abandoned = Vec::new();
     for round in 0..number("LEASEHOLD_HALF_TERMS", HALVES) {
@@ -57,7 +57,7 @@ async fn renewed_lease_survives_frequent_failovers_abandoned_ends() {
         abandoned.push(within("a grant", grant(&client, &format!("/n/abandoned-{round:03}"), TTL)).await);
         let how = if round % 3 == 2 { How::Stopped } else { How::Killed };
         let out = changes.change(how).await;
-        println!("{how:?}: no leader for {out:.2?}; the kept lease is certain for {:.2?}", lease.certain_for());
+        println!("{how:?}: no leader for {out:.2?}; the kept lease is certain for {:.2?}", lease.remaining());
     }
     let (mut late, mut beyond_outages) = (Vec::new(), Vec::new());
     for Granted { path, asked, answered, .. } in abandoned {
@@ -77,7 +77,7 @@ async fn renewed_lease_survives_frequent_failovers_abandoned_ends() {
     println!("abandoned leases ended after their term of {TTL:?} and {}", late.into_iter().collect::<Figures>());
     println!("beyond times without a leader: {}", beyond_outages.into_iter().collect::<Figures>());
     println!("the rule allows {:?}, and a tick of {TICK:?} for each change of the leader", beyond());
-    let is_over = lease.over().is_cancelled() || ends.has(&kept.path);
+    let is_over = lease.on_lost().is_cancelled() || ends.has(&kept.path);
     let longest = changes.longest();
     assert!(!is_over || longest > TTL / 2, "a kept lease was cut short; at most {longest:?} without a leader");
 }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use leasehold_client_cache::{Client, Source};
-use leasehold_protocol::message::{Body, Header, Request};
+use leasehold_client_cache::{Client, ReadSource};
+use leasehold_protocol::message::{Body, Request, RequestHeader};
 use leasehold_wire::{
     codec::{Decode, Encode},
     frame::FRAME_MAX_BYTES,
@@ -83,7 +83,7 @@ fn reason(answer: &[u8]) -> Option<&str> {
 async fn cache(client: &Client) {
     soon("the copy is in memory", || async {
         let read = client.read(&path("/kept")).await.expect("served");
-        if read.source == Source::Memory { Ok(()) } else { Err(format!("{read:?}")) }
+        if read.source == ReadSource::Memory { Ok(()) } else { Err(format!("{read:?}")) }
     })
     .await;
 }
@@ -152,7 +152,7 @@ async fn nonsense_connection_is_closed_and_changes_nothing() {
     }
     assert_eq!(cluster.status().expect("it answers")["revision"], before, "something has changed");
     let read = client.read(&path("/kept")).await.expect("served");
-    assert_eq!(read.source, Source::Memory, "the bystander's copy has suffered");
+    assert_eq!(read.source, ReadSource::Memory, "the bystander's copy has suffered");
     still_serves(&client).await;
     cluster.assert_all_run();
 }
@@ -161,7 +161,7 @@ async fn nonsense_connection_is_closed_and_changes_nothing() {
 fn open_within(time: Duration, id: u64) -> Vec<u8> {
     let mut context = tarpc::context::current();
     context.deadline = Instant::now() + time;
-    let request = Request { header: Header::default(), body: Body::Open { name: "late".to_owned() } };
+    let request = Request { header: RequestHeader::default(), body: Body::Open { name: "late".to_owned() } };
     let message = LeaseholdRequest::Call { request };
     let call = ClientMessage::Request(tarpc::Request { context, id, message });
     let mut bytes = BytesMut::from(&[REQUESTS][..]);

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{CampaignOptions, Client, Leadership, Options, Path};
+use leasehold_client_cache::{CampaignOptions, Client, Leadership, NodePath, Options};
 use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -110,7 +110,7 @@ fn notes(cluster: &Cluster, name: &str) -> PathBuf {
 struct Work {
     client: Client,
     name: String,
-    path: Path,
+    path: NodePath,
     notes: Notes,
 }
 
@@ -152,7 +152,7 @@ impl Work {
         loop {
             // The clock first: if the process is stopped in between, this says too little, and never too much.
             let at = boottime_ns();
-            let left = leadership.certain_for();
+            let left = leadership.remaining();
             if left.is_zero() {
                 break;
             }

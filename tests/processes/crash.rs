@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{Client, Condition, Path, PutOptions, Refusal, Revision, WriteError, WriteRefusal};
+use leasehold_client_cache::{Client, Condition, NodePath, PutOptions, Refusal, Revision, WriteError, WriteRefusal};
 
 use crate::{
     alone,
@@ -33,7 +33,7 @@ const PATIENT: Duration = Duration::from_secs(120);
 /// What a writer knows of one of its nodes.
 #[derive(Debug, Clone)]
 struct Known {
-    path: Path,
+    path: NodePath,
     /// The value and revision of the last write that was acknowledged.
     last: Option<(String, Revision)>,
     /// Writes that were acknowledged.
@@ -58,7 +58,7 @@ enum Attempt {
 }
 
 impl Known {
-    fn new(path: Path) -> Self {
+    fn new(path: NodePath) -> Self {
         Self { path, last: None, acknowledged: 0, unknown: Vec::new(), unknowns: 0 }
     }
 

@@ -9,7 +9,7 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
-use leasehold_client_cache::{Client, Hold, LockOptions, Options, RegisterOptions, Registration};
+use leasehold_client_cache::{Client, LockGuard, LockOptions, Options, RegisterOptions, Registration};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::{MissedTickBehavior, interval};
@@ -83,15 +83,15 @@ async fn keep(task: Task) {
     }
 }
 
-async fn until_lost(registration: &Registration, lock: &Hold, notes: &Notes) {
+async fn until_lost(registration: &Registration, lock: &LockGuard, notes: &Notes) {
     let mut looks = interval(PACE);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
         let at = boottime_ns();
-        let left = [registration.certain_for(), lock.certain_for()].map(|left| left.as_nanos() as u64);
+        let left = [registration.remaining(), lock.remaining()].map(|left| left.as_nanos() as u64);
         notes.note(&Note::Left { at, registration: left[0], lock: left[1] });
-        let lost = [registration.over().is_cancelled(), lock.over().is_cancelled()];
+        let lost = [registration.on_lost().is_cancelled(), lock.on_lost().is_cancelled()];
         if lost.contains(&true) {
             return notes.note(&Note::Lost { at, registration: lost[0], lock: lost[1] });
         }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_client_cache::{Client, HoldInfo, Leader};
+use leasehold_client_cache::{Client, ElectedLeader, LockInfo};
 
 use crate::{
     alone,
@@ -65,8 +65,8 @@ const STRIKES: [Strike; 8] = [
 /// A place in line: which hold, and whose. Holds are numbered in the order of their arrival.
 type InLine<'a> = (u64, &'a str);
 
-fn line_of(holds: &[HoldInfo]) -> Vec<InLine<'_>> {
-    holds.iter().map(|one| (one.hold.0, one.name.as_str())).collect()
+fn line_of(holds: &[LockInfo]) -> Vec<InLine<'_>> {
+    holds.iter().map(|one| (one.lock.0, one.name.as_str())).collect()
 }
 
 /// Whether everyone gets its turn: `led` have been elected since the first of the line `before` was, and the first of the line `after`
@@ -89,7 +89,7 @@ fn turn(before: &[InLine<'_>], after: &[InLine<'_>], led: &[&str]) -> Result<Opt
 }
 
 /// Who was told to an observer, and when.
-type Told = Arc<Mutex<Vec<(Leader, u64)>>>;
+type Told = Arc<Mutex<Vec<(ElectedLeader, u64)>>>;
 
 /// Candidates in line.
 struct Election {
@@ -151,11 +151,11 @@ impl Election {
 
     /// Waits until everyone is in line, and the first leads, by this token at least, and has done what only the leader does since that
     /// time. Returns the line.
-    async fn line(&mut self, least: u64, since: u64) -> Vec<HoldInfo> {
+    async fn line(&mut self, least: u64, since: u64) -> Vec<LockInfo> {
         let (client, node) = (self.client.clone(), path(NODE));
         let election = RefCell::new(self);
         soon("everyone is in line and the first leads", || async {
-            let line = client.holds(&node).await.expect("the cluster serves");
+            let line = client.locks(&node).await.expect("the cluster serves");
             let mut election = election.borrow_mut();
             election.gather();
             let first = line.first().and_then(|first| first.token);
@@ -167,7 +167,7 @@ impl Election {
     }
 
     /// Kills the leader, or the leading server, or both, and waits until someone leads again. Returns the line.
-    async fn strike(&mut self, strike: Strike, line: &[HoldInfo]) -> Vec<HoldInfo> {
+    async fn strike(&mut self, strike: Strike, line: &[LockInfo]) -> Vec<LockInfo> {
         let (token, name) = (line[0].token.expect("it leads").0, line[0].name.clone());
         let all = self.cluster.ids();
         let server = if strike == Strike::Leader {
@@ -211,7 +211,7 @@ impl Election {
     }
 
     /// Who leads is the first of those who are left of the line that there was, and nobody behind it has led.
-    fn check_turn(&mut self, token: u64, before: &[HoldInfo], after: &[HoldInfo], stall: Duration) {
+    fn check_turn(&mut self, token: u64, before: &[LockInfo], after: &[LockInfo], stall: Duration) {
         self.gather();
         // Others may have led since that line was read.
         let leading = after[0].token.expect("it leads").0;

@@ -7,20 +7,20 @@ use std::{
 };
 
 use leasehold_client_cache::{
-    Attach, Client, EventKind, LeaseId, LeaseOptions, Path, PutOptions, Reason, Told, WatchOptions,
+    Attach, ChangeReason, Client, EventKind, LeaseId, LeaseOptions, NodePath, PutOptions, WatchItem, WatchOptions,
 };
 
 use crate::{common::soon, path, worker::boottime_ns};
 
 /// What a watcher of `/n` is told. Times are in nanoseconds on the clock by which leases are counted.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ends(Arc<Mutex<BTreeMap<Path, u64>>>);
+pub(crate) struct Ends(Arc<Mutex<BTreeMap<NodePath, u64>>>);
 
 /// A lease with a node.
 #[derive(Debug)]
 pub(crate) struct Granted {
     pub(crate) id: LeaseId,
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
     /// When it was asked for, and when that was answered.
     pub(crate) asked: u64,
     pub(crate) answered: u64,
@@ -35,9 +35,9 @@ impl Ends {
         tokio::spawn(async move {
             while let Ok(news) = watch.next().await {
                 let at = boottime_ns();
-                let Told::Change(change) = news else { continue };
+                let WatchItem::Change(change) = news else { continue };
                 let gone = change.events.into_iter().filter(|event| event.kind == EventKind::Delete);
-                for event in gone.filter(|event| event.reason == Reason::Expired) {
+                for event in gone.filter(|event| event.reason == ChangeReason::Expired) {
                     told.0.lock().expect("nobody panics").insert(event.path, at);
                 }
             }
@@ -46,12 +46,12 @@ impl Ends {
     }
 
     /// Whether it is gone as far as that has been told.
-    pub(crate) fn has(&self, path: &Path) -> bool {
+    pub(crate) fn has(&self, path: &NodePath) -> bool {
         self.0.lock().expect("nobody panics").contains_key(path)
     }
 
     /// When it was told to be gone; waits for it.
-    pub(crate) async fn of(&self, path: &Path) -> u64 {
+    pub(crate) async fn of(&self, path: &NodePath) -> u64 {
         soon(&format!("{path} is gone"), || async { self.0.lock().expect("nobody panics").get(path).copied() }).await
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_client_cache::{Client, DriftAllowance, Path, Source, Tracking, VolumeSettings};
+use leasehold_client_cache::{Client, DriftAllowance, NodePath, ReadSource, Tracking, VolumeSettings};
 
 use crate::{
     alone,
@@ -41,7 +41,7 @@ struct Reads {
 }
 
 impl Reader {
-    fn start(client: &Client, node: &Path) -> Self {
+    fn start(client: &Client, node: &NodePath) -> Self {
         let (stops, client, node) = (Arc::new(AtomicBool::new(false)), client.clone(), node.clone());
         let told = Arc::clone(&stops);
         let thread = std::thread::spawn(move || {
@@ -71,10 +71,10 @@ impl Reader {
 }
 
 /// Reads until the answer comes from memory.
-async fn cache(client: &Client, node: &Path) {
+async fn cache(client: &Client, node: &NodePath) {
     soon(&format!("{node} is read from memory"), || async {
         let read = client.read(node).await.expect("the cluster serves");
-        if read.source == Source::Memory { Ok(()) } else { Err(format!("{:?}", read.source)) }
+        if read.source == ReadSource::Memory { Ok(()) } else { Err(format!("{:?}", read.source)) }
     })
     .await;
 }

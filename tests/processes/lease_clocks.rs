@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{Client, Options, Source};
+use leasehold_client_cache::{Client, Options, ReadSource};
 use leasehold_protocol::time::Instant;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -114,7 +114,7 @@ async fn read_on(task: Task) {
         paces.tick().await;
         let began = now_ns();
         let read = client.read(&node).await.expect("the cluster serves");
-        notes.note(&Read { began, is_from_memory: read.source == Source::Memory });
+        notes.note(&Read { began, is_from_memory: read.source == ReadSource::Memory });
     }
 }
 
@@ -188,7 +188,7 @@ async fn servers_with_clocks_hours_apart_end_no_lease_early() {
     let (keeper, looking) = (changes.cluster.client("keeper").await, changes.cluster.client("looking").await);
     let ends = Ends::watched_by(&looking).await;
     let kept = grant(&keeper, "/n/kept", KEPT_TTL).await;
-    let lease = keeper.keep_lease(kept.id).await.expect("it has only just begun");
+    let lease = keeper.keep_lease_alive(kept.id).await.expect("it has only just begun");
     let (mut tries, mut led) = (0, vec![changes.cluster.leader()]);
     // With the followers' clocks off, and then with one of them leading after another clock.
     // The first leader stands still until another leads; one that is killed may be back in time to be elected again.
@@ -202,6 +202,9 @@ async fn servers_with_clocks_hours_apart_end_no_lease_early() {
     }
     led.dedup();
     assert!(led.len() > 1, "only server {led:?} has led");
-    assert!(!ends.has(&kept.path) && !lease.over().is_cancelled(), "a lease that is kept has ended; have led: {led:?}");
+    assert!(
+        !ends.has(&kept.path) && !lease.on_lost().is_cancelled(),
+        "a lease that is kept has ended; have led: {led:?}"
+    );
     assert!(keeper.get(&kept.path).await.expect("the cluster serves").is_some());
 }

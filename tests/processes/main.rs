@@ -62,7 +62,7 @@ mod world;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use leasehold_client_cache::Path;
+use leasehold_client_cache::NodePath;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -78,8 +78,8 @@ pub(crate) fn alone() -> Alone {
 }
 
 /// A path that is known to be one.
-pub(crate) fn path(text: &str) -> Path {
-    Path::parse(text).expect("a valid path")
+pub(crate) fn path(text: &str) -> NodePath {
+    NodePath::parse(text).expect("a valid path")
 }
 
 /// A number that the surroundings may set: how much is done.

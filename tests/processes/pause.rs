@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_client_cache::{Content, DriftAllowance, Source, Tracking, VolumeSettings};
+use leasehold_client_cache::{Content, DriftAllowance, ReadSource, Tracking, VolumeSettings};
 use leasehold_protocol::{
     id::{Epoch, SessionId},
-    message::{Answer, Body, Header, ReadAnswer, Request, Response},
+    message::{Answer, Body, ReadAnswer, Request, RequestHeader, Response},
     object::Object,
 };
 use leasehold_wire::{LeaseholdClient, Role, client_connection};
@@ -53,7 +53,7 @@ impl Raw {
     async fn call(&self, body: Body) -> Option<Response> {
         let mut context = tarpc::context::current();
         context.deadline = Instant::now() + SOON;
-        let header = Header { session: self.session, epoch: self.epoch, ..Header::default() };
+        let header = RequestHeader { session: self.session, epoch: self.epoch, ..RequestHeader::default() };
         self.connection.call(context, Request { header, body }).await.ok()
     }
 }
@@ -82,7 +82,7 @@ async fn a_leader_that_was_stopped_and_goes_on_answers_no_stale_read() {
     let pinned = cluster.client_of(vec![cluster.address(old).to_owned()], "pinned").await;
     soon("the pinned client has a copy", || async {
         let read = pinned.read(&node).await.expect("served");
-        if read.source == Source::Memory { Ok(()) } else { Err(format!("{read:?}")) }
+        if read.source == ReadSource::Memory { Ok(()) } else { Err(format!("{read:?}")) }
     })
     .await;
     let raw = Raw::open(cluster.address(old)).await;

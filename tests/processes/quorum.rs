@@ -96,7 +96,7 @@ async fn quorum_loss_lets_cached_reads_last_out_their_leases() {
 }
 
 /// Reads from memory until that ends; how long after `lost` the last read was.
-fn last_hit(client: &Client, node: &leasehold_client_cache::Path, lost: Instant) -> Duration {
+fn last_hit(client: &Client, node: &leasehold_client_cache::NodePath, lost: Instant) -> Duration {
     let mut last = Duration::ZERO;
     loop {
         let before = lost.elapsed();

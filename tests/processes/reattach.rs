@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use leasehold_client_cache::{
-    Attach, Client, DeleteOptions, LeaseId, LeaseOptions, Operation, Owner, Path, PutOptions, Transaction,
+    Attach, Client, DeleteOptions, LeaseId, LeaseOptions, NodeOwner, NodePath, Operation, PutOptions, Transaction,
 };
 use serde_json::json;
 
@@ -36,7 +36,7 @@ enum Step {
 struct Story([Step; 3]);
 
 impl Story {
-    fn all() -> BTreeMap<Path, Self> {
+    fn all() -> BTreeMap<NodePath, Self> {
         let puts = || LEASES.into_iter().map(Step::Put);
         let again = || [Step::Nothing].into_iter().chain(puts()).chain(LEASES.into_iter().map(Step::PutAnew));
         let stories = puts().flat_map(|first| {
@@ -58,7 +58,7 @@ impl Story {
 }
 
 /// Puts by one way or the other.
-async fn put(client: &Client, at: &Path, attach: Attach, in_transaction: bool) {
+async fn put(client: &Client, at: &NodePath, attach: Attach, in_transaction: bool) {
     if in_transaction {
         let put = Operation::Put { path: at.clone(), value: "value".into(), attach };
         client.transaction(Transaction::new().then(put)).await.expect("the lease is there");
@@ -68,7 +68,7 @@ async fn put(client: &Client, at: &Path, attach: Attach, in_transaction: bool) {
     }
 }
 
-async fn take(client: &Client, at: &Path, step: Step, leases: [LeaseId; 2], in_transaction: bool) {
+async fn take(client: &Client, at: &NodePath, step: Step, leases: [LeaseId; 2], in_transaction: bool) {
     let (Step::Put(lease) | Step::PutAnew(lease)) = step else { return };
     if matches!(step, Step::PutAnew(_)) {
         client.delete(at, DeleteOptions::default()).await.expect("it is there");
@@ -86,15 +86,15 @@ fn crash(cluster: &mut Cluster, start: &[u64]) {
 }
 
 /// The nodes that go with a lease, or with none.
-fn nodes(stories: &BTreeMap<Path, Story>, lease: Lease) -> Vec<Path> {
+fn nodes(stories: &BTreeMap<NodePath, Story>, lease: Lease) -> Vec<NodePath> {
     stories.iter().filter(|(_, story)| story.lease() == lease).map(|(path, _)| path.clone()).collect()
 }
 
-async fn check_owners(client: &Client, stories: &BTreeMap<Path, Story>, leases: [LeaseId; 2], gone: &[Lease]) {
+async fn check_owners(client: &Client, stories: &BTreeMap<NodePath, Story>, leases: [LeaseId; 2], gone: &[Lease]) {
     for (path, story) in stories {
         let found = client.get(path).await.expect("the cluster serves");
         let owner = found.map(|entry| entry.stat.owner);
-        let expected = story.lease().map(|lease| Owner::Lease(leases[lease]));
+        let expected = story.lease().map(|lease| NodeOwner::Lease(leases[lease]));
         let expected = (!gone.contains(&story.lease())).then_some(expected);
         assert_eq!(owner, expected, "{path}: {story:?}");
     }
@@ -105,7 +105,7 @@ struct Start {
     cluster: Cluster,
     client: Client,
     leases: [LeaseId; 2],
-    stories: BTreeMap<Path, Story>,
+    stories: BTreeMap<NodePath, Story>,
 }
 
 impl Start {

@@ -38,16 +38,16 @@ async fn leader_without_a_majority_ends_no_registration() {
             cluster.kill(id);
         }
         sleep(ALONE_FOR).await;
-        assert!(!registration.over().is_cancelled(), "a leader that can commit nothing has ended it");
+        assert!(!registration.on_lost().is_cancelled(), "a leader that can commit nothing has ended it");
         for id in cluster.others(leader) {
             cluster.spawn(id);
         }
         cluster.caught_up(&cluster.ids());
         // Whoever leads: the lease goes on, and the node with it.
         soon("the registration is certain again", || async {
-            let over = registration.over().is_cancelled();
+            let over = registration.on_lost().is_cancelled();
             assert!(!over, "it was kept all the time, and told to be over when the servers were back");
-            (!registration.certain_for().is_zero()).then_some(())
+            (!registration.remaining().is_zero()).then_some(())
         })
         .await;
         let found = client.get(&here).await.expect("the cluster serves").expect("it is there");

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_client_cache::{Client, Path};
+use leasehold_client_cache::{Client, NodePath};
 use nix::sys::signal::Signal;
 
 use crate::{
@@ -22,7 +22,7 @@ const WRITE_GAP_MAX: Duration = Duration::from_secs(5);
 
 /// Writes numbers to a node, one after the other, until it is told to stop. Returns the last, and the longest time from one
 /// acknowledgement to the next.
-async fn write_on(client: Client, node: Path, last: Arc<AtomicU64>, stops: Arc<AtomicBool>) -> (u64, Duration) {
+async fn write_on(client: Client, node: NodePath, last: Arc<AtomicU64>, stops: Arc<AtomicBool>) -> (u64, Duration) {
     let (mut number, mut longest, mut acknowledged) = (0, Duration::ZERO, Instant::now());
     while !stops.load(Ordering::Relaxed) {
         number += 1;

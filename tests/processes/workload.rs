@@ -16,7 +16,8 @@ use std::{
 };
 
 use leasehold_client_cache::{
-    Client, Condition, ConnectionState, Content, DeleteOptions, DriftAllowance, Options, Path, PutOptions, WriteError,
+    Client, Condition, ConnectionState, Content, DeleteOptions, DriftAllowance, NodePath, Options, PutOptions,
+    WriteError,
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use rustix::time::{ClockId, clock_gettime};
@@ -127,7 +128,7 @@ pub(crate) fn now_ns() -> u64 {
 /// A client at work: what its threads share.
 struct Work {
     task: Task,
-    paths: Vec<Path>,
+    paths: Vec<NodePath>,
     client: Client,
     notes: Notes,
     numbers: AtomicU64,
@@ -220,7 +221,7 @@ impl Work {
         self.notes.note(&Note::Operation(operation));
     }
 
-    fn done(&self, path: &Path, kind: Kind, begin: u64, outcome: Outcome) {
+    fn done(&self, path: &NodePath, kind: Kind, begin: u64, outcome: Outcome) {
         let (number, path) = (self.numbers.fetch_add(1, Relaxed), path.to_string());
         self.notes.note(&Note::Operation(Operation { number, path, kind, begin, end: now_ns(), outcome }));
     }

@@ -6,7 +6,7 @@ use leasehold_protocol::{
     command::{Attach, Condition, Write},
     id::LeaseId,
     message::{Answer, Body, Inspect},
-    path::Path,
+    path::NodePath,
     state::State,
     volume::VolumeSettings,
 };
@@ -20,7 +20,7 @@ const PAIRS: u64 = 20_000;
 const TERM: Duration = Duration::from_secs(24 * 3600);
 
 fn put(path: &str, attach: Attach) -> Write {
-    let path = Path::parse(path).expect("made of valid components, and short");
+    let path = NodePath::parse(path).expect("made of valid components, and short");
     Write::Put { path, value: "here".into(), condition: Condition::Any, attach }
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn measure(carried: u64, commit: Duration) -> Figures {
 fn services(leader: &mut Leader, are: &str) -> (String, String) {
     let (mut parts, mut count, mut after) = (Spans::default(), 0, None);
     loop {
-        let (answer, took) = leader.time(Body::Inspect(Inspect::Services { path: Path::root(), after }));
+        let (answer, took) = leader.time(Body::Inspect(Inspect::Services { path: NodePath::root(), after }));
         let Ok(Answer::Services(part)) = answer else { panic!("services are told: {answer:?}") };
         parts.add(took);
         count += part.services.len();

@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold_protocol::{
     command::{Attach, Condition, Write},
     id::SessionId,
-    message::{Answer, Body, HeldPiece},
-    path::Path,
+    message::{Answer, Body, HolderReportPart},
+    path::NodePath,
     state::State,
     time::DriftAllowance,
     volume::{Tracking, VolumeSettings},
@@ -27,7 +27,7 @@ pub(crate) fn measure(sessions: u64, commit: Duration) -> Figures {
     leader.open();
     let mut writes = Spans::default();
     for number in 0..WRITES {
-        let path = Path::parse(&format!("/{}", number % 16)).expect("a valid path");
+        let path = NodePath::parse(&format!("/{}", number % 16)).expect("a valid path");
         let (value, condition) = ("there".into(), Condition::Any);
         writes.add(leader.write(Write::Put { path, value, condition, attach: Attach::Nothing }));
     }
@@ -54,7 +54,7 @@ fn settings() -> VolumeSettings {
 /// A session with a lease on the root.
 fn joined(leader: &mut Leader) -> SessionId {
     let session = leader.open();
-    let acquired = leader.ask(Body::Acquire { path: Path::root(), valid_at: None });
+    let acquired = leader.ask(Body::Acquire { path: NodePath::root(), last_valid: None });
     assert!(matches!(acquired, Ok(Answer::Acquired(_))), "{acquired:?}");
     session
 }
@@ -66,9 +66,9 @@ fn told(leader: &mut Leader) -> Duration {
     assert_eq!(coverings.len(), 1, "the leader does not know what is held under its lease");
     for covering in coverings {
         let (volume, incarnation, covering) = (covering.volume, covering.incarnation, covering.number);
-        let piece = HeldPiece { volume, incarnation, covering, piece: 0, pieces: 1, objects: Vec::new() };
-        let (noted, more) = leader.time(Body::Held(piece));
-        assert!(matches!(noted, Ok(Answer::Noted)), "{noted:?}");
+        let piece = HolderReportPart { volume, incarnation, covering, part: 0, parts: 1, objects: Vec::new() };
+        let (noted, more) = leader.time(Body::HolderReport(piece));
+        assert!(matches!(noted, Ok(Answer::ReportReceived)), "{noted:?}");
         took += more;
     }
     took

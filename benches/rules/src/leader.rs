@@ -6,11 +6,11 @@ use std::{
 };
 
 use leasehold_protocol::{
-    command::{Command, Meant, Proposal, Write},
+    command::{Command, IntendedLeases, Proposal, Write},
     id::{Epoch, LeaseId, RequestId, Revision, Sequence, SessionId, Stamp},
-    lessor::{Bounds, Config, Effect, Input, Lessor},
+    lessor::{Lessor, LessorBounds, LessorConfig, LessorEffect, LessorInput},
     limits::Limits,
-    message::{Answer, Body, Header, Refusal, Request},
+    message::{Answer, Body, Refusal, Request, RequestHeader},
     planted::Planted,
     state::State,
     time::{ClusterTime, DriftAllowance, Instant},
@@ -55,9 +55,9 @@ pub(crate) fn state_with(leases: Leases) -> State {
             sequence: Sequence(number + 1),
             unanswered_from: Sequence(number + 1),
             write: Write::GrantLease { id: Some(LeaseId(number)), ttl: leases.term(number) },
-            covers: Vec::new(),
-            meant: Meant::default(),
-            carried: Revision(0),
+            consented: Vec::new(),
+            intended: IntendedLeases::default(),
+            attached_through: Revision(0),
         };
         apply(Epoch(1), numbers.map(grant).collect());
     }
@@ -75,7 +75,7 @@ struct InFlight {
 /// What came of a turn of the leader.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    pub(crate) effects: Vec<Effect>,
+    pub(crate) effects: Vec<LessorEffect>,
     /// How long the step took.
     pub(crate) step: Duration,
     /// How long it took to apply what was committed, before the step.
@@ -102,12 +102,12 @@ pub(crate) struct Leader {
 impl Leader {
     /// A replica with this state has just been elected. Nothing has been proposed yet.
     pub(crate) fn elected(state: State, commit: Duration) -> Self {
-        Self::elected_with(state, commit, Bounds::DEFAULT, Limits::default())
+        Self::elected_with(state, commit, LessorBounds::DEFAULT, Limits::default())
     }
 
     /// The same of one that takes on more or less at a time, and from one session.
-    pub(crate) fn elected_with(state: State, commit: Duration, bounds: Bounds, limits: Limits) -> Self {
-        let config = Config {
+    pub(crate) fn elected_with(state: State, commit: Duration, bounds: LessorBounds, limits: Limits) -> Self {
+        let config = LessorConfig {
             replica: 1,
             attempt: state.applied_index(),
             drift: DriftAllowance::DEFAULT,
@@ -141,7 +141,7 @@ impl Leader {
     }
 
     /// One step, and what it proposes.
-    pub(crate) fn step(&mut self, input: Input) -> Turn {
+    pub(crate) fn step(&mut self, input: LessorInput) -> Turn {
         let (now, begin) = (self.now(), Wall::now());
         let effects = self.lessor.step(input, &self.state, now);
         let step = self.spend(begin);
@@ -172,12 +172,12 @@ impl Leader {
                 let applied = self.state.apply(self.state.applied_index() + 1, &proposal);
                 let apply = self.spend(begin);
                 assert!(is_mine, "nobody else proposes");
-                let turn = self.step(Input::committed(proposal.number, applied));
+                let turn = self.step(LessorInput::committed(proposal.number, applied));
                 Turn { apply, ..turn }
             }
             None => {
                 self.wait_until(deadline);
-                self.step(Input::Timeout)
+                self.step(LessorInput::Timeout)
             }
         }
     }
@@ -211,18 +211,18 @@ impl Leader {
     }
 
     /// A request of the session.
-    pub(crate) fn request(&mut self, body: Body) -> Input {
+    pub(crate) fn request(&mut self, body: Body) -> LessorInput {
         self.requests += 1;
         self.sequence += u64::from(matches!(body, Body::Write { .. }));
-        let header = Header {
+        let header = RequestHeader {
             session: self.session,
             epoch: self.state.epoch(),
             registration: 1,
             sequence: Sequence(self.sequence),
             unanswered_from: Sequence(self.sequence),
-            ..Header::default()
+            ..RequestHeader::default()
         };
-        Input::Request { id: RequestId(self.requests), request: Request { header, body } }
+        LessorInput::Request { id: RequestId(self.requests), request: Request { header, body } }
     }
 
     /// A request, and its answer.
@@ -244,7 +244,7 @@ impl Leader {
         let mut took = turn.step;
         loop {
             for effect in turn.effects {
-                if let Effect::Reply { id: RequestId(id), response } = effect
+                if let LessorEffect::Reply { id: RequestId(id), response } = effect
                     && id == self.requests
                 {
                     return (response.result, took);

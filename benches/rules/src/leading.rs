@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_protocol::{
     id::LeaseId,
-    message::{Answer, Body, KeepLease, KeptSpan},
+    message::{Answer, Body, KeepAliveResult, KeyLeaseRenewal},
     state::State,
 };
 
@@ -20,11 +20,11 @@ pub(crate) fn measure(state: &State, commit: Duration) -> Figures {
     }
     let begun = Duration::from_nanos(leader.nanos() - elected);
     leader.open();
-    let leases = vec![KeepLease { id: LeaseId(0), incarnation: None }];
-    let kept = leader.ask(Body::KeepLeases { leases });
-    let Ok(Answer::Kept(kept)) = kept else { panic!("a renewal is answered: {kept:?}") };
+    let leases = vec![KeyLeaseRenewal { id: LeaseId(0), incarnation: None }];
+    let kept = leader.ask(Body::KeepAlive { leases });
+    let Ok(Answer::KeptAlive(kept)) = kept else { panic!("a renewal is answered: {kept:?}") };
     assert!(
-        kept.iter().all(|kept| matches!(kept.span, KeptSpan::Promised(_))),
+        kept.iter().all(|kept| matches!(kept.result, KeepAliveResult::Renewed(_))),
         "a new leader cuts no lease short: {kept:?}"
     );
     vec![

@@ -9,11 +9,11 @@ use std::{
 use leasehold_protocol::{
     command::{Attach, Condition, Write},
     id::{LeaseId, SessionId, Stamp},
-    lessor::{Bounds, Effect, Input},
+    lessor::{LessorBounds, LessorEffect, LessorInput},
     limits::Limits,
-    message::{Acquired, Answer, Body, Consent, KEEP_LEASES_MAX, KeepLease, LastValid, Recall},
+    message::{AcquiredVolume, Answer, Body, Consent, KEEP_ALIVES_MAX, KeyLeaseRenewal, LastValid, Recall},
     object::Object,
-    path::Path,
+    path::NodePath,
     state::State,
     time::DriftAllowance,
     volume::{Tracking, VolumeSettings},
@@ -55,20 +55,20 @@ fn settings() -> VolumeSettings {
     VolumeSettings::new(term, term, margin, Tracking::Objects, DriftAllowance::DEFAULT).expect("valid settings")
 }
 
-fn path(text: &str) -> Path {
-    Path::parse(text).expect("a valid path")
+fn path(text: &str) -> NodePath {
+    NodePath::parse(text).expect("a valid path")
 }
 
 /// A leader that takes on as much as it is asked for.
 fn leading(state: State, commit: Duration) -> Leader {
     let many = usize::MAX >> 1;
-    let bounds = Bounds {
+    let bounds = LessorBounds {
         writes_max: many,
         writes_bytes_max: many,
         sessions_max: many,
         requests_waiting_max: many,
         renewals_per_second_max: 1 << 30,
-        ..Bounds::DEFAULT
+        ..LessorBounds::DEFAULT
     };
     // A session with more objects is tracked as covering: others' writes would wait for it, for longer than they live.
     let limits = Limits { session_objects_max: many, ..Limits::default() };
@@ -83,8 +83,8 @@ fn joined(leader: &mut Leader) -> SessionId {
     session
 }
 
-fn acquire(leader: &mut Leader, valid_at: Option<LastValid>) -> (Acquired, Duration) {
-    let (acquired, took) = leader.time(Body::Acquire { path: Path::root(), valid_at });
+fn acquire(leader: &mut Leader, last_valid: Option<LastValid>) -> (AcquiredVolume, Duration) {
+    let (acquired, took) = leader.time(Body::Acquire { path: NodePath::root(), last_valid });
     let Ok(Answer::Acquired(acquired)) = acquired else { panic!("a lease is granted: {acquired:?}") };
     (acquired, took)
 }
@@ -101,12 +101,12 @@ fn body(write: Write) -> Body {
 fn begin(leader: &mut Leader, write: Write) -> (Vec<Recall>, Duration) {
     let request = leader.request(body(write));
     let turn = leader.step(request);
-    let recall = |effect| if let Effect::Recall(recall) = effect { Some(recall) } else { None };
+    let recall = |effect| if let LessorEffect::Recall(recall) = effect { Some(recall) } else { None };
     (turn.effects.into_iter().filter_map(recall).collect(), turn.step)
 }
 
 fn consent(leader: &mut Leader, Recall { session, stamp, .. }: &Recall) -> Duration {
-    leader.step(Input::Consent(Consent { session: *session, stamp: *stamp })).step
+    leader.step(LessorInput::Consent(Consent { session: *session, stamp: *stamp })).step
 }
 
 fn register(leader: &mut Leader, session: SessionId) {
@@ -150,12 +150,13 @@ fn read_all(leader: &mut Leader, objects: u64) {
 /// A read, answered: the session holds a copy from then on.
 fn read(leader: &mut Leader, object: Object) {
     let request = leader.request(Body::Read { object, known: None });
-    let proves = |effect: &Effect| if let Effect::Prove { round } = effect { Some(*round) } else { None };
+    let proves = |effect: &LessorEffect| if let LessorEffect::Prove { round } = effect { Some(*round) } else { None };
     let mut effects = leader.step(request).effects;
     if let Some(round) = effects.iter().find_map(proves) {
-        effects = leader.step(Input::Proven { round }).effects;
+        effects = leader.step(LessorInput::Proven { round }).effects;
     }
-    let is_read = |effect: &Effect| matches!(effect, Effect::Reply { response, .. } if response.result.is_ok());
+    let is_read =
+        |effect: &LessorEffect| matches!(effect, LessorEffect::Reply { response, .. } if response.result.is_ok());
     assert!(effects.iter().any(is_read), "{effects:?}");
 }
 
@@ -167,7 +168,7 @@ fn subtree(count: u64, commit: Duration) -> Figures {
         read_all(&mut leader, OBJECTS_EACH);
     }
     leader.open();
-    let (recalls, gathering) = begin(&mut leader, Write::SetVolume { path: Path::root(), settings: settings() });
+    let (recalls, gathering) = begin(&mut leader, Write::SetVolume { path: NodePath::root(), settings: settings() });
     let mut consents = Spans::default();
     recalls.iter().for_each(|recall| consents.add(consent(&mut leader, recall)));
     vec![
@@ -189,7 +190,7 @@ fn timeouts(count: u64, commit: Duration) -> Figures {
         arrivals.add(begin(&mut leader, put(&format!("/{number}"))).1);
     }
     let mut timeouts = Spans::default();
-    (0..STEPS).for_each(|_| timeouts.add(leader.step(Input::Timeout).step));
+    (0..STEPS).for_each(|_| timeouts.add(leader.step(LessorInput::Timeout).step));
     vec![
         (format!("c3: a write that {SILENT} silent sessions are asked for: p50 · p99 · max"), arrivals.told()),
         (format!("c3: a timeout beside {count} waits: p50 · p99 · max"), timeouts.told()),
@@ -232,7 +233,7 @@ fn endings(count: u64, commit: Duration) -> Figures {
     let (closed, ended) = leader.time(Body::Close);
     assert!(matches!(closed, Ok(Answer::Closed)), "{closed:?}");
     let mut after = Spans::default();
-    (0..STEPS).for_each(|_| after.add(leader.step(Input::Timeout).step));
+    (0..STEPS).for_each(|_| after.add(leader.step(LessorInput::Timeout).step));
     vec![
         (format!("c4: an empty volume is made beside {} object leases", 2 * count), shown(made)),
         (format!("c4: a session with {} objects ends", 2 * count), shown(ended)),
@@ -269,7 +270,7 @@ fn closed(count: u64) -> Figures {
     for number in 0..STEPS {
         entries.add(leader.write(put(&format!("/elsewhere/{}", number % 16))));
     }
-    let orphans = leader.state.orphaned().count();
+    let orphans = leader.state.orphans().count();
     let meta = leader.state.row(&leasehold_protocol::state::RowKey::Meta).map_or(0, |row| row.len());
     vec![
         (format!("{count} nodes are read, in lists of {LIST_NODES} at most"), shown(took)),
@@ -283,7 +284,8 @@ fn kept(count: u64, commit: Duration) -> Figures {
     let leases = Leases { count, first: Duration::from_secs(10), spread: Duration::ZERO };
     let mut leader = leading(state_with(leases), commit);
     register(&mut leader, SessionId(1));
-    let all: Vec<KeepLease> = (0..count).map(|id| KeepLease { id: LeaseId(id), incarnation: None }).collect();
+    let all: Vec<KeyLeaseRenewal> =
+        (0..count).map(|id| KeyLeaseRenewal { id: LeaseId(id), incarnation: None }).collect();
     let part = all.len().div_ceil(30);
     let start = leader.nanos();
     for tenth in 0..300 {
@@ -293,8 +295,8 @@ fn kept(count: u64, commit: Duration) -> Figures {
         }
         leader.wait_until(until);
         let part = all.chunks(part).nth(tenth as usize % 30).unwrap_or_default();
-        for chunk in part.chunks(KEEP_LEASES_MAX) {
-            let request = leader.request(Body::KeepLeases { leases: chunk.to_vec() });
+        for chunk in part.chunks(KEEP_ALIVES_MAX) {
+            let request = leader.request(Body::KeepAlive { leases: chunk.to_vec() });
             leader.step(request);
         }
     }

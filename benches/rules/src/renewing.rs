@@ -5,8 +5,8 @@ use std::time::Duration;
 use leasehold_protocol::{
     command::Command,
     id::LeaseId,
-    lessor::Effect,
-    message::{Answer, Body, KEEP_LEASES_MAX, KeepLease, KeptSpan},
+    lessor::LessorEffect,
+    message::{Answer, Body, KEEP_ALIVES_MAX, KeepAliveResult, KeyLeaseRenewal},
     state::State,
 };
 
@@ -75,11 +75,12 @@ pub(crate) fn measure(state: &State, leases: Leases, commit: Duration) -> Figure
         leader.wait_until(at);
         // Any of them, in no order.
         let id = LeaseId(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % leases.count);
-        let turn = keep(&mut leader, vec![KeepLease { id, incarnation: None }]);
+        let turn = keep(&mut leader, vec![KeyLeaseRenewal { id, incarnation: None }]);
         steps.note(&mut leader, &turn, true);
     }
-    let together = KEEP_LEASES_MAX.min(leases.count as usize) as u64;
-    let turn = keep(&mut leader, (0..together).map(|id| KeepLease { id: LeaseId(id), incarnation: None }).collect());
+    let together = KEEP_ALIVES_MAX.min(leases.count as usize) as u64;
+    let turn =
+        keep(&mut leader, (0..together).map(|id| KeyLeaseRenewal { id: LeaseId(id), incarnation: None }).collect());
     let Steps { mut renewals, mut proposing, mut applying, mut after, largest } = steps;
     vec![
         (format!("renewal, one in a request, {} a second: p50 · p99 · max", 1_000_000_000 / apart), renewals.told()),
@@ -91,17 +92,17 @@ pub(crate) fn measure(state: &State, leases: Leases, commit: Duration) -> Figure
 }
 
 /// Renews leases, all of which are there.
-fn keep(leader: &mut Leader, leases: Vec<KeepLease>) -> Turn {
+fn keep(leader: &mut Leader, leases: Vec<KeyLeaseRenewal>) -> Turn {
     let count = leases.len();
-    let request = leader.request(Body::KeepLeases { leases });
+    let request = leader.request(Body::KeepAlive { leases });
     let turn = leader.step(request);
     let answered = turn.effects.iter().find_map(|effect| match effect {
-        Effect::Reply { response, .. } => Some(&response.result),
-        Effect::Recall(_) | Effect::Prove { .. } | Effect::ClockChanged { .. } => None,
+        LessorEffect::Reply { response, .. } => Some(&response.result),
+        LessorEffect::Recall(_) | LessorEffect::Prove { .. } | LessorEffect::ClockChanged { .. } => None,
     });
     match answered {
-        Some(Ok(Answer::Kept(kept))) => assert!(
-            kept.len() == count && kept.iter().all(|kept| matches!(kept.span, KeptSpan::Promised(_))),
+        Some(Ok(Answer::KeptAlive(kept))) => assert!(
+            kept.len() == count && kept.iter().all(|kept| matches!(kept.result, KeepAliveResult::Renewed(_))),
             "none of them is gone: {kept:?}"
         ),
         // It waits for its tick.

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 
 use leasehold_protocol::{
     command::Write,
-    holder::{ReadError, ReadId, WriteError, WriteId},
+    holder::{ReadFailure, ReadId, WriteFailure, WriteId},
     message::Refusal,
 };
 use tokio::sync::oneshot;
 
-use super::{Fetched, WriteResult};
+use super::{ReadOutcome, WriteOutcome};
 
 /// The most waiting reads of one client. A client refuses one more as busy.
 pub(crate) const READS_MAX: usize = 1 << 16;
@@ -26,24 +26,24 @@ pub(crate) const WRITES_BYTES_MAX: usize = 256 << 20;
 #[derive(Debug)]
 struct WaitingWrite {
     bytes: usize,
-    waiter: oneshot::Sender<WriteResult>,
+    waiter: oneshot::Sender<WriteOutcome>,
 }
 
 /// The waiting reads and writes of one client.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
-    reads: HashMap<ReadId, oneshot::Sender<Fetched>>,
+pub(super) struct WaitingCalls {
+    reads: HashMap<ReadId, oneshot::Sender<ReadOutcome>>,
     writes: HashMap<WriteId, WaitingWrite>,
     writes_bytes: usize,
 }
 
-impl Waiting {
+impl WaitingCalls {
     /// Adds a read. Returns `None` for it if there is no room: its receiver has the refusal then.
-    pub(super) fn read(&mut self, read: ReadId) -> (Option<ReadId>, oneshot::Receiver<Fetched>) {
+    pub(super) fn read(&mut self, read: ReadId) -> (Option<ReadId>, oneshot::Receiver<ReadOutcome>) {
         let (waiter, receiver) = oneshot::channel();
         if let Some(refusal) = no_room("reads of this client", self.reads.len(), READS_MAX) {
             // Cannot fail: the receiver is still here.
-            let _ = waiter.send(Fetched::Failed(ReadError::Refused(refusal)));
+            let _ = waiter.send(ReadOutcome::Failed(ReadFailure::Refused(refusal)));
             return (None, receiver);
         }
         self.reads.insert(read, waiter);
@@ -58,13 +58,13 @@ impl Waiting {
         write: WriteId,
         change: &Write,
         gives_back: bool,
-    ) -> (Option<WriteId>, oneshot::Receiver<WriteResult>) {
+    ) -> (Option<WriteId>, oneshot::Receiver<WriteOutcome>) {
         let (waiter, receiver) = oneshot::channel();
         let refusal = no_room("writes of this client", self.writes.len(), WRITES_MAX)
             .or_else(|| no_room("bytes of writes of this client", self.writes_bytes, WRITES_BYTES_MAX));
         if let Some(refusal) = refusal.filter(|_| !gives_back) {
             // Cannot fail: the receiver is still here.
-            let _ = waiter.send(Err(WriteError::Refused(refusal)));
+            let _ = waiter.send(Err(WriteFailure::Refused(refusal)));
             return (None, receiver);
         }
         let bytes = change.encoded_bytes();
@@ -78,12 +78,12 @@ impl Waiting {
     }
 
     /// Removes a read. Returns false if it is not waiting.
-    pub(super) fn give_up_read(&mut self, read: ReadId) -> bool {
+    pub(super) fn cancel_read(&mut self, read: ReadId) -> bool {
         self.reads.remove(&read).is_some()
     }
 
     /// Removes the reads, and sends the outcome to their receivers.
-    pub(super) fn finish_reads(&mut self, reads: Vec<ReadId>, outcome: impl Fn() -> Fetched) {
+    pub(super) fn finish_reads(&mut self, reads: Vec<ReadId>, outcome: impl Fn() -> ReadOutcome) {
         for read in reads {
             if let Some(waiter) = self.reads.remove(&read) {
                 // The receiver may have been dropped.
@@ -93,7 +93,7 @@ impl Waiting {
     }
 
     /// Removes the write, and sends the result to its receiver.
-    pub(super) fn finish_write(&mut self, write: WriteId, result: WriteResult) {
+    pub(super) fn finish_write(&mut self, write: WriteId, result: WriteOutcome) {
         if let Some(WaitingWrite { bytes, waiter }) = self.writes.remove(&write) {
             self.writes_bytes -= bytes;
             // The receiver may have been dropped.
@@ -108,13 +108,13 @@ fn no_room(what: &str, got: usize, most: usize) -> Option<Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_protocol::{object::Object, path::Path};
+    use leasehold_protocol::{object::Object, path::NodePath};
 
     use super::*;
     use crate::{driver::Driver, options::Options};
 
-    fn path(number: usize) -> Path {
-        Path::parse(&format!("/{number}")).expect("a path")
+    fn path(number: usize) -> NodePath {
+        NodePath::parse(&format!("/{number}")).expect("a path")
     }
 
     fn busy(what: &str, got: usize, most: usize) -> Refusal {
@@ -128,8 +128,8 @@ mod tests {
             (0..WRITES_MAX).map(|number| driver.write(Write::put(path(number), Default::default()))).collect();
         let refused = || driver.write(Write::put(path(0), Default::default())).1.try_recv();
         let expected = busy("writes of this client", WRITES_MAX, WRITES_MAX);
-        assert_eq!(refused(), Ok(Err(WriteError::Refused(expected))));
-        driver.give_up_write(waiting[0].0);
+        assert_eq!(refused(), Ok(Err(WriteFailure::Refused(expected))));
+        driver.cancel_write(waiting[0].0);
         assert!(matches!(waiting[0].1.try_recv(), Ok(Err(_))), "it is known that it was never sent");
         assert!(refused().is_err(), "there is room: it waits");
     }
@@ -146,11 +146,11 @@ mod tests {
                 Err(_) => waiting.push((write, answer)),
             }
         };
-        let Err(WriteError::Refused(Refusal::Busy { what, got, most })) = refused else { panic!("{refused:?}") };
+        let Err(WriteFailure::Refused(Refusal::Busy { what, got, most })) = refused else { panic!("{refused:?}") };
         assert_eq!((what.as_str(), most), ("bytes of writes of this client", WRITES_BYTES_MAX));
         assert!(got >= most && got - most <= large().encoded_bytes(), "{got}");
         for (write, _) in &waiting {
-            driver.give_up_write(*write);
+            driver.cancel_write(*write);
         }
         assert!(driver.write(large()).1.try_recv().is_err(), "there is room: it waits");
     }
@@ -160,9 +160,9 @@ mod tests {
         let driver = Driver::new(Options::new(["nobody:1"]), 0);
         let waiting: Vec<_> = (0..READS_MAX).map(|number| driver.read(Object::data(path(number)))).collect();
         let refused = || driver.read(Object::data(path(0))).1.try_recv();
-        let Ok(Fetched::Failed(ReadError::Refused(refusal))) = refused() else { panic!("it is not refused") };
+        let Ok(ReadOutcome::Failed(ReadFailure::Refused(refusal))) = refused() else { panic!("it is not refused") };
         assert_eq!(refusal, busy("reads of this client", READS_MAX, READS_MAX));
-        driver.give_up_read(waiting[0].0);
+        driver.cancel_read(waiting[0].0);
         assert!(refused().is_err(), "there is room: it waits");
     }
 }

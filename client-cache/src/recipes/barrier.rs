@@ -20,7 +20,7 @@
 //!
 //! # What it does not know
 //!
-//! Whether those who have passed are still alive: that is what [`Inside::over`] tells each of itself. A barrier protects nothing, so there
+//! Whether those who have passed are still alive: that is what [`BarrierGuard::over`] tells each of itself. A barrier protects nothing, so there
 //! is no token.
 
 use std::time::Duration;
@@ -28,15 +28,15 @@ use std::time::Duration;
 use leasehold_protocol::{
     command::Condition,
     id::Revision,
-    path::Path,
+    path::NodePath,
     transaction::{Compare, Operation, Transaction},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     RecipeError,
-    leaving::put,
-    place::{Gathering, Place},
+    departures::put,
+    party::{Party, PartyNode},
 };
 use crate::{
     client::Client,
@@ -52,18 +52,18 @@ const OPEN: &str = "open";
 
 /// Opens when so many have come, and stays open. See [`Client::barrier`].
 #[derive(Debug, Clone)]
-pub struct Barrier(Gathering);
+pub struct Barrier(PartyNode);
 
 /// Opens when so many have come, and closes when all have left, again and again. See [`Client::double_barrier`].
 #[derive(Debug, Clone)]
-pub struct DoubleBarrier(Gathering);
+pub struct DoubleBarrier(PartyNode);
 
 /// So many have come. Dropping it leaves, and waits for nobody.
 #[derive(Debug)]
 #[must_use = "it leaves when this is dropped"]
-pub struct Inside {
-    gathering: Gathering,
-    place: Place,
+pub struct BarrierGuard {
+    gathering: PartyNode,
+    place: Party,
     /// When the barrier opened.
     round: Revision,
 }
@@ -79,9 +79,9 @@ impl Barrier {
         if self.0.client.get(&open).await?.is_some() {
             return Ok(());
         }
-        self.0.until_withdrawn().await?;
-        let Some(place) = self.0.take_place(Some(&open)).await? else { return Ok(()) };
-        place.while_it_lasts(self.0.until_open(&place)).await.map(|_| ())
+        self.0.wait_for_pending_releases().await?;
+        let Some(place) = self.0.join(Some(&open)).await? else { return Ok(()) };
+        place.run_until_lost(self.0.until_open(&place)).await.map(|_| ())
     }
 }
 
@@ -92,35 +92,35 @@ impl DoubleBarrier {
     /// # Errors
     ///
     /// [`RecipeError`]. It may have been counted, if others came before it had withdrawn.
-    pub async fn enter(&self) -> Result<Inside, RecipeError> {
+    pub async fn enter(&self) -> Result<BarrierGuard, RecipeError> {
         let open = self.0.open()?;
         loop {
             if let Some(entry) = self.0.client.get(&open).await? {
                 self.0.until_all_have_left(entry.stat.create_revision).await?;
             }
-            self.0.until_withdrawn().await?;
-            if let Some(place) = self.0.take_place(Some(&open)).await? {
-                let round = place.while_it_lasts(self.0.until_open(&place)).await?;
-                return Ok(Inside { gathering: self.0.clone(), place, round });
+            self.0.wait_for_pending_releases().await?;
+            if let Some(place) = self.0.join(Some(&open)).await? {
+                let round = place.run_until_lost(self.0.until_open(&place)).await?;
+                return Ok(BarrierGuard { gathering: self.0.clone(), place, round });
             }
         }
     }
 }
 
-impl Inside {
+impl BarrierGuard {
     /// When the barrier opened: the same for all who came in together, and growing from round to round.
     pub fn round(&self) -> Revision {
         self.round
     }
 
     /// How long it is certain that the others count this one as inside, if nothing more is heard.
-    pub fn certain_for(&self) -> Duration {
-        self.place.certain_for()
+    pub fn remaining(&self) -> Duration {
+        self.place.remaining()
     }
 
     /// Cancelled when others may go on without waiting for this one: by this client's own clock at the latest. Once for all.
-    pub fn over(&self) -> CancellationToken {
-        self.place.over()
+    pub fn on_lost(&self) -> CancellationToken {
+        self.place.on_lost()
     }
 
     /// Leaves, and waits until all others have left too.
@@ -135,21 +135,21 @@ impl Inside {
     }
 }
 
-impl Gathering {
-    fn open(&self) -> Result<Path, RecipeError> {
+impl PartyNode {
+    fn open(&self) -> Result<NodePath, RecipeError> {
         Ok(self.path.child(OPEN)?)
     }
 
     /// Opens the barrier if so many stand there, or waits until somebody does. Returns when it opened.
-    async fn until_open(&self, place: &Place) -> Result<Revision, RecipeError> {
+    async fn until_open(&self, place: &Party) -> Result<Revision, RecipeError> {
         let open = self.open()?;
         loop {
-            let standing = self.client.standing(&self.path, Some(&open)).await?;
+            let standing = self.client.parties(&self.path, Some(&open)).await?;
             if let Some(opened) = standing.mark {
                 return Ok(opened);
             }
             if !standing.nodes.contains(place.node()) {
-                return Err(place.lost().into());
+                return Err(place.lost_error().into());
             }
             if let Some(first) = standing.nodes.get(..self.count as usize) {
                 match self.open_for(&open, first).await? {
@@ -167,7 +167,7 @@ impl Gathering {
     }
 
     /// Opens the barrier if all of these are still there, and it is not open. Returns when it opened.
-    async fn open_for(&self, open: &Path, nodes: &[Path]) -> Result<Option<Revision>, RecipeError> {
+    async fn open_for(&self, open: &NodePath, nodes: &[NodePath]) -> Result<Option<Revision>, RecipeError> {
         let there = nodes.iter().cloned().map(Compare::exists);
         let transaction = Transaction {
             compares: there.chain([Compare::absent(open.clone())]).collect(),
@@ -183,7 +183,7 @@ impl Gathering {
         let open = self.open()?;
         loop {
             // Both as of one moment: those who stand there while it is open came before it was.
-            let standing = self.client.standing(&self.path, Some(&open)).await?;
+            let standing = self.client.parties(&self.path, Some(&open)).await?;
             if standing.mark != Some(round) {
                 return Ok(());
             }
@@ -205,7 +205,7 @@ impl Gathering {
 impl Client {
     /// A barrier for so many, 127 at most. All who use it have to give the same number, which is written to the node by the first; nodes below it
     /// are the barrier's. To close it again, remove it with all below.
-    pub fn barrier(&self, path: &Path, parties: u32) -> Barrier {
+    pub fn barrier(&self, path: &NodePath, parties: u32) -> Barrier {
         Barrier(self.gathering(path, parties))
     }
 
@@ -222,11 +222,11 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn double_barrier(&self, path: &Path, parties: u32) -> DoubleBarrier {
+    pub fn double_barrier(&self, path: &NodePath, parties: u32) -> DoubleBarrier {
         DoubleBarrier(self.gathering(path, parties))
     }
 
-    fn gathering(&self, path: &Path, parties: u32) -> Gathering {
-        Gathering { client: self.clone(), path: path.clone(), count: parties, most: PARTIES_MAX }
+    fn gathering(&self, path: &NodePath, parties: u32) -> PartyNode {
+        PartyNode { client: self.clone(), path: path.clone(), count: parties, most: PARTIES_MAX }
     }
 }

@@ -1,22 +1,22 @@
 //! Recipes: what programs make of locks, transactions, watches and registrations, in the forms that they know.
 //!
 //! Thin layers: everything that keeps a promise here is a promise of what lies below. A [`Mutex`] and an [`RwLock`] are
-//! [holds](crate::Hold) with types; a [`Registry`] is [registrations](crate::Registration) and a watch; a [`Semaphore`], a [`Barrier`] and
+//! [holds](crate::LockGuard) with types; a [`Registry`] is [registrations](crate::Registration) and a watch; a [`Semaphore`], a [`Barrier`] and
 //! a [`DoubleBarrier`] stand on *places*: a node for each who comes, in the order in which they came, that goes with the lease of whoever came.
 //!
 //! Each says what it promises by the clocks of those who use it, and what only a fencing token can keep out.
 
 mod barrier;
-mod leaving;
+mod departures;
 mod mutex;
-mod place;
+mod party;
 mod registry;
 mod rw_lock;
 mod semaphore;
 
-use leasehold_protocol::path::{Path, PathError};
+use leasehold_protocol::path::{NodePath, PathError};
 
-pub use barrier::{Barrier, DoubleBarrier, Inside};
+pub use barrier::{Barrier, BarrierGuard, DoubleBarrier};
 pub use mutex::{Mutex, MutexGuard};
 pub use registry::{Member, MemberEvent, Members, Registry};
 pub use rw_lock::{ReadGuard, RwLock, WriteGuard};
@@ -44,9 +44,9 @@ pub enum RecipeError {
     Path(#[from] PathError),
     /// Others count otherwise.
     #[error("{path} is for {found:?}: expected {expected:?}, as others who use it count by that")]
-    Differs {
+    CountMismatch {
         /// The node that says so.
-        path: Path,
+        path: NodePath,
         /// What this client was told.
         expected: String,
         /// What is written there.
@@ -54,9 +54,9 @@ pub enum RecipeError {
     },
     /// Nobody can count to that.
     #[error("{path} cannot be for {got}: expected 1 to {most}")]
-    Count {
+    InvalidCount {
         /// The node.
-        path: Path,
+        path: NodePath,
         /// How many there were to be.
         got: u32,
         /// How many there can be.

@@ -1,28 +1,28 @@
 //! A mutex: a hold that is exclusive, with a type that says so.
 //!
-//! It promises what [`Hold`](crate::Hold) does, and nothing more. The token is what keeps out what its holder sent before the end and arrives after it.
+//! It promises what [`LockGuard`](crate::LockGuard) does, and nothing more. The token is what keeps out what its holder sent before the end and arrives after it.
 
 use std::{ops::Deref, time::Duration};
 
-use leasehold_protocol::{command::WriteRefusal, message::Refusal, path::Path};
+use leasehold_protocol::{command::WriteRefusal, message::Refusal, path::NodePath};
 
 use crate::{
     client::Client,
     error::{LockError, WriteError},
-    hold::{Hold, LockOptions, Wait},
+    lock::{LockGuard, LockOptions, LockWait},
 };
 
 /// A node that one client holds at a time, in the order in which they ask. See [`Client::mutex`].
 #[derive(Debug, Clone)]
 pub struct Mutex {
     client: Client,
-    path: Path,
+    path: NodePath,
 }
 
-/// The mutex is locked, until this is dropped or [released](MutexGuard::release), or [`Hold::over`] says that it is over.
+/// The mutex is locked, until this is dropped or [released](MutexGuard::release), or [`LockGuard::over`] says that it is over.
 #[derive(Debug)]
 #[must_use = "the mutex is unlocked when this is dropped"]
-pub struct MutexGuard(Hold);
+pub struct MutexGuard(LockGuard);
 
 impl Mutex {
     /// Waits for it.
@@ -31,7 +31,7 @@ impl Mutex {
     ///
     /// [`LockError`].
     pub async fn lock(&self) -> Result<MutexGuard, LockError> {
-        self.lock_with(Wait::Forever).await
+        self.lock_with(LockWait::Forever).await
     }
 
     /// None if somebody else has it.
@@ -40,10 +40,10 @@ impl Mutex {
     ///
     /// [`LockError`].
     pub async fn try_lock(&self) -> Result<Option<MutexGuard>, LockError> {
-        if_free(self.lock_with(Wait::No).await)
+        if_free(self.lock_with(LockWait::No).await)
     }
 
-    /// None if it was not locked within this time, counted from the call ([`Wait::For`]). A time
+    /// None if it was not locked within this time, counted from the call ([`LockWait::For`]). A time
     /// shorter than a round trip to the server gives none even if the mutex is free: use
     /// [`Mutex::try_lock`] for that.
     ///
@@ -51,10 +51,10 @@ impl Mutex {
     ///
     /// [`LockError`].
     pub async fn lock_timeout(&self, most: Duration) -> Result<Option<MutexGuard>, LockError> {
-        if_free(self.lock_with(Wait::For(most)).await)
+        if_free(self.lock_with(LockWait::For(most)).await)
     }
 
-    async fn lock_with(&self, wait: Wait) -> Result<MutexGuard, LockError> {
+    async fn lock_with(&self, wait: LockWait) -> Result<MutexGuard, LockError> {
         self.client.lock(&self.path, LockOptions { wait, ..LockOptions::default() }).await.map(MutexGuard)
     }
 }
@@ -62,7 +62,7 @@ impl Mutex {
 /// That somebody was in the way is no error for one who asks whether that is so.
 pub(super) fn if_free<G>(result: Result<G, LockError>) -> Result<Option<G>, LockError> {
     match result {
-        Err(LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Held { .. })))) => Ok(None),
+        Err(LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Locked { .. })))) => Ok(None),
         Err(LockError::NotGranted { .. }) => Ok(None),
         result => result.map(Some),
     }
@@ -73,16 +73,16 @@ impl MutexGuard {
     ///
     /// # Errors
     ///
-    /// As of [`Hold::release`].
+    /// As of [`LockGuard::release`].
     pub async fn release(self) -> Result<(), LockError> {
         self.0.release().await
     }
 }
 
 impl Deref for MutexGuard {
-    type Target = Hold;
+    type Target = LockGuard;
 
-    fn deref(&self) -> &Hold {
+    fn deref(&self) -> &LockGuard {
         &self.0
     }
 }
@@ -99,7 +99,7 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn mutex(&self, path: &Path) -> Mutex {
+    pub fn mutex(&self, path: &NodePath) -> Mutex {
         Mutex { client: self.clone(), path: path.clone() }
     }
 }

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, VecDeque};
 use leasehold_protocol::{
     change::{Change, EventKind},
     id::{Revision, SessionId},
-    object::{Data, Owner, Value},
-    path::Path,
+    object::{Data, NodeOwner, Value},
+    path::NodePath,
 };
 
 use super::RecipeError;
@@ -21,14 +21,14 @@ use crate::{
     client::Client,
     error::WatchError,
     key_lease::{RegisterOptions, Registration},
-    watch::{Told, Watch},
+    watch::{Watch, WatchItem},
 };
 
 /// Members with names. See [`Client::registry`].
 #[derive(Debug, Clone)]
 pub struct Registry {
     client: Client,
-    path: Path,
+    path: NodePath,
 }
 
 /// Somebody who is registered.
@@ -58,7 +58,7 @@ pub enum MemberEvent {
 #[derive(Debug)]
 pub struct Members {
     client: Client,
-    path: Path,
+    path: NodePath,
     now: BTreeMap<String, Member>,
     watch: Watch,
     /// What has yet to be told.
@@ -89,7 +89,7 @@ impl Registry {
 
 impl Members {
     /// Who was there when [`Members::next`] returned last, or in the beginning; in the order of names.
-    pub fn now(&self) -> impl Iterator<Item = &Member> {
+    pub fn current(&self) -> impl Iterator<Item = &Member> {
         self.now.values()
     }
 
@@ -109,8 +109,8 @@ impl Members {
                 return Ok(event);
             }
             match self.watch.next().await {
-                Ok(Told::Change(change)) => self.note(&change),
-                Ok(Told::Progress(_)) => {}
+                Ok(WatchItem::Change(change)) => self.note(&change),
+                Ok(WatchItem::Progress(_)) => {}
                 Err(WatchError::Compacted { .. }) => {
                     let (now, watch) = list(&self.client, &self.path).await?;
                     self.watch = watch;
@@ -145,14 +145,14 @@ impl Members {
 
 impl Member {
     /// None if the node is nobody's.
-    fn of(path: &Path, data: &Data) -> Option<Self> {
-        let Some(Owner::Session(session)) = data.stat.owner else { return None };
+    fn of(path: &NodePath, data: &Data) -> Option<Self> {
+        let Some(NodeOwner::Session(session)) = data.stat.owner else { return None };
         let (name, value) = (path.name()?.to_owned(), data.value.clone());
         Some(Self { name, value, epoch: data.stat.modify_revision, session })
     }
 }
 
-async fn list(client: &Client, path: &Path) -> Result<(BTreeMap<String, Member>, Watch), WatchError> {
+async fn list(client: &Client, path: &NodePath) -> Result<(BTreeMap<String, Member>, Watch), WatchError> {
     let (subtree, watch) = client.list_and_watch(path).await?;
     let right_below = subtree.nodes.iter().filter(|(node, _)| path.is_parent_of(node));
     let members = right_below.filter_map(|(node, data)| Member::of(node, data));
@@ -172,7 +172,7 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn registry(&self, path: &Path) -> Registry {
+    pub fn registry(&self, path: &NodePath) -> Registry {
         Registry { client: self.clone(), path: path.clone() }
     }
 }

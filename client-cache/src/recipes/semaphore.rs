@@ -24,12 +24,12 @@ use std::time::Duration;
 
 #[cfg(doc)]
 use leasehold_protocol::transaction::Compare;
-use leasehold_protocol::{id::Token, path::Path};
+use leasehold_protocol::{id::Token, path::NodePath};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     RecipeError,
-    place::{Gathering, Place},
+    party::{Party, PartyNode},
 };
 use crate::{
     client::Client,
@@ -41,7 +41,7 @@ const PERMITS_MAX: u32 = 1 << 16;
 
 /// Up to so many clients at a time. See [`Client::semaphore`].
 #[derive(Debug, Clone)]
-pub struct Semaphore(Gathering);
+pub struct Semaphore(PartyNode);
 
 /// A permit, until it is dropped or [released](Permit::release), or [`Permit::over`] says that it is over.
 ///
@@ -52,7 +52,7 @@ pub struct Semaphore(Gathering);
 #[derive(Debug)]
 #[must_use = "the permit is given back when this is dropped"]
 pub struct Permit {
-    place: Place,
+    place: Party,
     token: Token,
 }
 
@@ -64,7 +64,7 @@ impl Semaphore {
     /// [`RecipeError`].
     pub async fn acquire(&self) -> Result<Permit, RecipeError> {
         let place = self.arrive().await?;
-        place.while_it_lasts(self.turn(&place)).await?;
+        place.run_until_lost(self.wait_for_permit(&place)).await?;
         permit(place).await
     }
 
@@ -74,21 +74,21 @@ impl Semaphore {
     ///
     /// [`RecipeError`].
     pub async fn try_acquire(&self) -> Result<Option<Permit>, RecipeError> {
-        self.0.until_withdrawn().await?;
+        self.0.wait_for_pending_releases().await?;
         // As a rule this is read from memory, and nobody is disturbed.
         let children = self.0.client.children(&self.0.path).await?;
         if children.is_some_and(|children| children.names.len() >= self.0.count as usize) {
             return Ok(None);
         }
         let place = self.arrive().await?;
-        let ahead = place.while_it_lasts(async {
-            let standing = self.0.client.standing(&self.0.path, None).await?;
+        let ahead = place.run_until_lost(async {
+            let standing = self.0.client.parties(&self.0.path, None).await?;
             Ok(standing.nodes.iter().position(|node| node == place.node()))
         });
         match ahead.await? {
             Some(ahead) if ahead < self.0.count as usize => permit(place).await.map(Some),
             Some(_) => Ok(None),
-            None => Err(place.lost().into()),
+            None => Err(place.lost_error().into()),
         }
     }
 
@@ -104,20 +104,20 @@ impl Semaphore {
         }
     }
 
-    async fn arrive(&self) -> Result<Place, RecipeError> {
-        match self.0.take_place(None).await? {
+    async fn arrive(&self) -> Result<Party, RecipeError> {
+        match self.0.join(None).await? {
             Some(place) => Ok(place),
             None => unreachable!("nothing stands in the way of a place"),
         }
     }
 
     /// Waits until fewer than N older places are left.
-    async fn turn(&self, place: &Place) -> Result<(), RecipeError> {
+    async fn wait_for_permit(&self, place: &Party) -> Result<(), RecipeError> {
         let count = self.0.count as usize;
         loop {
-            let standing = self.0.client.standing(&self.0.path, None).await?;
+            let standing = self.0.client.parties(&self.0.path, None).await?;
             let Some(ahead) = standing.nodes.iter().position(|node| node == place.node()) else {
-                return Err(place.lost().into());
+                return Err(place.lost_error().into());
             };
             match standing.until_fewer_than(count, ahead, &self.0.client).await {
                 // Cut off for so long that it is not known who has left.
@@ -128,7 +128,7 @@ impl Semaphore {
     }
 }
 
-async fn permit(mut place: Place) -> Result<Permit, RecipeError> {
+async fn permit(mut place: Party) -> Result<Permit, RecipeError> {
     let token = place.renew_token().await?;
     Ok(Permit { place, token })
 }
@@ -140,25 +140,25 @@ impl Permit {
     }
 
     /// The node that stands for it.
-    pub fn path(&self) -> &Path {
+    pub fn path(&self) -> &NodePath {
         self.place.node()
     }
 
     /// How long it is certain if nothing more is heard; zero if it is over.
-    pub fn certain_for(&self) -> Duration {
-        self.place.certain_for()
+    pub fn remaining(&self) -> Duration {
+        self.place.remaining()
     }
 
     /// Cancelled when it is over, or can no longer be relied on: by this client's own clock at the latest. Once for all.
-    pub fn over(&self) -> CancellationToken {
-        self.place.over()
+    pub fn on_lost(&self) -> CancellationToken {
+        self.place.on_lost()
     }
 
     /// Gives it back, and waits for the server to know. It is not held any more from the call on, whatever comes of it.
     ///
     /// # Errors
     ///
-    /// [`LockError::Lost`] if it was over already; [`LockError::Write`] if nobody answered in time: it is still given back when somebody
+    /// [`LockError::CopyEvicted`] if it was over already; [`LockError::Write`] if nobody answered in time: it is still given back when somebody
     /// does, or ends with the client's lease.
     pub async fn release(self) -> Result<(), LockError> {
         self.place.leave().await
@@ -180,7 +180,7 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn semaphore(&self, path: &Path, permits: u32) -> Semaphore {
-        Semaphore(Gathering { client: self.clone(), path: path.clone(), count: permits, most: PERMITS_MAX })
+    pub fn semaphore(&self, path: &NodePath, permits: u32) -> Semaphore {
+        Semaphore(PartyNode { client: self.clone(), path: path.clone(), count: permits, most: PERMITS_MAX })
     }
 }

@@ -14,11 +14,11 @@ use std::{
 };
 
 use futures::StreamExt;
-use leasehold_client_cache::{Client, Options, Path, Value, VolumeSettings};
+use leasehold_client_cache::{Client, NodePath, Options, Value, VolumeSettings};
 use leasehold_protocol::{
-    command::{Command, Meant, Outcome, Proposal, Write},
+    command::{Command, IntendedLeases, Outcome, Proposal, Write},
     id::{RequestId, Revision, Sequence, SessionId},
-    lessor::{Bounds, Config, Effect, Input, Lessor},
+    lessor::{Lessor, LessorBounds, LessorConfig, LessorEffect, LessorInput},
     limits::Limits,
     message::{Answer, Body, ClusterInfo, Inspect, Recall, Refusal, Request, Response},
     object::ObjectSet,
@@ -61,8 +61,8 @@ pub fn settings(term: Duration) -> VolumeSettings {
     VolumeSettings::new(term, object_term, margin, Tracking::Objects, DriftAllowance::DEFAULT).unwrap()
 }
 
-pub fn path(text: &str) -> Path {
-    Path::parse(text).unwrap()
+pub fn path(text: &str) -> NodePath {
+    NodePath::parse(text).unwrap()
 }
 
 /// Waits for something that has to happen.
@@ -199,9 +199,17 @@ impl Server {
         };
         for number in 1..=times {
             let (sequence, write) = (Sequence(number), Write::put(path(at), "meanwhile".into()));
-            let (covers, meant, carried) = (vec![ObjectSet::Subtree(Path::root())], Meant::default(), last);
-            let command =
-                Command::Write { session, sequence, unanswered_from: sequence, write, covers, meant, carried };
+            let (consented, intended, attached_through) =
+                (vec![ObjectSet::Subtree(NodePath::root())], IntendedLeases::default(), last);
+            let command = Command::Write {
+                session,
+                sequence,
+                unanswered_from: sequence,
+                write,
+                consented,
+                intended,
+                attached_through,
+            };
             last = apply(command).1;
         }
         last
@@ -255,12 +263,12 @@ impl Server {
 impl Rules {
     fn lead(&mut self) {
         self.attempt += 1;
-        let config = Config {
+        let config = LessorConfig {
             replica: 1,
             attempt: self.attempt,
             drift: DriftAllowance::DEFAULT,
             limits: Limits::default(),
-            bounds: Bounds::DEFAULT,
+            bounds: LessorBounds::DEFAULT,
             planted: Planted::default(),
         };
         self.lessor = Some(Lessor::new(config, &self.state, Duration::ZERO, now()));
@@ -271,27 +279,27 @@ impl Rules {
     }
 
     /// Takes a step, and all that follow from it. Returns the recalls to be sent.
-    fn step(&mut self, input: Input) -> Vec<(CallbackClient, Recall)> {
+    fn step(&mut self, input: LessorInput) -> Vec<(CallbackClient, Recall)> {
         self.step_all(vec![input])
     }
 
-    fn step_all(&mut self, mut inputs: Vec<Input>) -> Vec<(CallbackClient, Recall)> {
+    fn step_all(&mut self, mut inputs: Vec<LessorInput>) -> Vec<(CallbackClient, Recall)> {
         let mut recalls = Vec::new();
         while let Some(input) = inputs.pop() {
             let Some(lessor) = &mut self.lessor else { break };
             let effects = lessor.step(input, &self.state, now());
             for effect in effects {
                 match effect {
-                    Effect::Reply { id, response } => {
+                    LessorEffect::Reply { id, response } => {
                         if let Some(reply) = self.replies.remove(&id) {
                             let _ = reply.send(response);
                         }
                     }
-                    Effect::Recall(recall) => {
+                    LessorEffect::Recall(recall) => {
                         recalls.extend(self.callbacks.get(&recall.session).map(|client| (client.clone(), recall)));
                     }
-                    Effect::ClockChanged { .. } => {}
-                    Effect::Prove { round } => inputs.insert(0, Input::Proven { round }),
+                    LessorEffect::ClockChanged { .. } => {}
+                    LessorEffect::Prove { round } => inputs.insert(0, LessorInput::Proven { round }),
                 }
             }
             self.commit(&mut inputs);
@@ -307,13 +315,13 @@ impl Rules {
         }
     }
 
-    fn commit(&mut self, inputs: &mut Vec<Input>) {
+    fn commit(&mut self, inputs: &mut Vec<LessorInput>) {
         let Some(lessor) = &mut self.lessor else { return };
         while let Some(proposal) = lessor.take_proposal(now()) {
             let is_mine = lessor.is_mine(&proposal);
             let applied = self.state.apply(self.state.applied_index() + 1, &proposal);
             if is_mine {
-                let committed = Input::committed(proposal.number, applied);
+                let committed = LessorInput::committed(proposal.number, applied);
                 if proposal.epoch.0 == 0 {
                     // The first of the epoch: nobody waits for anything yet.
                     assert!(lessor.step(committed, &self.state, now()).is_empty());
@@ -331,7 +339,7 @@ impl Rules {
 }
 
 impl Shared {
-    fn step(self: &Arc<Self>, input: Input) {
+    fn step(self: &Arc<Self>, input: LessorInput) {
         let recalls = self.rules.lock().step(input);
         for (callback, recall) in recalls {
             let shared = Arc::downgrade(self);
@@ -340,7 +348,7 @@ impl Shared {
                 context.deadline = std::time::Instant::now() + PATIENCE;
                 let consent = callback.recall(context, recall).await;
                 if let (Ok(consent), Some(shared)) = (consent, Weak::upgrade(&shared)) {
-                    shared.step(Input::Consent(consent));
+                    shared.step(LessorInput::Consent(consent));
                 }
             });
         }
@@ -350,7 +358,7 @@ impl Shared {
         loop {
             let wait = self.rules.lock().next_deadline().unwrap_or(PATIENCE);
             tokio::time::sleep(wait).await;
-            self.step(Input::Timeout);
+            self.step(LessorInput::Timeout);
         }
     }
 
@@ -373,7 +381,7 @@ impl Shared {
             let (sender, receiver) = oneshot::channel();
             rules.replies.insert(id, sender);
             drop(rules);
-            self.step(Input::Request { id, request });
+            self.step(LessorInput::Request { id, request });
             receiver
         };
         let response = answer.await.unwrap_or(Response {
@@ -404,14 +412,14 @@ fn kind(body: &Body) -> &'static str {
         Body::Open { .. } => "Open",
         Body::Register => "Register",
         Body::Close => "Close",
-        Body::KeepAlive(_) => "KeepAlive",
+        Body::Heartbeat(_) => "KeepAlive",
         Body::Acquire { .. } => "Acquire",
         Body::Read { .. } => "Read",
         Body::AwaitRead { .. } => "AwaitRead",
         Body::Write { .. } => "Write",
-        Body::Held(_) => "Held",
-        Body::KeepLeases { .. } => "KeepLeases",
-        Body::AwaitHolds { .. } => "AwaitHolds",
+        Body::HolderReport(_) => "Held",
+        Body::KeepAlive { .. } => "KeepLeases",
+        Body::AwaitLocks { .. } => "AwaitHolds",
         Body::Inspect(_) => "Inspect",
         Body::Watch { .. } => "Watch",
         Body::List { .. } => "List",

@@ -6,8 +6,8 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_client_cache::{
-    CampaignOptions, Client, Compare, HoldId, Leader, Leaders, Leadership, LockError, NotHandedOver, Operation,
-    Options, Refusal, Token, Transaction, Wait, WriteError, WriteRefusal,
+    CampaignOptions, Client, Compare, ElectedLeader, ElectedLeaders, HandOverError, Leadership, LockError, LockId,
+    LockWait, Operation, Options, Refusal, Token, Transaction, WriteError, WriteRefusal,
 };
 
 use crate::{
@@ -34,18 +34,18 @@ async fn until_in_line(client: &Client, count: usize) {
 async fn until_so_many(client: &Client, at: &str, count: usize) {
     let mut looks = tokio::time::interval(Duration::from_millis(1));
     within(async {
-        while client.holds(&path(at)).await.unwrap().len() != count {
+        while client.locks(&path(at)).await.unwrap().len() != count {
             looks.tick().await;
         }
     })
     .await;
 }
 
-async fn leader(client: &Client) -> Option<Leader> {
+async fn leader(client: &Client) -> Option<ElectedLeader> {
     within(client.leader(&path("/a"))).await.unwrap()
 }
 
-async fn next(leaders: &mut Leaders) -> (String, Token) {
+async fn next(leaders: &mut ElectedLeaders) -> (String, Token) {
     let leader = within(leaders.next()).await.unwrap();
     (String::from_utf8(leader.value.to_vec()).unwrap(), leader.token)
 }
@@ -61,8 +61,8 @@ async fn candidates_are_elected_in_order_of_arrival() {
     until_in_line(&one, 2).await;
     let third = in_line(&three, "three");
     until_in_line(&one, 3).await;
-    assert!(first.certain_for() > TERM / 2);
-    until(|| first.is_wanted()).await;
+    assert!(first.remaining() > TERM / 2);
+    until(|| first.is_contended()).await;
     let found = leader(&two).await.unwrap();
     assert_eq!((&found.value[..], found.token, Some(found.session)), (&b"one"[..], first.token(), one.session()));
     let mut tokens = vec![first.token()];
@@ -103,10 +103,10 @@ async fn who_does_not_want_to_wait_is_refused_and_leaves_nothing() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
     let first = campaign(&one, "one").await;
-    let at_once = CampaignOptions { wait: Wait::No, ..CampaignOptions::default() };
+    let at_once = CampaignOptions { wait: LockWait::No, ..CampaignOptions::default() };
     let refused = two.campaign(&path("/a"), "two", at_once).await.unwrap_err();
     assert!(
-        matches!(refused, LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Held { .. })))),
+        matches!(refused, LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Locked { .. })))),
         "{refused:?}"
     );
     let waiting = in_line(&two, "two");
@@ -133,13 +133,13 @@ async fn cut_off_a_leader() -> Result<(), Missed> {
     let proxy = Proxy::before(&server).await;
     let (one, two) = (proxy.client().await, server.client().await);
     let first = Arc::new(campaign(&one, "one").await);
-    let (over, token) = (first.over(), first.token());
+    let (over, token) = (first.on_lost(), first.token());
     let next = tokio::spawn({
         let (two, first) = (two.clone(), Arc::clone(&first));
-        async move { (campaign(&two, "two").await, first.certain_for(), first.over().is_cancelled()) }
+        async move { (campaign(&two, "two").await, first.remaining(), first.on_lost().is_cancelled()) }
     });
     until_in_line(&two, 2).await;
-    assert!(first.certain_for() > Duration::ZERO && !over.is_cancelled());
+    assert!(first.remaining() > Duration::ZERO && !over.is_cancelled());
     proxy.cut(true);
     let (second, certain_for, was_told) = within(next).await.unwrap();
     assert_eq!(certain_for, Duration::ZERO, "two lead at once");
@@ -152,13 +152,13 @@ async fn cut_off_a_leader() -> Result<(), Missed> {
     let late = first.proclaim("still one").await;
     assert!(matches!(late, Err(LockError::Lost { .. })), "{late:?}");
     let fenced = Transaction::new()
-        .when(Compare::held(path("/a"), token))
+        .when(Compare::locked(path("/a"), token))
         .then(Operation::put(path("/work"), "late"))
         .otherwise(Operation::put(path("/refused"), "late"));
     assert!(!within(one.transaction(fenced)).await.unwrap().succeeded());
     drop(first);
     assert!(matches!(leader(&one).await, Some(leader) if leader.token == second.token()), "it took nothing with it");
-    assert!(second.certain_for() > Duration::ZERO);
+    assert!(second.remaining() > Duration::ZERO);
     Ok(())
 }
 
@@ -168,15 +168,15 @@ async fn a_leader_goes_with_its_client() {
     let (one, two) = (server.client().await, server.client().await);
     let first = campaign(&one, "one").await;
     one.close().await;
-    assert!(first.over().is_cancelled());
+    assert!(first.on_lost().is_cancelled());
     assert_eq!(leader(&two).await, None);
     assert!(campaign(&two, "two").await.token() > first.token());
 }
 
 /// Who waits to be elected, as what the servers know it.
-async fn candidate(leadership: &Leadership, client: &Client) -> HoldId {
+async fn candidate(leadership: &Leadership, client: &Client) -> LockId {
     let candidates = within(leadership.candidates()).await.unwrap();
-    candidates.iter().find(|hold| Some(hold.session) == client.session()).unwrap().hold
+    candidates.iter().find(|hold| Some(hold.session) == client.session()).unwrap().lock
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,7 +190,7 @@ async fn leader_hands_over_to_named_candidate_with_none_in_between() {
     until_in_line(&one, 2).await;
     let third = in_line(&three, "three");
     until_in_line(&one, 3).await;
-    let (over, token, to) = (first.over(), first.token(), candidate(&first, &three).await);
+    let (over, token, to) = (first.on_lost(), first.token(), candidate(&first, &three).await);
     first.hand_over(to).await.unwrap();
     assert!(over.is_cancelled(), "whoever listens is told");
     let third = within(third).await.unwrap();
@@ -212,13 +212,13 @@ async fn a_leader_whose_successor_has_gone_leads_on_and_knows_it() {
     second.abort();
     until_in_line(&one, 1).await;
     let first = match within(first.hand_over(to)).await {
-        Err(NotHandedOver::Kept(
+        Err(HandOverError::Unchanged(
             first,
-            LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::NoSuccessor { .. }))),
+            LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::SuccessorNotWaiting { .. }))),
         )) => first,
         other => panic!("{other:?}"),
     };
-    assert!(first.token() == token && first.certain_for() > Duration::ZERO && !first.over().is_cancelled());
+    assert!(first.token() == token && first.remaining() > Duration::ZERO && !first.on_lost().is_cancelled());
     first.proclaim("one, still").await.unwrap();
     let second = in_line(&two, "two");
     until_in_line(&one, 2).await;
@@ -235,15 +235,15 @@ async fn unanswered_hand_over_ends_leadership_and_next_is_elected() {
     let first = campaign(&one, "one").await;
     let second = in_line(&two, "two");
     until_in_line(&two, 2).await;
-    let (over, token, to) = (first.over(), first.token(), candidate(&first, &two).await);
+    let (over, token, to) = (first.on_lost(), first.token(), candidate(&first, &two).await);
     server.stop().await;
     // It may be known that it was not sent: then it leads on, until its own clock says otherwise.
     match within(first.hand_over(to)).await.unwrap_err() {
-        NotHandedOver::Kept(first, error) => {
+        HandOverError::Unchanged(first, error) => {
             assert!(matches!(error, LockError::Write(WriteError::Unavailable { .. })), "{error:?}");
             drop(first);
         }
-        NotHandedOver::GivenBack(_) => assert!(over.is_cancelled()),
+        HandOverError::Released(_) => assert!(over.is_cancelled()),
     }
     server.lead();
     assert!(within(second).await.unwrap().token() > token);

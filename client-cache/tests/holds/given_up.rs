@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_client_cache::{
-    CampaignOptions, Client, Hold, HoldMode, Leadership, LockError, LockOptions, Permit, Wait,
+    CampaignOptions, Client, Leadership, LockError, LockGuard, LockMode, LockOptions, LockWait, Permit,
 };
 use leasehold_protocol::command::Write;
 use tokio::task::JoinHandle;
@@ -18,9 +18,9 @@ use crate::{
 /// So often that what comes in any order comes in each.
 const ROUNDS: usize = 20;
 
-fn tries(client: &Client) -> JoinHandle<Result<Hold, LockError>> {
+fn tries(client: &Client) -> JoinHandle<Result<LockGuard, LockError>> {
     let client = client.clone();
-    tokio::spawn(async move { client.lock(&path("/a"), exclusive(Wait::No)).await })
+    tokio::spawn(async move { client.lock(&path("/a"), exclusive(LockWait::No)).await })
 }
 
 /// The client tries to have the node, while what it has given up before is still on its way.
@@ -39,7 +39,7 @@ async fn a_hold_that_was_dropped_is_gone_before_its_client_asks_again() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
     for _ in 0..ROUNDS {
-        let hold = lock(&client, exclusive(Wait::No)).await;
+        let hold = lock(&client, exclusive(LockWait::No)).await;
         has_it_next(&server, &client, async || drop(hold)).await;
     }
 }
@@ -48,7 +48,7 @@ async fn a_hold_that_was_dropped_is_gone_before_its_client_asks_again() {
 async fn cancelled_lock_request_ends_before_client_asks_again() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let options = exclusive(Wait::For(Duration::from_millis(5)));
+    let options = exclusive(LockWait::For(Duration::from_millis(5)));
     for _ in 0..ROUNDS {
         has_it_next(&server, &client, async || {
             let refused = client.lock(&path("/a"), options).await.unwrap_err();
@@ -59,7 +59,7 @@ async fn cancelled_lock_request_ends_before_client_asks_again() {
             let asked = server.asked("Write");
             let dropped = tokio::spawn({
                 let client = client.clone();
-                async move { client.lock(&path("/a"), exclusive(Wait::Forever)).await }
+                async move { client.lock(&path("/a"), exclusive(LockWait::Forever)).await }
             });
             until(|| server.asked("Write") > asked).await;
             dropped.abort();
@@ -73,18 +73,18 @@ async fn cancelled_lock_request_ends_before_client_asks_again() {
 async fn try_lock_waits_for_own_pending_release_up_to_timeout() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let hold = lock(&client, exclusive(Wait::No)).await;
+    let hold = lock(&client, exclusive(LockWait::No)).await;
     server.hold_writes(|write| matches!(write, Write::Unlock { .. }));
     drop(hold);
     let after = Duration::from_millis(20);
-    let options = LockOptions { timeout: Some(after), ..exclusive(Wait::No) };
+    let options = LockOptions { timeout: Some(after), ..exclusive(LockWait::No) };
     let refused = client.lock(&path("/a"), options).await.unwrap_err();
     assert!(matches!(refused, LockError::TimedOut { after: waited, .. } if waited == after), "{refused:?}");
-    let _elsewhere = within(client.lock(&path("/b"), exclusive(Wait::No))).await.unwrap();
+    let _elsewhere = within(client.lock(&path("/b"), exclusive(LockWait::No))).await.unwrap();
     // Who waits, waits in the line.
     let waiting = tokio::spawn({
         let client = client.clone();
-        async move { lock(&client, exclusive(Wait::Forever)).await }
+        async move { lock(&client, exclusive(LockWait::Forever)).await }
     });
     until_counts(&client, (1, 1)).await;
     server.hold_writes(|_| false);
@@ -95,31 +95,31 @@ async fn try_lock_waits_for_own_pending_release_up_to_timeout() {
 async fn no_wait_is_too_long() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let mut hold = lock(&client, shared(Wait::For(Duration::MAX))).await;
-    within(hold.upgrade(Wait::For(Duration::MAX))).await.unwrap();
-    assert_eq!(hold.mode(), HoldMode::Exclusive);
+    let mut hold = lock(&client, shared(LockWait::For(Duration::MAX))).await;
+    within(hold.upgrade(LockWait::For(Duration::MAX))).await.unwrap();
+    assert_eq!(hold.mode(), LockMode::Exclusive);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_that_is_given_up_is_in_nobody_s_way() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let mut first = lock(&one, shared(Wait::No)).await;
-    let mut second = lock(&two, shared(Wait::No)).await;
+    let mut first = lock(&one, shared(LockWait::No)).await;
+    let mut second = lock(&two, shared(LockWait::No)).await;
     {
-        let mut upgrading = std::pin::pin!(first.upgrade(Wait::Forever));
+        let mut upgrading = std::pin::pin!(first.upgrade(LockWait::Forever));
         tokio::select! {
             granted = &mut upgrading => panic!("not beside another: {granted:?}"),
-            () = within(second.wanted()) => {}
+            () = within(second.contended()) => {}
         }
     }
     // Only one can wait to be the only one. This waits until it is no longer the first.
-    lock(&one, shared(Wait::No)).await.release().await.unwrap();
-    let upgraded = tokio::spawn(async move { second.upgrade(Wait::Forever).await.map(|_| second) });
-    within(first.wanted()).await;
-    assert_eq!(first.mode(), HoldMode::Shared);
+    lock(&one, shared(LockWait::No)).await.release().await.unwrap();
+    let upgraded = tokio::spawn(async move { second.upgrade(LockWait::Forever).await.map(|_| second) });
+    within(first.contended()).await;
+    assert_eq!(first.mode(), LockMode::Shared);
     within(first.release()).await.unwrap();
-    assert_eq!(within(upgraded).await.unwrap().unwrap().mode(), HoldMode::Exclusive);
+    assert_eq!(within(upgraded).await.unwrap().unwrap().mode(), LockMode::Exclusive);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -127,11 +127,11 @@ async fn dropped_write_lease_is_flushed_before_client_asks_again() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
     for round in 0..ROUNDS {
-        let lease = within(client.write_lease(&path("/a"), exclusive(Wait::No))).await.unwrap();
+        let lease = within(client.write_lease(&path("/a"), exclusive(LockWait::No))).await.unwrap();
         let text = round.to_string();
         within(lease.set(text.clone())).await.unwrap();
         drop(lease);
-        let lease = within(client.write_lease(&path("/a"), exclusive(Wait::No))).await.unwrap();
+        let lease = within(client.write_lease(&path("/a"), exclusive(LockWait::No))).await.unwrap();
         assert_eq!(within(lease.get()).await.unwrap(), *text);
         within(lease.release()).await.unwrap();
     }
@@ -166,7 +166,7 @@ async fn who_leaves_a_barrier_and_comes_again_counts_once() {
         let again = comes(&one);
         // More than time enough to stand there twice.
         for _ in 0..10 {
-            two.holds(&path(&at)).await.unwrap();
+            two.locks(&path(&at)).await.unwrap();
         }
         assert!(!again.is_finished(), "it was counted twice");
         server.hold_writes(|_| false);
@@ -179,7 +179,7 @@ async fn who_leaves_a_barrier_and_comes_again_counts_once() {
 async fn a_leader_that_was_dropped_can_campaign_at_once() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let options = CampaignOptions { wait: Wait::No, ..CampaignOptions::default() };
+    let options = CampaignOptions { wait: LockWait::No, ..CampaignOptions::default() };
     for _ in 0..ROUNDS {
         drop(within(client.campaign(&path("/e"), "me", options)).await.unwrap());
     }
@@ -199,10 +199,10 @@ async fn lost_permit_or_leadership_blocks_nobody_under_live_lease() {
     let proxy = Proxy::before(&server).await;
     let (client, other) = (proxy.client().await, server.client().await);
     let permit = within(client.semaphore(&path("/s"), 1).acquire()).await.unwrap();
-    let _permit = stood_still(&proxy, permit, Permit::over).await;
+    let _permit = stood_still(&proxy, permit, Permit::on_lost).await;
     drop(within(other.semaphore(&path("/s"), 1).acquire()).await.unwrap());
     let leader = within(client.campaign(&path("/e"), "me", CampaignOptions::default())).await.unwrap();
-    drop(stood_still(&proxy, leader, Leadership::over).await);
+    drop(stood_still(&proxy, leader, Leadership::on_lost).await);
     let mut looks = tokio::time::interval(Duration::from_millis(1));
     within(async {
         while other.leader(&path("/e")).await.unwrap().is_some() {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures::future::join_all;
-use leasehold_client_cache::{Client, Hold, Token, Wait};
+use leasehold_client_cache::{Client, LockGuard, LockWait, Token};
 
 use super::exclusive;
 use crate::{
@@ -23,7 +23,7 @@ const MARGIN: Duration = Duration::from_millis(50);
 /// a tenth of the term, and a quarter of a second at most.
 const TICKS: Duration = Duration::from_millis(2 * 250);
 
-async fn lock_all(client: &Client, wait: Wait) -> Vec<Hold> {
+async fn lock_all(client: &Client, wait: LockWait) -> Vec<LockGuard> {
     let lock = async |number| client.lock(&path(&format!("/many/{number}")), exclusive(wait)).await.unwrap();
     within(join_all((0..HOLDS).map(lock))).await
 }
@@ -37,21 +37,21 @@ async fn cut_off() -> Result<(), Missed> {
     let server = Server::start_with_margin(TERM, MARGIN).await;
     let proxy = Proxy::before(&server).await;
     let (cut, other) = (proxy.client().await, server.client().await);
-    let held = Arc::new(lock_all(&cut, Wait::No).await);
-    let tokens: Vec<Token> = held.iter().map(Hold::token).collect();
-    let certain = held.iter().filter(|hold| hold.certain_for() > TERM / 8);
+    let held = Arc::new(lock_all(&cut, LockWait::No).await);
+    let tokens: Vec<Token> = held.iter().map(LockGuard::token).collect();
+    let certain = held.iter().filter(|hold| hold.remaining() > TERM / 8);
     assert_eq!(certain.count(), HOLDS, "each can be asked how long it is certain");
 
     let waiting: Vec<_> = (0..HOLDS)
         .map(|number| {
             let (other, held) = (other.clone(), Arc::clone(&held));
             tokio::spawn(async move {
-                let next = other.lock(&path(&format!("/many/{number}")), exclusive(Wait::Forever)).await.unwrap();
-                (next, held[number].certain_for(), Instant::now())
+                let next = other.lock(&path(&format!("/many/{number}")), exclusive(LockWait::Forever)).await.unwrap();
+                (next, held[number].remaining(), Instant::now())
             })
         })
         .collect();
-    let certain_for = held.iter().map(Hold::certain_for).min().unwrap_or_default();
+    let certain_for = held.iter().map(LockGuard::remaining).min().unwrap_or_default();
     proxy.cut(true);
     let (cut_off, mut free) = (Instant::now(), Duration::ZERO);
     for (token, next) in tokens.into_iter().zip(within(join_all(waiting)).await) {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use leasehold_client_cache::{
-    Client, Hold, HoldMode, LockError, LockOptions, Refusal, Token, Wait, WriteError, WriteRefusal,
+    Client, LockError, LockGuard, LockMode, LockOptions, LockWait, Refusal, Token, WriteError, WriteRefusal,
 };
 
 use crate::{
@@ -25,21 +25,21 @@ use crate::{
 
 const TERM: Duration = Duration::from_secs(10);
 
-fn shared(wait: Wait) -> LockOptions {
-    LockOptions { mode: HoldMode::Shared, wait, ..LockOptions::default() }
+fn shared(wait: LockWait) -> LockOptions {
+    LockOptions { mode: LockMode::Shared, wait, ..LockOptions::default() }
 }
 
-fn exclusive(wait: Wait) -> LockOptions {
+fn exclusive(wait: LockWait) -> LockOptions {
     LockOptions { wait, ..LockOptions::default() }
 }
 
-async fn lock(client: &Client, options: LockOptions) -> Hold {
+async fn lock(client: &Client, options: LockOptions) -> LockGuard {
     within(client.lock(&path("/a"), options)).await.unwrap()
 }
 
 /// How many hold the node, and how many wait.
 async fn counts(client: &Client) -> (usize, usize) {
-    let holds = client.holds(&path("/a")).await.unwrap();
+    let holds = client.locks(&path("/a")).await.unwrap();
     let held = holds.iter().filter(|hold| hold.token.is_some()).count();
     (held, holds.len() - held)
 }
@@ -58,18 +58,18 @@ async fn until_counts(client: &Client, expected: (usize, usize)) {
 async fn a_node_is_held_by_one_until_it_is_given_back_and_tokens_grow() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let first = lock(&one, exclusive(Wait::No)).await;
-    assert!(first.certain_for() > TERM / 2 && !first.over().is_cancelled() && first.mode() == HoldMode::Exclusive);
-    let refused = two.lock(&path("/a"), exclusive(Wait::No)).await.unwrap_err();
-    let LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Held { holder, token, .. }))) = refused
+    let first = lock(&one, exclusive(LockWait::No)).await;
+    assert!(first.remaining() > TERM / 2 && !first.on_lost().is_cancelled() && first.mode() == LockMode::Exclusive);
+    let refused = two.lock(&path("/a"), exclusive(LockWait::No)).await.unwrap_err();
+    let LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Locked { owner, token, .. }))) = refused
     else {
         panic!("{refused:?}")
     };
-    assert_eq!((Some(holder), token), (one.session(), first.token()));
+    assert_eq!((Some(owner), token), (one.session(), first.token()));
     let token = first.token();
     let waiting = tokio::spawn({
         let two = two.clone();
-        async move { lock(&two, exclusive(Wait::Forever)).await }
+        async move { lock(&two, exclusive(LockWait::Forever)).await }
     });
     until_counts(&one, (1, 1)).await;
     first.release().await.unwrap();
@@ -83,10 +83,10 @@ async fn a_node_is_held_by_one_until_it_is_given_back_and_tokens_grow() {
 async fn who_waits_for_so_long_withdraws_then() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let _held = lock(&one, exclusive(Wait::No)).await;
+    let _held = lock(&one, exclusive(LockWait::No)).await;
     let after = Duration::from_millis(50);
     let began = Instant::now();
-    let refused = two.lock(&path("/a"), exclusive(Wait::For(after))).await.unwrap_err();
+    let refused = two.lock(&path("/a"), exclusive(LockWait::For(after))).await.unwrap_err();
     assert!(matches!(refused, LockError::NotGranted { after: waited, .. } if waited == after), "{refused:?}");
     assert!(began.elapsed() >= after);
     until_counts(&one, (1, 0)).await;
@@ -96,10 +96,10 @@ async fn who_waits_for_so_long_withdraws_then() {
 async fn a_request_that_nobody_waits_for_any_more_leaves_nothing() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let held = lock(&one, exclusive(Wait::No)).await;
+    let held = lock(&one, exclusive(LockWait::No)).await;
     let waiting = tokio::spawn({
         let two = two.clone();
-        async move { lock(&two, exclusive(Wait::Forever)).await }
+        async move { lock(&two, exclusive(LockWait::Forever)).await }
     });
     until_counts(&one, (1, 1)).await;
     waiting.abort();
@@ -108,9 +108,9 @@ async fn a_request_that_nobody_waits_for_any_more_leaves_nothing() {
     // Given up before it was answered.
     let node = path("/a");
     for _ in 0..50 {
-        let asked = two.lock(&node, exclusive(Wait::Forever));
+        let asked = two.lock(&node, exclusive(LockWait::Forever));
         let _ = tokio::time::timeout(Duration::ZERO, asked).await;
-        lock(&two, exclusive(Wait::No)).await.release().await.unwrap();
+        lock(&two, exclusive(LockWait::No)).await.release().await.unwrap();
     }
 }
 
@@ -118,46 +118,47 @@ async fn a_request_that_nobody_waits_for_any_more_leaves_nothing() {
 async fn shared_owners_release_when_notified_of_waiter() {
     let server = Server::start(TERM).await;
     let clients = [server.client().await, server.client().await, server.client().await];
-    let mut readers = vec![lock(&clients[0], shared(Wait::No)).await, lock(&clients[1], shared(Wait::No)).await];
-    assert!(readers.iter().all(|reader| !reader.is_wanted()));
+    let mut readers =
+        vec![lock(&clients[0], shared(LockWait::No)).await, lock(&clients[1], shared(LockWait::No)).await];
+    assert!(readers.iter().all(|reader| !reader.is_contended()));
     let writer = tokio::spawn({
         let client = clients[2].clone();
-        async move { lock(&client, exclusive(Wait::Forever)).await }
+        async move { lock(&client, exclusive(LockWait::Forever)).await }
     });
     for mut reader in readers.drain(..) {
-        within(reader.wanted()).await;
-        assert!(reader.is_wanted());
+        within(reader.contended()).await;
+        assert!(reader.is_contended());
         reader.release().await.unwrap();
     }
-    assert_eq!(within(writer).await.unwrap().mode(), HoldMode::Exclusive);
+    assert_eq!(within(writer).await.unwrap().mode(), LockMode::Exclusive);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upgrade_waits_to_be_alone_and_second_upgrade_is_refused() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let (mut first, mut second) = (lock(&one, shared(Wait::No)).await, lock(&two, shared(Wait::No)).await);
+    let (mut first, mut second) = (lock(&one, shared(LockWait::No)).await, lock(&two, shared(LockWait::No)).await);
     let before = first.token();
-    let in_vain = first.upgrade(Wait::For(Duration::from_millis(30))).await.unwrap_err();
+    let in_vain = first.upgrade(LockWait::For(Duration::from_millis(30))).await.unwrap_err();
     assert!(matches!(in_vain, LockError::NotGranted { .. }), "{in_vain:?}");
-    assert_eq!((first.token(), first.mode()), (before, HoldMode::Shared), "it is held as before");
+    assert_eq!((first.token(), first.mode()), (before, LockMode::Shared), "it is held as before");
     let upgrading = tokio::spawn(async move {
-        let token = within(first.upgrade(Wait::Forever)).await.unwrap();
+        let token = within(first.upgrade(LockWait::Forever)).await.unwrap();
         (first, token)
     });
-    within(second.wanted()).await;
-    let refused = second.upgrade(Wait::Forever).await.unwrap_err();
+    within(second.contended()).await;
+    let refused = second.upgrade(LockWait::Forever).await.unwrap_err();
     let LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::UpgradePending { .. }))) = refused else {
         panic!("{refused:?}")
     };
     second.release().await.unwrap();
     let (mut first, token) = within(upgrading).await.unwrap();
-    assert!(token > before && first.token() == token && first.mode() == HoldMode::Exclusive);
-    let waiting = tokio::spawn(async move { lock(&two, shared(Wait::Forever)).await });
-    within(first.wanted()).await;
+    assert!(token > before && first.token() == token && first.mode() == LockMode::Exclusive);
+    let waiting = tokio::spawn(async move { lock(&two, shared(LockWait::Forever)).await });
+    within(first.contended()).await;
     first.downgrade().await.unwrap();
     let second = within(waiting).await.unwrap();
-    assert_eq!((first.mode(), first.token(), second.mode()), (HoldMode::Shared, token, HoldMode::Shared));
+    assert_eq!((first.mode(), first.token(), second.mode()), (LockMode::Shared, token, LockMode::Shared));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,14 +172,14 @@ async fn cut_off_a_holder() -> Result<(), Missed> {
     let server = Server::start_with_margin(SHORT_TERM, ALLOWANCE).await;
     let proxy = Proxy::before(&server).await;
     let (one, two) = (proxy.client().await, server.client().await);
-    let held = Arc::new(lock(&one, exclusive(Wait::No)).await);
-    let (over, token) = (held.over(), held.token());
+    let held = Arc::new(lock(&one, exclusive(LockWait::No)).await);
+    let (over, token) = (held.on_lost(), held.token());
     let next = tokio::spawn({
         let (two, held) = (two.clone(), Arc::clone(&held));
-        async move { (lock(&two, exclusive(Wait::Forever)).await, held.certain_for(), held.over().is_cancelled()) }
+        async move { (lock(&two, exclusive(LockWait::Forever)).await, held.remaining(), held.on_lost().is_cancelled()) }
     });
     until_counts(&two, (1, 1)).await;
-    assert!(held.certain_for() > Duration::ZERO && !over.is_cancelled());
+    assert!(held.remaining() > Duration::ZERO && !over.is_cancelled());
     proxy.cut(true);
     let (next, certain_for, was_told) = within(next).await.unwrap();
     assert_eq!(certain_for, Duration::ZERO, "two have it at once");
@@ -197,13 +198,13 @@ async fn cut_off_a_holder() -> Result<(), Missed> {
 async fn a_hold_outlives_a_change_of_leader() {
     let mut server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let held = lock(&one, exclusive(Wait::No)).await;
-    let waiting = tokio::spawn(async move { lock(&two, exclusive(Wait::Forever)).await });
+    let held = lock(&one, exclusive(LockWait::No)).await;
+    let waiting = tokio::spawn(async move { lock(&two, exclusive(LockWait::Forever)).await });
     until_counts(&one, (1, 1)).await;
     server.stop().await;
     server.lead();
     until_counts(&one, (1, 1)).await;
-    assert!(!held.over().is_cancelled());
+    assert!(!held.on_lost().is_cancelled());
     held.release().await.unwrap();
     within(waiting).await.unwrap().release().await.unwrap();
 }
@@ -213,24 +214,24 @@ async fn lock_in_unknown_volume_uses_lease_of_that_volume() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
     one.get(&path("/x")).await.unwrap();
-    assert!(one.certain_for(&path("/x")) > Duration::ZERO, "it has a lease on the root");
+    assert!(one.volume_remaining(&path("/x")) > Duration::ZERO, "it has a lease on the root");
     two.create_volume(&path("/a"), settings(TERM * 2)).await.unwrap();
-    let held = lock(&one, exclusive(Wait::No)).await;
-    assert!(held.certain_for() > TERM, "{:?}", held.certain_for());
+    let held = lock(&one, exclusive(LockWait::No)).await;
+    assert!(held.remaining() > TERM, "{:?}", held.remaining());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_closes_gives_all_its_holds_back() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let held = lock(&one, exclusive(Wait::No)).await;
-    let waiting = tokio::spawn(async move { lock(&two, exclusive(Wait::Forever)).await });
+    let held = lock(&one, exclusive(LockWait::No)).await;
+    let waiting = tokio::spawn(async move { lock(&two, exclusive(LockWait::Forever)).await });
     let other = server.client().await;
     until_counts(&other, (1, 1)).await;
     one.close().await;
-    assert!(held.over().is_cancelled());
-    until(|| held.certain_for().is_zero()).await;
+    assert!(held.on_lost().is_cancelled());
+    until(|| held.remaining().is_zero()).await;
     within(waiting).await.unwrap();
-    let refused = one.lock(&path("/a"), exclusive(Wait::No)).await.unwrap_err();
+    let refused = one.lock(&path("/a"), exclusive(LockWait::No)).await.unwrap_err();
     assert!(matches!(refused, LockError::Write(WriteError::SessionEnded)), "{refused:?}");
 }

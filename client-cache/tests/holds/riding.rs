@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures::future::{join, join_all};
-use leasehold_client_cache::{Hold, Wait};
+use leasehold_client_cache::{LockGuard, LockWait};
 
 use super::{exclusive, lock};
 use crate::{
@@ -35,14 +35,14 @@ async fn hundred_holds_for_two_terms_cost_the_renewals_of_one_lease() {
 async fn hold_on() -> Result<(), Missed> {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let take = async |number| client.lock(&path(&format!("/many/{number}")), exclusive(Wait::No)).await.unwrap();
-    let held: Vec<Hold> = within(join_all((0..HOLDS).map(take))).await;
+    let take = async |number| client.lock(&path(&format!("/many/{number}")), exclusive(LockWait::No)).await.unwrap();
+    let held: Vec<LockGuard> = within(join_all((0..HOLDS).map(take))).await;
     let asked = || (FOR_HOLDS.map(|kind| server.asked(kind)), server.asked("KeepAlive"));
     let ((before, renewed_before), waits_before) = (asked(), server.asked("AwaitHolds"));
     let began = Instant::now();
-    let lasting = tokio::time::timeout(2 * TERM, held[0].over().cancelled()).await;
+    let lasting = tokio::time::timeout(2 * TERM, held[0].on_lost().cancelled()).await;
     let terms = began.elapsed().as_secs_f64() / TERM.as_secs_f64();
-    let ((after, renewed), certain) = (asked(), held.iter().filter(|hold| !hold.certain_for().is_zero()).count());
+    let ((after, renewed), certain) = (asked(), held.iter().filter(|hold| !hold.remaining().is_zero()).count());
     if lasting.is_ok() || certain < HOLDS {
         return Err(Missed(format!("{certain} of {HOLDS} holds last")));
     }
@@ -62,14 +62,14 @@ async fn a_node_that_another_wants_is_handed_over_within_a_second() {
 async fn hand_over() -> Result<(), Missed> {
     let server = Server::start_with_margin(LONG_TERM, MARGIN).await;
     let (one, two) = (server.client().await, server.client().await);
-    let mut held = lock(&one, exclusive(Wait::No)).await;
+    let mut held = lock(&one, exclusive(LockWait::No)).await;
     let token = held.token();
     let (before, asked) = (server.asked("Write"), Instant::now());
     let give_back = async {
-        held.wanted().await;
+        held.contended().await;
         held.release().await.unwrap();
     };
-    let (next, ()) = within(join(lock(&two, exclusive(Wait::Forever)), give_back)).await;
+    let (next, ()) = within(join(lock(&two, exclusive(LockWait::Forever)), give_back)).await;
     let took = asked.elapsed();
     assert!(next.token() > token);
     assert_eq!(server.asked("Write") - before, 2, "one asked, and the other gave the node back");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use leasehold_client_cache::{
-    Client, Hold, HoldMode, LockError, LockOptions, ReadError, RegisterOptions, Wait, WriteError,
+    Client, LockError, LockGuard, LockMode, LockOptions, LockWait, ReadError, RegisterOptions, WriteError,
 };
 use leasehold_protocol::command::Write;
 
@@ -29,13 +29,13 @@ async fn hasty(server: &Server) -> Client {
 /// Shares the node without waiting: nobody has it exclusively, and nobody waits to. What this client has withdrawn there before is
 /// gone then.
 async fn shares(client: &Client) {
-    within(lock(client, shared(Wait::No)).await.release()).await.unwrap();
+    within(lock(client, shared(LockWait::No)).await.release()).await.unwrap();
 }
 
 /// The answers to an upgrade, and to its withdrawal, come when it has timed out.
-async fn upgrade_times_out(server: &Server, hold: &mut Hold, wait: Wait) {
+async fn upgrade_times_out(server: &Server, hold: &mut LockGuard, wait: LockWait) {
     let asked = server.asked("Write");
-    server.hold_writes(|write| matches!(write, Write::Convert { .. }));
+    server.hold_writes(|write| matches!(write, Write::ChangeLockMode { .. }));
     let error = hold.upgrade(wait).await.unwrap_err();
     assert!(matches!(error, LockError::Write(WriteError::TimedOut { .. })), "{wait:?}: {error:?}");
     until(|| server.asked("Write") >= asked + 2).await;
@@ -46,30 +46,30 @@ async fn upgrade_times_out(server: &Server, hold: &mut Hold, wait: Wait) {
 async fn upgrade_that_timed_out_unanswered_is_withdrawn() {
     let server = Server::start(TERM).await;
     let (client, other) = (hasty(&server).await, server.client().await);
-    let mut hold = lock(&client, shared(Wait::No)).await;
-    for wait in [Wait::No, Wait::For(Duration::from_millis(200)), Wait::Forever] {
+    let mut hold = lock(&client, shared(LockWait::No)).await;
+    for wait in [LockWait::No, LockWait::For(Duration::from_millis(200)), LockWait::Forever] {
         upgrade_times_out(&server, &mut hold, wait).await;
         shares(&client).await;
         shares(&other).await;
-        assert_eq!(hold.mode(), HoldMode::Shared);
+        assert_eq!(hold.mode(), LockMode::Shared);
     }
-    within(hold.upgrade(Wait::No)).await.unwrap();
-    assert_eq!(hold.mode(), HoldMode::Exclusive);
+    within(hold.upgrade(LockWait::No)).await.unwrap();
+    assert_eq!(hold.mode(), LockMode::Exclusive);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upgrade_can_be_tried_again_as_soon_as_it_timed_out() {
     let server = Server::start(TERM).await;
     let client = hasty(&server).await;
-    let mut hold = lock(&client, shared(Wait::No)).await;
+    let mut hold = lock(&client, shared(LockWait::No)).await;
     for _ in 0..2 {
-        upgrade_times_out(&server, &mut hold, Wait::Forever).await;
-        within(hold.upgrade(Wait::No)).await.unwrap();
+        upgrade_times_out(&server, &mut hold, LockWait::Forever).await;
+        within(hold.upgrade(LockWait::No)).await.unwrap();
         // One that is exclusive stays so, though nobody answers.
-        server.hold_writes(|write| matches!(write, Write::Convert { .. }));
-        assert_eq!(within(hold.upgrade(Wait::No)).await.unwrap(), hold.token());
+        server.hold_writes(|write| matches!(write, Write::ChangeLockMode { .. }));
+        assert_eq!(within(hold.upgrade(LockWait::No)).await.unwrap(), hold.token());
         server.hold_writes(|_| false);
-        assert_eq!(hold.mode(), HoldMode::Exclusive);
+        assert_eq!(hold.mode(), LockMode::Exclusive);
         within(hold.downgrade()).await.unwrap();
     }
 }
@@ -78,29 +78,29 @@ async fn upgrade_can_be_tried_again_as_soon_as_it_timed_out() {
 async fn upgrade_that_timed_out_beside_a_reader_is_withdrawn() {
     let server = Server::start(TERM).await;
     let (client, other, third) = (hasty(&server).await, server.client().await, server.client().await);
-    let mut hold = lock(&client, shared(Wait::No)).await;
-    let reader = lock(&other, shared(Wait::No)).await;
-    upgrade_times_out(&server, &mut hold, Wait::For(Duration::from_millis(200))).await;
+    let mut hold = lock(&client, shared(LockWait::No)).await;
+    let reader = lock(&other, shared(LockWait::No)).await;
+    upgrade_times_out(&server, &mut hold, LockWait::For(Duration::from_millis(200))).await;
     // A request that waited to be exclusive would be in the way.
     shares(&client).await;
     shares(&third).await;
     within(reader.release()).await.unwrap();
     shares(&third).await;
-    assert_eq!(hold.mode(), HoldMode::Shared);
+    assert_eq!(hold.mode(), LockMode::Shared);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn downgrade_that_nobody_answered_is_done_when_somebody_does() {
     let mut server = Server::start(TERM).await;
     let (client, other) = (hasty(&server).await, server.client().await);
-    let mut hold = lock(&client, exclusive(Wait::No)).await;
+    let mut hold = lock(&client, exclusive(LockWait::No)).await;
     server.stop().await;
     let error = within(hold.downgrade()).await.unwrap_err();
     assert!(matches!(error, LockError::Write(WriteError::TimedOut { .. })), "{error:?}");
-    assert_eq!(hold.mode(), HoldMode::Shared);
+    assert_eq!(hold.mode(), LockMode::Shared);
     server.lead();
-    within(lock(&other, shared(Wait::Forever)).await.release()).await.unwrap();
-    within(hold.upgrade(Wait::No)).await.unwrap();
+    within(lock(&other, shared(LockWait::Forever)).await.release()).await.unwrap();
+    within(hold.upgrade(LockWait::No)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,7 +113,7 @@ async fn locks_that_timed_out_unsent_are_never_sent() {
     let is_alone = async || matches!(client.get(&path("/y")).await, Err(ReadError::Unavailable { .. }));
     until_async(is_alone).await;
     let asked = server.asked("Write");
-    let options = LockOptions { wait: Wait::For(Duration::from_millis(100)), ..LockOptions::default() };
+    let options = LockOptions { wait: LockWait::For(Duration::from_millis(100)), ..LockOptions::default() };
     let at = path("/a");
     for refused in join_all((0..100).map(|_| client.lock(&at, options))).await {
         let error = refused.unwrap_err();
@@ -121,7 +121,7 @@ async fn locks_that_timed_out_unsent_are_never_sent() {
     }
     server.lead();
     // It is answered after all that was to be sent before it.
-    drop(within(client.lock(&at, LockOptions { timeout: Some(TERM), ..exclusive(Wait::Forever) })).await.unwrap());
+    drop(within(client.lock(&at, LockOptions { timeout: Some(TERM), ..exclusive(LockWait::Forever) })).await.unwrap());
     assert!(server.asked("Write") < asked + 50, "this lock and its end, and none of the hundred");
 }
 
@@ -138,5 +138,5 @@ async fn client_dropped_with_a_lock_unanswered_ends() {
     // Its lease ends by itself, and the node with it, while the request is still unanswered.
     until_async(async || other.get(&path("/s")).await.unwrap().is_none()).await;
     server.hold_writes(|_| false);
-    drop(within(other.lock(&path("/a"), exclusive(Wait::Forever))).await.unwrap());
+    drop(within(other.lock(&path("/a"), exclusive(LockWait::Forever))).await.unwrap());
 }

@@ -32,7 +32,7 @@ async fn key_lease_lives_with_its_handle_then_expires() {
     let (client, watcher) = (server.client().await, server.client().await);
     let began = Instant::now();
     let id = client.grant_lease(LONG_TTL, LeaseOptions::default()).await.unwrap();
-    let mut lease = client.keep_lease(id).await.unwrap();
+    let mut lease = client.keep_lease_alive(id).await.unwrap();
     client.put_with(&path("/a"), "alive", with(id)).await.unwrap();
     let mut renewals = 0;
     while began.elapsed() < LONG_TTL * 3 / 2 {
@@ -41,10 +41,10 @@ async fn key_lease_lives_with_its_handle_then_expires() {
         renewals += 1;
     }
     assert!(renewals >= 2, "{renewals} renewals in a term and a half");
-    assert!(watcher.lease(id).await.unwrap().is_some() && !lease.over().is_cancelled());
+    assert!(watcher.lease(id).await.unwrap().is_some() && !lease.on_lost().is_cancelled());
 
     // What the client is certain of counts from before the last renewal was sent.
-    let certain = lease.certain_for();
+    let certain = lease.remaining();
     let let_go = Instant::now();
     drop(lease);
     assert!(certain > Duration::ZERO && certain <= LONG_TTL);
@@ -76,16 +76,16 @@ async fn key_lease_is_lost_by_client_clock_during_server_outage() {
     let mut server = Server::start(VOLUME_TERM).await;
     let (client, watcher) = (server.client().await, server.client().await);
     let id = client.grant_lease(TTL, LeaseOptions::default()).await.unwrap();
-    let lease = client.keep_lease(id).await.unwrap();
+    let lease = client.keep_lease_alive(id).await.unwrap();
     client.put_with(&path("/a"), "alive", with(id)).await.unwrap();
     server.stop().await;
-    let over = lease.over();
+    let over = lease.on_lost();
     let stopped = Instant::now();
-    let certain = lease.certain_for();
+    let certain = lease.remaining();
     let was_over = over.is_cancelled();
     within(over.cancelled()).await;
     let told = Instant::now();
-    assert_eq!(lease.certain_for(), Duration::ZERO);
+    assert_eq!(lease.remaining(), Duration::ZERO);
     assert!(!was_over && certain > Duration::ZERO, "it is not over because of the servers");
     assert!(told - stopped <= certain + SLACK, "told {:?} later: certain were {certain:?}", told - stopped);
 
@@ -94,9 +94,9 @@ async fn key_lease_is_lost_by_client_clock_during_server_outage() {
     let info = watcher.lease(id).await.unwrap().expect("no lease ends because of an outage");
     assert!(info.ttl == TTL && info.remaining <= 2 * TTL, "{info:?}");
     // Who has been told so does not get it back by itself; who asks again does.
-    assert!(lease.over().is_cancelled() && lease.certain_for() == Duration::ZERO);
-    let again = client.keep_lease(id).await.unwrap();
-    assert!(!again.over().is_cancelled() && again.certain_for() > Duration::ZERO);
+    assert!(lease.on_lost().is_cancelled() && lease.remaining() == Duration::ZERO);
+    let again = client.keep_lease_alive(id).await.unwrap();
+    assert!(!again.on_lost().is_cancelled() && again.remaining() > Duration::ZERO);
     assert_eq!(&watcher.get(&path("/a")).await.unwrap().unwrap().value[..], b"alive");
 }
 
@@ -106,17 +106,17 @@ async fn who_keeps_a_lease_hears_once_that_another_has_revoked_it() {
     let (client, other) = (server.client().await, server.client().await);
     let id = client.grant_lease(TTL, named(7)).await.unwrap();
     assert_eq!(id, LeaseId(7));
-    let (mut lease, second) = (client.keep_lease(id).await.unwrap(), client.keep_lease(id).await.unwrap());
+    let (mut lease, second) = (client.keep_lease_alive(id).await.unwrap(), client.keep_lease_alive(id).await.unwrap());
     client.put_with(&path("/a"), "alive", with(id)).await.unwrap();
     let written = other.revoke_lease(id).await.unwrap();
     assert_eq!((written.removed, other.get(&path("/a")).await.unwrap()), (1, None));
     within(async { while lease.renewed().await.is_some() {} }).await;
-    assert!(lease.over().is_cancelled() && second.over().is_cancelled());
+    assert!(lease.on_lost().is_cancelled() && second.on_lost().is_cancelled());
     assert_eq!(within(lease.renewed()).await, None);
 
     // The name is free: another lease of it is another lease.
     client.grant_lease(TTL, named(7)).await.unwrap();
-    assert!(lease.over().is_cancelled());
+    assert!(lease.on_lost().is_cancelled());
     assert_eq!(other.get(&path("/a")).await.unwrap(), None);
 }
 
@@ -125,7 +125,7 @@ async fn one_of_two_handles_keeps_the_lease() {
     let server = Server::start(VOLUME_TERM).await;
     let client = server.client().await;
     let id = client.grant_lease(LONG_TTL, LeaseOptions::default()).await.unwrap();
-    let (one, mut other) = (client.keep_lease(id).await.unwrap(), client.keep_lease(id).await.unwrap());
+    let (one, mut other) = (client.keep_lease_alive(id).await.unwrap(), client.keep_lease_alive(id).await.unwrap());
     drop(one);
     let began = Instant::now();
     while began.elapsed() < LONG_TTL * 3 / 2 {
@@ -149,7 +149,7 @@ async fn what_is_refused_says_why_and_leaves_nothing() {
     assert_eq!(refused(put), WriteRefusal::LeaseNotFound { id: unknown });
     assert_eq!(client.get(&node).await.unwrap(), None, "a put with an unknown lease leaves no key");
     assert_eq!(client.lease(unknown).await.unwrap(), None);
-    assert_eq!(client.keep_lease(unknown).await.unwrap_err(), LeaseError::Gone { id: unknown });
+    assert_eq!(client.keep_lease_alive(unknown).await.unwrap_err(), LeaseError::NotFound { id: unknown });
     let revoked = client.revoke_lease(unknown).await.unwrap_err();
     assert_eq!(refused(revoked), WriteRefusal::LeaseNotFound { id: unknown });
 
@@ -198,11 +198,11 @@ async fn all_leases_of_a_client_are_renewed_together() {
     let mut leases = Vec::new();
     for _ in 0..LEASES {
         let id = client.grant_lease(LONG_TTL, LeaseOptions::default()).await.unwrap();
-        leases.push(client.keep_lease(id).await.unwrap());
+        leases.push(client.keep_lease_alive(id).await.unwrap());
     }
     let is_lost = Arc::new(AtomicBool::new(false));
     for lease in &leases {
-        let (over, is_lost) = (lease.over(), Arc::clone(&is_lost));
+        let (over, is_lost) = (lease.on_lost(), Arc::clone(&is_lost));
         tokio::spawn(async move {
             over.cancelled().await;
             is_lost.store(true, SeqCst);

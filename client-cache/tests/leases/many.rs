@@ -19,7 +19,7 @@ const MESSAGES_PER_TERM_MAX: f64 = 2.0;
 
 async fn grant_and_keep(client: &Client) -> KeyLease {
     let id = client.grant_lease(TERM, LeaseOptions::default()).await.unwrap();
-    client.keep_lease(id).await.unwrap()
+    client.keep_lease_alive(id).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,7 +39,7 @@ async fn one_message_each_half_term_renews_ten_thousand_leases() {
         assert!(within(leases[0].renewed()).await.is_some());
     }
     let (asked, terms) = (server.asked("KeepLeases") - before, began.elapsed().as_secs_f64() / TERM.as_secs_f64());
-    let over = leases.iter().filter(|lease| lease.over().is_cancelled()).count();
+    let over = leases.iter().filter(|lease| lease.on_lost().is_cancelled()).count();
     assert_eq!(over, 0, "leases of {LEASES} that are over");
     assert_eq!(within(client.leases()).await.unwrap().len(), LEASES);
     // The first and the last of the messages are half a term apart.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_client_cache::{Attach, Client, LeaseId, Path, PutOptions};
+use leasehold_client_cache::{Attach, Client, LeaseId, NodePath, PutOptions};
 
 use crate::common::within;
 
@@ -41,6 +41,6 @@ async fn asked_until<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) -> 
 }
 
 /// Waits until a server has removed the node. What goes with a lease goes soon after it, not with it.
-async fn gone(client: &Client, node: &Path) -> Instant {
+async fn gone(client: &Client, node: &NodePath) -> Instant {
     asked_until(|| async { client.get(node).await.unwrap().is_none() }).await
 }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{Client, Content, LeaseId, LeaseOptions, Path};
+use leasehold_client_cache::{Client, Content, LeaseId, LeaseOptions, NodePath};
 
 use super::{gone, with};
 use crate::common::{Server, path, until, within};
@@ -30,7 +30,7 @@ struct Reader {
 
 impl Reader {
     /// Reads until it has read often enough after the end. Its thread gives what it read then that was there no more.
-    fn start(client: Client, node: Path) -> Self {
+    fn start(client: Client, node: NodePath) -> Self {
         let is_gone = Arc::new(AtomicBool::new(false));
         let (hits, reads_after) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let shared = (Arc::clone(&is_gone), Arc::clone(&hits), Arc::clone(&reads_after));
@@ -65,7 +65,7 @@ impl Reader {
     }
 }
 
-async fn node_with_lease(server: &Server, node: &Path) -> (Client, Client, LeaseId) {
+async fn node_with_lease(server: &Server, node: &NodePath) -> (Client, Client, LeaseId) {
     let (writer, reader) = (server.client().await, server.client().await);
     let id = writer.grant_lease(TTL, LeaseOptions::default()).await.unwrap();
     writer.put_with(node, "alive", with(id)).await.unwrap();

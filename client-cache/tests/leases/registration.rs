@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_client_cache::{
-    Attach, Condition, LeaseOptions, Owner, Path, PutOptions, Refusal, RegisterCondition, RegisterOptions, Standing,
-    WriteError, WriteRefusal,
+    Attach, Condition, LeaseOptions, NodeOwner, NodePath, PutOptions, Refusal, RegisterCondition, RegisterOptions,
+    ServiceHealth, WriteError, WriteRefusal,
 };
 
 use super::{SLACK, asked_until, gone, with};
@@ -26,12 +26,12 @@ async fn a_service_is_registered_until_it_leaves() {
     let entry = watcher.get(&node).await.unwrap().unwrap();
     assert_eq!((&entry.value[..], entry.stat.modify_revision), (&b"here"[..], registration.epoch()));
     let stat = watcher.stat(&node).await.unwrap().unwrap();
-    assert_eq!(stat.owner, service.session().map(Owner::Session));
+    assert_eq!(stat.owner, service.session().map(NodeOwner::Session));
     // Nothing else is asked of it for a term and a half: the lease is renewed because it carries a node.
     asked_until(|| async { began.elapsed() > LONG_TERM * 3 / 2 }).await;
     assert!(watcher.get(&node).await.unwrap().is_some());
-    let certain = registration.certain_for();
-    assert!(certain > Duration::ZERO && certain <= LONG_TERM && !registration.over().is_cancelled());
+    let certain = registration.remaining();
+    assert!(certain > Duration::ZERO && certain <= LONG_TERM && !registration.on_lost().is_cancelled());
     let written = registration.leave().await.unwrap();
     assert_eq!((written.removed, watcher.get(&node).await.unwrap()), (1, None));
     assert_eq!(watcher.children(&path("/services")).await.unwrap().unwrap().names, [""; 0]);
@@ -43,11 +43,11 @@ async fn closing_the_session_ends_what_it_registered_at_once() {
     let (service, watcher) = (server.client().await, server.client().await);
     let node = path("/services/web");
     let registration = service.register(&node, "here", RegisterOptions::default()).await.unwrap();
-    let over = registration.over();
+    let over = registration.on_lost();
     assert!(watcher.get(&node).await.unwrap().is_some());
     service.close().await;
     assert!(over.is_cancelled());
-    assert_eq!(registration.certain_for(), Duration::ZERO);
+    assert_eq!(registration.remaining(), Duration::ZERO);
     let closed = Instant::now();
     gone(&watcher, &node).await;
     assert!(closed.elapsed() < 10 * TERM, "long before its term: {:?}", closed.elapsed());
@@ -59,7 +59,7 @@ async fn dropped_service_registration_expires_after_its_term() {
     let (service, watcher) = (server.client().await, server.client().await);
     let node = path("/services/web");
     let registration = service.register(&node, "here", RegisterOptions::default()).await.unwrap();
-    let certain = registration.certain_for();
+    let certain = registration.remaining();
     let dropped = Instant::now();
     drop((registration, service));
     let gone = gone(&watcher, &node).await;
@@ -75,13 +75,13 @@ async fn an_outage_of_the_server_ends_no_registration() {
     let node = path("/services/web");
     let registration = service.register(&node, "here", RegisterOptions::default()).await.unwrap();
     server.stop().await;
-    asked_until(|| async { registration.certain_for() == Duration::ZERO }).await;
-    assert!(!registration.over().is_cancelled(), "without a server, no lease ends");
+    asked_until(|| async { registration.remaining() == Duration::ZERO }).await;
+    assert!(!registration.on_lost().is_cancelled(), "without a server, no lease ends");
     server.lead();
-    asked_until(|| async { registration.certain_for() > Duration::ZERO }).await;
+    asked_until(|| async { registration.remaining() > Duration::ZERO }).await;
     let entry = watcher.get(&node).await.unwrap().unwrap();
     assert_eq!(entry.stat.modify_revision, registration.epoch());
-    assert!(!registration.over().is_cancelled());
+    assert!(!registration.on_lost().is_cancelled());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,10 +122,10 @@ async fn registered_value_can_be_updated() {
     let written = registration.update("second").await.unwrap();
     let entry = other.get(&node).await.unwrap().unwrap();
     assert_eq!((&entry.value[..], entry.stat.modify_revision), (&b"second"[..], written.revision));
-    assert_eq!(entry.stat.owner, service.session().map(Owner::Session));
+    assert_eq!(entry.stat.owner, service.session().map(NodeOwner::Session));
     assert_eq!((registration.epoch(), registration.revision()), (epoch, written.revision));
-    assert!(registration.certain_for() > Duration::ZERO && !registration.over().is_cancelled());
-    let kept = PutOptions { attach: Attach::Keep, ..PutOptions::default() };
+    assert!(registration.remaining() > Duration::ZERO && !registration.on_lost().is_cancelled());
+    let kept = PutOptions { attach: Attach::Unchanged, ..PutOptions::default() };
     other.put_with(&node, "theirs", kept).await.unwrap();
     let error = registration.update("third").await.unwrap_err();
     let is_another = matches!(&error, WriteError::Refused(Refusal::Write(WriteRefusal::RevisionDiffers { .. })));
@@ -168,7 +168,7 @@ async fn register_after_an_unknown_outcome_succeeds() {
     let registration = service.register(&node, "known", RegisterOptions::default()).await.unwrap();
     let entry = service.get(&node).await.unwrap().unwrap();
     assert_eq!((&entry.value[..], entry.stat.modify_revision), (&b"known"[..], registration.epoch()));
-    assert_eq!(entry.stat.owner, service.session().map(Owner::Session));
+    assert_eq!(entry.stat.owner, service.session().map(NodeOwner::Session));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -177,11 +177,11 @@ async fn services_listing_returns_all_services_across_pages() {
     let server = Server::start(20 * TERM).await;
     let client = server.client().await;
     let lease = client.grant_lease(600 * TERM, LeaseOptions::default()).await.unwrap();
-    let nodes: Vec<Path> = (0..SERVICES).map(|number| path(&format!("/services/{number:05}"))).collect();
+    let nodes: Vec<NodePath> = (0..SERVICES).map(|number| path(&format!("/services/{number:05}"))).collect();
     let puts = nodes.iter().map(|node| client.put_with(node, "here", with(lease)));
     stream::iter(puts).buffer_unordered(64).try_for_each(|_| async { Ok(()) }).await.unwrap();
     let services = client.services(&path("/services")).await.unwrap();
     assert!(services.iter().map(|service| &service.path).eq(&nodes), "{} services", services.len());
-    assert!(services.iter().all(|service| service.standing == Standing::Live));
+    assert!(services.iter().all(|service| service.health == ServiceHealth::Live));
     assert_eq!(server.asked("Inspect"), 3, "parts");
 }

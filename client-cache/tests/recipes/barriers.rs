@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures::future::join_all;
-use leasehold_client_cache::{Client, EventKind, Path, RecipeError, Revision, Told, WatchOptions};
+use leasehold_client_cache::{Client, EventKind, NodePath, RecipeError, Revision, WatchItem, WatchOptions};
 use tokio::task::JoinHandle;
 
 use super::{TERM, clients, proxy::Proxy, until_children};
@@ -89,12 +89,12 @@ async fn barrier_opens_with_next_party_when_last_one_cancels() {
 }
 
 /// How many stood at a barrier, by what was told of it, when it opened.
-async fn stood_at_opening(client: &Client, top: &Path, from: Revision) -> usize {
+async fn stood_at_opening(client: &Client, top: &NodePath, from: Revision) -> usize {
     let options = WatchOptions { from: Some(from), ..WatchOptions::default() };
     let mut watch = within(client.watch(top, options)).await.unwrap();
     let (open, mut standing) = (top.child("open").unwrap(), BTreeSet::new());
     loop {
-        let Told::Change(change) = within(watch.next()).await.unwrap() else { continue };
+        let WatchItem::Change(change) = within(watch.next()).await.unwrap() else { continue };
         for event in change.events.into_iter().filter(|event| top.is_parent_of(&event.path)) {
             match event.kind {
                 EventKind::Put(_) if event.path == open => return standing.len(),
@@ -175,7 +175,7 @@ async fn double_barrier_waits_only_for_lease_of_cut_off_party() {
     // Leaves without waiting.
     drop(second);
     within(first.leave()).await.unwrap();
-    assert!(lost.over().is_cancelled() && lost.certain_for().is_zero(), "its own clock has told it before");
+    assert!(lost.on_lost().is_cancelled() && lost.remaining().is_zero(), "its own clock has told it before");
     drop(lost);
     proxy.cut(false);
     let entering = [enters(&one, 3), enters(&two, 3), enters(&cut, 3)];
@@ -197,11 +197,11 @@ async fn barrier_refuses_differing_or_unsupported_party_count() {
     let first = comes(&one);
     until_children(&two, "/b", 1).await;
     let differs = within(two.barrier(&path("/b"), 2).wait()).await.unwrap_err();
-    let RecipeError::Differs { expected, found, .. } = differs else { panic!("{differs:?}") };
+    let RecipeError::CountMismatch { expected, found, .. } = differs else { panic!("{differs:?}") };
     assert_eq!((expected.as_str(), found.as_str()), ("2", "3"));
     for parties in [0, 128] {
         let refused = within(two.barrier(&path("/c"), parties).wait()).await.unwrap_err();
-        assert!(matches!(refused, RecipeError::Count { got, most: 127, .. } if got == parties), "{refused:?}");
+        assert!(matches!(refused, RecipeError::InvalidCount { got, most: 127, .. } if got == parties), "{refused:?}");
     }
     until_children(&two, "/b", 1).await;
     first.abort();

@@ -7,7 +7,7 @@ use super::{TERM, clients};
 use crate::common::{Server, path, within};
 
 fn names(members: &Members) -> Vec<&str> {
-    members.now().map(|member| member.name.as_str()).collect()
+    members.current().map(|member| member.name.as_str()).collect()
 }
 
 async fn joined(members: &mut Members) -> Member {
@@ -81,5 +81,5 @@ async fn what_has_become_of_members_is_told_after_a_gap_too() {
     within(goes.leave()).await.unwrap();
     assert_eq!(left(&mut members).await.epoch, epoch);
     assert_eq!(names(&members), ["a", "c"]);
-    assert!(!stays.over().is_cancelled());
+    assert!(!stays.on_lost().is_cancelled());
 }

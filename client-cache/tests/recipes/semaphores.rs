@@ -56,7 +56,7 @@ async fn permits_are_granted_in_the_order_of_arrival_and_tokens_grow() {
         permit.release().await.unwrap();
         let (place, permit) = within(grants.recv()).await.unwrap();
         assert_eq!(place, next);
-        assert!(permit.certain_for() > TERM / 2 && permit.token() > mark);
+        assert!(permit.remaining() > TERM / 2 && permit.token() > mark);
         tokens.push(permit.token());
         held.push((place, permit));
     }
@@ -147,10 +147,10 @@ async fn cut_off_permit_owner_knows_first_and_its_token_is_refused() {
     until_children(&one, "/s", 3).await;
     proxy.cut(true);
     let late =
-        |token| Transaction::new().when(Compare::held(path("/s"), token)).then(Operation::put(path("/work"), "done"));
+        |token| Transaction::new().when(Compare::locked(path("/s"), token)).then(Operation::put(path("/work"), "done"));
     assert!(within(one.transaction(late(lost.token()))).await.unwrap().succeeded());
-    within(lost.over().cancelled()).await;
-    assert_eq!(lost.certain_for(), Duration::ZERO);
+    within(lost.on_lost().cancelled()).await;
+    assert_eq!(lost.remaining(), Duration::ZERO);
     let next = within(waiting).await.unwrap();
     assert!(next.token() > lost.token());
     assert!(!within(one.transaction(late(lost.token()))).await.unwrap().succeeded());
@@ -168,10 +168,10 @@ async fn all_have_to_give_the_same_number() {
     one.put(&path("/s"), "").await.unwrap();
     let _permit = acquire(&one).await;
     let differs = within(two.semaphore(&path("/s"), 3).acquire()).await.unwrap_err();
-    let RecipeError::Differs { expected, found, .. } = differs else { panic!("{differs:?}") };
+    let RecipeError::CountMismatch { expected, found, .. } = differs else { panic!("{differs:?}") };
     assert_eq!((expected.as_str(), found.as_str()), ("3", "2"));
     let none = within(two.semaphore(&path("/s"), 0).acquire()).await.unwrap_err();
-    assert!(matches!(none, RecipeError::Count { got: 0, .. }), "{none:?}");
+    assert!(matches!(none, RecipeError::InvalidCount { got: 0, .. }), "{none:?}");
     until_children(&two, "/s", 1).await;
 }
 
@@ -199,7 +199,7 @@ impl Seen {
         let (mut span, mut left) = (None, looks);
         while left > 0 || is_cut.load(SeqCst) {
             let now = Instant::now();
-            if permit.certain_for().is_zero() {
+            if permit.remaining().is_zero() {
                 self.lost.fetch_add(1, SeqCst);
                 break;
             }
@@ -237,7 +237,7 @@ impl Seen {
 }
 
 fn is_lapsed(client: &Client) -> bool {
-    client.certain_for(&path("/s")).is_zero()
+    client.volume_remaining(&path("/s")).is_zero()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use leasehold_client_cache::{
-    CampaignOptions, Client, Content, DoubleBarrier, Events, Hold, HoldId, Inside, KeyLease, Leaders, Leadership,
-    LeaseOptions, Members, Mirror, MutexGuard, NotHandedOver, Options, Path, Permit, Read, ReadGuard, Registration,
-    Token, UpdateOptions, Wait, Watch, WriteGuard, WriteLease,
+    BarrierGuard, CampaignOptions, Client, Content, DoubleBarrier, ElectedLeaders, Events, HandOverError, KeyLease,
+    Leadership, LeaseOptions, LockGuard, LockId, LockWait, Members, Mirror, MutexGuard, NodePath, Options, Permit,
+    Read, ReadGuard, Registration, Token, UpdateOptions, Watch, WriteGuard, WriteLease,
 };
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 /// What a caller holds. At most [`HELD_MAX`] of each: the oldest is dropped for a new one.
 #[derive(Default)]
 pub struct Held {
-    pub holds: Vec<Hold>,
+    pub holds: Vec<LockGuard>,
     pub write_leases: Vec<WriteLease>,
     pub key_leases: Vec<KeyLease>,
     pub registrations: Vec<Registration>,
@@ -26,11 +26,11 @@ pub struct Held {
     read_guards: Vec<ReadGuard>,
     write_guards: Vec<WriteGuard>,
     permits: Vec<Permit>,
-    insides: Vec<Inside>,
+    insides: Vec<BarrierGuard>,
     watches: Vec<Watch>,
     mirrors: Vec<Mirror>,
     members: Vec<Members>,
-    leaders: Vec<Leaders>,
+    leaders: Vec<ElectedLeaders>,
     events: Vec<Events>,
 }
 
@@ -99,10 +99,10 @@ impl Caller {
     }
 
     fn tokens(&self) -> Option<Token> {
-        self.held.holds.last().map(Hold::token).or(self.held.leaderships.last().map(Leadership::token))
+        self.held.holds.last().map(LockGuard::token).or(self.held.leaderships.last().map(Leadership::token))
     }
 
-    fn judge_read(&self, path: &Path, floor: Floor, read: &Read) {
+    fn judge_read(&self, path: &NodePath, floor: Floor, read: &Read) {
         if let Content::Data(found) = &*read.content {
             self.judge.read(path, floor, found.as_ref());
         }
@@ -150,18 +150,18 @@ impl Caller {
             "Client::leader" => drop(client.leader(&path).await),
             "Client::list_and_watch" => drop(client.list_and_watch(&path).await),
             "Client::holders" => drop(client.holders(&path).await),
-            "Client::waits" => drop(client.waits(&path).await),
-            "Client::read_waits" => drop(client.read_waits(&path).await),
+            "Client::waits" => drop(client.pending_writes(&path).await),
+            "Client::read_waits" => drop(client.blocked_reads(&path).await),
             "Client::volumes" => drop(client.volumes(&path).await),
-            "Client::holds" => drop(client.holds(&path).await),
+            "Client::holds" => drop(client.locks(&path).await),
             "Client::cluster" => drop(client.cluster().await),
             "Client::services" => drop(client.services(&path).await),
             "Client::lease" => drop(client.lease(self.draw.lease_id()).await),
             "Client::lease_with_keys" => drop(client.lease_with_keys(self.draw.lease_id()).await),
             "Client::leases" => drop(client.leases().await),
-            "Client::connection" => drop(client.connection()),
-            "Client::clock" => drop(client.clock()),
-            "Client::certain_for" => drop(client.certain_for(&path)),
+            "Client::connection" => drop(client.connection_state()),
+            "Client::clock" => drop(client.clock_excess()),
+            "Client::certain_for" => drop(client.volume_remaining(&path)),
             "Client::cached_for" => drop(client.cached_for(&path)),
             "Client::stats" => drop(client.stats()),
             "Client::session" => drop(client.session()),
@@ -226,7 +226,7 @@ impl Caller {
                 drop(client.grant_lease(self.draw.duration(), options).await);
             }
             "Client::keep_lease" => {
-                keep(&mut self.held.key_leases, client.keep_lease(self.draw.lease_id()).await.ok()?);
+                keep(&mut self.held.key_leases, client.keep_lease_alive(self.draw.lease_id()).await.ok()?);
             }
             "Client::revoke_lease" => drop(client.revoke_lease(self.draw.lease_id()).await),
             "Client::register" => {
@@ -256,8 +256,8 @@ impl Caller {
     }
 
     /// Holds that wait or are granted, of all callers: some of them are handed to.
-    fn hold_ids(&self) -> Vec<HoldId> {
-        self.held.holds.iter().map(Hold::id).collect()
+    fn hold_ids(&self) -> Vec<LockId> {
+        self.held.holds.iter().map(LockGuard::id).collect()
     }
 
     async fn call_hold(&mut self, name: &str) -> Option<()> {
@@ -271,10 +271,10 @@ impl Caller {
             "Hold::id" => drop(hold.id()),
             "Hold::token" => drop(hold.token()),
             "Hold::mode" => drop(hold.mode()),
-            "Hold::certain_for" => drop(hold.certain_for()),
-            "Hold::over" => drop(hold.over()),
-            "Hold::is_wanted" => drop(hold.is_wanted()),
-            "Hold::wanted" => hold.wanted().await,
+            "Hold::certain_for" => drop(hold.remaining()),
+            "Hold::over" => drop(hold.on_lost()),
+            "Hold::is_wanted" => drop(hold.is_contended()),
+            "Hold::wanted" => hold.contended().await,
             "Hold::upgrade" => drop(hold.upgrade(self.draw.wait()).await),
             "Hold::downgrade" => drop(hold.downgrade().await),
             "Hold::release" => {
@@ -282,7 +282,7 @@ impl Caller {
                 return Some(());
             }
             "Hold::hand_over" => {
-                if let Err(NotHandedOver::Kept(hold, _)) = hold.hand_over(self.draw.hold_id(&known)).await {
+                if let Err(HandOverError::Unchanged(hold, _)) = hold.hand_over(self.draw.hold_id(&known)).await {
                     keep(&mut self.held.holds, hold);
                 }
                 return Some(());
@@ -307,7 +307,7 @@ impl Caller {
             "WriteLease::set" => drop(lease.set(self.draw.value()).await),
             "WriteLease::flush" => drop(lease.flush().await),
             "WriteLease::is_dirty" => drop(lease.is_dirty()),
-            "WriteLease::lost" => drop(lease.lost().await),
+            "WriteLease::lost" => drop(lease.lost_change().await),
             "WriteLease::release" => {
                 drop(lease.release().await);
                 return Some(());
@@ -335,7 +335,7 @@ impl Caller {
                 }
                 let members = self.held.members.last_mut()?;
                 match name {
-                    "Members::now" => drop(members.now().count()),
+                    "Members::now" => drop(members.current().count()),
                     _ => drop(members.next().await),
                 }
             }
@@ -356,8 +356,8 @@ impl Caller {
                         let put = registration.update(value).await;
                         put.iter().for_each(|written| self.judge.written(registration.path(), written));
                     }
-                    "Registration::certain_for" => drop(registration.certain_for()),
-                    "Registration::over" => drop(registration.over()),
+                    "Registration::certain_for" => drop(registration.remaining()),
+                    "Registration::over" => drop(registration.on_lost()),
                     "Registration::leave" => {
                         drop(registration.leave().await);
                         return Some(());
@@ -378,14 +378,14 @@ impl Caller {
                 let options = LeaseOptions { id: Some(self.draw.lease_id()), timeout: None };
                 let id = options.id.expect("it was given");
                 drop(self.client.grant_lease(Duration::from_secs(2), options).await);
-                self.client.keep_lease(id).await.ok()?
+                self.client.keep_lease_alive(id).await.ok()?
             }
         };
         match name {
             "KeyLease::id" => drop(lease.id()),
-            "KeyLease::certain_for" => drop(lease.certain_for()),
+            "KeyLease::certain_for" => drop(lease.remaining()),
             "KeyLease::renewed" => drop(lease.renewed().await),
-            "KeyLease::over" => drop(lease.over()),
+            "KeyLease::over" => drop(lease.on_lost()),
             "KeyLease::revoke" => {
                 drop(lease.revoke().await);
                 return Some(());
@@ -406,21 +406,21 @@ impl Caller {
         let leadership = match self.held.leaderships.pop() {
             Some(leadership) => leadership,
             None => {
-                let options = CampaignOptions { wait: Wait::No, ..CampaignOptions::default() };
+                let options = CampaignOptions { wait: LockWait::No, ..CampaignOptions::default() };
                 self.client.campaign(&path, self.draw.value(), options).await.ok()?
             }
         };
         match name {
             "Leadership::path" => drop(leadership.path().clone()),
             "Leadership::token" => drop(leadership.token()),
-            "Leadership::certain_for" => drop(leadership.certain_for()),
-            "Leadership::over" => drop(leadership.over()),
-            "Leadership::is_wanted" => drop(leadership.is_wanted()),
+            "Leadership::certain_for" => drop(leadership.remaining()),
+            "Leadership::over" => drop(leadership.on_lost()),
+            "Leadership::is_wanted" => drop(leadership.is_contended()),
             "Leadership::proclaim" => drop(leadership.proclaim(self.draw.value()).await),
             "Leadership::candidates" => drop(leadership.candidates().await),
             "Leadership::hand_over" => {
                 let to = self.draw.hold_id(&self.hold_ids());
-                if let Err(NotHandedOver::Kept(leadership, _)) = leadership.hand_over(to).await {
+                if let Err(HandOverError::Unchanged(leadership, _)) = leadership.hand_over(to).await {
                     keep(&mut self.held.leaderships, leadership);
                 }
                 return Some(());
@@ -453,13 +453,13 @@ impl Caller {
                 Ok(guard) => keep(&mut self.held.write_guards, guard),
                 Err((guard, _)) => keep(&mut self.held.read_guards, guard),
             },
-            "ReadGuard::wanted" => self.held.read_guards.last_mut()?.wanted().await,
+            "ReadGuard::wanted" => self.held.read_guards.last_mut()?.contended().await,
             "ReadGuard::release" => drop(self.held.read_guards.pop()?.release().await),
             "WriteGuard::downgrade" => {
                 let guard = self.held.write_guards.pop()?.downgrade().await.ok()?;
                 keep(&mut self.held.read_guards, guard);
             }
-            "WriteGuard::wanted" => self.held.write_guards.last_mut()?.wanted().await,
+            "WriteGuard::wanted" => self.held.write_guards.last_mut()?.contended().await,
             "WriteGuard::release" => drop(self.held.write_guards.pop()?.release().await),
             _ => panic!("{name} is listed and cannot be made"),
         }
@@ -478,8 +478,8 @@ impl Caller {
             }
             "Permit::token" => drop(self.held.permits.last()?.token()),
             "Permit::path" => drop(self.held.permits.last()?.path().clone()),
-            "Permit::certain_for" => drop(self.held.permits.last()?.certain_for()),
-            "Permit::over" => drop(self.held.permits.last()?.over()),
+            "Permit::certain_for" => drop(self.held.permits.last()?.remaining()),
+            "Permit::over" => drop(self.held.permits.last()?.on_lost()),
             "Permit::release" => drop(self.held.permits.pop()?.release().await),
             "Barrier::wait" => drop(self.client.barrier(&path, count).wait().await),
             "DoubleBarrier::enter" => {
@@ -487,8 +487,8 @@ impl Caller {
                 keep(&mut self.held.insides, inside);
             }
             "Inside::round" => drop(self.held.insides.last()?.round()),
-            "Inside::certain_for" => drop(self.held.insides.last()?.certain_for()),
-            "Inside::over" => drop(self.held.insides.last()?.over()),
+            "Inside::certain_for" => drop(self.held.insides.last()?.remaining()),
+            "Inside::over" => drop(self.held.insides.last()?.on_lost()),
             "Inside::leave" => drop(self.held.insides.pop()?.leave().await),
             _ => panic!("{name} is listed and cannot be made"),
         }
@@ -530,9 +530,9 @@ impl Caller {
                     "Mirror::read" => drop(mirror.read(|subtree| subtree.nodes.len())),
                     "Mirror::snapshot" => drop(mirror.snapshot()),
                     "Mirror::revision" => drop(mirror.revision()),
-                    "Mirror::shows" => drop(mirror.shows(revision).await),
+                    "Mirror::shows" => drop(mirror.wait_for_revision(revision).await),
                     "Mirror::changes" => drop(mirror.changes()),
-                    "Mirror::over" => drop(mirror.over()),
+                    "Mirror::over" => drop(mirror.on_closed()),
                     "MirrorChanges::next" => drop(mirror.changes().1.next().await),
                     _ => panic!("{name} is listed and cannot be made"),
                 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use leasehold_client_cache::{
-    Attach, Compare, Condition, DeleteOptions, DriftAllowance, HoldId, HoldMode, Kind, LeaseId, LockOptions, Operation,
-    Path, PutOptions, ReadOptions, RegisterCondition, RegisterOptions, Relation, Revision, Target, Token, Tracking,
-    Transaction, Value, VolumeSettings, Wait, WatchOptions,
+    Attach, Compare, CompareTarget, Condition, DeleteOptions, DriftAllowance, LeaseId, LockId, LockMode, LockOptions,
+    LockWait, NodePath, ObjectKind, Operation, PutOptions, ReadOptions, RegisterCondition, RegisterOptions, Relation,
+    Revision, Token, Tracking, Transaction, Value, VolumeSettings, WatchOptions,
 };
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 
@@ -32,26 +32,26 @@ impl Draw {
         self.rng.random_ratio(1, one_in)
     }
 
-    pub fn path(&mut self) -> Path {
+    pub fn path(&mut self) -> NodePath {
         if self.chance(60) {
             let components = *[40, 80, 700].choose(&mut self.rng).expect("not empty");
-            return Path::parse(&"/deep".repeat(components)).expect("a path");
+            return NodePath::parse(&"/deep".repeat(components)).expect("a path");
         }
         if self.chance(60) {
-            return Path::parse(&format!("/{}", "n".repeat(255))).expect("a path");
+            return NodePath::parse(&format!("/{}", "n".repeat(255))).expect("a path");
         }
-        Path::parse(PATHS.choose(&mut self.rng).expect("not empty")).expect("a path")
+        NodePath::parse(PATHS.choose(&mut self.rng).expect("not empty")).expect("a path")
     }
 
     /// Every path that is drawn more than rarely.
-    pub fn paths() -> impl Iterator<Item = Path> {
-        PATHS.iter().map(|text| Path::parse(text).expect("a path"))
+    pub fn paths() -> impl Iterator<Item = NodePath> {
+        PATHS.iter().map(|text| NodePath::parse(text).expect("a path"))
     }
 
     /// A path that no other caller draws, new each time.
-    pub fn own_path(&mut self) -> Path {
+    pub fn own_path(&mut self) -> NodePath {
         self.next_value += 1;
-        Path::parse(&format!("/own/{}/{}", self.writer, self.next_value)).expect("a path")
+        NodePath::parse(&format!("/own/{}/{}", self.writer, self.next_value)).expect("a path")
     }
 
     pub fn value(&mut self) -> Value {
@@ -95,9 +95,9 @@ impl Draw {
         known.filter(|_| self.rng.random_bool(0.7)).unwrap_or(Token(number))
     }
 
-    pub fn hold_id(&mut self, known: &[HoldId]) -> HoldId {
+    pub fn hold_id(&mut self, known: &[LockId]) -> LockId {
         let number = self.number();
-        known.choose(&mut self.rng).copied().filter(|_| self.rng.random_bool(0.8)).unwrap_or(HoldId(number))
+        known.choose(&mut self.rng).copied().filter(|_| self.rng.random_bool(0.8)).unwrap_or(LockId(number))
     }
 
     pub fn condition(&mut self) -> Condition {
@@ -110,7 +110,7 @@ impl Draw {
 
     pub fn attach(&mut self) -> Attach {
         match self.rng.random_range(0..6) {
-            0 => Attach::Keep,
+            0 => Attach::Unchanged,
             1 | 2 => Attach::Lease(self.lease_id()),
             3 => Attach::Session,
             _ => Attach::Nothing,
@@ -127,7 +127,7 @@ impl Draw {
     }
 
     pub fn read_options(&mut self) -> ReadOptions {
-        let kind = if self.rng.random() { Kind::Data } else { Kind::Children };
+        let kind = if self.rng.random() { ObjectKind::Data } else { ObjectKind::Children };
         ReadOptions { kind, timeout: self.timeout() }
     }
 
@@ -137,18 +137,18 @@ impl Draw {
         WatchOptions { from, recursive: self.rng.random(), buffer_bytes, timeout: self.timeout() }
     }
 
-    pub fn wait(&mut self) -> Wait {
+    pub fn wait(&mut self) -> LockWait {
         match self.rng.random_range(0..4) {
-            0 => Wait::Forever,
-            1 => Wait::For(self.duration()),
-            _ => Wait::No,
+            0 => LockWait::Forever,
+            1 => LockWait::For(self.duration()),
+            _ => LockWait::No,
         }
     }
 
     pub fn lock_options(&mut self) -> LockOptions {
-        let mode = if self.rng.random() { HoldMode::Shared } else { HoldMode::Exclusive };
-        let delay = if self.chance(4) { self.duration() } else { Duration::ZERO };
-        LockOptions { mode, wait: self.wait(), delay, timeout: self.timeout() }
+        let mode = if self.rng.random() { LockMode::Shared } else { LockMode::Exclusive };
+        let lock_delay = if self.chance(4) { self.duration() } else { Duration::ZERO };
+        LockOptions { mode, wait: self.wait(), lock_delay, timeout: self.timeout() }
     }
 
     pub fn register_options(&mut self) -> RegisterOptions {
@@ -173,12 +173,12 @@ impl Draw {
 
     fn compare(&mut self, token: Option<Token>) -> Compare {
         let target = match self.rng.random_range(0..6) {
-            0 => Target::Value(self.relation(), self.value()),
-            1 => Target::Version(self.relation(), self.number()),
-            2 => Target::ModifyRevision(self.relation(), Revision(self.number())),
-            3 => Target::CreateRevision(self.relation(), Revision(self.number())),
-            4 => Target::Exists(self.rng.random()),
-            _ => Target::Held(self.rng.random(), self.token(token)),
+            0 => CompareTarget::Value(self.relation(), self.value()),
+            1 => CompareTarget::Version(self.relation(), self.number()),
+            2 => CompareTarget::ModifyRevision(self.relation(), Revision(self.number())),
+            3 => CompareTarget::CreateRevision(self.relation(), Revision(self.number())),
+            4 => CompareTarget::Exists(self.rng.random()),
+            _ => CompareTarget::Locked(self.rng.random(), self.token(token)),
         };
         Compare { path: self.path(), target }
     }

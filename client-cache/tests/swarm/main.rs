@@ -29,7 +29,7 @@ use caller::Caller;
 use common::{Server, within};
 use draw::Draw;
 use judge::Judge;
-use leasehold_client_cache::{ConnectionState, HoldId, HoldStatus, Kind, ReadOptions};
+use leasehold_client_cache::{ConnectionState, LockId, LockStatus, ObjectKind, ReadOptions};
 use leasehold_protocol::{command::LeaseKey, object::Object};
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
@@ -345,7 +345,7 @@ async fn agree(server: &Server, callers: &mut [Caller]) {
     for caller in &*callers {
         let is_connected = |state: &ConnectionState| matches!(state, ConnectionState::Connected { .. });
         if caller.client.session().is_some() {
-            within(caller.client.connection().wait_for(is_connected)).await.unwrap();
+            within(caller.client.connection_state().wait_for(is_connected)).await.unwrap();
         }
     }
     eventually("what a client holds is held in the server", async || {
@@ -358,14 +358,14 @@ async fn agree(server: &Server, callers: &mut [Caller]) {
     let sessions: BTreeSet<_> = callers.iter().filter_map(|caller| caller.client.session()).collect();
     eventually("what was dropped is released", async || {
         server.look(|state| {
-            let mut holds = state.holds().filter(|(_, _, hold)| sessions.contains(&hold.session));
+            let mut holds = state.locks().filter(|(_, _, hold)| sessions.contains(&hold.session));
             holds.next().map(|(id, path, hold)| format!("{id:?} of {path}: {hold:?}"))
         })
     })
     .await;
     for caller in &*callers {
         for path in Draw::paths() {
-            for kind in [Kind::Data, Kind::Children] {
+            for kind in [ObjectKind::Data, ObjectKind::Children] {
                 same_content(server, caller, &path, kind).await;
             }
         }
@@ -375,10 +375,10 @@ async fn agree(server: &Server, callers: &mut [Caller]) {
 
 /// What a client counts as held and the server does not.
 fn held_by_client_only(server: &Server, caller: &Caller) -> Option<String> {
-    let is_held = |path: &_, id: HoldId| server.look(|state| !matches!(state.hold_status(path, id), HoldStatus::Over));
-    let holds = caller.held.holds.iter().filter(|hold| !hold.over().is_cancelled());
+    let is_held = |path: &_, id: LockId| server.look(|state| !matches!(state.lock_status(path, id), LockStatus::Ended));
+    let holds = caller.held.holds.iter().filter(|hold| !hold.on_lost().is_cancelled());
     let mut holds = holds.filter(|hold| !is_held(hold.path(), hold.id()));
-    let registered = caller.held.registrations.iter().filter(|registration| !registration.over().is_cancelled());
+    let registered = caller.held.registrations.iter().filter(|registration| !registration.on_lost().is_cancelled());
     // Others may delete its node on purpose; the lease that it lives by is nobody else's to end.
     let mut registered = registered.filter(|registration| {
         server.look(|state| {
@@ -387,7 +387,7 @@ fn held_by_client_only(server: &Server, caller: &Caller) -> Option<String> {
             caller.client.session().is_none_or(|session| state.lease(&key(session)).is_none())
         })
     });
-    let leases = caller.held.key_leases.iter().filter(|lease| !lease.over().is_cancelled());
+    let leases = caller.held.key_leases.iter().filter(|lease| !lease.on_lost().is_cancelled());
     let mut leases = leases.filter(|lease| {
         let key = LeaseKey::Key(lease.id());
         server.look(|state| state.lease(&key).is_none())
@@ -400,7 +400,7 @@ fn held_by_client_only(server: &Server, caller: &Caller) -> Option<String> {
 }
 
 /// Leases end for a while yet: the content is compared when it has stayed the same over a read.
-async fn same_content(server: &Server, caller: &Caller, path: &leasehold_client_cache::Path, kind: Kind) {
+async fn same_content(server: &Server, caller: &Caller, path: &leasehold_client_cache::NodePath, kind: ObjectKind) {
     let object = Object { path: path.clone(), kind };
     eventually("a client reads what the server has", async || {
         let before = server.look(|state| state.content(&object));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_client_cache::{
-    Client, DeleteOptions, EventKind, Mirrored, Revision, Told, Watch, WatchError, WatchOptions,
+    Client, DeleteOptions, EventKind, Mirrored, Revision, Watch, WatchError, WatchItem, WatchOptions,
 };
 
 use crate::common::{Server, path, until, within};
@@ -17,7 +17,7 @@ fn from(revision: u64) -> WatchOptions {
 /// The next change, in short: `path = value`, or the path alone of what was removed.
 async fn change(watch: &mut Watch) -> (u64, Vec<String>) {
     loop {
-        if let Told::Change(change) = within(watch.next()).await.expect("it is not over") {
+        if let WatchItem::Change(change) = within(watch.next()).await.expect("it is not over") {
             let event = |event: &leasehold_client_cache::Event| match &event.kind {
                 EventKind::Put(data) => format!("{} = {}", event.path, String::from_utf8_lossy(&data.value)),
                 EventKind::Delete => event.path.to_string(),
@@ -141,8 +141,8 @@ async fn a_list_of_many_pages_and_a_watch_make_one_consistent_whole() {
     let last = writing.await.unwrap();
     while snapshot.revision < last {
         match within(watch.next()).await.unwrap() {
-            Told::Change(change) => snapshot.apply(&change),
-            Told::Progress(revision) => snapshot.revision = revision,
+            WatchItem::Change(change) => snapshot.apply(&change),
+            WatchItem::Progress(revision) => snapshot.revision = revision,
         }
     }
     let (now, _) = within(client.list_and_watch(&path("/a"))).await.unwrap();
@@ -160,14 +160,14 @@ async fn a_mirror_shows_what_was_written_and_tells_of_it() {
     let (snapshot, mut changes) = mirror.changes();
     assert_eq!((snapshot.nodes.len(), snapshot.revision), (3, Revision(1)));
     let written = put(&writer, "/a/x", "2").await;
-    assert!(within(mirror.shows(written)).await);
+    assert!(within(mirror.wait_for_revision(written)).await);
     assert_eq!(mirror.get(&path("/a/x")).map(|data| data.value), Some("2".into()));
     assert_eq!(mirror.children(&path("/a")), ["b", "x"]);
     let Some(Mirrored::Change(change)) = within(changes.next()).await else { panic!("a change is told") };
     assert_eq!((change.revision, &change.events[0].path), (written, &path("/a/x")));
     client.close().await;
     assert_eq!(within(changes.next()).await, None);
-    assert!(!within(mirror.shows(written.next())).await);
+    assert!(!within(mirror.wait_for_revision(written.next())).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ use std::{
 
 use futures::future::join_all;
 use leasehold_client_cache::{
-    Client, Condition, LockError, LockOptions, PutOptions, Refusal, Value, Wait, WriteError, WriteLease,
+    Client, Condition, LockError, LockOptions, LockWait, PutOptions, Refusal, Value, WriteError, WriteLease,
     WriteLeaseError, WriteRefusal,
 };
 
@@ -19,7 +19,7 @@ use crate::common::{SHORT_TERM, Server, path, until, within};
 const TERM: Duration = Duration::from_secs(10);
 
 async fn own(client: &Client) -> WriteLease {
-    let options = LockOptions { wait: Wait::For(TERM * 3), ..LockOptions::default() };
+    let options = LockOptions { wait: LockWait::For(TERM * 3), ..LockOptions::default() };
     within(client.write_lease(&path("/a"), options)).await.unwrap()
 }
 
@@ -52,7 +52,7 @@ async fn what_is_set_is_in_memory_until_somebody_reads_it() {
     set(&lease, "four").await;
     assert_eq!(found(&two).await, "four");
     assert_eq!(found(&one).await, "four", "its own client reads it like any other");
-    assert!(lease.certain_for() > Duration::ZERO, "it was held all the time");
+    assert!(lease.remaining() > Duration::ZERO, "it was held all the time");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,7 +68,7 @@ async fn write_lease_with_longest_timeout_is_granted() {
 async fn inspect_with_longest_timeout_is_answered() {
     let server = Server::start(TERM).await;
     let client = within(Client::connect(server.options().timeout(Duration::MAX))).await.unwrap();
-    assert_eq!(within(client.holds(&path("/a"))).await.unwrap(), []);
+    assert_eq!(within(client.locks(&path("/a"))).await.unwrap(), []);
     let info = within(leasehold_client_cache::server_status(server.address(), Duration::MAX)).await.unwrap().info;
     assert_eq!(info.leader, Some(1));
 }
@@ -139,7 +139,7 @@ async fn a_flush_says_that_it_has_failed_whoever_was_told_of_the_loss() {
     set(&lease, "one").await;
     server.stop().await;
     // Whichever of the two is told first: the flush fails in any case.
-    let told = tokio::time::timeout(SHORT_TERM * 2, lease.lost());
+    let told = tokio::time::timeout(SHORT_TERM * 2, lease.lost_change());
     let (flushed, told) = tokio::join!(within(lease.flush()), told);
     assert!(told.is_err() || told.is_ok_and(|lost| lost.value == "one"));
     assert!(matches!(&flushed, Err(WriteLeaseError::Lost(lost)) if lost.value == "one"), "{flushed:?}");
@@ -198,9 +198,9 @@ async fn flush_fails_after_loss_was_reported_to_another_call() {
     let lease = own(&client).await;
     set(&lease, "one").await;
     server.stop().await;
-    assert_eq!(within(lease.lost()).await.value, "one");
+    assert_eq!(within(lease.lost_change()).await.value, "one");
     let flushed = within(lease.flush()).await;
-    assert!(matches!(flushed, Err(WriteLeaseError::Hold(LockError::Lost { .. }))), "{flushed:?}");
+    assert!(matches!(flushed, Err(WriteLeaseError::Lock(LockError::Lost { .. }))), "{flushed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,16 +228,16 @@ async fn what_could_not_be_flushed_is_handed_back_once() {
     within(lease.flush()).await.unwrap();
     set(&lease, "two").await;
     server.stop().await;
-    let lost = within(lease.lost()).await;
+    let lost = within(lease.lost_change()).await;
     assert_eq!((lost.value, lost.path), (Value::from("two"), path("/a")));
-    within(lease.over().cancelled_owned()).await;
+    within(lease.on_lost().cancelled_owned()).await;
     let error = within(lease.set("three")).await.unwrap_err();
-    assert!(matches!(error, WriteLeaseError::Hold(LockError::Lost { .. })), "{error:?}");
+    assert!(matches!(error, WriteLeaseError::Lock(LockError::Lost { .. })), "{error:?}");
     server.lead();
     let next = own(&two).await;
     // On a slow machine it may have been sent just before the server stopped.
     let found = within(next.get()).await.unwrap();
-    assert!(found == "one" || (lost.may_be_there && found == "two"), "{found:?}");
+    assert!(found == "one" || (lost.may_be_written && found == "two"), "{found:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -247,12 +247,12 @@ async fn a_call_tells_of_what_was_lost_before() {
     let lease = own(&one).await;
     set(&lease, "one").await;
     server.stop().await;
-    within(lease.over().cancelled_owned()).await;
+    within(lease.on_lost().cancelled_owned()).await;
     let error = within(lease.set("two")).await.unwrap_err();
     assert!(matches!(&error, WriteLeaseError::Lost(lost) if lost.value == "one"), "{error:?}");
     assert_eq!(error.to_string(), "what was set at /a under a write lease is lost: 3 bytes");
     let error = within(lease.release()).await.unwrap_err();
-    assert!(matches!(error, WriteLeaseError::Hold(LockError::Lost { .. })), "once: {error:?}");
+    assert!(matches!(error, WriteLeaseError::Lock(LockError::Lost { .. })), "once: {error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -281,12 +281,12 @@ async fn write_lease_refuses_attached_node_and_oversized_value() {
     within(two.put_with(&path("/a"), "mine", options)).await.unwrap();
     let error = within(one.write_lease(&path("/a"), LockOptions::default())).await.unwrap_err();
     let is_leased = |error: &WriteLeaseError| {
-        matches!(error, WriteLeaseError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Leased { .. }))))
+        matches!(error, WriteLeaseError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Attached { .. }))))
     };
     assert!(is_leased(&error), "{error:?}");
     let mut looks = tokio::time::interval(Duration::from_millis(1));
     within(async {
-        while !two.holds(&path("/a")).await.unwrap().is_empty() {
+        while !two.locks(&path("/a")).await.unwrap().is_empty() {
             looks.tick().await;
         }
     })

@@ -15,13 +15,13 @@ fn encoded_bytes<T: Serialize>(value: &T) -> usize {
 }
 
 impl Write {
-    /// The longest encoding that the lessor takes from a client, in bytes: with [`Self::COVERS_BYTES_MAX`] and the rest of
+    /// The longest encoding that the lessor takes from a client, in bytes: with [`Self::CONSENTED_BYTES_MAX`] and the rest of
     /// its command it fits into an entry of [`Command::BYTES_MAX`].
-    pub const BYTES_MAX: usize = Command::BYTES_MAX - Self::COVERS_BYTES_MAX - Self::HEAD_BYTES_MAX;
+    pub const BYTES_MAX: usize = Command::BYTES_MAX - Self::CONSENTED_BYTES_MAX - Self::HEAD_BYTES_MAX;
 
     /// The longest encoding of the objects that a write's command names beside it, in bytes. Above it the lessor names the
     /// one subtree that has them all. The 512 lists of children that a revocation may name are the most that occurs.
-    pub const COVERS_BYTES_MAX: usize = 2304 << 10;
+    pub const CONSENTED_BYTES_MAX: usize = 2304 << 10;
 
     /// The longest encoding of the rest of a write's command, in bytes: some numbers, and an incarnation for each operation
     /// of both branches of a transaction.
@@ -49,7 +49,7 @@ impl LeaseKey {
     pub(crate) fn renewal_bytes_max(&self) -> usize {
         // A variant, and up to three numbers of ten bytes; of a path, two bytes for its length.
         match self {
-            Self::Session(_) | Self::Key(_) | Self::Delay(_) => 31,
+            Self::Session(_) | Self::Key(_) | Self::LockDelay(_) => 31,
             Self::Volume(_, top) => 33 + top.as_str().len(),
         }
     }
@@ -66,13 +66,13 @@ mod tests {
     use crate::{
         command::Renewal,
         id::{Incarnation, LeaseId, SessionId},
-        path::Path,
+        path::NodePath,
         time::ClusterTime,
     };
 
     #[test]
     fn renewal_of_any_lease_is_within_its_bound() {
-        let long = Path::parse(&"/x".repeat(2048)).expect("a path");
+        let long = NodePath::parse(&"/x".repeat(2048)).expect("a path");
         let keys = [
             LeaseKey::Session(SessionId(u64::MAX)),
             LeaseKey::Key(LeaseId(u64::MAX)),
@@ -80,8 +80,8 @@ mod tests {
         ];
         for lease in keys {
             let most = lease.renewal_bytes_max();
-            let at = ClusterTime::from_micros(u64::MAX);
-            let renewal = Renewal { lease, incarnation: Incarnation(u64::MAX), at };
+            let renewed_at = ClusterTime::from_micros(u64::MAX);
+            let renewal = Renewal { lease, incarnation: Incarnation(u64::MAX), renewed_at };
             assert_eq!(encoded_bytes(&renewal), most, "{renewal:?}");
             assert_eq!(encoded_bytes(&renewal), postcard::to_allocvec(&renewal).expect("encodes").len());
         }

@@ -17,16 +17,16 @@ fn ppm(ppm: u32) -> DriftAllowance {
     DriftAllowance::from_ppm(ppm).expect("within bounds")
 }
 
-fn counted(client_least: u64, client_most: u64, server: u64) -> Counted {
-    Counted { client_least: span(client_least), client_most: span(client_most), server: span(server) }
+fn counted(client_least: u64, client_most: u64, server: u64) -> ElapsedPair {
+    ElapsedPair { client_least: span(client_least), client_most: span(client_most), server: span(server) }
 }
 
-fn judge(client_least: u64, client_most: u64, server: u64) -> Verdict {
+fn judge(client_least: u64, client_most: u64, server: u64) -> DriftVerdict {
     counted(client_least, client_most, server).judge(ppm(1_000), ppm(1_000))
 }
 
-fn is_beyond(verdict: Verdict) -> bool {
-    matches!(verdict, Verdict::Beyond(_))
+fn is_beyond(verdict: DriftVerdict) -> bool {
+    matches!(verdict, DriftVerdict::Beyond(_))
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn fast_client_is_beyond_just_past_its_bound() {
 #[test]
 fn client_at_half_speed_tells_what_both_counted() {
     let excess = Excess { client: span(500 * MS), server: span(S), allowed_ppm: 2_000 };
-    assert_eq!(judge(499 * MS, 501 * MS, S), Verdict::Beyond(excess));
+    assert_eq!(judge(499 * MS, 501 * MS, S), DriftVerdict::Beyond(excess));
     assert_eq!(excess.ppm(), -500_000);
     let text = "client counted 500ms, server counted 1s: -500000 ppm, expected at most ±2000";
     assert_eq!(excess.to_string(), text);
@@ -59,10 +59,10 @@ fn client_at_half_speed_tells_what_both_counted() {
 #[test]
 fn slow_round_trips_are_unclear_and_quick_ones_within() {
     // 20 ms are allowed in 10 s: the middle may be off by as much, and the bounds as far from it.
-    assert_eq!(judge(9_980 * MS, 10_020 * MS, 10 * S), Verdict::Within);
-    assert_eq!(judge(9_979 * MS, 10_021 * MS, 10 * S), Verdict::Unclear, "the bounds are too far apart");
-    assert_eq!(judge(9_980 * MS, 9_980 * MS, 10 * S), Verdict::Within);
-    assert_eq!(judge(9_979_500, 9_979_500, 10 * S), Verdict::Unclear, "not yet beyond: the grain is 1 ms");
+    assert_eq!(judge(9_980 * MS, 10_020 * MS, 10 * S), DriftVerdict::Within);
+    assert_eq!(judge(9_979 * MS, 10_021 * MS, 10 * S), DriftVerdict::Unclear, "the bounds are too far apart");
+    assert_eq!(judge(9_980 * MS, 9_980 * MS, 10 * S), DriftVerdict::Within);
+    assert_eq!(judge(9_979_500, 9_979_500, 10 * S), DriftVerdict::Unclear, "not yet beyond: the grain is 1 ms");
     assert!(is_beyond(judge(9_979 * MS, 9_979 * MS, 10 * S)));
 }
 
@@ -70,8 +70,8 @@ fn slow_round_trips_are_unclear_and_quick_ones_within() {
 fn nothing_overflows() {
     let huge = Duration::MAX;
     for (least, most, server) in [(huge, huge, huge), (span(0), huge, huge), (huge, huge, span(0))] {
-        let counted = Counted { client_least: least, client_most: most, server };
-        if let Verdict::Beyond(excess) = counted.judge(ppm(0), ppm(0)) {
+        let counted = ElapsedPair { client_least: least, client_most: most, server };
+        if let DriftVerdict::Beyond(excess) = counted.judge(ppm(0), ppm(0)) {
             assert!(excess.ppm() > 0);
         }
     }
@@ -83,11 +83,11 @@ fn nothing_overflows() {
 fn leader_answers_what_it_noted_and_forgets_the_rest() {
     let (mut marks, allowance) = (Marks::default(), ppm(7));
     marks.note(3, at(10));
-    let ask = |mark, against: [u64; REFERENCES_MAX]| ClockQuestion { mark, against, beyond: None };
+    let ask = |mark, references: [u64; REFERENCES_MAX]| ClockQuestion { mark, references, excess: None };
     let answer = |since: &[(u64, u64)]| ClockAnswer {
-        since: since.iter().map(|(mark, micros)| Since { mark: *mark, span: span(*micros) }).collect(),
+        since: since.iter().map(|(mark, micros)| SinceExchange { mark: *mark, span: span(*micros) }).collect(),
         allowance,
-        waited: Duration::ZERO,
+        delay: Duration::ZERO,
     };
     assert_eq!(marks.answer(&ask(5, [3, 0, 0, 0]), allowance, at(30)), answer(&[(3, 20)]));
     assert_eq!(marks.answer(&ask(6, [5, 4, 0, 0]), allowance, at(40)), answer(&[(5, 10)]), "4 is not known");
@@ -97,11 +97,11 @@ fn leader_answers_what_it_noted_and_forgets_the_rest() {
 #[test]
 fn doubled_exchange_counts_from_its_first_dealing() {
     let (mut marks, allowance) = (Marks::default(), ppm(7));
-    let ask = |mark, against| ClockQuestion { mark, against: [against, 0, 0, 0], beyond: None };
+    let ask = |mark, against| ClockQuestion { mark, references: [against, 0, 0, 0], excess: None };
     marks.answer(&ask(5, 0), allowance, at(10));
     marks.answer(&ask(5, 0), allowance, at(900));
     let answer = marks.answer(&ask(6, 5), allowance, at(1_000));
-    assert_eq!(answer.since, [Since { mark: 5, span: span(990) }]);
+    assert_eq!(answer.since, [SinceExchange { mark: 5, span: span(990) }]);
     marks.answer(&ask(4, 6), allowance, at(1_100));
     assert_eq!(marks.answer(&ask(7, 4), allowance, at(1_200)).since, [], "a straggler is not noted");
 }
@@ -118,8 +118,8 @@ fn references_are_few_and_their_ages_differ_by_powers() {
     let mut references = References::default();
     for exchange in 1..=200 {
         let now = exchange * 5 * S;
-        references.keep(exchange, at(now), at(now + MS));
-        let ages: Vec<u64> = references.kept.iter().map(|it| at(now).since(it.sent).as_secs()).collect();
+        references.remember(exchange, at(now), at(now + MS));
+        let ages: Vec<u64> = references.entries.iter().map(|it| at(now).since(it.sent).as_secs()).collect();
         assert!(ages.len() <= REFERENCES_MAX && ages[0] <= REFERENCE_AGE_MAX.as_secs(), "{ages:?}");
         if exchange > 70 {
             assert!(ages[0] >= 40 && ages[1..].iter().any(|age| (1..=30).contains(age)), "{exchange}: {ages:?}");
@@ -130,11 +130,17 @@ fn references_are_few_and_their_ages_differ_by_powers() {
 #[test]
 fn reference_that_the_leader_does_not_know_is_forgotten() {
     let mut references = References::default();
-    references.keep(1, at(0), at(MS));
-    references.keep(2, at(S), at(S + MS));
-    let answer =
-        ClockAnswer { since: vec![Since { mark: 2, span: span(9 * S) }], allowance: ppm(0), waited: Duration::ZERO };
-    assert_eq!(references.count(&answer, at(10 * S), at(10 * S + MS)), [counted(9 * S - MS, 9 * S + MS, 9 * S)]);
+    references.remember(1, at(0), at(MS));
+    references.remember(2, at(S), at(S + MS));
+    let answer = ClockAnswer {
+        since: vec![SinceExchange { mark: 2, span: span(9 * S) }],
+        allowance: ppm(0),
+        delay: Duration::ZERO,
+    };
+    assert_eq!(
+        references.elapsed_pairs(&answer, at(10 * S), at(10 * S + MS)),
+        [counted(9 * S - MS, 9 * S + MS, 9 * S)]
+    );
     assert_eq!(references.marks(), [2, 0, 0, 0]);
 }
 
@@ -183,16 +189,16 @@ impl Pair {
     }
 
     /// One exchange, with these delays on the way there and back.
-    fn exchange(&mut self, there: u64, back: u64) -> Vec<Verdict> {
+    fn exchange(&mut self, there: u64, back: u64) -> Vec<DriftVerdict> {
         self.mark += 1;
         let sent = self.clock(0);
-        let question = ClockQuestion { mark: self.mark, against: self.references.marks(), beyond: None };
+        let question = ClockQuestion { mark: self.mark, references: self.references.marks(), excess: None };
         self.now += there;
         let answer = self.marks.answer(&question, self.allowances[1], self.clock(1));
         self.now += back;
         let answered = self.clock(0);
-        let counted = self.references.count(&answer, sent, answered);
-        self.references.keep(self.mark, sent, answered);
+        let counted = self.references.elapsed_pairs(&answer, sent, answered);
+        self.references.remember(self.mark, sent, answered);
         counted.iter().map(|counted| counted.judge(self.allowances[0], self.allowances[1])).collect()
     }
 }
@@ -261,10 +267,11 @@ fn drift_that_begins_late_is_found_by_the_youngest_reference() {
     let answer_at = |now: u64, began: u64| at(shown + (now - began) * 102 / 100);
     let began = pair.now;
     pair.now += 5 * S;
-    let (sent, question) = (pair.clock(0), ClockQuestion { mark: 999, against: pair.references.marks(), beyond: None });
+    let (sent, question) =
+        (pair.clock(0), ClockQuestion { mark: 999, references: pair.references.marks(), excess: None });
     let answer = pair.marks.answer(&question, ppm(1_000), answer_at(pair.now, began));
     pair.now += 2 * MS;
-    let counted = pair.references.count(&answer, sent, pair.clock(0));
+    let counted = pair.references.elapsed_pairs(&answer, sent, pair.clock(0));
     let verdicts: Vec<bool> = counted.iter().map(|it| is_beyond(it.judge(ppm(1_000), ppm(1_000)))).collect();
     assert_eq!((verdicts.first(), verdicts.last()), (Some(&false), Some(&true)), "{counted:?}");
 }
@@ -273,9 +280,9 @@ fn drift_that_begins_late_is_found_by_the_youngest_reference() {
 fn reference_older_than_the_bound_is_dropped() {
     let age = u64::try_from(REFERENCE_AGE_MAX.as_micros()).expect("it fits");
     let mut references = References::default();
-    references.keep(1, at(S), at(S + MS));
-    references.keep(2, at(age), at(age + S));
+    references.remember(1, at(S), at(S + MS));
+    references.remember(2, at(age), at(age + S));
     assert_eq!(references.marks()[..2], [1, 2], "it is as old as may be");
-    references.keep(3, at(age + 2 * S), at(age + 2 * S));
+    references.remember(3, at(age + 2 * S), at(age + 2 * S));
     assert_eq!(references.marks()[..3], [2, 3, 0]);
 }

@@ -4,9 +4,9 @@ use crate::state::State;
 
 /// The bounds of one holder.
 ///
-/// A client uses [`Bounds::DEFAULT`]. The simulation sets them low, so that worlds of a few operations reach each of them.
+/// A client uses [`HolderBounds::DEFAULT`]. The simulation sets them low, so that worlds of a few operations reach each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Bounds {
+pub struct HolderBounds {
     /// Recalls remembered at once. Beyond it they are taken together as one of everything, which refuses some grants for nothing
     /// and none wrongly.
     pub recalls_remembered_max: usize,
@@ -25,7 +25,7 @@ pub struct Bounds {
     pub read_waits_max: u8,
 }
 
-impl Bounds {
+impl HolderBounds {
     /// The bounds of a client.
     pub const DEFAULT: Self = Self {
         recalls_remembered_max: 4096,
@@ -37,7 +37,7 @@ impl Bounds {
     };
 }
 
-impl Default for Bounds {
+impl Default for HolderBounds {
     fn default() -> Self {
         Self::DEFAULT
     }

@@ -1,7 +1,7 @@
 //! What must hold of a holder between any two steps. Run after each step in tests.
 
-use super::{Holder, copies::Copy, session::Link};
-use crate::{object::Object, path::Path, planted::Bug, time::Instant};
+use super::{Holder, copies::CachedCopy, session::LinkState};
+use crate::{object::Object, path::NodePath, planted::Bug, time::Instant};
 
 impl Holder {
     /// Checks that the parts agree with each other, and that the rules hold of them.
@@ -13,7 +13,7 @@ impl Holder {
         if !self.effects.is_empty() {
             return Err("effects are left over from a step".to_owned());
         }
-        if self.session.is_none() && (self.link == Link::Registered || self.copies.iter().next().is_some()) {
+        if self.session.is_none() && (self.link == LinkState::Registered || self.copies.iter().next().is_some()) {
             return Err("without a session there are copies, or a leader that knows it".to_owned());
         }
         for (object, copy) in self.copies.iter() {
@@ -22,16 +22,16 @@ impl Holder {
         for (top, _) in self.volumes.iter() {
             self.check_volume(top, now)?;
         }
-        self.recalls.check(self.flights.oldest_granting())?;
+        self.recalls.check(self.in_flight.oldest_granting())?;
         self.check_reads()?;
-        self.check_carried()?;
-        self.check_holding()?;
-        self.check_caching()?;
+        self.check_attachments()?;
+        self.check_locks()?;
+        self.check_write_leases()?;
         self.check_writes()?;
         self.check_watches()
     }
 
-    fn check_copy(&self, object: &Object, copy: &Copy, now: Instant) -> Result<(), String> {
+    fn check_copy(&self, object: &Object, copy: &CachedCopy, now: Instant) -> Result<(), String> {
         let validity = &copy.validity;
         let Some(volume) = self.volumes.get(&validity.volume) else {
             return Err(format!("the copy of {object} belongs to {}, which is not known", validity.volume));
@@ -59,14 +59,18 @@ impl Holder {
     }
 
     /// Whether a copy was left behind when the borders of its volume changed.
-    fn generation_is_mixed(&self, copy: &Copy) -> bool {
+    fn generation_is_mixed(&self, copy: &CachedCopy) -> bool {
         self.generation_of(&copy.validity.volume).is_none_or(|generation| generation != copy.generation)
     }
 
-    fn check_volume(&self, top: &Path, now: Instant) -> Result<(), String> {
+    fn check_volume(&self, top: &NodePath, now: Instant) -> Result<(), String> {
         let Some(volume) = self.volumes.get(top) else { return Ok(()) };
-        if volume.told != self.validity_of(top) {
-            return Err(format!("the cache was told {:?} of {top}: it is {:?}", volume.told, self.validity_of(top)));
+        if volume.validity_notified != self.validity_of(top) {
+            return Err(format!(
+                "the cache was told {:?} of {top}: it is {:?}",
+                volume.validity_notified,
+                self.validity_of(top)
+            ));
         }
         let Some(lease) = &volume.lease else { return Ok(()) };
         if lease.since > lease.incarnation {
@@ -79,7 +83,7 @@ impl Holder {
             return Err(format!("the lease on {top} ends at {}, more than a term after {now}", lease.until));
         }
         let is_asked = self.acquisitions.get(top).is_some_and(|acquisition| acquisition.is_sent);
-        if is_asked && self.certain_for(top, now) > std::time::Duration::ZERO {
+        if is_asked && self.volume_remaining(top, now) > std::time::Duration::ZERO {
             return Err(format!("a new lease on {top} was asked for, and the old one counts"));
         }
         Ok(())

@@ -7,61 +7,61 @@ use std::{collections::BTreeMap, ops::Bound};
 
 use super::validity::CopyValidity;
 use crate::{
-    id::{Generation, Revision},
-    object::{Kind, Object, ObjectSet},
-    path::Path,
+    id::{Revision, VolumeGeneration},
+    object::{Object, ObjectKind, ObjectSet},
+    path::NodePath,
 };
 
 /// One copy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Copy {
+pub(super) struct CachedCopy {
     pub(super) validity: CopyValidity,
     /// The volume's generation when it was granted: a copy of an older one is not valid any more (S8).
-    pub(super) generation: Generation,
+    pub(super) generation: VolumeGeneration,
     /// By which it can be validated anew; none for a node that does not exist.
     pub(super) modified: Option<Revision>,
 }
 
 /// The copies of one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Node {
-    data: Option<Copy>,
-    children: Option<Copy>,
+struct NodeCopies {
+    data: Option<CachedCopy>,
+    children: Option<CachedCopy>,
 }
 
-impl Node {
-    fn slot(&mut self, kind: Kind) -> &mut Option<Copy> {
+impl NodeCopies {
+    fn slot(&mut self, kind: ObjectKind) -> &mut Option<CachedCopy> {
         match kind {
-            Kind::Data => &mut self.data,
-            Kind::Children => &mut self.children,
+            ObjectKind::Data => &mut self.data,
+            ObjectKind::Children => &mut self.children,
         }
     }
 
-    fn both(&self) -> impl Iterator<Item = (Kind, &Copy)> {
-        let data = self.data.as_ref().map(|copy| (Kind::Data, copy));
-        let children = self.children.as_ref().map(|copy| (Kind::Children, copy));
+    fn both(&self) -> impl Iterator<Item = (ObjectKind, &CachedCopy)> {
+        let data = self.data.as_ref().map(|copy| (ObjectKind::Data, copy));
+        let children = self.children.as_ref().map(|copy| (ObjectKind::Children, copy));
         data.into_iter().chain(children)
     }
 }
 
 /// All copies, by path: those of a subtree lie together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Copies {
-    nodes: BTreeMap<Path, Node>,
+pub(super) struct CachedCopies {
+    nodes: BTreeMap<NodePath, NodeCopies>,
 }
 
-impl Copies {
+impl CachedCopies {
     /// The copy of an object.
-    pub(super) fn get(&self, object: &Object) -> Option<&Copy> {
+    pub(super) fn get(&self, object: &Object) -> Option<&CachedCopy> {
         let node = self.nodes.get(&object.path)?;
         match object.kind {
-            Kind::Data => node.data.as_ref(),
-            Kind::Children => node.children.as_ref(),
+            ObjectKind::Data => node.data.as_ref(),
+            ObjectKind::Children => node.children.as_ref(),
         }
     }
 
     /// Puts a copy in place of any other of the object.
-    pub(super) fn insert(&mut self, object: &Object, copy: Copy) {
+    pub(super) fn insert(&mut self, object: &Object, copy: CachedCopy) {
         *self.nodes.entry(object.path.clone()).or_default().slot(object.kind) = Some(copy);
     }
 
@@ -69,14 +69,14 @@ impl Copies {
     pub(super) fn remove(&mut self, object: &Object) {
         if let Some(node) = self.nodes.get_mut(&object.path) {
             *node.slot(object.kind) = None;
-            if *node == Node::default() {
+            if *node == NodeCopies::default() {
                 self.nodes.remove(&object.path);
             }
         }
     }
 
     /// Takes out the copies of a set that fit, and names their objects in order.
-    pub(super) fn remove_where(&mut self, set: &ObjectSet, fits: impl Fn(&Copy) -> bool) -> Vec<Object> {
+    pub(super) fn remove_where(&mut self, set: &ObjectSet, fits: impl Fn(&CachedCopy) -> bool) -> Vec<Object> {
         let gone: Vec<Object> = match set {
             ObjectSet::One(object) => {
                 self.get(object).filter(|copy| fits(copy)).map(|_| object.clone()).into_iter().collect()
@@ -92,9 +92,9 @@ impl Copies {
     }
 
     /// The copies of objects at and below a path.
-    pub(super) fn below(&self, top: &Path) -> impl Iterator<Item = (Object, &Copy)> {
+    pub(super) fn below(&self, top: &NodePath) -> impl Iterator<Item = (Object, &CachedCopy)> {
         // The node itself first: between it and those below it others may lie, such as `/a-b` between `/a` and `/a/b`.
-        let prefix = top.below();
+        let prefix = top.prefix_below();
         let own = if top.is_root() { None } else { self.nodes.get_key_value(top) };
         let rest = self.nodes.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
         let rest = rest.take_while(move |(path, _)| path.as_str().starts_with(&prefix));
@@ -104,7 +104,7 @@ impl Copies {
     }
 
     /// All copies.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Object, &Copy)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Object, &CachedCopy)> {
         self.nodes
             .iter()
             .flat_map(|(path, node)| node.both().map(|(kind, copy)| (Object { path: path.clone(), kind }, copy)))
@@ -121,25 +121,25 @@ mod tests {
 
     #[test]
     fn a_subtree_is_found_without_its_neighbours() {
-        let copy = Copy {
+        let copy = CachedCopy {
             validity: CopyValidity {
                 stamp: Stamp::default(),
-                volume: Path::root(),
+                volume: NodePath::root(),
                 incarnation: Incarnation(1),
                 until: Instant::ZERO,
             },
-            generation: Generation(0),
+            generation: VolumeGeneration(0),
             modified: None,
         };
-        let object = |text: &str| Object::data(Path::parse(text).expect("valid"));
-        let mut copies = Copies::default();
+        let object = |text: &str| Object::data(NodePath::parse(text).expect("valid"));
+        let mut copies = CachedCopies::default();
         for text in ["/", "/a", "/a-b", "/a/x", "/a/x/y", "/a0", "/b"] {
             copies.insert(&object(text), copy.clone());
         }
-        let subtree = ObjectSet::Subtree(Path::parse("/a").expect("valid"));
+        let subtree = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
         assert_eq!(copies.remove_where(&subtree, |_| true), [object("/a"), object("/a/x"), object("/a/x/y")]);
-        let all = copies.remove_where(&ObjectSet::Subtree(Path::root()), |_| true);
+        let all = copies.remove_where(&ObjectSet::Subtree(NodePath::root()), |_| true);
         assert_eq!(all, [object("/"), object("/a-b"), object("/a0"), object("/b")]);
-        assert_eq!(copies, Copies::default());
+        assert_eq!(copies, CachedCopies::default());
     }
 }

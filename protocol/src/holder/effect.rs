@@ -3,29 +3,29 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    input::{ReadId, Ticket, WatchId, WriteId},
+    input::{ReadId, SendId, WatchId, WriteId},
     validity::{CopyValidity, VolumeValidity},
 };
 use crate::{
     change::Changes,
     command::Written,
     drift::Excess,
-    hold::{CachingStatus, HoldStatus},
-    id::{HoldId, Incarnation, LeaseId, Revision, SessionId, Stamp},
+    id::{Incarnation, LeaseId, LockId, Revision, SessionId, Stamp},
+    lock::{LockStatus, WriteLeaseStatus},
     message::{Consent, Refusal, Request},
     object::{Content, Object, Value},
-    path::Path,
+    path::NodePath,
     time::Instant,
 };
 
 /// Something to be done by the shell, in the order given. Those that touch the cache are done before the next step
 /// begins and before any later effect of the same step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Effect {
-    /// Send a request on the current connection; its answer is [`Input::Answered`](super::Input::Answered).
+pub enum HolderEffect {
+    /// Send a request on the current connection; its answer is [`HolderInput::Answered`](super::HolderInput::Answered).
     Send {
         /// What the answer is matched by.
-        ticket: Ticket,
+        send_id: SendId,
         /// The request.
         request: Request,
     },
@@ -39,7 +39,7 @@ pub enum Effect {
         validity: CopyValidity,
     },
     /// The copy that the cache has of the object is good again by this. If the cache has lost it, it says
-    /// [`Input::Evicted`](super::Input::Evicted) with the stamp given here.
+    /// [`HolderInput::Evicted`](super::HolderInput::Evicted) with the stamp given here.
     Revalidate {
         /// What it is a copy of.
         object: Object,
@@ -53,13 +53,13 @@ pub enum Effect {
     DropAll,
     /// The volume's copies may be used by this from now on. Copies that may not be used stay in the cache, to be
     /// validated anew, until they are dropped or evicted.
-    VolumeValid {
+    VolumeValidityChanged {
         /// The top of the volume.
-        volume: Path,
+        volume: NodePath,
         /// What its copies may be used by; `until` is the origin of the clock when they may not be.
         validity: VolumeValidity,
     },
-    /// Tell the server that the copies are dropped. Always after their [`Effect::Drop`].
+    /// Tell the server that the copies are dropped. Always after their [`HolderEffect::Drop`].
     Consent(Consent),
     /// Answer these reads with this.
     Serve {
@@ -75,7 +75,7 @@ pub enum Effect {
         valid_until: Option<Instant>,
     },
     /// Answer these reads with the content that the cache keeps, whether or not it may be used again. If the cache has lost
-    /// it, it says [`Input::Evicted`](super::Input::Evicted) and puts the reads in anew.
+    /// it, it says [`HolderInput::Evicted`](super::HolderInput::Evicted) and puts the reads in anew.
     ServeCached {
         /// The reads.
         reads: Vec<ReadId>,
@@ -91,17 +91,17 @@ pub enum Effect {
         /// The reads.
         reads: Vec<ReadId>,
         /// Why.
-        error: ReadError,
+        error: ReadFailure,
     },
     /// The write has ended, for the application at least.
     WriteDone {
         /// The write.
         write: WriteId,
         /// What came of it.
-        result: Result<Written, WriteError>,
+        result: Result<Written, WriteFailure>,
     },
     /// A key lease has been granted or renewed: it is certain until then on this client's clock.
-    LeaseKept {
+    KeyLeaseRenewed {
         /// The lease's name.
         id: LeaseId,
         /// Which lease of that name.
@@ -113,41 +113,41 @@ pub enum Effect {
     },
     /// A key lease that was to be kept alive is over, or can no longer be relied on: told once, at the latest when this client's
     /// clock says so. It is not kept alive any more.
-    LeaseOver {
+    KeyLeaseLost {
         /// The lease.
         id: LeaseId,
     },
     /// The lease on a volume is over for good, and with it these nodes, which the session had attached to it.
-    CarriedGone {
+    AttachedNodesLost {
         /// The nodes.
-        nodes: Vec<Path>,
+        nodes: Vec<NodePath>,
     },
     /// A hold stands otherwise than was told last, or than the outcome of its write says.
-    HoldChanged {
+    LockChanged {
         /// The hold.
-        hold: HoldId,
+        lock: LockId,
         /// How it stands. Not that it is over.
-        status: HoldStatus,
+        status: LockStatus,
     },
     /// These holds are over: lost with their lease, or held under one whose time has passed on this clock. Told once of each, and not
     /// of one that the application has given back. The server may still count them: they are to be given back to it.
-    HoldsOver {
+    LocksLost {
         /// The holds.
-        holds: Vec<HoldId>,
+        locks: Vec<LockId>,
     },
-    /// A write lease stands otherwise than was told last: from the answer to [`Write::Cache`](crate::command::Write::Cache) on, until it is an ordinary hold again,
+    /// A write lease stands otherwise than was told last: from the answer to [`Write::TakeWriteLease`](crate::command::Write::TakeWriteLease) on, until it is an ordinary hold again,
     /// or over.
-    CachingChanged {
+    WriteLeaseChanged {
         /// The hold.
-        hold: HoldId,
+        lock: LockId,
         /// How it stands.
-        status: CachingStatus,
+        status: WriteLeaseStatus,
     },
     /// What the application has set under a write lease was not flushed, and will not be: the hold was over first, or given back, or the
-    /// servers have refused it. Comes before the [`Effect::HoldsOver`] that tells of the hold.
+    /// servers have refused it. Comes before the [`HolderEffect::LocksLost`] that tells of the hold.
     FlushLost {
         /// The hold.
-        hold: HoldId,
+        lock: LockId,
         /// What it set last.
         value: Value,
         /// A flush was sent, and what came of it is not known: this value or one that it set earlier may be there.
@@ -156,15 +156,15 @@ pub enum Effect {
         refusal: Option<Refusal>,
     },
     /// Tell the application: the state of the session has changed to this. Each change is told once.
-    Connection(Connection),
+    Connection(ConnectionNews),
     /// Tell the application, and the log: this client's clock and the leader's ran further apart than they are allowed to, and
     /// nothing is served from memory; or, none, they are within their allowances again. Each change is told once.
-    ClockChanged {
+    ClockExcessChanged {
         /// What both counted.
-        beyond: Option<Excess>,
+        excess: Option<Excess>,
     },
-    /// Give up the current connection and look for the leader. [`Input::Disconnected`](super::Input::Disconnected)
-    /// and [`Input::Connected`](super::Input::Connected) follow.
+    /// Give up the current connection and look for the leader. [`HolderInput::Disconnected`](super::HolderInput::Disconnected)
+    /// and [`HolderInput::Connected`](super::HolderInput::Connected) follow.
     FindLeader {
         /// Where it may be.
         hint: Option<String>,
@@ -172,7 +172,7 @@ pub enum Effect {
     /// The session is closed, as was asked for. Nothing follows.
     Closed,
     /// Tell the application what has happened to what it watches: each change once, whole, in order. Nothing more is asked for on behalf
-    /// of the watch until [`Input::WatchMore`](super::Input::WatchMore).
+    /// of the watch until [`HolderInput::WatchMore`](super::HolderInput::WatchMore).
     Changes {
         /// The watch.
         watch: WatchId,
@@ -184,13 +184,13 @@ pub enum Effect {
         /// The watch.
         watch: WatchId,
         /// Why.
-        error: WatchError,
+        error: WatchFailure,
     },
 }
 
 /// What the application is told about its session (Chubby's states).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Connection {
+pub enum ConnectionNews {
     /// A leader answers.
     Connected {
         /// The session that it knows.
@@ -199,7 +199,7 @@ pub enum Connection {
     /// Leases have ended on this client's clock because nothing was heard in time. The session may be alive or not.
     Jeopardy,
     /// The session is gone, and all that depended on it. Reads go on under a new one, of which
-    /// [`Connection::Connected`] tells.
+    /// [`ConnectionNews::Connected`] tells.
     Expired {
         /// The session that is gone.
         session: SessionId,
@@ -208,7 +208,7 @@ pub enum Connection {
 
 /// Why a read was not answered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum ReadError {
+pub enum ReadFailure {
     /// The server refused it for good.
     #[error(transparent)]
     Refused(Refusal),
@@ -219,7 +219,7 @@ pub enum ReadError {
 
 /// Why a watch is over.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum WatchError {
+pub enum WatchFailure {
     /// It is not known any more what happened after the last change that was told: start over from a fresh read.
     #[error("the changes after {after} are not all known any more: expected a fresh read, and a watch after it")]
     Compacted {
@@ -238,7 +238,7 @@ pub enum WatchError {
 
 /// Why a write was not acknowledged. Says whether it may still take effect.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum WriteError {
+pub enum WriteFailure {
     /// The server refused it for good: it changed nothing and never will.
     #[error(transparent)]
     Refused(Refusal),
@@ -250,7 +250,7 @@ pub enum WriteError {
     OutcomeUnknown,
 }
 
-impl WriteError {
+impl WriteFailure {
     /// Whether the write may have taken effect, or may still.
     pub fn may_still_happen(&self) -> bool {
         matches!(self, Self::OutcomeUnknown)

@@ -2,39 +2,39 @@
 
 use std::collections::BTreeSet;
 
-use super::Bounds;
+use super::HolderBounds;
 use crate::planted::Planted;
 use crate::{
     change::Watched,
     command::Write,
-    id::{HoldId, LeaseId, Revision, Stamp},
+    id::{LeaseId, LockId, Revision, Stamp},
     message::{Recall, Response},
     object::{Object, Value},
-    path::Path,
+    path::NodePath,
     time::DriftAllowance,
 };
 
 /// What a holder is given once, when it is made.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Config {
+pub struct HolderConfig {
     /// What the session calls itself, for people who look.
     pub name: String,
     /// How far this machine's clock may run from true time. Every span is shortened by it (T2).
-    pub drift: DriftAllowance,
+    pub drift_allowance: DriftAllowance,
     /// Where this client stands among all, from 0 to 1000: a number drawn once by whoever starts it. Renewals and repeats
     /// of many clients are spread by it, so that they do not come all at once.
     pub spread_permille: u16,
     /// How much it keeps at a time.
-    pub bounds: Bounds,
+    pub bounds: HolderBounds,
     /// Mistakes that a test build puts back.
     pub planted: Planted,
 }
 
-impl Config {
+impl HolderConfig {
     /// The default drift allowance, no spread, no mistakes.
     pub fn new(name: impl Into<String>) -> Self {
-        let (drift, bounds, planted) = (DriftAllowance::DEFAULT, Bounds::DEFAULT, Planted::default());
-        Self { name: name.into(), drift, spread_permille: 0, bounds, planted }
+        let (drift_allowance, bounds, planted) = (DriftAllowance::DEFAULT, HolderBounds::DEFAULT, Planted::default());
+        Self { name: name.into(), drift_allowance, spread_permille: 0, bounds, planted }
     }
 }
 
@@ -54,12 +54,12 @@ pub struct WatchId(pub u64);
 /// that a term is counted from the very sending that was answered (T2), and an answer that nobody waits for any more is
 /// known as such (S4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
+pub struct SendId(pub u64);
 
 /// Something that happened on the client.
 #[expect(clippy::large_enum_variant, reason = "an input is made, moved once, and taken apart")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Input {
+pub enum HolderInput {
     /// A connection to a server that may lead is up. One that was up before is over.
     Connected,
     /// The connection is over. Answers that were still to come on it will be ignored.
@@ -79,20 +79,20 @@ pub enum Input {
         change: Write,
     },
     /// The application wants a key lease kept alive from now on. What comes of it is told by
-    /// [`Effect::LeaseKept`](super::Effect::LeaseKept) and [`Effect::LeaseOver`](super::Effect::LeaseOver).
-    Keep(LeaseId),
+    /// [`HolderEffect::KeyLeaseRenewed`](super::HolderEffect::KeyLeaseRenewed) and [`HolderEffect::KeyLeaseLost`](super::HolderEffect::KeyLeaseLost).
+    KeepAlive(LeaseId),
     /// The application does not want the key lease kept alive any more.
-    LetGo(LeaseId),
+    StopKeepAlive(LeaseId),
     /// The application does not wait for the read any more.
-    GiveUpRead(ReadId),
-    /// The application does not wait for the write any more. Answered by [`Effect::WriteDone`](super::Effect::WriteDone)
+    CancelRead(ReadId),
+    /// The application does not wait for the write any more. Answered by [`HolderEffect::WriteDone`](super::HolderEffect::WriteDone)
     /// with an error that says whether it may still happen. A request for a write lease, or to share a
     /// hold, is not given up: its outcome has to be known.
-    GiveUpWrite(WriteId),
+    CancelWrite(WriteId),
     /// The answer to what was sent under this ticket.
     Answered {
         /// The ticket.
-        ticket: Ticket,
+        send_id: SendId,
         /// The answer.
         response: Response,
     },
@@ -108,16 +108,16 @@ pub enum Input {
     /// The time of [`Holder::next_deadline`](super::Holder::next_deadline) has come.
     Timeout {
         /// The volumes of which the cache served copies since it was last asked. Only those are kept renewed.
-        used: BTreeSet<Path>,
+        used: BTreeSet<NodePath>,
     },
     /// A question that the rules do not know of has not been answered for a while. The server is asked for a sign of life if nothing was
     /// heard of it meanwhile.
     Probe,
     /// The application has no more use for the session.
     Close,
-    /// The application watches a node or a subtree. What it is told comes as [`Effect::Changes`](super::Effect::Changes): with a watch
-    /// from now on, first where it begins. The watch ends by [`Effect::WatchLost`](super::Effect::WatchLost), or by
-    /// [`Input::GiveUpWatch`].
+    /// The application watches a node or a subtree. What it is told comes as [`HolderEffect::Changes`](super::HolderEffect::Changes): with a watch
+    /// from now on, first where it begins. The watch ends by [`HolderEffect::WatchLost`](super::HolderEffect::WatchLost), or by
+    /// [`HolderInput::CancelWatch`].
     Watch {
         /// The watch.
         watch: WatchId,
@@ -128,21 +128,21 @@ pub enum Input {
         /// About how many bytes of changes the application takes at once.
         bytes_max: u32,
     },
-    /// The application has taken what it was told by [`Effect::Changes`](super::Effect::Changes), and wants more.
+    /// The application has taken what it was told by [`HolderEffect::Changes`](super::HolderEffect::Changes), and wants more.
     WatchMore(WatchId),
     /// The application does not watch any more.
-    GiveUpWatch(WatchId),
+    CancelWatch(WatchId),
     /// The application sets the value of a node under a write lease. Only where [`Holder::cached`](super::Holder::cached) says that it may,
     /// at the same moment; ignored otherwise.
-    SetCached {
+    SetUnderWriteLease {
         /// The hold.
-        hold: HoldId,
+        lock: LockId,
         /// The node's value from now on.
         value: Value,
     },
     /// The application wants what it has set to be on the servers: told by
-    /// [`Effect::CachingChanged`](super::Effect::CachingChanged).
-    Flush(HoldId),
+    /// [`HolderEffect::WriteLeaseChanged`](super::HolderEffect::WriteLeaseChanged).
+    Flush(LockId),
     /// The application gives a write lease up, and goes on holding the node. What it has set is flushed first.
-    EndCaching(HoldId),
+    ReleaseWriteLease(LockId),
 }

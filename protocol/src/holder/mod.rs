@@ -1,7 +1,7 @@
 //! The client's half of the rules: which copies may be used now, what to renew, what a recall does to a fetch under way.
 //!
 //! One [`Holder`] is one client: its session and, when that is gone, the next. It has one way in,
-//! [`Holder::step`], and answers with a list of [`Effect`]s. The shell around it owns the connection, the contents of the
+//! [`Holder::step`], and answers with a list of [`HolderEffect`]s. The shell around it owns the connection, the contents of the
 //! copies and the clock; it carries effects out in order and decides nothing.
 //!
 //! What it guarantees, if the shell does so and each server keeps its half:
@@ -23,30 +23,30 @@
 //! `writes.rs`; S7 in `held.rs`; holds in `holding.rs`, write leases in `caching.rs`, key leases in `keeping.rs`; sessions and registering in `session.rs`; watches in
 //! `watching.rs`; drift supervision in `clocks.rs`; the invariants in `check.rs`.
 
-mod acquiring;
+mod acquisitions;
+mod attachments;
 mod bounds;
-mod caching;
-mod carried;
 mod check;
-mod clocks;
 mod copies;
+mod drift;
 mod effect;
-mod flights;
-mod grants;
-mod held;
-mod holding;
+mod holder_reports;
+mod in_flight;
 mod input;
-mod keeping;
+mod key_leases;
+mod locks;
+mod object_leases;
 mod pace;
-mod queue;
 mod reads;
 mod recalls;
 mod renewals;
 mod requests;
+mod send_queue;
 mod session;
 pub mod validity;
-mod volumes;
-mod watching;
+mod volume_leases;
+mod watches;
+mod write_leases;
 mod writes;
 
 #[cfg(test)]
@@ -54,36 +54,36 @@ mod tests;
 
 use std::{collections::BTreeMap, time::Duration};
 
-pub use bounds::Bounds;
-pub use effect::{Connection, Effect, ReadError, WatchError, WriteError};
-pub use input::{Config, Input, ReadId, Ticket, WatchId, WriteId};
-pub use watching::WATCH_WAIT;
+pub use bounds::HolderBounds;
+pub use effect::{ConnectionNews, HolderEffect, ReadFailure, WatchFailure, WriteFailure};
+pub use input::{HolderConfig, HolderInput, ReadId, SendId, WatchId, WriteId};
+pub use watches::WATCH_WAIT;
 
 use self::{
-    acquiring::Acquisition,
-    caching::WriteLeases,
-    carried::Removals,
-    clocks::Clocks,
-    copies::Copies,
-    flights::Flights,
-    held::HeldList,
-    holding::Holding,
-    keeping::Keeping,
-    queue::Queue,
+    acquisitions::Acquisition,
+    attachments::OwnRemovals,
+    copies::CachedCopies,
+    drift::DriftSupervision,
+    holder_reports::HolderReport,
+    in_flight::RequestsInFlight,
+    key_leases::OwnKeyLeases,
+    locks::OwnLocks,
     reads::Reads,
-    recalls::Recalls,
-    requests::Riders,
-    session::{Link, Session, Standing},
+    recalls::RecallMemory,
+    requests::Piggyback,
+    send_queue::SendQueue,
+    session::{LinkState, OwnSession, ReportedState},
     validity::{CopyValidity, VolumeValidity, may_use},
-    volumes::Volumes,
-    watching::Watching,
-    writes::Writes,
+    volume_leases::KnownVolumes,
+    watches::OwnWatches,
+    write_leases::WriteLeases,
+    writes::OwnWrites,
 };
 use crate::{
     command::Write,
     id::{Epoch, SessionId, Stamp},
     object::{Object, ObjectSet},
-    path::Path,
+    path::NodePath,
     planted::Bug,
     time::Instant,
 };
@@ -91,65 +91,65 @@ use crate::{
 /// The rules of one client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Holder {
-    config: Config,
-    link: Link,
-    session: Option<Session>,
-    standing: Standing,
+    config: HolderConfig,
+    link: LinkState,
+    session: Option<OwnSession>,
+    reported_state: ReportedState,
     /// The leadership that the session has registered with last. Never falls.
     epoch: Epoch,
     /// The highest stamp seen (S2w).
-    seen: Stamp,
+    stamp_seen: Stamp,
     /// When a server was last heard of on this connection.
-    heard: Instant,
-    flights: Flights,
-    queue: Queue,
-    riders: Riders,
-    volumes: Volumes,
-    copies: Copies,
-    recalls: Recalls,
+    heard_at: Instant,
+    in_flight: RequestsInFlight,
+    send_queue: SendQueue,
+    piggyback: Piggyback,
+    volumes: KnownVolumes,
+    copies: CachedCopies,
+    recalls: RecallMemory,
     /// New leases that were asked for, by the top of the volume that is believed to be the one.
-    acquisitions: BTreeMap<Path, Acquisition>,
+    acquisitions: BTreeMap<NodePath, Acquisition>,
     reads: Reads,
-    writes: Writes,
-    held: BTreeMap<Path, HeldList>,
-    keeping: Keeping,
-    removals: Removals,
-    holding: Holding,
+    writes: OwnWrites,
+    holder_reports: BTreeMap<NodePath, HolderReport>,
+    key_leases: OwnKeyLeases,
+    removals: OwnRemovals,
+    locks: OwnLocks,
     write_leases: WriteLeases,
-    watching: Watching,
-    clocks: Clocks,
+    watches: OwnWatches,
+    drift: DriftSupervision,
     /// What a planted mistake forgot to drop in time.
     late_drops: Vec<ObjectSet>,
     /// Effects of the step under way. Empty between steps.
-    effects: Vec<Effect>,
+    effects: Vec<HolderEffect>,
 }
 
 impl Holder {
     /// A client that has no session yet.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: HolderConfig) -> Self {
         Self {
-            link: Link::Down,
+            link: LinkState::Down,
             session: None,
-            standing: Standing::New,
+            reported_state: ReportedState::New,
             epoch: Epoch(0),
-            seen: Stamp::default(),
-            heard: Instant::ZERO,
-            flights: Flights::default(),
-            queue: Queue::default(),
-            riders: Riders::default(),
-            volumes: Volumes::new(&config.bounds),
-            copies: Copies::default(),
-            recalls: Recalls::new(&config.bounds),
+            stamp_seen: Stamp::default(),
+            heard_at: Instant::ZERO,
+            in_flight: RequestsInFlight::default(),
+            send_queue: SendQueue::default(),
+            piggyback: Piggyback::default(),
+            volumes: KnownVolumes::new(&config.bounds),
+            copies: CachedCopies::default(),
+            recalls: RecallMemory::new(&config.bounds),
             acquisitions: BTreeMap::new(),
             reads: Reads::default(),
-            writes: Writes::new(config.bounds),
-            held: BTreeMap::new(),
-            keeping: Keeping::default(),
-            removals: Removals::default(),
-            holding: Holding::default(),
+            writes: OwnWrites::new(config.bounds),
+            holder_reports: BTreeMap::new(),
+            key_leases: OwnKeyLeases::default(),
+            removals: OwnRemovals::default(),
+            locks: OwnLocks::default(),
             write_leases: WriteLeases::default(),
-            watching: Watching::default(),
-            clocks: Clocks::default(),
+            watches: OwnWatches::default(),
+            drift: DriftSupervision::default(),
             late_drops: Vec::new(),
             effects: Vec::new(),
             config,
@@ -159,58 +159,58 @@ impl Holder {
     /// Takes one input and says what to do about it, in order.
     ///
     /// `now` is read from this client's own clock right before. It never runs backwards.
-    pub fn step(&mut self, input: Input, now: Instant) -> Vec<Effect> {
+    pub fn step(&mut self, input: HolderInput, now: Instant) -> Vec<HolderEffect> {
         self.drop_late();
-        if let Input::Timeout { used } = &input {
+        if let HolderInput::Timeout { used } = &input {
             self.note_used(used);
         }
-        if let Input::Write { change: Write::Unlock { hold, .. }, .. } = &input {
-            self.forget_hold(*hold);
+        if let HolderInput::Write { change: Write::Unlock { lock, .. }, .. } = &input {
+            self.forget_lock(*lock);
         }
         self.note_time(now);
         match input {
-            Input::Connected => self.connected(now),
-            Input::Disconnected => self.disconnected(),
-            Input::Read { read, object } => self.read(read, object, now),
-            Input::Write { write, change } => self.write(write, change),
-            Input::Keep(id) => self.keep(id),
-            Input::LetGo(id) => self.let_go(id),
-            Input::GiveUpRead(read) => self.give_up_read(read),
-            Input::GiveUpWrite(write) => self.give_up_write(write),
-            Input::Answered { ticket, response } => self.answered(ticket, response, now),
-            Input::Recalled(recall) => self.recalled(&recall, now),
-            Input::Evicted { object, stamp } => self.evicted(object, stamp, now),
-            Input::Timeout { .. } => self.timed_out(now),
-            Input::Probe => self.probe(now),
-            Input::Close => self.close(now),
-            Input::Watch { watch, watched, after, bytes_max } => self.watch(watch, watched, after, bytes_max),
-            Input::WatchMore(watch) => self.watch_more(watch),
-            Input::GiveUpWatch(watch) => self.give_up_watch(watch),
-            Input::SetCached { hold, value } => self.set_cached(hold, value, now),
-            Input::Flush(hold) => self.flush(hold),
-            Input::EndCaching(hold) => self.end_caching(hold),
+            HolderInput::Connected => self.connected(now),
+            HolderInput::Disconnected => self.disconnected(),
+            HolderInput::Read { read, object } => self.read(read, object, now),
+            HolderInput::Write { write, change } => self.write(write, change),
+            HolderInput::KeepAlive(id) => self.start_keep_alive(id),
+            HolderInput::StopKeepAlive(id) => self.stop_keep_alive(id),
+            HolderInput::CancelRead(read) => self.cancel_read(read),
+            HolderInput::CancelWrite(write) => self.cancel_write(write),
+            HolderInput::Answered { send_id, response } => self.answered(send_id, response, now),
+            HolderInput::Recalled(recall) => self.recalled(&recall, now),
+            HolderInput::Evicted { object, stamp } => self.evicted(object, stamp, now),
+            HolderInput::Timeout { .. } => self.timed_out(now),
+            HolderInput::Probe => self.probe(now),
+            HolderInput::Close => self.close(now),
+            HolderInput::Watch { watch, watched, after, bytes_max } => self.watch(watch, watched, after, bytes_max),
+            HolderInput::WatchMore(watch) => self.watch_more(watch),
+            HolderInput::CancelWatch(watch) => self.cancel_watch(watch),
+            HolderInput::SetUnderWriteLease { lock, value } => self.set_under_write_lease(lock, value, now),
+            HolderInput::Flush(hold) => self.flush(hold),
+            HolderInput::ReleaseWriteLease(hold) => self.release_write_lease(hold),
         }
-        self.look_after_caching(now);
+        self.flush_and_consent(now);
         self.send_ready(now);
-        self.keep_due(now);
-        self.await_holds(now);
-        self.recalls.forget(self.flights.oldest_granting());
+        self.send_keep_alive(now);
+        self.await_locks(now);
+        self.recalls.forget(self.in_flight.oldest_granting());
         std::mem::take(&mut self.effects)
     }
 
-    /// When [`Input::Timeout`] is wanted, at the latest. None while there is nothing to wait for.
+    /// When [`HolderInput::Timeout`] is wanted, at the latest. None while there is nothing to wait for.
     ///
     /// After each step it is another, later one: a shell that calls in time is never asked twice for the same moment.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let has_leader = self.link == Link::Registered;
+        let has_leader = self.link == LinkState::Registered;
         let deadlines = [
-            self.queue.next_wake(),
+            self.send_queue.next_wake(),
             self.volumes.next_deadline(has_leader),
             self.session_deadline(),
             self.silence_deadline(),
             self.probe_deadline(),
-            self.keeping_deadline(),
-            self.holding_deadline(),
+            self.keep_alive_deadline(),
+            self.await_locks_deadline(),
             self.flush_deadline(),
             self.clocks_deadline(),
         ];
@@ -223,12 +223,12 @@ impl Holder {
     }
 
     /// How long the volume's lease is certain to hold on this client's clock, if nothing more is heard.
-    pub fn certain_for(&self, volume: &Path, now: Instant) -> Duration {
+    pub fn volume_remaining(&self, volume: &NodePath, now: Instant) -> Duration {
         self.validity_of(volume).until.since(now)
     }
 
     /// The top of the volume that a path belongs to, as far as is known: the nearest one at or above it, with a lease or without.
-    pub fn volume_of(&self, path: &Path) -> Path {
+    pub fn volume_of(&self, path: &NodePath) -> NodePath {
         self.volumes.nearest(path)
     }
 
@@ -243,7 +243,7 @@ impl Holder {
     }
 
     /// What the volume's copies may be used by.
-    pub fn validity_of(&self, volume: &Path) -> VolumeValidity {
+    pub fn validity_of(&self, volume: &NodePath) -> VolumeValidity {
         let lease = self.volumes.get(volume).and_then(|volume| volume.lease.as_ref());
         match lease {
             Some(lease) if !self.is_suspended(volume) && !self.is_clock_beyond() => {
@@ -282,13 +282,13 @@ impl Holder {
     }
 
     /// Tells the cache what a volume's copies may be used by, if that has changed.
-    fn tell_validity(&mut self, volume: &Path) {
+    fn notify_validity(&mut self, volume: &NodePath) {
         let validity = self.validity_of(volume);
         if let Some(known) = self.volumes.get_mut(volume)
-            && known.told != validity
+            && known.validity_notified != validity
         {
-            known.told = validity;
-            self.effects.push(Effect::VolumeValid { volume: volume.clone(), validity });
+            known.validity_notified = validity;
+            self.effects.push(HolderEffect::VolumeValidityChanged { volume: volume.clone(), validity });
         }
     }
 }

@@ -77,7 +77,7 @@ impl Pace {
 
     /// From this time on, the renewal rides along with any request: mostly a third of a term after
     /// the last.
-    pub(super) fn rides_from(&self) -> Instant {
+    pub(super) fn piggyback_from(&self) -> Instant {
         self.due.before(self.term / 6)
     }
 

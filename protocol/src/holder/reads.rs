@@ -13,7 +13,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    Effect, Holder, ReadError, ReadId, Ticket, copies::Copy, flights::Purpose, grants::Arrival, volumes::Ride,
+    Holder, HolderEffect, ReadFailure, ReadId, SendId, copies::CachedCopy, in_flight::Purpose,
+    object_leases::ArrivedGrant, volume_leases::RenewalReason,
 };
 use crate::{
     id::{Epoch, Revision, Stamp},
@@ -26,13 +27,13 @@ use crate::{
 
 /// How far a fetch has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Stage {
+enum FetchStage {
     /// It is in the queue.
     Queued,
     /// It waits for a lease on its volume.
     Waiting,
     /// It is on its way.
-    Sent(Ticket),
+    Sent(SendId),
 }
 
 /// An object that is being read.
@@ -42,7 +43,7 @@ struct Fetch {
     began: Vec<ReadId>,
     /// Reads that began after it was sent.
     joined: Vec<ReadId>,
-    stage: Stage,
+    stage: FetchStage,
     /// The copy that the request named to be validated.
     named: Option<(Revision, Stamp)>,
     waits: u8,
@@ -57,7 +58,7 @@ impl Fetch {
         Self {
             began,
             joined: Vec::new(),
-            stage: Stage::Queued,
+            stage: FetchStage::Queued,
             named: None,
             waits: 0,
             is_repeated: false,
@@ -68,7 +69,7 @@ impl Fetch {
     /// It is to be sent anew: all reads have begun by then.
     fn unsend(&mut self) {
         self.began.append(&mut self.joined);
-        self.stage = Stage::Queued;
+        self.stage = FetchStage::Queued;
         self.waits_for_flush = false;
     }
 }
@@ -88,7 +89,7 @@ impl Reads {
 
     /// Nothing is on its way any more.
     pub(super) fn unsend_all(&mut self) {
-        for fetch in self.fetches.values_mut().filter(|fetch| matches!(fetch.stage, Stage::Sent(_))) {
+        for fetch in self.fetches.values_mut().filter(|fetch| matches!(fetch.stage, FetchStage::Sent(_))) {
             fetch.unsend();
         }
     }
@@ -111,8 +112,8 @@ impl Reads {
     /// The fetch waits for a lease no longer. True if it did, and is to be put into the queue.
     pub(super) fn stop_waiting(&mut self, object: &Object) -> bool {
         match self.fetches.get_mut(object) {
-            Some(fetch) if fetch.stage == Stage::Waiting => {
-                fetch.stage = Stage::Queued;
+            Some(fetch) if fetch.stage == FetchStage::Waiting => {
+                fetch.stage = FetchStage::Queued;
                 true
             }
             _ => false,
@@ -145,7 +146,7 @@ impl Holder {
     /// The application misses an object in the cache.
     pub(super) fn read(&mut self, read: ReadId, object: Object, now: Instant) {
         if self.is_closed() {
-            return self.effects.push(Effect::ReadFailed { reads: vec![read], error: ReadError::Closed });
+            return self.effects.push(HolderEffect::ReadFailed { reads: vec![read], error: ReadFailure::Closed });
         }
         self.volumes.touch(&object.path);
         if self.may_serve(&object, now) {
@@ -153,11 +154,11 @@ impl Holder {
         }
         self.reads.by_id.insert(read, object.clone());
         match self.reads.fetches.get_mut(&object) {
-            Some(fetch) if matches!(fetch.stage, Stage::Sent(_)) => fetch.joined.push(read),
+            Some(fetch) if matches!(fetch.stage, FetchStage::Sent(_)) => fetch.joined.push(read),
             Some(fetch) => fetch.began.push(read),
             None => {
                 self.reads.fetches.insert(object.clone(), Fetch::new(vec![read]));
-                self.queue.push(Purpose::Read(object));
+                self.send_queue.push(Purpose::Read(object));
             }
         }
     }
@@ -166,13 +167,13 @@ impl Holder {
         let Some(copy) = self.copies.get(object) else { return };
         let (stamp, valid_until) = (copy.validity.stamp, self.valid_until(&copy.validity, now));
         if !reads.is_empty() {
-            self.effects.push(Effect::ServeCached { reads, object: object.clone(), stamp, valid_until });
+            self.effects.push(HolderEffect::ServeCached { reads, object: object.clone(), stamp, valid_until });
         }
     }
 
     /// Sends a fetch, unless a copy has become good meanwhile or a lease on the volume comes first.
     pub(super) fn send_read(&mut self, object: &Object, now: Instant) {
-        if self.reads.fetches.get(object).is_none_or(|fetch| fetch.stage != Stage::Queued) {
+        if self.reads.fetches.get(object).is_none_or(|fetch| fetch.stage != FetchStage::Queued) {
             return;
         }
         if self.may_serve(object, now) {
@@ -189,7 +190,7 @@ impl Holder {
         }
         if !has_lease && fetch.waits < self.config.bounds.read_waits_max {
             fetch.waits += 1;
-            fetch.stage = Stage::Waiting;
+            fetch.stage = FetchStage::Waiting;
             return self.acquire(volume, object);
         }
         let waits = fetch.waits_for_flush;
@@ -198,13 +199,13 @@ impl Holder {
         let known = named.map(|(revision, _)| revision);
         let (body, ride) = match waits {
             // Answered when nobody may be there any more: a lease that was renewed with that would outlast its client by another term.
-            true => (Body::AwaitRead { object: object.clone(), known }, Ride::Nothing),
-            false => (Body::Read { object: object.clone(), known }, Ride::Along(&object.path)),
+            true => (Body::AwaitRead { object: object.clone(), known }, RenewalReason::NoRenewal),
+            false => (Body::Read { object: object.clone(), known }, RenewalReason::OnPath(&object.path)),
         };
         let ticket = self.send(Purpose::Read(object.clone()), body, ride, now);
         if let Some(fetch) = self.reads.fetches.get_mut(object) {
             fetch.named = named;
-            fetch.stage = Stage::Sent(ticket);
+            fetch.stage = FetchStage::Sent(ticket);
         }
     }
 
@@ -217,7 +218,7 @@ impl Holder {
         }
         fetch.unsend();
         fetch.waits_for_flush = true;
-        self.queue.push(Purpose::Read(object));
+        self.send_queue.push(Purpose::Read(object));
     }
 
     /// The fetch has to be sent again: the server could not answer it.
@@ -249,7 +250,7 @@ impl Holder {
             }
         }
         let copy = grant.and_then(|grant| {
-            let arrival = Arrival { grant: &grant, epoch, applied, sent };
+            let arrival = ArrivedGrant { grant: &grant, epoch, applied, sent };
             self.judge(&object, arrival, now)
         });
         match content {
@@ -258,14 +259,14 @@ impl Holder {
                 let valid_until = copy.and_then(|copy| self.install(&object, copy, &content, now));
                 let reads = self.end_fetch(&object, valid_until.is_some());
                 if !reads.is_empty() {
-                    self.effects.push(Effect::Serve { reads, object, content, applied, valid_until });
+                    self.effects.push(HolderEffect::Serve { reads, object, content, applied, valid_until });
                 }
             }
             None if self.still_has(&object, named) => self.revalidated(object, copy, now),
             // Recalled, evicted or replaced meanwhile: there is nothing that the answer could speak of.
             None => {
                 self.read_set_back(&object);
-                self.queue.push(Purpose::Read(object));
+                self.send_queue.push(Purpose::Read(object));
             }
         }
     }
@@ -281,7 +282,7 @@ impl Holder {
         }
         fetch.is_repeated = true;
         fetch.unsend();
-        fetch.stage = Stage::Waiting;
+        fetch.stage = FetchStage::Waiting;
         self.acquire(volume, object);
         true
     }
@@ -293,12 +294,12 @@ impl Holder {
     }
 
     /// The copy that was named has not been modified.
-    fn revalidated(&mut self, object: Object, copy: Option<Copy>, now: Instant) {
+    fn revalidated(&mut self, object: Object, copy: Option<CachedCopy>, now: Instant) {
         if let Some(copy) = copy {
             let modified = self.copies.get(&object).and_then(|old| old.modified);
             let validity = copy.validity.clone();
-            self.copies.insert(&object, Copy { modified, ..copy });
-            self.effects.push(Effect::Revalidate { object: object.clone(), validity });
+            self.copies.insert(&object, CachedCopy { modified, ..copy });
+            self.effects.push(HolderEffect::Revalidate { object: object.clone(), validity });
         }
         let reads = self.end_fetch(&object, self.may_serve(&object, now));
         self.serve_cached(reads, &object, now);
@@ -313,7 +314,7 @@ impl Holder {
             reads.extend(joined);
         } else if !joined.is_empty() {
             self.reads.fetches.insert(object.clone(), Fetch::new(joined));
-            self.queue.push(Purpose::Read(object.clone()));
+            self.send_queue.push(Purpose::Read(object.clone()));
         }
         self.reads.forget(&reads);
         reads
@@ -323,22 +324,22 @@ impl Holder {
     pub(super) fn refused_read(&mut self, object: &Object, refusal: Refusal) {
         if let Some(fetch) = self.reads.end(object) {
             let reads = fetch.began.into_iter().chain(fetch.joined).collect();
-            self.effects.push(Effect::ReadFailed { reads, error: ReadError::Refused(refusal) });
+            self.effects.push(HolderEffect::ReadFailed { reads, error: ReadFailure::Refused(refusal) });
         }
     }
 
     /// The application does not wait any more. A fetch that nobody waits for is abandoned (S4).
-    pub(super) fn give_up_read(&mut self, read: ReadId) {
+    pub(super) fn cancel_read(&mut self, read: ReadId) {
         let Some(object) = self.reads.by_id.remove(&read) else { return };
         let Some(fetch) = self.reads.fetches.get_mut(&object) else { return };
         fetch.began.retain(|other| *other != read);
         fetch.joined.retain(|other| *other != read);
         if fetch.began.is_empty() && fetch.joined.is_empty() {
-            if let Stage::Sent(ticket) = fetch.stage {
-                self.flights.end(ticket);
+            if let FetchStage::Sent(ticket) = fetch.stage {
+                self.in_flight.end(ticket);
             }
             self.reads.fetches.remove(&object);
-            self.queue.settle(&Purpose::Read(object));
+            self.send_queue.settle(&Purpose::Read(object));
         }
     }
 
@@ -347,14 +348,14 @@ impl Holder {
         for (object, fetch) in &self.reads.fetches {
             let purpose = Purpose::Read(object.clone());
             let moves_on = match fetch.stage {
-                Stage::Queued => self.queue.iter().any(|other| *other == purpose),
-                Stage::Waiting => self.acquisitions.values().any(|other| other.waiters.contains(object)),
-                Stage::Sent(ticket) => self.flights.purpose(ticket) == Some(&purpose),
+                FetchStage::Queued => self.send_queue.iter().any(|other| *other == purpose),
+                FetchStage::Waiting => self.acquisitions.values().any(|other| other.waiters.contains(object)),
+                FetchStage::Sent(ticket) => self.in_flight.purpose(ticket) == Some(&purpose),
             };
             if !moves_on {
                 return Err(format!("the fetch of {object} is {:?} and nothing will move it on", fetch.stage));
             }
-            if !matches!(fetch.stage, Stage::Sent(_)) && !fetch.joined.is_empty() {
+            if !matches!(fetch.stage, FetchStage::Sent(_)) && !fetch.joined.is_empty() {
                 return Err(format!("reads have joined the fetch of {object}, which is not on its way"));
             }
         }

@@ -10,37 +10,37 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Bounds, input::Ticket, volumes::at_and_above};
+use super::{HolderBounds, input::SendId, volume_leases::at_and_above};
 use crate::{
     id::{Epoch, Stamp},
     message::Recall,
     object::{Object, ObjectSet},
-    path::Path,
+    path::NodePath,
     reached::{Bound, reached},
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Memory {
+struct RememberedRecall {
     /// No grant stamped at or before this is cached.
     through: Stamp,
     /// For as long as a request with a ticket before this may bring one.
-    mark: Ticket,
+    mark: SendId,
 }
 
 /// Which grants are overtaken.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Recalls {
+pub(super) struct RecallMemory {
     epoch: Epoch,
     last: u64,
-    objects: BTreeMap<Object, Memory>,
-    subtrees: BTreeMap<Path, Memory>,
-    by_mark: VecDeque<(Ticket, ObjectSet)>,
+    objects: BTreeMap<Object, RememberedRecall>,
+    subtrees: BTreeMap<NodePath, RememberedRecall>,
+    by_mark: VecDeque<(SendId, ObjectSet)>,
     /// How many sets that has at most.
     most: usize,
 }
 
-impl Recalls {
-    pub(super) fn new(bounds: &Bounds) -> Self {
+impl RecallMemory {
+    pub(super) fn new(bounds: &HolderBounds) -> Self {
         Self {
             epoch: Epoch::default(),
             last: 0,
@@ -71,12 +71,12 @@ impl Recalls {
 
     /// From now on no grant on the set stamped at or before `through` is cached, for as long as a ticket before `mark`
     /// is live.
-    pub(super) fn remember(&mut self, set: &ObjectSet, through: Stamp, mark: Ticket) {
+    pub(super) fn remember(&mut self, set: &ObjectSet, through: Stamp, mark: SendId) {
         let memory = match set {
-            ObjectSet::One(object) => self.objects.entry(object.clone()).or_insert(Memory { through, mark }),
-            ObjectSet::Subtree(top) => self.subtrees.entry(top.clone()).or_insert(Memory { through, mark }),
+            ObjectSet::One(object) => self.objects.entry(object.clone()).or_insert(RememberedRecall { through, mark }),
+            ObjectSet::Subtree(top) => self.subtrees.entry(top.clone()).or_insert(RememberedRecall { through, mark }),
         };
-        *memory = Memory { through: through.max(memory.through), mark };
+        *memory = RememberedRecall { through: through.max(memory.through), mark };
         // Marks never fall. A set that is named twice at one mark is in the list once.
         if self.by_mark.back().is_none_or(|(last, other)| *last != mark || other != set) {
             self.by_mark.push_back((mark, set.clone()));
@@ -87,15 +87,15 @@ impl Recalls {
         }
     }
 
-    fn merge(&mut self, mark: Ticket) {
+    fn merge(&mut self, mark: SendId) {
         let all = self.objects.values().chain(self.subtrees.values());
         let through = all.map(|memory| memory.through).max().unwrap_or_default();
         self.clear();
-        self.remember(&ObjectSet::Subtree(Path::root()), through, mark);
+        self.remember(&ObjectSet::Subtree(NodePath::root()), through, mark);
     }
 
     /// Forgets what no live ticket can be overtaken by any more.
-    pub(super) fn forget(&mut self, oldest: Option<Ticket>) {
+    pub(super) fn forget(&mut self, oldest: Option<SendId>) {
         while let Some((mark, set)) = self.by_mark.front() {
             if oldest.is_some_and(|oldest| oldest < *mark) {
                 break;
@@ -127,7 +127,7 @@ impl Recalls {
     }
 
     /// Whether each thing remembered still matters, given the oldest live ticket.
-    pub(super) fn check(&self, oldest: Option<Ticket>) -> Result<(), String> {
+    pub(super) fn check(&self, oldest: Option<SendId>) -> Result<(), String> {
         for (mark, set) in &self.by_mark {
             if oldest.is_none_or(|oldest| oldest >= *mark) {
                 return Err(format!("a recall of {set:?} is remembered though no request from before it is left"));
@@ -150,46 +150,46 @@ mod tests {
 
     #[test]
     fn recall_is_remembered_until_all_earlier_requests_end() {
-        let object = Object::data(Path::parse("/a/b").expect("valid"));
+        let object = Object::data(NodePath::parse("/a/b").expect("valid"));
         let one = ObjectSet::One(object.clone());
-        let tree = ObjectSet::Subtree(Path::parse("/a").expect("valid"));
-        let mut recalls = Recalls::new(&Bounds::DEFAULT);
-        recalls.remember(&one, stamp(5), Ticket(3));
-        recalls.remember(&tree, stamp(4), Ticket(4));
-        recalls.remember(&one, stamp(2), Ticket(5));
-        recalls.forget(Some(Ticket(3)));
+        let tree = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
+        let mut recalls = RecallMemory::new(&HolderBounds::DEFAULT);
+        recalls.remember(&one, stamp(5), SendId(3));
+        recalls.remember(&tree, stamp(4), SendId(4));
+        recalls.remember(&one, stamp(2), SendId(5));
+        recalls.forget(Some(SendId(3)));
         assert!(recalls.overtook(&object, stamp(5)), "a second recall prolongs the memory of the first");
-        recalls.forget(Some(Ticket(4)));
+        recalls.forget(Some(SendId(4)));
         assert!(recalls.overtook(&object, stamp(5)) && !recalls.overtook(&object, stamp(6)));
-        recalls.forget(Some(Ticket(5)));
+        recalls.forget(Some(SendId(5)));
         assert!(!recalls.overtook(&object, stamp(1)));
-        assert_eq!(recalls, Recalls::new(&Bounds::DEFAULT));
+        assert_eq!(recalls, RecallMemory::new(&HolderBounds::DEFAULT));
     }
 
     #[test]
     fn second_recall_of_subtree_prolongs_memory_of_first() {
-        let object = Object::data(Path::parse("/a/b").expect("valid"));
-        let tree = ObjectSet::Subtree(Path::parse("/a").expect("valid"));
-        let mut recalls = Recalls::new(&Bounds::DEFAULT);
-        recalls.remember(&tree, stamp(5), Ticket(3));
-        recalls.remember(&tree, stamp(2), Ticket(5));
-        recalls.forget(Some(Ticket(4)));
+        let object = Object::data(NodePath::parse("/a/b").expect("valid"));
+        let tree = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
+        let mut recalls = RecallMemory::new(&HolderBounds::DEFAULT);
+        recalls.remember(&tree, stamp(5), SendId(3));
+        recalls.remember(&tree, stamp(2), SendId(5));
+        recalls.forget(Some(SendId(4)));
         assert!(recalls.overtook(&object, stamp(5)));
-        recalls.forget(Some(Ticket(5)));
+        recalls.forget(Some(SendId(5)));
         assert!(!recalls.overtook(&object, stamp(5)));
     }
 
     #[test]
     fn too_many_recalls_become_one_of_everything() {
-        let mut recalls = Recalls::new(&Bounds::DEFAULT);
-        for i in 0..=Bounds::DEFAULT.recalls_remembered_max {
-            let path = Path::parse(&format!("/{i}")).expect("valid");
-            recalls.remember(&ObjectSet::One(Object::data(path)), stamp(9), Ticket(2));
+        let mut recalls = RecallMemory::new(&HolderBounds::DEFAULT);
+        for i in 0..=HolderBounds::DEFAULT.recalls_remembered_max {
+            let path = NodePath::parse(&format!("/{i}")).expect("valid");
+            recalls.remember(&ObjectSet::One(Object::data(path)), stamp(9), SendId(2));
         }
-        let other = Object::data(Path::parse("/other").expect("valid"));
+        let other = Object::data(NodePath::parse("/other").expect("valid"));
         assert!(recalls.overtook(&other, stamp(9)) && !recalls.overtook(&other, stamp(10)));
         assert_eq!(recalls.by_mark.len(), 1);
-        assert_eq!(recalls.check(Some(Ticket(1))), Ok(()));
+        assert_eq!(recalls.check(Some(SendId(1))), Ok(()));
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
             let stamp = Stamp { epoch: Epoch(epoch), sequence: 10 * number };
             Recall { session: crate::id::SessionId(1), stamp, number, sets: Vec::new() }
         };
-        let mut recalls = Recalls::new(&Bounds::DEFAULT);
+        let mut recalls = RecallMemory::new(&HolderBounds::DEFAULT);
         let mut gaps = |epoch, numbers: &[u64]| {
             numbers.iter().map(|number| recalls.has_gap(&recall(epoch, *number))).collect::<Vec<_>>()
         };

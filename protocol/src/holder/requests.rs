@@ -7,14 +7,14 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{
-    Bounds, Effect, Holder, Ticket,
-    flights::{Flight, Purpose},
-    session::Link,
-    volumes::Ride,
+    Holder, HolderBounds, HolderEffect, SendId,
+    in_flight::{Purpose, RequestInFlight},
+    session::LinkState,
+    volume_leases::RenewalReason,
 };
 use crate::{
     id::{Epoch, Stamp},
-    message::{Answer, Body, CONSENTS_MAX, Header, RETURNS_MAX, Refusal, Request, Response, Return},
+    message::{Answer, Body, CONSENTS_MAX, RETURNS_MAX, Refusal, Request, RequestHeader, Response, Return},
     planted::Bug,
     reached::{Bound, reached},
     time::Instant,
@@ -22,19 +22,19 @@ use crate::{
 
 /// What waits to ride along with requests, until one that carried it has been answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Riders {
+pub(super) struct Piggyback {
     consents: BTreeSet<Stamp>,
     returns: VecDeque<Return>,
 }
 
-impl Riders {
+impl Piggyback {
     /// A recall was consented to (S5).
     pub(super) fn consent(&mut self, stamp: Stamp) {
         self.consents.insert(stamp);
     }
 
     /// A copy was dropped that nobody had recalled.
-    pub(super) fn give_back(&mut self, copy: Return, bounds: &Bounds) {
+    pub(super) fn push_return(&mut self, copy: Return, bounds: &HolderBounds) {
         self.returns.push_back(copy);
         if self.returns.len() > bounds.returns_waiting_max {
             reached(Bound::ReturnsWaiting);
@@ -48,7 +48,7 @@ impl Riders {
         self.returns.retain(|copy| copy.stamp.epoch >= epoch);
     }
 
-    fn arrived(&mut self, flight: &Flight) {
+    fn arrived(&mut self, flight: &RequestInFlight) {
         for stamp in &flight.consents {
             self.consents.remove(stamp);
         }
@@ -61,20 +61,20 @@ impl Riders {
 impl Holder {
     /// Sends what is ready, if there is a leader to send it to.
     pub(super) fn send_ready(&mut self, now: Instant) {
-        if self.link == Link::Up && self.has_work() {
+        if self.link == LinkState::Up && self.has_work() {
             self.greet(now);
         }
-        while self.link == Link::Registered {
-            let Some(purpose) = self.queue.pop() else { break };
+        while self.link == LinkState::Registered {
+            let Some(purpose) = self.send_queue.pop() else { break };
             match purpose {
                 Purpose::Acquire(volume) => self.send_acquire(&volume, now),
-                Purpose::Held(volume) => self.send_held(&volume, now),
+                Purpose::HolderReport(volume) => self.send_report_part(&volume, now),
                 Purpose::Read(object) => self.send_read(&object, now),
                 Purpose::Write(write) => self.send_write(write, now),
                 Purpose::Watch(watch) => self.send_watch(watch, now),
-                Purpose::KeepAlive
-                | Purpose::KeepLeases
-                | Purpose::AwaitHolds
+                Purpose::Heartbeat
+                | Purpose::KeepAlive
+                | Purpose::AwaitLocks
                 | Purpose::Open
                 | Purpose::Register
                 | Purpose::Close => {}
@@ -83,7 +83,7 @@ impl Holder {
     }
 
     /// Sends a request, with everything that rides along.
-    pub(super) fn send(&mut self, purpose: Purpose, body: Body, ride: Ride<'_>, now: Instant) -> Ticket {
+    pub(super) fn send(&mut self, purpose: Purpose, body: Body, ride: RenewalReason<'_>, now: Instant) -> SendId {
         let is_quick = self.owes_at_once(&body);
         let mut header = self.header(&purpose, is_quick, ride, now);
         if let Purpose::Write(write) = &purpose
@@ -92,50 +92,50 @@ impl Holder {
             header.sequence = self.writes.sequence(*write).unwrap_or(header.sequence);
         }
         let (consents, returns) = (header.consents.clone(), header.returns.clone());
-        let flight = Flight { sent: now, purpose, is_quick, consents, returns };
-        let ticket = self.flights.start(flight);
-        self.effects.push(Effect::Send { ticket, request: Request { header, body } });
-        ticket
+        let flight = RequestInFlight { sent: now, purpose, is_quick, consents, returns };
+        let send_id = self.in_flight.start(flight);
+        self.effects.push(HolderEffect::Send { send_id, request: Request { header, body } });
+        send_id
     }
 
     /// Whether the server is silent if it does not answer this.
     fn owes_at_once(&self, body: &Body) -> bool {
-        let is_mistaken = matches!(body, Body::AwaitRead { .. }) && self.planted(Bug::WaitingReadTakenForQuick);
-        body.is_quick() || is_mistaken
+        let is_mistaken = matches!(body, Body::AwaitRead { .. }) && self.planted(Bug::BlockedReadTakenForSilence);
+        body.is_nonblocking() || is_mistaken
     }
 
-    fn header(&mut self, purpose: &Purpose, is_quick: bool, ride: Ride<'_>, now: Instant) -> Header {
-        let Some(session) = &mut self.session else { return Header::default() };
+    fn header(&mut self, purpose: &Purpose, is_quick: bool, ride: RenewalReason<'_>, now: Instant) -> RequestHeader {
+        let Some(session) = &mut self.session else { return RequestHeader::default() };
         if is_quick {
             session.pace.asked(session.until, now);
         }
         let registration = match purpose {
-            Purpose::Register => Some(self.flights.next()),
+            Purpose::Register => Some(self.in_flight.next()),
             _ => session.registered,
         };
-        Header {
+        RequestHeader {
             session: session.id,
             epoch: self.epoch,
             registration: registration.map_or(0, |ticket| ticket.0),
             sequence: self.writes.next_sequence(),
             unanswered_from: self.writes.unanswered_from(),
             renew: self.volumes.renewals(ride, is_quick, now),
-            consents: self.riders.consents.iter().take(CONSENTS_MAX).copied().collect(),
-            returns: self.riders.returns.iter().take(RETURNS_MAX).cloned().collect(),
+            consents: self.piggyback.consents.iter().take(CONSENTS_MAX).copied().collect(),
+            returns: self.piggyback.returns.iter().take(RETURNS_MAX).cloned().collect(),
         }
     }
 
     /// An answer has come. What rode along is looked at first, then the answer itself.
-    pub(super) fn answered(&mut self, ticket: Ticket, response: Response, now: Instant) {
-        self.heard = self.heard.max(now);
-        let Some(flight) = self.flights.end(ticket) else { return };
+    pub(super) fn answered(&mut self, ticket: SendId, response: Response, now: Instant) {
+        self.heard_at = self.heard_at.max(now);
+        let Some(flight) = self.in_flight.end(ticket) else { return };
         // Registering comes first: what the answer promises is of the epoch that it begins.
         if let (Purpose::Register, Ok(Answer::Registered { coverings })) = (&flight.purpose, &response.result) {
             self.registered(ticket, flight.sent, response.epoch, coverings, now);
         }
         let is_from_leader = self.session.is_some() && self.is_from_leader(&response);
         if is_from_leader {
-            self.riders.arrived(&flight);
+            self.piggyback.arrived(&flight);
             self.session_renewed(flight.sent, now);
             for promise in &response.promises {
                 self.promised(promise, flight.sent, now);
@@ -150,7 +150,7 @@ impl Holder {
             Err(refusal) => self.refused(ticket, flight, (epoch, refusal), now),
         }
         if is_from_leader {
-            self.tell_connected(now);
+            self.notify_connected(now);
         }
     }
 
@@ -161,16 +161,16 @@ impl Holder {
             response.result,
             Err(Refusal::NotLeader { .. }
                 | Refusal::Retry
-                | Refusal::Unknown
+                | Refusal::OutcomeUnknown
                 | Refusal::NotRegistered { .. }
-                | Refusal::SessionGone { .. }
+                | Refusal::SessionNotFound { .. }
                 | Refusal::Busy { .. })
         );
         (response.epoch == self.epoch || self.planted(Bug::PromiseOfOtherEpoch)) && dealt_with
     }
 
-    fn refused(&mut self, ticket: Ticket, flight: Flight, (epoch, refusal): (Epoch, Refusal), now: Instant) {
-        self.holds_not_told(ticket, now);
+    fn refused(&mut self, ticket: SendId, flight: RequestInFlight, (epoch, refusal): (Epoch, Refusal), now: Instant) {
+        self.retry_await_locks(ticket, now);
         if let (Purpose::Acquire(volume), Refusal::Busy { .. }) = (&flight.purpose, &refusal) {
             return self.no_room_for_lease(volume, now);
         }
@@ -180,26 +180,26 @@ impl Holder {
                 self.find_leader(leader);
             }
             // A leader that does not know that it is deposed knows no session that was opened since.
-            Refusal::SessionGone { .. } if epoch < self.epoch => {
+            Refusal::SessionNotFound { .. } if epoch < self.epoch => {
                 self.wants_again(flight.purpose, now);
                 self.find_leader(None);
             }
-            Refusal::SessionGone { session } if self.session() == Some(session) => self.expire(flight.purpose, now),
+            Refusal::SessionNotFound { session } if self.session() == Some(session) => self.expire(flight.purpose, now),
             Refusal::NotRegistered { .. } => self.not_registered(ticket, flight.purpose, now),
             // Trying again helps only if others give their leases up: that is for the application to decide, and to be told at once.
             Refusal::Busy { .. } if epoch == self.epoch && self.is_about_load(&flight.purpose) => {
-                self.queue.settle(&flight.purpose);
+                self.send_queue.settle(&flight.purpose);
                 self.refused_for_good(flight.purpose, refusal);
             }
-            Refusal::Retry | Refusal::Unknown | Refusal::Busy { .. } | Refusal::SessionGone { .. } => {
+            Refusal::Retry | Refusal::OutcomeUnknown | Refusal::Busy { .. } | Refusal::SessionNotFound { .. } => {
                 self.wants_again(flight.purpose, now);
             }
-            Refusal::Window { .. }
+            Refusal::OutsideWindow { .. }
             | Refusal::Write(_)
             | Refusal::Limit(_)
             | Refusal::Volume(_)
             | Refusal::Compacted { .. } => {
-                self.queue.settle(&flight.purpose);
+                self.send_queue.settle(&flight.purpose);
                 self.refused_for_good(flight.purpose, refusal);
             }
         }
@@ -214,28 +214,28 @@ impl Holder {
     pub(super) fn wants_again(&mut self, purpose: Purpose, now: Instant) {
         match &purpose {
             // Renewals are asked for again at their own pace.
-            Purpose::KeepAlive | Purpose::KeepLeases | Purpose::AwaitHolds => return,
+            Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLocks => return,
             Purpose::Read(object) => self.read_set_back(object),
-            Purpose::Write(_) | Purpose::Acquire(_) | Purpose::Held(_) => {}
+            Purpose::Write(_) | Purpose::Acquire(_) | Purpose::HolderReport(_) => {}
             Purpose::Watch(watch) if !self.watch_set_back(*watch) => return,
             Purpose::Watch(_) => {}
             Purpose::Open | Purpose::Register => {
-                self.queue.postpone(purpose, self.config.spread_permille, now);
+                self.send_queue.postpone(purpose, self.config.spread_permille, now);
                 return;
             }
             Purpose::Close => return self.closed(),
         }
-        self.queue.postpone(purpose, self.config.spread_permille, now);
+        self.send_queue.postpone(purpose, self.config.spread_permille, now);
     }
 
     fn refused_for_good(&mut self, purpose: Purpose, refusal: Refusal) {
         match purpose {
             Purpose::Open | Purpose::Register => self.refused_session(refusal),
             Purpose::Close => self.closed(),
-            Purpose::KeepAlive | Purpose::KeepLeases | Purpose::AwaitHolds => {}
+            Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLocks => {}
             Purpose::Acquire(volume) => self.refused_volume(&volume),
-            Purpose::Held(volume) => {
-                self.held.remove(&volume);
+            Purpose::HolderReport(volume) => {
+                self.holder_reports.remove(&volume);
             }
             Purpose::Read(object) => self.refused_read(&object, refusal),
             Purpose::Write(write) => self.refused_write(write, refusal),
@@ -247,14 +247,15 @@ impl Holder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{object::Object, path::Path};
+    use crate::{object::Object, path::NodePath};
 
     #[test]
     fn of_too_much_that_is_given_back_the_oldest_is_forgotten() {
-        let mut riders = Riders::default();
-        let copy = |sequence| Return { object: Object::data(Path::root()), stamp: Stamp { epoch: Epoch(1), sequence } };
-        let (bounds, most) = (Bounds::DEFAULT, Bounds::DEFAULT.returns_waiting_max);
-        (0..=most as u64).for_each(|sequence| riders.give_back(copy(sequence), &bounds));
+        let mut riders = Piggyback::default();
+        let copy =
+            |sequence| Return { object: Object::data(NodePath::root()), stamp: Stamp { epoch: Epoch(1), sequence } };
+        let (bounds, most) = (HolderBounds::DEFAULT, HolderBounds::DEFAULT.returns_waiting_max);
+        (0..=most as u64).for_each(|sequence| riders.push_return(copy(sequence), &bounds));
         assert_eq!((riders.returns.len(), riders.returns.front()), (most, Some(&copy(1))));
     }
 }

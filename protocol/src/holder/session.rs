@@ -6,22 +6,22 @@
 //! under another; reads go on under a new one.
 
 use super::{
-    Connection, Effect, Holder, ReadError, Ticket, WatchError, WriteError,
-    flights::{Flight, Purpose},
+    ConnectionNews, Holder, HolderEffect, ReadFailure, SendId, WatchFailure, WriteFailure,
+    in_flight::{Purpose, RequestInFlight},
     pace::Pace,
-    recalls::Recalls,
-    volumes::{Ride, Volumes},
+    recalls::RecallMemory,
+    volume_leases::{KnownVolumes, RenewalReason},
 };
 use crate::{
     id::{Epoch, SessionId, Stamp},
-    message::{Answer, Body, Covering, Refusal},
+    message::{Answer, Body, CoveringLease, Refusal},
     time::Instant,
 };
 use std::time::Duration;
 
 /// What there is to send on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Link {
+pub(super) enum LinkState {
     /// Nothing.
     Down,
     /// A connection, to somebody who may lead.
@@ -34,7 +34,7 @@ pub(super) enum Link {
 
 /// What the application has been told last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Standing {
+pub(super) enum ReportedState {
     /// Nothing yet, or that the session has expired.
     New,
     /// The session is connected.
@@ -49,27 +49,27 @@ pub(super) enum Standing {
 
 /// The session that there is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Session {
+pub(super) struct OwnSession {
     pub(super) id: SessionId,
     /// Until when it is remembered for certain.
     pub(super) until: Instant,
     pub(super) pace: Pace,
     /// The latest sending of [`Body::Register`] that was answered.
-    pub(super) registered: Option<Ticket>,
+    pub(super) registered: Option<SendId>,
 }
 
 impl Holder {
     /// Whether the application has closed the session.
     pub(super) fn is_closed(&self) -> bool {
-        matches!(self.standing, Standing::Closing | Standing::Closed)
+        matches!(self.reported_state, ReportedState::Closing | ReportedState::Closed)
     }
 
     /// A new connection is up.
     pub(super) fn connected(&mut self, now: Instant) {
         self.disconnected();
         if !self.is_closed() {
-            self.link = Link::Up;
-            self.heard = now;
+            self.link = LinkState::Up;
+            self.heard_at = now;
             self.greet(now);
         }
     }
@@ -77,88 +77,98 @@ impl Holder {
     /// The connection is over. What was sent on it is sent again on the next, under the same number; what was
     /// answered meanwhile is not heard.
     pub(super) fn disconnected(&mut self) {
-        self.link = Link::Down;
+        self.link = LinkState::Down;
         // Each leader asks for its own lists.
-        self.held.clear();
+        self.holder_reports.clear();
         self.reads.unsend_all();
-        self.holding.unsend();
-        self.watching.unsend_all();
-        for purpose in self.flights.end_all() {
+        self.locks.unsend();
+        self.watches.unsend_all();
+        for purpose in self.in_flight.end_all() {
             match purpose {
                 Purpose::Open
                 | Purpose::Register
+                | Purpose::Heartbeat
                 | Purpose::KeepAlive
-                | Purpose::KeepLeases
-                | Purpose::AwaitHolds
-                | Purpose::Held(_) => {}
+                | Purpose::AwaitLocks
+                | Purpose::HolderReport(_) => {}
                 Purpose::Close => self.closed(),
                 Purpose::Acquire(_) | Purpose::Read(_) | Purpose::Write(_) | Purpose::Watch(_) => {
-                    self.queue.push(purpose);
+                    self.send_queue.push(purpose);
                 }
             }
         }
-        self.queue.wake_all();
-        self.queue.drop_greetings();
+        self.send_queue.wake_all();
+        self.send_queue.drop_greetings();
     }
 
     /// Whether there is anything to have a session for.
     pub(super) fn has_work(&self) -> bool {
-        !(self.reads.is_empty() && self.writes.is_empty() && self.keeping.is_empty() && self.watching.is_empty())
+        !(self.reads.is_empty() && self.writes.is_empty() && self.key_leases.is_empty() && self.watches.is_empty())
     }
 
     /// Says who is there, on a connection on which nothing has been said yet: everything else waits for the answer.
     pub(super) fn greet(&mut self, now: Instant) {
         let is_greeting = |purpose: &Purpose| matches!(purpose, Purpose::Open | Purpose::Register);
-        let on_its_way = self.flights.iter().any(|(_, flight)| is_greeting(&flight.purpose));
-        if self.link != Link::Up || on_its_way || self.queue.iter().any(is_greeting) {
+        let on_its_way = self.in_flight.iter().any(|(_, flight)| is_greeting(&flight.purpose));
+        if self.link != LinkState::Up || on_its_way || self.send_queue.iter().any(is_greeting) {
             return;
         }
         if self.session.is_some() {
-            self.send(Purpose::Register, Body::Register, Ride::All, now);
+            self.send(Purpose::Register, Body::Register, RenewalReason::All, now);
         } else {
             let name = self.config.name.clone();
-            self.send(Purpose::Open, Body::Open { name }, Ride::Due, now);
+            self.send(Purpose::Open, Body::Open { name }, RenewalReason::Due, now);
         }
     }
 
     /// Says it again if the server asked to be asked later.
     pub(super) fn greet_again(&mut self, now: Instant) {
-        if self.link == Link::Up {
-            self.queue.drop_greetings();
+        if self.link == LinkState::Up {
+            self.send_queue.drop_greetings();
             self.greet(now);
         }
     }
 
     /// A request was done.
-    pub(super) fn accepted(&mut self, ticket: Ticket, flight: Flight, epoch: Epoch, answer: Answer, now: Instant) {
+    pub(super) fn accepted(
+        &mut self,
+        ticket: SendId,
+        flight: RequestInFlight,
+        epoch: Epoch,
+        answer: Answer,
+        now: Instant,
+    ) {
         // Of a read that has to wait the setbacks still count.
-        if answer != Answer::Recalling {
-            self.queue.settle(&flight.purpose);
+        if answer != Answer::ReadBlocked {
+            self.send_queue.settle(&flight.purpose);
         }
-        let Flight { purpose, sent, .. } = flight;
+        let RequestInFlight { purpose, sent, .. } = flight;
         match (purpose, answer) {
             (Purpose::Open, Answer::Opened { session, term }) => self.opened(session, term, sent, now),
 
             (Purpose::Close, _) => self.closed(),
-            (Purpose::Held(volume), Answer::Noted) => self.held_noted(&volume),
+            (Purpose::HolderReport(volume), Answer::ReportReceived) => self.advance_holder_report(&volume),
             (Purpose::Acquire(volume), Answer::Acquired(answer)) => self.acquired(&volume, sent, epoch, answer, now),
             (Purpose::Read(object), Answer::Read(answer)) => self.read_answered(object, sent, epoch, answer, now),
-            (Purpose::Read(object), Answer::Recalling) => self.read_recalling(object, now),
-            (Purpose::KeepLeases, Answer::Kept(kept)) => self.kept(ticket, &kept, sent, now),
-            (Purpose::AwaitHolds, Answer::Holds(told)) => self.holds_told(ticket, told, now),
-            (Purpose::Write(write), Answer::Written { written, stamp, grant, applied, kept, cached }) => {
-                if let Some(kept) = kept {
+            (Purpose::Read(object), Answer::ReadBlocked) => self.read_recalling(object, now),
+            (Purpose::KeepAlive, Answer::KeptAlive(kept)) => self.handle_kept_alive(ticket, &kept, sent, now),
+            (Purpose::AwaitLocks, Answer::LockStatuses(told)) => self.handle_lock_statuses(ticket, told, now),
+            (
+                Purpose::Write(write),
+                Answer::Written { written, stamp, grant, applied, key_lease, write_lease_data },
+            ) => {
+                if let Some(kept) = key_lease {
                     self.granted(ticket, &kept, sent, now);
                 }
-                let done = super::writes::Done { written, stamp, grant, applied, cached };
+                let done = super::writes::AppliedWrite { written, stamp, grant, applied, cached: write_lease_data };
                 self.written(write, sent, epoch, done, now);
             }
             (Purpose::Watch(watch), Answer::Changes(changes)) => self.watch_answered(watch, changes, now),
-            (Purpose::KeepAlive, Answer::Alive(answer)) if epoch == self.epoch => {
+            (Purpose::Heartbeat, Answer::Heartbeat(answer)) if epoch == self.epoch => {
                 self.clocks_compared(ticket, sent, &answer, now);
             }
             // Dealt with before the rest of the answer.
-            (Purpose::Register, Answer::Registered { .. }) | (Purpose::KeepAlive, _) => {}
+            (Purpose::Register, Answer::Registered { .. }) | (Purpose::Heartbeat, _) => {}
             // Not an answer to what was asked: as good as none.
             (purpose, _) => self.wants_again(purpose, now),
         }
@@ -167,20 +177,20 @@ impl Holder {
     fn opened(&mut self, id: SessionId, term: Duration, sent: Instant, now: Instant) {
         let until = self.ends_at(sent, term, now);
         let pace = Pace::new(sent, term, term, self.config.spread_permille, now);
-        self.session = Some(Session { id, until, pace, registered: None });
+        self.session = Some(OwnSession { id, until, pace, registered: None });
         self.greet(now);
     }
 
     /// A leader knows the session from now on (S4: in one step with refusing what older ones granted).
     pub(super) fn registered(
         &mut self,
-        ticket: Ticket,
+        ticket: SendId,
         sent: Instant,
         epoch: Epoch,
-        coverings: &[Covering],
+        coverings: &[CoveringLease],
         now: Instant,
     ) {
-        if self.link != Link::Up {
+        if self.link != LinkState::Up {
             return;
         }
         if epoch < self.epoch {
@@ -188,29 +198,29 @@ impl Holder {
         }
         if epoch > self.epoch {
             self.epoch = epoch;
-            self.clocks.begin_epoch();
-            self.seen = self.seen.max(Stamp { epoch, sequence: 0 });
+            self.drift.begin_epoch();
+            self.stamp_seen = self.stamp_seen.max(Stamp { epoch, sequence: 0 });
             self.recalls.begin_epoch(epoch);
-            self.riders.begin_epoch(epoch);
+            self.piggyback.begin_epoch(epoch);
             self.write_leases.begin_epoch(epoch);
         }
         if let Some(session) = &mut self.session {
             session.registered = Some(ticket);
         }
-        self.link = Link::Registered;
+        self.link = LinkState::Registered;
         self.session_renewed(sent, now);
         self.clocks_registered(ticket, sent, now);
         for covering in coverings {
-            self.list_held(covering, now);
+            self.start_holder_report(covering, now);
         }
     }
 
     /// The leader says that the session has not registered with it, or not on this connection.
-    pub(super) fn not_registered(&mut self, ticket: Ticket, purpose: Purpose, now: Instant) {
+    pub(super) fn not_registered(&mut self, ticket: SendId, purpose: Purpose, now: Instant) {
         self.wants_again(purpose, now);
         let since = self.session.as_ref().and_then(|session| session.registered);
-        if self.link == Link::Registered && since.is_none_or(|since| since < ticket) {
-            self.link = Link::Up;
+        if self.link == LinkState::Registered && since.is_none_or(|since| since < ticket) {
+            self.link = LinkState::Up;
             self.greet(now);
         }
     }
@@ -228,34 +238,34 @@ impl Holder {
 
     /// The leader has answered: the session is connected, or again. Not while leases that are in use have ended here and are
     /// still to be renewed: a leader without a quorum answers, but it promises nothing.
-    pub(super) fn tell_connected(&mut self, now: Instant) {
+    pub(super) fn notify_connected(&mut self, now: Instant) {
         let Some(session) = &self.session else { return };
         let id = session.id;
-        let is_certain = now < session.until && self.link == Link::Registered;
-        let is_due = match self.standing {
-            Standing::New => true,
-            Standing::Jeopardy => !self.volumes.are_overdue() && self.acquisitions.is_empty(),
-            Standing::Connected | Standing::Closing | Standing::Closed => false,
+        let is_certain = now < session.until && self.link == LinkState::Registered;
+        let is_due = match self.reported_state {
+            ReportedState::New => true,
+            ReportedState::Jeopardy => !self.volumes.are_overdue() && self.acquisitions.is_empty(),
+            ReportedState::Connected | ReportedState::Closing | ReportedState::Closed => false,
         };
         if is_certain && is_due {
-            self.standing = Standing::Connected;
-            self.effects.push(Effect::Connection(Connection::Connected { session: id }));
+            self.reported_state = ReportedState::Connected;
+            self.effects.push(HolderEffect::Connection(ConnectionNews::Connected { session: id }));
         }
     }
 
     /// Leases have ended on this clock, unheard.
     pub(super) fn endangered(&mut self) {
-        if self.standing == Standing::Connected {
-            self.standing = Standing::Jeopardy;
-            self.effects.push(Effect::Connection(Connection::Jeopardy));
+        if self.reported_state == ReportedState::Connected {
+            self.reported_state = ReportedState::Jeopardy;
+            self.effects.push(HolderEffect::Connection(ConnectionNews::Jeopardy));
         }
     }
 
     /// When the session wants something: to be kept, or to be in jeopardy.
     pub(super) fn session_deadline(&self) -> Option<Instant> {
         let session = self.session.as_ref()?;
-        let due = (self.link == Link::Registered).then_some(session.pace.due);
-        let until = (self.standing == Standing::Connected).then_some(session.until);
+        let due = (self.link == LinkState::Registered).then_some(session.pace.due);
+        let until = (self.reported_state == ReportedState::Connected).then_some(session.until);
         due.into_iter().chain(until).min()
     }
 
@@ -265,35 +275,35 @@ impl Holder {
         if refused == Purpose::Close {
             return self.closed();
         }
-        self.flights.end_all();
+        self.in_flight.end_all();
         self.reset();
-        self.standing = Standing::New;
-        self.effects.push(Effect::DropAll);
+        self.reported_state = ReportedState::New;
+        self.effects.push(HolderEffect::DropAll);
         self.end_writes();
-        self.end_all_holds();
-        self.effects.push(Effect::Connection(Connection::Expired { session: session.id }));
+        self.lose_all_locks();
+        self.effects.push(HolderEffect::Connection(ConnectionNews::Expired { session: session.id }));
         self.reads.unsend_all();
         for object in self.reads.begin_anew() {
-            self.queue.push(Purpose::Read(object));
+            self.send_queue.push(Purpose::Read(object));
         }
         self.watch_on();
-        if self.link == Link::Registered {
-            self.link = Link::Up;
+        if self.link == LinkState::Registered {
+            self.link = LinkState::Up;
         }
         self.greet(now);
     }
 
     /// Forgets everything that depended on the session.
     fn reset(&mut self) {
-        self.seen = Stamp::default();
-        self.queue = Default::default();
-        self.riders = Default::default();
-        self.volumes = Volumes::new(&self.config.bounds);
+        self.stamp_seen = Stamp::default();
+        self.send_queue = Default::default();
+        self.piggyback = Default::default();
+        self.volumes = KnownVolumes::new(&self.config.bounds);
         self.copies = Default::default();
-        self.recalls = Recalls::new(&self.config.bounds);
+        self.recalls = RecallMemory::new(&self.config.bounds);
         self.acquisitions.clear();
-        self.held.clear();
-        self.write_leases.owe_nothing();
+        self.holder_reports.clear();
+        self.write_leases.clear_pending_consents();
         self.late_drops.clear();
     }
 
@@ -302,9 +312,9 @@ impl Holder {
         self.end_writes();
         let reads = self.reads.end_all();
         if !reads.is_empty() {
-            self.effects.push(Effect::ReadFailed { reads, error: ReadError::Refused(refusal.clone()) });
+            self.effects.push(HolderEffect::ReadFailed { reads, error: ReadFailure::Refused(refusal.clone()) });
         }
-        self.end_watches(&WatchError::Refused(refusal));
+        self.end_watches(&WatchFailure::Refused(refusal));
     }
 
     /// The application has no more use for the session: everything ends, and the server is told if it can be.
@@ -312,20 +322,20 @@ impl Holder {
         if self.is_closed() {
             return;
         }
-        self.flights.end_all();
+        self.in_flight.end_all();
         self.reset();
-        self.keeping.clear();
-        self.effects.push(Effect::DropAll);
+        self.key_leases.clear();
+        self.effects.push(HolderEffect::DropAll);
         self.end_writes();
-        self.end_all_holds();
+        self.lose_all_locks();
         let reads = self.reads.end_all();
         if !reads.is_empty() {
-            self.effects.push(Effect::ReadFailed { reads, error: ReadError::Closed });
+            self.effects.push(HolderEffect::ReadFailed { reads, error: ReadFailure::Closed });
         }
-        self.end_watches(&WatchError::Closed);
-        self.standing = Standing::Closing;
-        if self.link == Link::Registered {
-            self.send(Purpose::Close, Body::Close, Ride::Due, now);
+        self.end_watches(&WatchFailure::Closed);
+        self.reported_state = ReportedState::Closing;
+        if self.link == LinkState::Registered {
+            self.send(Purpose::Close, Body::Close, RenewalReason::Due, now);
         } else {
             self.closed();
         }
@@ -333,18 +343,18 @@ impl Holder {
 
     /// The session is closed, as far as it can be known.
     pub(super) fn closed(&mut self) {
-        if self.standing == Standing::Closing {
-            self.standing = Standing::Closed;
+        if self.reported_state == ReportedState::Closing {
+            self.reported_state = ReportedState::Closed;
             self.session = None;
-            self.link = Link::Down;
-            self.effects.push(Effect::Closed);
+            self.link = LinkState::Down;
+            self.effects.push(HolderEffect::Closed);
         }
     }
 
     /// Ends all writes: those never sent have changed nothing, of the others nobody knows.
     fn end_writes(&mut self) {
         for (write, was_sent) in self.writes.end_all() {
-            let error = if was_sent { WriteError::OutcomeUnknown } else { WriteError::NotSent };
+            let error = if was_sent { WriteFailure::OutcomeUnknown } else { WriteFailure::NotSent };
             self.write_done(write, Err(error));
         }
     }

@@ -1,14 +1,14 @@
 //! May a cached copy be used now? A comparison that a cache makes by itself, without a step of the rules.
 //!
 //! It holds the whole of S1: *a cached copy is used only while its object lease and its volume lease both hold on the
-//! client's own clock*, checked at the moment of each use (T2). The deadlines come out of [`Effect`](super::Effect)s,
+//! client's own clock*, checked at the moment of each use (T2). The deadlines come out of [`HolderEffect`](super::HolderEffect)s,
 //! already shortened by the drift allowance; nothing here adds or subtracts.
 //!
 //! It does not know about recalls: a recalled copy has to be gone from the cache, not judged here.
 
 use crate::{
     id::{Incarnation, Stamp},
-    path::Path,
+    path::NodePath,
     time::Instant,
 };
 
@@ -18,7 +18,7 @@ pub struct CopyValidity {
     /// The grant that the copy came with; named when the cache evicts it.
     pub stamp: Stamp,
     /// The volume that the object belongs to.
-    pub volume: Path,
+    pub volume: NodePath,
     /// The volume lease that the copy was granted under.
     pub incarnation: Incarnation,
     /// When the object lease ends on this client's clock.

@@ -13,14 +13,17 @@ use std::{
     sync::Arc,
 };
 
-use super::{Bounds, Effect, Holder, Ticket, WriteError, WriteId, flights::Purpose, grants::Arrival, volumes::Ride};
+use super::{
+    Holder, HolderBounds, HolderEffect, SendId, WriteFailure, WriteId, in_flight::Purpose, object_leases::ArrivedGrant,
+    volume_leases::RenewalReason,
+};
 use crate::{
     command::{Attach, Condition, Write, WriteRefusal, Written},
-    hold::HoldMode,
     id::{Epoch, Revision, Sequence, Stamp},
+    lock::LockMode,
     message::{Body, Grant, Refusal},
     object::{Content, Data, Object, ObjectSet},
-    path::Path,
+    path::NodePath,
     planted::Bug,
     reached::{Bound, reached},
     time::Instant,
@@ -29,14 +32,14 @@ use crate::{
 
 /// A write that has not been answered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Pending {
+struct UnansweredWrite {
     change: Write,
     /// What is dropped at each send. Fixed at the first.
     dropped: Vec<ObjectSet>,
     /// Its number, from the first time that it is sent.
     sequence: Option<Sequence>,
     /// Under which it is on its way.
-    ticket: Option<Ticket>,
+    ticket: Option<SendId>,
     sendings: u32,
     /// The server will give no lease for its node to go with: it is sent all the same, to be refused.
     goes_without_lease: bool,
@@ -46,18 +49,18 @@ struct Pending {
 
 /// All writes that have not been answered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Writes {
-    pending: BTreeMap<WriteId, Pending>,
+pub(super) struct OwnWrites {
+    pending: BTreeMap<WriteId, UnansweredWrite>,
     numbered: BTreeMap<Sequence, WriteId>,
     last: Sequence,
     /// Those that wait for numbers to become free.
     backlog: VecDeque<WriteId>,
-    bounds: Bounds,
+    bounds: HolderBounds,
 }
 
 /// What a leader says of a write that took effect.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Done {
+pub(super) struct AppliedWrite {
     pub(super) written: Written,
     pub(super) stamp: Stamp,
     pub(super) grant: Option<Grant>,
@@ -65,8 +68,8 @@ pub(super) struct Done {
     pub(super) cached: Option<Box<Data>>,
 }
 
-impl Writes {
-    pub(super) fn new(bounds: Bounds) -> Self {
+impl OwnWrites {
+    pub(super) fn new(bounds: HolderBounds) -> Self {
         let (pending, numbered, last, backlog) = Default::default();
         Self { pending, numbered, last, backlog, bounds }
     }
@@ -108,7 +111,11 @@ impl Writes {
         let change = self.pending.get(&write).map(|pending| &pending.change);
         matches!(
             change,
-            Some(Write::Cache { .. } | Write::Flush { .. } | Write::Convert { mode: HoldMode::Shared, .. })
+            Some(
+                Write::TakeWriteLease { .. }
+                    | Write::Flush { .. }
+                    | Write::ChangeLockMode { mode: LockMode::Shared, .. }
+            )
         )
     }
 
@@ -165,7 +172,7 @@ impl Writes {
         true
     }
 
-    fn end(&mut self, write: WriteId) -> Option<Pending> {
+    fn end(&mut self, write: WriteId) -> Option<UnansweredWrite> {
         let pending = self.pending.remove(&write)?;
         match pending.sequence {
             Some(sequence) => {
@@ -202,7 +209,7 @@ impl Writes {
 
     /// Whether a write was sent and has not been answered that may attach nodes or a hold to this session's lease on the volume: until its
     /// outcome is known, it is not known what goes with the lease.
-    pub(super) fn may_attach_in(&self, top: &Path) -> bool {
+    pub(super) fn may_attach_in(&self, top: &NodePath) -> bool {
         self.sent().flat_map(attached_to_session).any(|path| top.contains(path))
     }
 
@@ -218,10 +225,10 @@ impl Writes {
 /// is not known before its answer.
 fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
     let one = ObjectSet::One;
-    let parent = |path: &Path| path.parent().map(|parent| one(Object::children(parent)));
-    let node = |path: &Path| vec![one(Object::data(path.clone())), one(Object::children(path.clone()))];
+    let parent = |path: &NodePath| path.parent().map(|parent| one(Object::children(parent)));
+    let node = |path: &NodePath| vec![one(Object::data(path.clone())), one(Object::children(path.clone()))];
     let mut sets = match change {
-        Write::Cache { path, .. } | Write::Flush { path, .. } => return vec![one(Object::data(path.clone()))],
+        Write::TakeWriteLease { path, .. } | Write::Flush { path, .. } => return vec![one(Object::data(path.clone()))],
         Write::Put { path, .. } if is_known_to_exist => return vec![one(Object::data(path.clone()))],
         Write::Put { path, .. } | Write::Delete { path, recursive: false, .. } => node(path),
         Write::Delete { path, recursive: true, .. }
@@ -237,7 +244,7 @@ fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
         | Write::RevokeLease { .. }
         // A hold touches no data.
         | Write::Lock { .. }
-        | Write::Convert { .. }
+        | Write::ChangeLockMode { .. }
         | Write::Unlock { .. }
         | Write::HandOver { .. } => return Vec::new(),
     };
@@ -255,7 +262,7 @@ fn operation_may_change(operation: &Operation) -> Vec<ObjectSet> {
 }
 
 /// The nodes that are to go with leases of the writer's session, if they are written, or to be held under them.
-pub(super) fn attached_to_session(change: &Write) -> impl Iterator<Item = &Path> {
+pub(super) fn attached_to_session(change: &Write) -> impl Iterator<Item = &NodePath> {
     let (own, operations) = match change {
         Write::Put { path, attach: Attach::Session, .. } | Write::Lock { path, .. } => (Some(path), None),
         Write::Transaction(transaction) => (None, Some(transaction.operations())),
@@ -271,15 +278,15 @@ pub(super) fn attached_to_session(change: &Write) -> impl Iterator<Item = &Path>
 impl Holder {
     /// The application writes.
     pub(super) fn write(&mut self, write: WriteId, change: Write) {
-        if self.is_closed() || !self.ask_of_hold(&change) {
-            return self.write_done(write, Err(WriteError::NotSent));
+        if self.is_closed() || !self.begin_lock_change(&change) {
+            return self.write_done(write, Err(WriteFailure::NotSent));
         }
-        let paths: Vec<&Path> = match &change {
+        let paths: Vec<&NodePath> = match &change {
             Write::Transaction(transaction) => transaction.paths().collect(),
             _ => change.path().into_iter().collect(),
         };
         paths.into_iter().for_each(|path| self.volumes.touch(path));
-        let pending = Pending {
+        let pending = UnansweredWrite {
             change,
             dropped: Vec::new(),
             sequence: None,
@@ -289,7 +296,7 @@ impl Holder {
             is_again: false,
         };
         self.writes.pending.insert(write, pending);
-        self.queue.push(Purpose::Write(write));
+        self.send_queue.push(Purpose::Write(write));
     }
 
     /// Sends a write, for the first time or again: each time its own copies go first (S2w).
@@ -301,7 +308,7 @@ impl Holder {
             return;
         }
         let Some(pending) = self.writes.pending.get_mut(&write) else { return };
-        if pending.ticket.is_some_and(|ticket| self.flights.purpose(ticket).is_some()) {
+        if pending.ticket.is_some_and(|ticket| self.in_flight.purpose(ticket).is_some()) {
             return;
         }
         if pending.dropped.is_empty() {
@@ -313,12 +320,12 @@ impl Holder {
         let is_first = pending.sendings == 1;
         let (change, dropped) = (pending.change.clone(), pending.dropped.clone());
         let floor = Stamp { epoch: self.epoch, sequence: 0 };
-        let seen = if self.seen.epoch == self.epoch { self.seen } else { floor };
+        let seen = if self.stamp_seen.epoch == self.epoch { self.stamp_seen } else { floor };
         if is_first || !self.planted(Bug::ResendKeepsCopy) {
-            self.overtake(&dropped, self.seen.max(floor));
+            self.overtake(&dropped, self.stamp_seen.max(floor));
         }
         let path = change.path().cloned();
-        let ride = path.as_ref().map_or(Ride::Due, Ride::Along);
+        let ride = path.as_ref().map_or(RenewalReason::Due, RenewalReason::OnPath);
         let body = Body::Write { write: change, dropped, seen };
         let ticket = self.send(Purpose::Write(write), body, ride, now);
         if let Some(pending) = self.writes.pending.get_mut(&write) {
@@ -333,7 +340,7 @@ impl Holder {
         if pending.sequence.is_some() || pending.goes_without_lease {
             return true;
         }
-        let is_missing = |top: &Path| self.volumes.get(top).is_none_or(|volume| volume.live(now).is_none());
+        let is_missing = |top: &NodePath| self.volumes.get(top).is_none_or(|volume| volume.live(now).is_none());
         let mut wanted = attached_to_session(&pending.change).map(|path| (self.volumes.nearest(path), path));
         let Some((top, path)) = wanted.find(|(top, _)| is_missing(top)) else { return true };
         let path = path.clone();
@@ -343,20 +350,22 @@ impl Holder {
     }
 
     /// The write took effect.
-    pub(super) fn written(&mut self, write: WriteId, sent: Instant, epoch: Epoch, done: Done, now: Instant) {
+    pub(super) fn written(&mut self, write: WriteId, sent: Instant, epoch: Epoch, done: AppliedWrite, now: Instant) {
         let Some(pending) = self.end_write(write) else { return };
-        let Done { written, stamp, grant, applied, cached } = done;
+        let AppliedWrite { written, stamp, grant, applied, cached } = done;
         self.overtake_older(&pending.dropped, stamp);
-        self.note_carried(&pending.change, &written);
-        let lost = self.taken(&pending.change, &written, now);
+        self.note_attachments(&pending.change, &written);
+        let lost = self.apply_lock_grant(&pending.change, &written, now);
         match &pending.change {
-            Write::Cache { hold, .. } => self.asked_to_cache(*hold, cached.map(|data| *data), stamp),
-            Write::HandOver { hold, .. } => self.forget_hold(*hold),
+            Write::TakeWriteLease { lock, .. } => {
+                self.handle_write_lease_answer(*lock, cached.map(|data| *data), stamp)
+            }
+            Write::HandOver { lock, .. } => self.forget_lock(*lock),
             _ => {}
         }
         if let (Write::Put { path, value, .. }, Some(stat), Some(grant)) = (pending.change, written.stat, grant) {
             let object = Object::data(path);
-            let arrival = Arrival { grant: &grant, epoch, applied, sent };
+            let arrival = ArrivedGrant { grant: &grant, epoch, applied, sent };
             if let Some(copy) = self.judge(&object, arrival, now) {
                 let content = Arc::new(Content::Data(Some(Data { value, stat })));
                 self.install(&object, copy, &content, now);
@@ -364,18 +373,18 @@ impl Holder {
         }
         self.write_done(write, Ok(written));
         if let Some(hold) = lost {
-            self.effects.push(Effect::HoldsOver { holds: vec![hold] });
+            self.effects.push(HolderEffect::LocksLost { locks: vec![hold] });
         }
     }
 
     /// Drops what is older than the write's own stamp, and refuses it if it comes later.
     fn overtake_older(&mut self, sets: &[ObjectSet], stamp: Stamp) {
-        self.seen = self.seen.max(stamp);
+        self.stamp_seen = self.stamp_seen.max(stamp);
         let older = Stamp { epoch: stamp.epoch, sequence: stamp.sequence.saturating_sub(1) };
         let mut gone = Vec::new();
         for set in sets {
             gone.extend(self.copies.remove_where(set, |copy| copy.validity.stamp <= older));
-            self.recalls.remember(set, older, self.flights.next());
+            self.recalls.remember(set, older, self.in_flight.next());
         }
         self.dropped(gone);
     }
@@ -383,35 +392,35 @@ impl Holder {
     /// The write did not take effect, and will not.
     pub(super) fn refused_write(&mut self, write: WriteId, refusal: Refusal) {
         if self.is_misplaced(write, &refusal) {
-            return self.queue.push(Purpose::Write(write));
+            return self.send_queue.push(Purpose::Write(write));
         }
         let Some(pending) = self.end_write(write) else { return };
         // Outside of the window nothing is known of what an earlier sending did.
-        let is_unknown = matches!(refusal, Refusal::Window { .. }) && pending.sendings > 1;
+        let is_unknown = matches!(refusal, Refusal::OutsideWindow { .. }) && pending.sendings > 1;
         if !is_unknown {
-            self.kept_hold(&pending.change);
+            self.undo_hand_over(&pending.change);
         }
-        let error = if is_unknown { WriteError::OutcomeUnknown } else { WriteError::Refused(refusal) };
-        if let Write::Cache { hold, .. } = &pending.change {
-            self.asked_to_cache(*hold, None, Stamp::default());
+        let error = if is_unknown { WriteFailure::OutcomeUnknown } else { WriteFailure::Refused(refusal) };
+        if let Write::TakeWriteLease { lock, .. } = &pending.change {
+            self.handle_write_lease_answer(*lock, None, Stamp::default());
         }
         self.write_done(write, Err(error));
     }
 
     /// The application does not wait any more.
-    pub(super) fn give_up_write(&mut self, write: WriteId) {
+    pub(super) fn cancel_write(&mut self, write: WriteId) {
         if self.writes.is_never_given_up(write) {
             return;
         }
         let Some(pending) = self.end_write(write) else { return };
         if let Some(ticket) = pending.ticket {
-            self.flights.end(ticket);
+            self.in_flight.end(ticket);
         }
-        let was_sent = pending.sendings > 0 && !self.planted(Bug::UnknownToldAsNotSent);
+        let was_sent = pending.sendings > 0 && !self.planted(Bug::UnknownReportedAsNotSent);
         if !was_sent {
-            self.kept_hold(&pending.change);
+            self.undo_hand_over(&pending.change);
         }
-        let error = if was_sent { WriteError::OutcomeUnknown } else { WriteError::NotSent };
+        let error = if was_sent { WriteFailure::OutcomeUnknown } else { WriteFailure::NotSent };
         self.write_done(write, Err(error));
     }
 
@@ -421,9 +430,9 @@ impl Holder {
     }
 
     /// Nobody waits for the write, nor wants to be told of it.
-    pub(super) fn withdraw_write(&mut self, write: WriteId) {
+    pub(super) fn forget_write(&mut self, write: WriteId) {
         if let Some(ticket) = self.end_write(write).and_then(|pending| pending.ticket) {
-            self.flights.end(ticket);
+            self.in_flight.end(ticket);
         }
     }
 
@@ -452,31 +461,31 @@ impl Holder {
     /// has become the first is sent.
     fn number_is_free(&mut self, sequence: Option<Sequence>) {
         for next in self.writes.take_backlog() {
-            self.queue.push(Purpose::Write(next));
+            self.send_queue.push(Purpose::Write(next));
         }
         // The first that is not answered is never refused for want of room to remember results: it need not wait to be sent again.
         if let Some(first) = self.writes.first_after(sequence) {
-            self.queue.hasten(&Purpose::Write(first));
+            self.send_queue.hasten(&Purpose::Write(first));
         }
     }
 
-    fn end_write(&mut self, write: WriteId) -> Option<Pending> {
+    fn end_write(&mut self, write: WriteId) -> Option<UnansweredWrite> {
         let pending = self.writes.end(write)?;
-        self.asked_of_hold(&pending.change);
-        self.queue.settle(&Purpose::Write(write));
+        self.end_lock_change(&pending.change);
+        self.send_queue.settle(&Purpose::Write(write));
         self.number_is_free(pending.sequence);
         Some(pending)
     }
 
     /// Whether each write is where something will move it on, and none is numbered beyond the window.
     pub(super) fn check_writes(&self) -> Result<(), String> {
-        let Writes { pending, numbered, last, backlog, bounds } = &self.writes;
+        let OwnWrites { pending, numbered, last, backlog, bounds } = &self.writes;
         let most = bounds.writes_out_max;
         for (write, one) in pending {
             let purpose = Purpose::Write(*write);
-            let flies = one.ticket.is_some_and(|ticket| self.flights.purpose(ticket) == Some(&purpose));
+            let flies = one.ticket.is_some_and(|ticket| self.in_flight.purpose(ticket) == Some(&purpose));
             let wants_lease = self.acquisitions.values().any(|acquisition| acquisition.writes.contains(write));
-            let waits = self.queue.iter().any(|other| *other == purpose) || backlog.contains(write) || wants_lease;
+            let waits = self.send_queue.iter().any(|other| *other == purpose) || backlog.contains(write) || wants_lease;
             if flies == waits {
                 return Err(format!("{write:?} is to be both on its way and waiting, or neither: {one:?}"));
             }

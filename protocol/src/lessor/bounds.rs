@@ -2,9 +2,9 @@
 
 /// The bounds of one lessor. They are not replicated: each leader has its own, and a successor may have others.
 ///
-/// A server uses [`Bounds::DEFAULT`]. The simulation sets them low, so that worlds of a few clients reach each of them.
+/// A server uses [`LessorBounds::DEFAULT`]. The simulation sets them low, so that worlds of a few clients reach each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Bounds {
+pub struct LessorBounds {
     /// The most commands in one proposal: an entry stays quick to apply.
     pub proposal_commands_max: usize,
     /// The most bytes that the commands of one proposal have when encoded: an entry stays well below a frame. A longer
@@ -30,7 +30,7 @@ pub struct Bounds {
     /// About the most bytes of memory that waiting writes may take; with more, one more is refused as busy.
     pub writes_bytes_max: usize,
     /// The most requests that may want one write's answer: a client has one, and some of its retries.
-    pub write_askers_max: usize,
+    pub write_requesters_max: usize,
     /// The longest content of one answer, in bytes: with the rest of the answer it fits into a frame.
     pub content_bytes_max: usize,
     /// The most reads that may wait for a proof of leadership; one more is refused as busy.
@@ -39,7 +39,7 @@ pub struct Bounds {
     /// [`content_bytes_max`](Self::content_bytes_max): others are served between two steps.
     pub reads_per_step: usize,
     /// The most reads that may wait for holders to flush; one more is refused as busy, and no other read is.
-    pub parked_max: usize,
+    pub blocked_reads_max: usize,
     /// The most unanswered recalls that are sent again with one request of their session; the others follow with its next ones.
     pub recalls_again_max: usize,
     /// About the most bytes of renewals in one tick: an entry stays quick to apply. With more, the next tick follows as soon as
@@ -54,7 +54,7 @@ pub struct Bounds {
     pub renewals_waiting_max: usize,
     /// About the most leases whose waiting renewals one step answers. Other requests are served
     /// between two steps.
-    pub renewals_told_per_step: usize,
+    pub renewals_answered_per_step: usize,
     /// About the most bytes of nodes in one page of a list, but for the first node: a page fits into a frame.
     pub list_bytes_max: usize,
     /// The most watches that may wait at one time; one more is refused as busy.
@@ -65,7 +65,7 @@ pub struct Bounds {
     pub watch_looks_max: usize,
     /// The most events that watchers are told of in one step, and the most watchers that are told, but for the last watcher's events:
     /// others are served between two steps.
-    pub watch_told_per_step: usize,
+    pub watch_events_per_step: usize,
     /// The most object leases that one tick examines for being over: a step stays short.
     pub sweep_max: usize,
     /// The most ends of leases that wait to be proposed: a million leases that end at one time must not stand before everyone's writes.
@@ -76,12 +76,12 @@ pub struct Bounds {
     /// as soon as a timer can.
     pub expiry_looks_per_step: usize,
     /// The most leases whose orphans are removed by one command: they share one round of consents.
-    pub removal_leases_per_round: usize,
+    pub purge_leases_max: usize,
     /// The most removals of orphans that wait for consents or for the log at one time. One step begins one of them.
-    pub removal_rounds_max: usize,
+    pub purges_max: usize,
     /// The most lists of children of one lease's nodes that a removal names one by one; of more it names the subtree that they
     /// share.
-    pub removal_sets_max: usize,
+    pub purge_sets_max: usize,
     /// The most sets in one recall. With more, the recall names subtrees that include them. So a
     /// recall fits into a frame even with the longest paths.
     pub recall_sets_max: usize,
@@ -96,14 +96,14 @@ pub struct Bounds {
     pub rows_max: usize,
     /// The most places that one answer for people, or one page of a list, examines: others wait meanwhile, and most places may be plain
     /// nodes, or orphans that are not removed yet.
-    pub places_max: usize,
+    pub scan_max: usize,
     /// The most bytes of paths in one answer for people: it stays well below a frame.
     pub keys_bytes_max: usize,
     /// The number of ended leases whose last renewal is remembered, for people only.
     pub departed_max: usize,
 }
 
-impl Bounds {
+impl LessorBounds {
     /// The bounds of a server.
     pub const DEFAULT: Self = Self {
         proposal_commands_max: 4096,
@@ -115,38 +115,38 @@ impl Bounds {
         results_max: 1 << 22,
         writes_max: 1 << 16,
         writes_bytes_max: 256 << 20,
-        write_askers_max: 8,
+        write_requesters_max: 8,
         content_bytes_max: 8 << 20,
         reads_max: 1 << 16,
         reads_per_step: 1024,
-        parked_max: 1 << 16,
+        blocked_reads_max: 1 << 16,
         recalls_again_max: 1024,
         tick_bytes_max: 256 << 10,
         renewals_per_second_max: 1 << 15,
         renewals_waiting_max: 1 << 18,
-        renewals_told_per_step: 1 << 14,
+        renewals_answered_per_step: 1 << 14,
         list_bytes_max: 1 << 20,
         watches_max: 1 << 17,
         session_watches_max: 1 << 14,
         watch_looks_max: 1 << 14,
-        watch_told_per_step: 1 << 14,
+        watch_events_per_step: 1 << 14,
         sweep_max: 4096,
         expiries_waiting_max: 2048,
         expiry_looks_per_step: 4096,
-        removal_leases_per_round: 512,
-        removal_rounds_max: 8,
-        removal_sets_max: 512,
+        purge_leases_max: 512,
+        purges_max: 8,
+        purge_sets_max: 512,
         recall_sets_max: 1024,
         claims_max: 1 << 16,
         revival_bytes_max: 256 << 10,
         rows_max: 1024,
-        places_max: 1 << 14,
+        scan_max: 1 << 14,
         keys_bytes_max: 1 << 20,
         departed_max: 1024,
     };
 }
 
-impl Default for Bounds {
+impl Default for LessorBounds {
     fn default() -> Self {
         Self::DEFAULT
     }

@@ -8,10 +8,10 @@ use crate::{
 };
 
 use super::{
-    Lessor, Reason,
-    channel::Channel,
+    Lessor, ProposalReason,
     load::results_of_write,
-    writes::{Pending, Turn, Wait},
+    recall_channel::RecallChannel,
+    writes::{ConsentWait, PendingWrite, PendingWriteId},
 };
 
 impl Lessor {
@@ -26,13 +26,13 @@ impl Lessor {
         }
         self.writes.check()?;
         self.writes.check_order()?;
-        self.channels.values().try_for_each(Channel::check)?;
-        self.ends.check()?;
-        self.watching.check(state.revision())?;
-        self.awaiting.check()?;
+        self.recall_channels.values().try_for_each(RecallChannel::check)?;
+        self.lease_ends.check()?;
+        self.watches.check(state.revision())?;
+        self.awaited_locks.check()?;
         self.renewals.check()?;
-        self.parked.check(self.config.bounds.parked_max, state)?;
-        self.holdings.check()?;
+        self.blocked_reads.check(self.config.bounds.blocked_reads_max, state)?;
+        self.object_leases.check()?;
         self.reads_wait_for_a_round()?;
         self.what_is_to_come_is_under_way()?;
         self.what_is_proposed_is_under_way()?;
@@ -44,8 +44,8 @@ impl Lessor {
 
     /// Reads that wait for the next round wait behind one that is under way (S6).
     fn reads_wait_for_a_round(&self) -> Result<(), String> {
-        let waiting = self.next_round.len();
-        if self.proving.is_empty() && waiting > 0 {
+        let waiting = self.next_round_reads.len();
+        if self.round_reads.is_empty() && waiting > 0 {
             return Err(format!("{waiting} reads wait for the next round, and none is under way"));
         }
         Ok(())
@@ -55,14 +55,14 @@ impl Lessor {
     fn what_is_to_come_is_under_way(&self) -> Result<(), String> {
         let (mut load, mut sessions, mut results) = (0, 0, 0);
         let proposed = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
-        for reason in self.outbox.reasons().chain(proposed) {
+        for reason in self.proposal_queue.reasons().chain(proposed) {
             match reason {
-                Reason::Open(_) => (load, sessions) = (load + Self::load_of_session(), sessions + 1),
-                Reason::Acquire(_, _, own) => load += own,
+                ProposalReason::Open(_) => (load, sessions) = (load + Self::load_of_session(), sessions + 1),
+                ProposalReason::Acquire(_, _, own) => load += own,
                 _ => {}
             }
         }
-        for asked in self.writes.iter().filter_map(|(_, pending)| pending.asked()) {
+        for asked in self.writes.iter().filter_map(|(_, pending)| pending.client_write()) {
             (load, results) = (load + asked.load, results + results_of_write(&asked.write));
         }
         let (found, expected) =
@@ -75,29 +75,30 @@ impl Lessor {
 
     /// A write or a removal counts as proposed while its command is under way, and what waits for a bound is counted.
     fn what_is_proposed_is_under_way(&self) -> Result<(), String> {
-        let turn_of = |reason: &Reason| match reason {
-            Reason::Write(turn) | Reason::Remove(turn) => Some(*turn),
+        let turn_of = |reason: &ProposalReason| match reason {
+            ProposalReason::Write(turn) | ProposalReason::Purge(turn) => Some(*turn),
             _ => None,
         };
         let in_flight = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
         // A list: what is proposed twice stands there twice.
-        let mut found: Vec<Turn> = self.outbox.reasons().chain(in_flight).filter_map(turn_of).collect();
+        let mut found: Vec<PendingWriteId> =
+            self.proposal_queue.reasons().chain(in_flight).filter_map(turn_of).collect();
         found.sort_unstable();
-        let is_proposed = |(_, pending): &(Turn, &Pending)| pending.is_proposed;
-        let expected: Vec<Turn> = self.writes.iter().filter(is_proposed).map(|(turn, _)| turn).collect();
+        let is_proposed = |(_, pending): &(PendingWriteId, &PendingWrite)| pending.is_proposed;
+        let expected: Vec<PendingWriteId> = self.writes.iter().filter(is_proposed).map(|(turn, _)| turn).collect();
         if found != expected {
             return Err(format!("the commands of writes {found:?} are under way: expected those of {expected:?}"));
         }
         let (mut ends, mut requests) = (0, 0);
-        for reason in self.outbox.reasons() {
+        for reason in self.proposal_queue.reasons() {
             match reason {
-                Reason::Expire(..) => ends += 1,
-                Reason::Open(_) | Reason::Close(_) | Reason::Acquire(..) => requests += 1,
+                ProposalReason::Expire(..) => ends += 1,
+                ProposalReason::Open(_) | ProposalReason::Close(_) | ProposalReason::Acquire(..) => requests += 1,
                 _ => {}
             }
         }
-        let removals = self.writes.iter().filter(|(_, pending)| pending.asked().is_none()).count();
-        let found = (self.outbox.ends(), self.outbox.requests(), self.writes.removals());
+        let removals = self.writes.iter().filter(|(_, pending)| pending.client_write().is_none()).count();
+        let found = (self.proposal_queue.ends(), self.proposal_queue.requests(), self.writes.purges());
         let expected = (ends, requests, removals);
         if found != expected {
             return Err(format!("ends, requests and removals are counted as {found:?}: expected {expected:?}"));
@@ -107,11 +108,11 @@ impl Lessor {
 
     /// No promised end goes beyond the replicated horizon (T6; DHCP failover's maximum client lead time).
     fn promises_stay_within_horizons(&self, state: &State) -> Result<(), String> {
-        for (key, end) in self.ends.iter().filter(|(key, _)| !matches!(key, LeaseKey::Session(_))) {
+        for (key, end) in self.lease_ends.iter().filter(|(key, _)| !matches!(key, LeaseKey::Session(_))) {
             if let Some(lease) = state.lease(key).filter(|lease| lease.incarnation == end.incarnation)
-                && end.end > lease.horizon
+                && end.ends_at > lease.horizon
             {
-                return Err(format!("{key:?} is promised until {}, beyond its horizon {}", end.end, lease.horizon));
+                return Err(format!("{key:?} is promised until {}, beyond its horizon {}", end.ends_at, lease.horizon));
             }
         }
         Ok(())
@@ -119,8 +120,8 @@ impl Lessor {
 
     /// Each orphan is being removed, or waits for that (S8).
     fn every_orphan_is_removed(&self, state: &State) -> Result<(), String> {
-        let mut orphans = state.orphaned();
-        match orphans.find(|lease| !self.orphans.contains(lease) && !self.writes.removes(*lease)) {
+        let mut orphans = state.orphans();
+        match orphans.find(|lease| !self.orphans.contains(lease) && !self.writes.is_purging_lease(*lease)) {
             Some(lease) => Err(format!("nobody removes what went with lease {lease}")),
             None => Ok(()),
         }
@@ -129,17 +130,17 @@ impl Lessor {
     /// Tracks, ends and the replicated leases are about the same leases (S7).
     fn every_volume_lease_is_tracked(&self, state: &State) -> Result<(), String> {
         for (key, lease) in state.leases() {
-            if self.ends.get(key).is_none_or(|end| end.incarnation != lease.incarnation) {
+            if self.lease_ends.get(key).is_none_or(|end| end.incarnation != lease.incarnation) {
                 return Err(format!("{key:?} has no end in the leader's memory"));
             }
             if let LeaseKey::Volume(session, volume) = key
-                && self.holdings.track(volume, *session).is_none_or(|track| track.incarnation != lease.incarnation)
+                && self.object_leases.track(volume, *session).is_none_or(|track| track.incarnation != lease.incarnation)
             {
                 return Err(format!("{key:?} is not tracked"));
             }
         }
         match self
-            .holdings
+            .object_leases
             .tracks()
             .find(|(volume, session, _)| state.lease(&LeaseKey::Volume(*session, (*volume).clone())).is_none())
         {
@@ -158,16 +159,16 @@ impl Lessor {
             if pending.is_proposed {
                 continue;
             }
-            let waits_in_vain = |(session, wait): &(&SessionId, &Wait)| !self.has_any_lease(**session, wait);
+            let waits_in_vain = |(session, wait): &(&SessionId, &ConsentWait)| !self.has_any_lease(**session, wait);
             if let Some((session, _)) = pending.waits.iter().find(waits_in_vain) {
                 return Err(format!("write {turn} waits for {session}, whose leases are gone"));
             }
             for set in &pending.covers {
                 self.waits_for_holders(turn, pending, set)?;
             }
-            for path in pending.carried().iter().flat_map(|lease| state.carried(*lease)) {
+            for path in pending.purged_leases().iter().flat_map(|lease| state.attached_nodes(*lease)) {
                 // What was attached since is found out when the command is applied.
-                if state.node(path).is_some_and(|node| node.modify_revision <= pending.carried_at) {
+                if state.node(path).is_some_and(|node| node.modify_revision <= pending.gathered_at) {
                     self.waits_for_holders(turn, pending, &ObjectSet::One(Object::data(path.clone())))?;
                     self.waits_for_holders(turn, pending, &ObjectSet::One(Object::children(path.clone())))?;
                 }
@@ -177,23 +178,23 @@ impl Lessor {
     }
 
     /// Whether a volume lease is left under which the session may hold what a write waits for.
-    fn has_any_lease(&self, session: SessionId, wait: &Wait) -> bool {
+    fn has_any_lease(&self, session: SessionId, wait: &ConsentWait) -> bool {
         wait.leases.iter().any(|(volume, incarnation)| {
-            let end = self.ends.get(&LeaseKey::Volume(session, volume.clone()));
+            let end = self.lease_ends.get(&LeaseKey::Volume(session, volume.clone()));
             end.is_some_and(|end| end.incarnation == *incarnation)
         })
     }
 
-    fn waits_for_holders(&self, turn: Turn, pending: &Pending, set: &ObjectSet) -> Result<(), String> {
-        let now = self.clock.ending();
-        for ((object, session), lease) in self.holdings.leases_in(set) {
-            if lease.source.is_listed() || lease.over <= now {
+    fn waits_for_holders(&self, turn: PendingWriteId, pending: &PendingWrite, set: &ObjectSet) -> Result<(), String> {
+        let now = self.clock.expiry_time();
+        for ((object, session), lease) in self.object_leases.leases_in(set) {
+            if lease.source.is_reported() || lease.over <= now {
                 continue;
             }
             let Some(wait) = pending.waits.get(session) else {
                 return Err(format!("write {turn} does not wait for {session}, which holds {object}"));
             };
-            if let Some(over) = wait.over.filter(|over| *over < lease.over) {
+            if let Some(over) = wait.expires_at.filter(|over| *over < lease.over) {
                 let until = lease.over;
                 return Err(format!("write {turn} waits for {session} until {over}: it holds {object} until {until}"));
             }

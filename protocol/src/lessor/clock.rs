@@ -102,12 +102,12 @@ impl ClusterClock {
     }
 
     /// The time by which leases end: never fast.
-    pub(super) fn ending(&self) -> ClusterTime {
+    pub(super) fn expiry_time(&self) -> ClusterTime {
         self.clamped
     }
 
     /// The time by which leases are promised: never slow. None before an entry of the epoch is committed.
-    pub(super) fn promising(&self, now: Instant) -> Option<ClusterTime> {
+    pub(super) fn promise_time(&self, now: Instant) -> Option<ClusterTime> {
         self.committed.map(|(time, proposed_at)| time.after(now.since(proposed_at)))
     }
 }
@@ -123,12 +123,12 @@ mod tests {
     fn a_pause_stops_the_ending_clock_and_not_the_promising_one() {
         let start = Instant::from_micros(7);
         let mut clock = ClusterClock::new(ClusterTime::ZERO, start);
-        assert_eq!(clock.promising(start), None, "nothing is promised before the epoch begins");
+        assert_eq!(clock.promise_time(start), None, "nothing is promised before the epoch begins");
         clock.begin(ClusterTime::ZERO, Duration::ZERO, start, start);
         let later = start.after(10 * SECOND);
         clock.advance(later, None, TICK);
-        assert_eq!(clock.ending(), ClusterTime::ZERO.after(STEP_MAX));
-        assert_eq!(clock.promising(later), Some(ClusterTime::ZERO.after(10 * SECOND)));
+        assert_eq!(clock.expiry_time(), ClusterTime::ZERO.after(STEP_MAX));
+        assert_eq!(clock.promise_time(later), Some(ClusterTime::ZERO.after(10 * SECOND)));
     }
 
     #[test]
@@ -137,9 +137,9 @@ mod tests {
         let mut clock = ClusterClock::new(ClusterTime::from_micros(5), start);
         clock.begin(ClusterTime::from_micros(5), Duration::ZERO, start, start);
         clock.advance(start.before(SECOND), None, TICK);
-        assert_eq!(clock.ending(), ClusterTime::from_micros(5));
+        assert_eq!(clock.expiry_time(), ClusterTime::from_micros(5));
         clock.advance(start.after(STEP_MAX), None, TICK);
-        assert_eq!(clock.ending(), ClusterTime::from_micros(5).after(STEP_MAX));
+        assert_eq!(clock.expiry_time(), ClusterTime::from_micros(5).after(STEP_MAX));
     }
 
     #[test]
@@ -148,11 +148,15 @@ mod tests {
         let mut clock = ClusterClock::new(ClusterTime::from_micros(5), start);
         let later = start.after(10 * SECOND);
         (0..=100).for_each(|tenth| clock.advance(start.after(SECOND / 10 * tenth), None, TICK));
-        assert_eq!((clock.ending(), clock.promising(later)), (ClusterTime::from_micros(5), None));
+        assert_eq!((clock.expiry_time(), clock.promise_time(later)), (ClusterTime::from_micros(5), None));
         let logged = ClusterTime::from_micros(9);
         clock.begin(logged, Duration::ZERO, start, later);
-        assert_eq!(clock.ending(), logged, "what was logged since counts, the time until the first entry does not");
-        assert_eq!(clock.promising(later), Some(logged.after(10 * SECOND)), "for promises all of it does");
+        assert_eq!(
+            clock.expiry_time(),
+            logged,
+            "what was logged since counts, the time until the first entry does not"
+        );
+        assert_eq!(clock.promise_time(later), Some(logged.after(10 * SECOND)), "for promises all of it does");
     }
 
     #[test]
@@ -162,8 +166,12 @@ mod tests {
         clock.begin(ClusterTime::ZERO, 3 * SECOND, start, start);
         let now = start.after(STEP_MAX);
         clock.advance(now, None, TICK);
-        assert_eq!(clock.ending(), ClusterTime::ZERO.after(3 * SECOND).after(STEP_MAX));
-        assert_eq!(clock.promising(now), Some(clock.ending()), "a promise by a slower clock outlasts its lease");
+        assert_eq!(clock.expiry_time(), ClusterTime::ZERO.after(3 * SECOND).after(STEP_MAX));
+        assert_eq!(
+            clock.promise_time(now),
+            Some(clock.expiry_time()),
+            "a promise by a slower clock outlasts its lease"
+        );
     }
 
     #[test]
@@ -176,7 +184,7 @@ mod tests {
                 now = now.after(SECOND / 10);
                 clock.advance(now, oldest, TICK);
             }
-            (clock.ending(), clock.promising(now))
+            (clock.expiry_time(), clock.promise_time(now))
         };
         let at = |secs| ClusterTime::ZERO.after(SECOND * secs);
         assert_eq!(

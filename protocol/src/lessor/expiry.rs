@@ -7,101 +7,102 @@ use crate::{
     id::{Incarnation, SessionId},
     planted::Bug,
     reached::{Bound, reached},
-    state::{Lease, State},
+    state::{LeaseRecord, State},
     time::{ClusterTime, DriftAllowance},
 };
 
 use super::{
-    Lessor, Reason, StepContext,
-    ends::{Renewing, Standing},
+    Lessor, ProposalReason, StepContext,
+    lease_ends::{RenewalPlan, ReplicatedLease},
 };
 
 impl Lessor {
-    pub(super) fn look_at_the_clock(&mut self, turn: &mut StepContext<'_>) {
+    pub(super) fn run_timers(&mut self, turn: &mut StepContext<'_>) {
         if self.epoch.is_none() {
             return;
         }
         self.propose_expiries(turn);
         self.remove_orphans(turn);
-        self.holdings.tidy();
+        self.object_leases.tidy();
         self.propose_tick(turn);
     }
 
     /// Proposes the end of each lease whose end and margin have passed by the clock that is never fast (T3, T5).
     /// A session is forgotten only after its volume leases are.
     fn propose_expiries(&mut self, turn: &StepContext<'_>) {
-        let (state, ending) = (turn.state, self.clock.ending());
-        let unclamped = self.clock.promising(turn.now).filter(|_| self.planted(Bug::PauseEndsLeases));
+        let (state, ending) = (turn.state, self.clock.expiry_time());
+        let unclamped = self.clock.promise_time(turn.now).filter(|_| self.planted(Bug::PauseEndsLeases));
         let now = unclamped.unwrap_or(ending);
         let has_margin = !self.planted(Bug::LeaseWithoutMargin);
         let drift = self.config.drift;
         let standing = |key: &LeaseKey| {
             let lease = state.lease(key)?;
             let margin = if has_margin { margin(key, lease, state.tick(), drift) } else { Duration::ZERO };
-            Some(Standing { margin, horizon: lease.horizon })
+            Some(ReplicatedLease { margin, horizon: lease.horizon })
         };
         let may_end = |key: &LeaseKey| match key {
             LeaseKey::Session(session) => state.leases_of(*session).all(|(key, _)| matches!(key, LeaseKey::Session(_))),
-            LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::Delay(_) => true,
+            LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => true,
         };
         let mut looks = self.config.bounds.expiry_looks_per_step;
-        while self.outbox.ends() < self.config.bounds.expiries_waiting_max
+        while self.proposal_queue.ends() < self.config.bounds.expiries_waiting_max
             && let Some((lease, incarnation, horizon)) =
-                self.ends.next_over(now, &mut looks, standing, may_end, state.tick())
+                self.lease_ends.next_expired(now, &mut looks, standing, may_end, state.tick())
         {
             if let Some(session) = lease.session().filter(|_| self.planted(Bug::EndedBeforeApplied)) {
                 self.end_waits(session, |_| true);
             }
-            self.propose_end(lease, incarnation, horizon);
+            self.propose_expiry(lease, incarnation, horizon);
         }
         if looks == 0 {
             reached(Bound::ExpiryLooks);
-        } else if self.outbox.ends() >= self.config.bounds.expiries_waiting_max {
+        } else if self.proposal_queue.ends() >= self.config.bounds.expiries_waiting_max {
             reached(Bound::ExpiriesWaiting);
         }
     }
 
     /// Proposes the end of a lease: if its horizon is still this when that is applied (T5).
-    pub(super) fn propose_end(&mut self, lease: LeaseKey, incarnation: Incarnation, horizon: ClusterTime) {
-        let reason = Reason::Expire(lease.clone(), incarnation);
+    pub(super) fn propose_expiry(&mut self, lease: LeaseKey, incarnation: Incarnation, horizon: ClusterTime) {
+        let reason = ProposalReason::Expire(lease.clone(), incarnation);
         self.propose(Command::Expire { lease, incarnation, horizon }, reason);
     }
 
     /// Moves the horizons of what was renewed, and carries the cluster's time into the log (T6). One tick at a time.
     fn propose_tick(&mut self, turn: &StepContext<'_>) {
-        let now = self.clock.ending();
+        let now = self.clock.expiry_time();
         // One that could not tell of all is followed by the next as soon as it is applied (S10b).
-        let is_due = self.last_tick.is_none_or(|last| now.since(last) >= turn.state.tick()) || self.ends.is_behind();
-        if is_due && !self.is_ticking && !self.ends.is_empty() {
+        let is_due =
+            self.last_tick.is_none_or(|last| now.since(last) >= turn.state.tick()) || self.lease_ends.is_behind();
+        if is_due && !self.is_tick_in_flight && !self.lease_ends.is_empty() {
             self.last_tick = Some(now);
-            self.is_ticking = true;
+            self.is_tick_in_flight = true;
             self.renewals.tick_proposed();
-            let renewals = self.ends.take_renewals(self.config.bounds.tick_bytes_max);
-            self.propose(Command::Tick { renewals }, Reason::Tick);
-            self.holdings.sweep(now, self.config.bounds.sweep_max);
+            let renewals = self.lease_ends.take_renewals(self.config.bounds.tick_bytes_max);
+            self.propose(Command::Tick { renewals }, ProposalReason::Tick);
+            self.object_leases.sweep(now, self.config.bounds.sweep_max);
         }
     }
 
     /// The session is remembered for a while longer. No client is promised anything on the strength of it, so its horizon
     /// need not follow each request: it moves when a quarter of the term is used up, and the end with it.
-    pub(super) fn sign_of_life(&mut self, session: SessionId, turn: &StepContext<'_>) {
+    pub(super) fn renew_session_lease(&mut self, session: SessionId, turn: &StepContext<'_>) {
         let key = LeaseKey::Session(session);
-        let now = self.clock.ending();
+        let now = self.clock.expiry_time();
         let horizon = turn.state.lease(&key).map_or(now, |lease| lease.horizon);
         // A new lease on a volume moves the horizon with its own entry. The end in memory does not follow that.
-        let left = self.ends.get(&key).map_or(horizon, |end| horizon.min(end.end)).since(now);
+        let left = self.lease_ends.get(&key).map_or(horizon, |end| horizon.min(end.ends_at)).since(now);
         if left < State::SESSION_TERM / 4 * 3 {
-            self.ends.renew(&key, now, State::SESSION_TERM, Renewing { horizon, term: State::SESSION_TERM });
+            self.lease_ends.renew(&key, now, State::SESSION_TERM, RenewalPlan { horizon, term: State::SESSION_TERM });
         }
     }
 }
 
 /// What the server waits beyond a lease's end (T3). A key lease has no volume whose settings would say it: whoever keeps it alive
 /// counts its term on a clock of his own, and the margin is what that can be apart over a term and a tick, and a little more.
-pub(super) fn margin(key: &LeaseKey, lease: &Lease, tick: Duration, drift: DriftAllowance) -> Duration {
+pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, tick: Duration, drift: DriftAllowance) -> Duration {
     match key {
         LeaseKey::Key(_) => key_lease_margin(lease.term(), tick, drift),
-        LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::Delay(_) => lease.margin(),
+        LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::LockDelay(_) => lease.margin(),
     }
 }
 

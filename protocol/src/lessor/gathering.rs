@@ -9,7 +9,7 @@
 //! While the claims are few, it names each set. One write can have thousands of sets, such as the
 //! removal of the nodes that are attached to many leases, and thousands of sessions can hold
 //! them. Their product would stop the leader (S10b). With more claims than
-//! [`claims_max`](super::Bounds::claims_max) it names a few subtrees that include the sets. It
+//! [`claims_max`](super::LessorBounds::claims_max) it names a few subtrees that include the sets. It
 //! does not know when a write gets its turn, or what becomes of consents.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     command::Write,
     id::{Incarnation, SessionId, Stamp},
-    object::{Object, ObjectSet, SETS_MAX, few_including},
-    path::Path,
+    object::{Object, ObjectSet, SETS_MAX, merge_sets_to},
+    path::NodePath,
     planted::Bug,
     reached::{Bound, reached},
     state::{FEW_NODES, State},
@@ -27,42 +27,42 @@ use crate::{
 };
 
 use super::{
-    Effect, Lessor, StepContext,
-    holdings::volumes_of,
-    writes::{Asked, Turn, Wait},
+    Lessor, LessorEffect, StepContext,
+    object_leases::volumes_of,
+    writes::{ClientWrite, ConsentWait, PendingWriteId},
 };
 
 /// What is to be recalled from one session for one write.
 #[derive(Default)]
 pub(super) struct Claim {
     pub(super) sets: BTreeSet<ObjectSet>,
-    leases: BTreeMap<Path, Incarnation>,
+    leases: BTreeMap<NodePath, Incarnation>,
     /// When the last known copy ends. Not used for a covering holder: the ends of its volume leases
     /// alone bound the wait.
-    over: Option<ClusterTime>,
+    expires_at: Option<ClusterTime>,
     is_covering: bool,
 }
 
 impl Claim {
     /// Adds a volume lease that copies are held under. `over`: when the last known copy ends; `None`
     /// for a covering holder.
-    pub(super) fn add(&mut self, volume: Path, incarnation: Incarnation, over: Option<ClusterTime>) {
+    pub(super) fn add(&mut self, volume: NodePath, incarnation: Incarnation, over: Option<ClusterTime>) {
         self.leases.insert(volume, incarnation);
         self.is_covering |= over.is_none();
-        self.over = self.over.max(over);
+        self.expires_at = self.expires_at.max(over);
     }
 }
 
 /// What is to be recalled for one write.
 #[derive(Default)]
 pub(super) struct Claims {
-    pub(super) of: BTreeMap<SessionId, Claim>,
-    writer: Option<Writer>,
+    pub(super) by_session: BTreeMap<SessionId, Claim>,
+    writer: Option<WriterCopies>,
 }
 
 /// The writer: the copies that it dropped when it sent the write, and the highest stamp that it
 /// had seen (S2w).
-struct Writer {
+struct WriterCopies {
     session: SessionId,
     dropped: Vec<ObjectSet>,
     seen: Stamp,
@@ -70,59 +70,62 @@ struct Writer {
 
 /// The sets of a write that holders may have copies of.
 #[derive(Default)]
-struct Changed {
+struct ChangedSets {
     /// Each session that may hold an object of these is asked.
     sets: Vec<ObjectSet>,
     /// Leases with more than [`FEW_NODES`] attached nodes. The copies of the nodes of one lease are
     /// searched together.
     large: Vec<Incarnation>,
     /// By volume: `sets`, and the subtrees below the parents of nodes attached to `large` leases.
-    by_volume: BTreeMap<Path, BTreeSet<ObjectSet>>,
+    by_volume: BTreeMap<NodePath, BTreeSet<ObjectSet>>,
 }
 
 /// Known copies of one holder in a set: the holder, the volume of its lease, when the last of the
 /// copies ends, and the set.
-type Known = (SessionId, Path, ClusterTime, ObjectSet);
+type KnownHolder = (SessionId, NodePath, ClusterTime, ObjectSet);
 
 impl Lessor {
     /// Asks each session that may hold an object of the write for its consent (S2), and proposes the
     /// write if it need not wait. A flush needs no consents: nobody else has had a copy since the
     /// write lease was applied (S10).
-    pub(super) fn gather(&mut self, waiting: Turn, turn: &mut StepContext<'_>) {
+    pub(super) fn gather(&mut self, waiting: PendingWriteId, turn: &mut StepContext<'_>) {
         let Some(pending) = self.writes.get_mut(waiting) else { return };
-        pending.carried_at = turn.state.revision();
-        let (covers, leases) = (pending.covers.clone(), pending.carried().clone());
-        let writer =
-            |asked: &Asked| Writer { session: asked.session, dropped: asked.dropped.clone(), seen: asked.seen };
-        let mut claims = Claims { writer: pending.asked().map(writer), ..Claims::default() };
-        if let Some(asked) = pending.asked() {
+        pending.gathered_at = turn.state.revision();
+        let (covers, leases) = (pending.covers.clone(), pending.purged_leases().clone());
+        let writer = |asked: &ClientWrite| WriterCopies {
+            session: asked.session,
+            dropped: asked.dropped.clone(),
+            seen: asked.seen,
+        };
+        let mut claims = Claims { writer: pending.client_write().map(writer), ..Claims::default() };
+        if let Some(asked) = pending.client_write() {
             if let Write::Flush { .. } = asked.write {
                 return self.propose_ready(vec![waiting]);
             }
             let write = asked.write.clone();
-            self.claim_cached(&write, &covers, &mut claims, turn.state);
+            self.claim_write_leases(&write, &covers, &mut claims, turn.state);
         }
         let changed = self.changed_with(covers, &leases, turn.state);
         self.claim_from_known(&changed, &mut claims, turn.state);
         self.claim_from_coverings(&changed, &mut claims);
-        for (holder, claim) in claims.of {
+        for (holder, claim) in claims.by_session {
             self.recall(waiting, holder, claim, turn);
         }
         self.propose_ready(vec![waiting]);
     }
 
     /// The sets of the write, and those of the nodes attached to these leases.
-    fn changed_with(&self, covers: Vec<ObjectSet>, leases: &BTreeSet<Incarnation>, state: &State) -> Changed {
-        let mut changed = Changed { sets: covers, ..Changed::default() };
+    fn changed_with(&self, covers: Vec<ObjectSet>, leases: &BTreeSet<Incarnation>, state: &State) -> ChangedSets {
+        let mut changed = ChangedSets { sets: covers, ..ChangedSets::default() };
         let spares_nodes = self.planted(Bug::RemovalSparesNodes);
         for lease in leases.iter().filter(|_| !spares_nodes) {
-            let nodes: Vec<&Path> = state.carried(*lease).take(FEW_NODES + 1).collect();
+            let nodes: Vec<&NodePath> = state.attached_nodes(*lease).take(FEW_NODES + 1).collect();
             if nodes.len() <= FEW_NODES {
                 changed.sets.extend(nodes.into_iter().flat_map(objects_of).map(ObjectSet::One));
                 continue;
             }
             changed.large.push(*lease);
-            for list in state.lists_carried(*lease).into_keys() {
+            for list in state.attached_parent_counts(*lease).into_keys() {
                 // No node that goes with a lease is the top of a volume, so each is in the volume of its parent.
                 let volume = state.volume_of(&list).0.clone();
                 changed.by_volume.entry(volume).or_default().insert(ObjectSet::Subtree(list));
@@ -137,10 +140,10 @@ impl Lessor {
     }
 
     /// Claims the changed sets from each session with known copies in them.
-    fn claim_from_known(&mut self, changed: &Changed, claims: &mut Claims, state: &State) {
+    fn claim_from_known(&mut self, changed: &ChangedSets, claims: &mut Claims, state: &State) {
         let known = self.known_copies(changed, state).unwrap_or_else(|| {
             reached(Bound::Claims);
-            let few = few_including(changed.by_volume.values().flatten().cloned(), SETS_MAX);
+            let few = merge_sets_to(changed.by_volume.values().flatten().cloned(), SETS_MAX);
             let known = few.iter().filter_map(|set| self.known_in(set, usize::MAX)).flat_map(|(_, known)| known);
             // The write waits for nobody who holds copies in other volumes only: their leases may last for longer.
             known.filter(|(_, volume, ..)| changed.by_volume.contains_key(volume)).collect()
@@ -152,7 +155,7 @@ impl Lessor {
 
     /// The known copies, each by itself. `None` if the search would look at more than `claims_max`
     /// entries.
-    fn known_copies(&self, changed: &Changed, state: &State) -> Option<Vec<Known>> {
+    fn known_copies(&self, changed: &ChangedSets, state: &State) -> Option<Vec<KnownHolder>> {
         let mut left = self.config.bounds.claims_max;
         let mut known = Vec::new();
         // Only many sets are bounded. Few are claimed each by itself, however many sessions hold
@@ -173,8 +176,8 @@ impl Lessor {
 
     /// The sessions with known copies in the set, and how many entries that took to find. `None` if
     /// more than `most`.
-    fn known_in(&self, set: &ObjectSet, most: usize) -> Option<(usize, Vec<Known>)> {
-        let (looked_at, holders) = self.holdings.few_exact_holders(set, self.clock.ending(), most)?;
+    fn known_in(&self, set: &ObjectSet, most: usize) -> Option<(usize, Vec<KnownHolder>)> {
+        let (looked_at, holders) = self.object_leases.few_exact_holders(set, self.clock.expiry_time(), most)?;
         let known = holders.into_iter().map(|((holder, volume), over)| (holder, volume, over, set.clone()));
         Some((looked_at, known.collect()))
     }
@@ -182,20 +185,20 @@ impl Lessor {
     /// The known copies of the nodes attached to one large lease. Scans all copies in their common
     /// subtree. If that has more than twice as many copies as the lease has nodes, looks up each
     /// node instead. `None` if it would look at more than `most` entries or nodes.
-    fn copies_of(&self, lease: Incarnation, most: usize, state: &State) -> Option<Vec<Known>> {
-        let subtree = ObjectSet::Subtree(Path::common(state.lists_carried(lease).keys()));
-        let objects_count = 2 * state.carried_count(lease);
-        let walked = self.holdings.few_leases_in(std::iter::once(subtree), most.min(objects_count));
+    fn copies_of(&self, lease: Incarnation, most: usize, state: &State) -> Option<Vec<KnownHolder>> {
+        let subtree = ObjectSet::Subtree(NodePath::common_ancestor(state.attached_parent_counts(lease).keys()));
+        let objects_count = 2 * state.attached_node_count(lease);
+        let walked = self.object_leases.few_leases_in(std::iter::once(subtree), most.min(objects_count));
         let copies = match walked {
             Some(copies) => copies,
             None if objects_count > most => return None,
             None => {
-                let objects = state.carried(lease).flat_map(objects_of).map(ObjectSet::One);
-                self.holdings.few_leases_in(objects, most)?
+                let objects = state.attached_nodes(lease).flat_map(objects_of).map(ObjectSet::One);
+                self.object_leases.few_leases_in(objects, most)?
             }
         };
-        let now = self.clock.ending();
-        let goes = |path: &Path| {
+        let now = self.clock.expiry_time();
+        let goes = |path: &NodePath| {
             let node = state.node(path).and_then(|node| node.attachment.as_ref());
             node.is_some_and(|to| to.incarnation == lease)
         };
@@ -207,10 +210,10 @@ impl Lessor {
     }
 
     /// Claims the changed sets from the covering holders of their volumes.
-    fn claim_from_coverings(&mut self, changed: &Changed, claims: &mut Claims) {
-        let mut coverings: BTreeMap<&Path, Vec<SessionId>> = BTreeMap::new();
+    fn claim_from_coverings(&mut self, changed: &ChangedSets, claims: &mut Claims) {
+        let mut coverings: BTreeMap<&NodePath, Vec<SessionId>> = BTreeMap::new();
         for volume in changed.by_volume.keys() {
-            let of = self.holdings.coverings_of(volume).map(|(session, _)| session).collect();
+            let of = self.object_leases.coverings_of(volume).map(|(session, _)| session).collect();
             coverings.insert(volume, of);
         }
         let sessions: usize = coverings.values().map(Vec::len).sum();
@@ -227,7 +230,7 @@ impl Lessor {
                     true => ObjectSet::Subtree(volume.clone()),
                     false => set,
                 };
-                few_including(sets.iter().cloned(), most).into_iter().map(within).collect::<BTreeSet<_>>()
+                merge_sets_to(sets.iter().cloned(), most).into_iter().map(within).collect::<BTreeSet<_>>()
             });
             for holder in holders {
                 // The writer is looked at set by set: it may have dropped them all.
@@ -243,64 +246,71 @@ impl Lessor {
     fn claim(
         &mut self,
         set: &ObjectSet,
-        (holder, volume, over): (SessionId, &Path, Option<ClusterTime>),
+        (holder, volume, over): (SessionId, &NodePath, Option<ClusterTime>),
         claims: &mut Claims,
     ) {
         visit(1);
-        if let Some(Writer { session, dropped, seen }) = &claims.writer
+        if let Some(WriterCopies { session, dropped, seen }) = &claims.writer
             && holder == *session
             && self.is_exempt(holder, volume, set, dropped, *seen)
         {
             let planted = self.planted(Bug::ExemptWriterWithoutStamp);
-            return self.holdings.drop_through(set, holder, if planted { u64::MAX } else { seen.sequence });
+            return self.object_leases.drop_through(set, holder, if planted { u64::MAX } else { seen.sequence });
         }
-        let Some(track) = self.holdings.track(volume, holder) else { return };
-        let claim = claims.of.entry(holder).or_default();
+        let Some(track) = self.object_leases.track(volume, holder) else { return };
+        let claim = claims.by_session.entry(holder).or_default();
         claim.add(volume.clone(), track.incarnation, over);
         claim.sets.insert(set.clone());
     }
 
     /// Recalls the claimed sets from a session. With more than `recall_sets_max`, it names subtrees
     /// that include them.
-    fn recall(&mut self, waiting: Turn, holder: SessionId, claim: Claim, turn: &mut StepContext<'_>) {
-        let Claim { sets, leases, over, is_covering } = claim;
+    fn recall(&mut self, waiting: PendingWriteId, holder: SessionId, claim: Claim, turn: &mut StepContext<'_>) {
+        let Claim { sets, leases, expires_at, is_covering } = claim;
         let Some(epoch) = self.epoch else { return };
         let most = self.config.bounds.recall_sets_max;
         let sets = match sets.len() > most {
             true => {
                 reached(Bound::RecallSets);
-                few_including(sets, most)
+                merge_sets_to(sets, most)
             }
             false => sets,
         };
         let sets = sets.into_iter().collect();
         let through = turn.state.last_write_lease();
         let (stamp, recall) = self.channel(holder).recall(holder, epoch, (sets, through), turn.now);
-        turn.effects.extend(recall.map(Effect::Recall));
-        let over = over.filter(|_| !is_covering);
-        self.writes.wait(waiting, holder, Wait { stamp, leases, over });
+        turn.effects.extend(recall.map(LessorEffect::Recall));
+        let expires_at = expires_at.filter(|_| !is_covering);
+        self.writes.wait(waiting, holder, ConsentWait { stamp, leases, expires_at });
     }
 
     /// Whether the writer needs no recall (S2w): it dropped the set when it sent the write, its
     /// highest stamp is of this epoch, and no later grant may be of an object in the set.
-    fn is_exempt(&self, writer: SessionId, volume: &Path, set: &ObjectSet, dropped: &[ObjectSet], seen: Stamp) -> bool {
+    fn is_exempt(
+        &self,
+        writer: SessionId,
+        volume: &NodePath,
+        set: &ObjectSet,
+        dropped: &[ObjectSet],
+        seen: Stamp,
+    ) -> bool {
         if !dropped.iter().any(|one| one.includes(set)) {
             return false;
         }
         if self.planted(Bug::ExemptWriterWithoutStamp) {
             return true;
         }
-        let is_covering = self.holdings.track(volume, writer).is_some_and(|track| track.is_covering());
+        let is_covering = self.object_leases.track(volume, writer).is_some_and(|track| track.is_covering());
         let last_grant = if is_covering && !self.planted(Bug::ExemptCoveringWriter) {
-            self.channels.get(&writer).map_or(0, |channel| channel.last_grant())
+            self.recall_channels.get(&writer).map_or(0, |channel| channel.last_grant())
         } else {
-            self.holdings.newest_of(set, writer)
+            self.object_leases.newest_of(set, writer)
         };
         Some(seen.epoch) == self.epoch && last_grant <= seen.sequence
     }
 }
 
 /// A node's two objects: data and children.
-fn objects_of(path: &Path) -> [Object; 2] {
+fn objects_of(path: &NodePath) -> [Object; 2] {
     [Object::data(path.clone()), Object::children(path.clone())]
 }

@@ -5,38 +5,38 @@ use std::time::Duration;
 use crate::{
     command::LeaseKey,
     id::SessionId,
-    message::{CoveringInfo, HolderInfo, Inspect, ReadWaitInfo, Refusal, VolumeInfo, WaitInfo},
+    message::{BlockedReadInfo, CoveringInfo, HolderInfo, Inspect, PendingWriteInfo, Refusal, VolumeInfo},
     object::Object,
-    path::Path,
+    path::NodePath,
     reached::{Bound, reached},
-    state::{Lease, State},
+    state::{LeaseRecord, State},
     time::ClusterTime,
-    work::Counted,
+    work::CountVisits,
 };
 
 use super::{
-    Asker, Lessor, StepContext,
+    Lessor, Requester, StepContext,
     expiry::margin,
-    holdings::Mode,
-    writes::{Pending, Wait},
+    object_leases::CopyTracking,
+    writes::{ConsentWait, PendingWrite},
 };
 
 impl Lessor {
-    pub(super) fn inspect(&self, asker: &Asker, inspect: &Inspect, turn: &mut StepContext<'_>) {
+    pub(super) fn inspect(&self, asker: &Requester, inspect: &Inspect, turn: &mut StepContext<'_>) {
         match self.answer_inspect(inspect, turn) {
-            Some(answer) => self.reply_bare(asker, Ok(answer), turn),
+            Some(answer) => self.reply_without_promises(asker, Ok(answer), turn),
             // Answered by the server itself, which knows its peers.
-            None => self.reply_bare(asker, Err(Refusal::Retry), turn),
+            None => self.reply_without_promises(asker, Err(Refusal::Retry), turn),
         }
     }
 
     /// The sessions that hold, or may hold, the objects at `path`.
-    pub(super) fn holder_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<HolderInfo> {
+    pub(super) fn holder_infos(&self, path: &NodePath, turn: &StepContext<'_>) -> Vec<HolderInfo> {
         let objects = [Object::data(path.clone()), Object::children(path.clone())];
         // Not all entries make a row.
-        let most = self.config.bounds.places_max;
+        let most = self.config.bounds.scan_max;
         let rows = objects.into_iter().flat_map(|object| {
-            let holders = self.holdings.few_holders(&object, most, self.clock.ending(), turn.state);
+            let holders = self.object_leases.few_holders(&object, most, self.clock.expiry_time(), turn.state);
             holders.into_iter().map(move |(session, volume, over)| HolderInfo {
                 session,
                 name: name(session, turn.state),
@@ -49,11 +49,11 @@ impl Lessor {
     }
 
     /// What writes of `path` wait for.
-    pub(super) fn wait_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<WaitInfo> {
+    pub(super) fn wait_infos(&self, path: &NodePath, turn: &StepContext<'_>) -> Vec<PendingWriteInfo> {
         let rows = self.writes.about(path, self.config.bounds.rows_max).flat_map(|pending| {
-            let row = move |waits_for: Option<(SessionId, &Wait)>| WaitInfo {
+            let row = move |waits_for: Option<(SessionId, &ConsentWait)>| PendingWriteInfo {
                 path: pending.path().unwrap_or(path).clone(),
-                writer: pending.asked().map_or(SessionId(0), |asked| asked.session),
+                writer: pending.client_write().map_or(SessionId(0), |asked| asked.session),
                 writer_name: writer_name(pending, turn.state),
                 holder: waits_for.map(|(holder, _)| holder),
                 holder_name: waits_for.map(|(holder, _)| name(holder, turn.state)).unwrap_or_default(),
@@ -69,12 +69,12 @@ impl Lessor {
     }
 
     /// The reads of `path`, and the lists that begin there, that wait for holders of write leases.
-    pub(super) fn read_wait_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<ReadWaitInfo> {
-        let waiting = self.parked.about(path, self.config.bounds.places_max);
+    pub(super) fn blocked_read_infos(&self, path: &NodePath, turn: &StepContext<'_>) -> Vec<BlockedReadInfo> {
+        let waiting = self.blocked_reads.about(path, self.config.bounds.scan_max);
         let rows = waiting.into_iter().filter_map(|(kept, (reads, since))| {
-            let (_, hold) = turn.state.cached_by(kept)?;
+            let (_, hold) = turn.state.write_leased_lock(kept)?;
             let holder = hold.session;
-            Some(ReadWaitInfo {
+            Some(BlockedReadInfo {
                 path: kept.clone(),
                 reads,
                 holder,
@@ -86,12 +86,12 @@ impl Lessor {
         self.few(rows)
     }
 
-    pub(super) fn volume_infos(&self, path: &Path, turn: &StepContext<'_>) -> Vec<VolumeInfo> {
-        let info = |path: &Path, volume: &crate::state::Volume| VolumeInfo {
+    pub(super) fn volume_infos(&self, path: &NodePath, turn: &StepContext<'_>) -> Vec<VolumeInfo> {
+        let info = |path: &NodePath, volume: &crate::state::VolumeRecord| VolumeInfo {
             path: path.clone(),
             settings: volume.settings,
             generation: volume.generation,
-            leases: self.holdings.count_in(path),
+            leases: self.object_leases.count_in(path),
         };
         self.few(turn.state.volumes_below(path).map(|(path, volume)| info(path, volume)))
     }
@@ -108,32 +108,32 @@ impl Lessor {
 
     /// At most how much longer a write waits for this holder: until its volume leases have ended, with their margins, or
     /// its object leases are over.
-    fn at_most(&self, holder: SessionId, wait: &Wait, state: &State) -> Duration {
+    fn at_most(&self, holder: SessionId, wait: &ConsentWait, state: &State) -> Duration {
         let volumes = wait.leases.keys().counted().map(|volume| self.remaining(holder, volume, None, state));
         let longest = volumes.max().unwrap_or_default();
-        wait.over.map_or(longest, |over| longest.min(over.since(self.clock.ending())))
+        wait.expires_at.map_or(longest, |over| longest.min(over.since(self.clock.expiry_time())))
     }
 
     /// The highest of the wait's volumes in which it is not known what the holder has.
-    fn covering(&self, holder: SessionId, wait: &Wait) -> Option<CoveringInfo> {
+    fn covering(&self, holder: SessionId, wait: &ConsentWait) -> Option<CoveringInfo> {
         wait.leases.keys().counted().find_map(|volume| {
-            let mode = &self.holdings.track(volume, holder)?.mode;
-            let is_unlisted = matches!(mode, Mode::Listed { .. });
-            (*mode != Mode::Exact).then(|| CoveringInfo { volume: volume.clone(), is_unlisted })
+            let mode = &self.object_leases.track(volume, holder)?.tracking;
+            let is_unreported = matches!(mode, CopyTracking::AwaitingReport { .. });
+            (*mode != CopyTracking::Exact).then(|| CoveringInfo { volume: volume.clone(), is_unreported })
         })
     }
 
-    fn remaining(&self, session: SessionId, volume: &Path, over: Option<ClusterTime>, state: &State) -> Duration {
+    fn remaining(&self, session: SessionId, volume: &NodePath, over: Option<ClusterTime>, state: &State) -> Duration {
         let end = self.remaining_of(&LeaseKey::Volume(session, volume.clone()), state);
-        over.map_or(end, |over| over.since(self.clock.ending()).min(end))
+        over.map_or(end, |over| over.since(self.clock.expiry_time()).min(end))
     }
 
     /// What remains of a lease, with its margin.
     pub(super) fn remaining_of(&self, key: &LeaseKey, state: &State) -> Duration {
-        let now = self.clock.ending();
-        let margin = |lease: &Lease| margin(key, lease, state.tick(), self.config.drift);
+        let now = self.clock.expiry_time();
+        let margin = |lease: &LeaseRecord| margin(key, lease, state.tick(), self.config.drift);
         let margin = state.lease(key).map_or(Duration::ZERO, margin);
-        self.ends.get(key).map_or(Duration::ZERO, |end| end.end.after(margin).since(now))
+        self.lease_ends.get(key).map_or(Duration::ZERO, |end| end.ends_at.after(margin).since(now))
     }
 }
 
@@ -142,9 +142,9 @@ fn name(session: SessionId, state: &State) -> String {
 }
 
 /// Who writes. A removal is nobody's write.
-fn writer_name(pending: &Pending, state: &State) -> String {
-    match pending.asked() {
+fn writer_name(pending: &PendingWrite, state: &State) -> String {
+    match pending.client_write() {
         Some(asked) => name(asked.session, state),
-        None => format!("the removal of what went with {} leases", pending.carried().len()),
+        None => format!("the removal of what went with {} leases", pending.purged_leases().len()),
     }
 }

@@ -11,20 +11,20 @@ use crate::{
     command::{LeaseKey, Write},
     id::SessionId,
     message::{Body, Refusal},
-    path::Path,
+    path::NodePath,
     reached::{Bound, reached},
     state::State,
 };
 
 use super::{
     Lessor,
-    ends::{LOAD_PER_RENEWAL_A_SECOND, load_of_term},
+    lease_ends::{LOAD_PER_RENEWAL_A_SECOND, load_of_term},
 };
 
 impl Lessor {
     /// The refusal of a lease that would take so much more, if that is too much.
     pub(super) fn beyond_load(&self, more: u64) -> Option<Refusal> {
-        let load = self.ends.load() + self.load_to_come + more;
+        let load = self.lease_ends.load() + self.load_to_come + more;
         let most = self.config.bounds.renewals_per_second_max;
         let is_beyond = load > (most as u64).saturating_mul(LOAD_PER_RENEWAL_A_SECOND);
         let got = usize::try_from(load.div_ceil(LOAD_PER_RENEWAL_A_SECOND)).unwrap_or(usize::MAX);
@@ -42,9 +42,9 @@ impl Lessor {
     }
 
     /// What a lease on the volume that the path is in takes: nothing more if the session has one there, whose place it takes.
-    pub(super) fn load_of_acquiring(&self, session: SessionId, path: &Path, state: &State) -> u64 {
+    pub(super) fn load_of_acquiring(&self, session: SessionId, path: &NodePath, state: &State) -> u64 {
         let (top, volume) = state.volume_of(path);
-        let has_one = self.ends.get(&LeaseKey::Volume(session, top.clone())).is_some();
+        let has_one = self.lease_ends.get(&LeaseKey::Volume(session, top.clone())).is_some();
         if has_one { 0 } else { load_of_term(volume.settings.term()) }
     }
 
@@ -56,7 +56,7 @@ impl Lessor {
             Write::SetVolume { path, settings } => {
                 let now = state.volume(path).map(|volume| load_of_term(volume.settings.term()));
                 let more = now.map_or(0, |now| load_of_term(settings.term()).saturating_sub(now));
-                more.saturating_mul(self.holdings.count_in(path))
+                more.saturating_mul(self.object_leases.count_in(path))
             }
             _ => 0,
         }
@@ -72,7 +72,7 @@ impl Lessor {
             })
         };
         let waiting = || {
-            let got = self.outbox.requests();
+            let got = self.proposal_queue.requests();
             busy("requests to propose", Bound::RequestsWaiting, got, bounds.requests_waiting_max)
         };
         match body {

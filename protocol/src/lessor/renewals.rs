@@ -16,13 +16,13 @@ use crate::{
     command::LeaseKey,
     drift::ClockAnswer,
     id::Incarnation,
-    message::{Answer, Kept, KeptSpan, Refusal},
+    message::{Answer, KeepAliveResult, KeyLeasePromise, Refusal},
     planted::Bug,
     reached::{Bound, reached},
     time::Instant,
 };
 
-use super::{Asker, Lessor, Renewed, StepContext, granting::Reach};
+use super::{Lessor, RenewedLease, Requester, StepContext, promises::PromiseReach};
 
 /// The most ticks that a request waits: one until its tick is proposed, one until that is committed.
 const TICKS_WAITED: u32 = 2;
@@ -30,23 +30,23 @@ const TICKS_WAITED: u32 = 2;
 /// The lessor's answer to a renew-only request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum RenewalAnswer {
-    Alive(ClockAnswer),
-    Kept(Vec<Kept>),
+    Heartbeat(ClockAnswer),
+    KeepAlive(Vec<KeyLeasePromise>),
 }
 
 impl From<RenewalAnswer> for Answer {
     fn from(answer: RenewalAnswer) -> Self {
         match answer {
-            RenewalAnswer::Alive(clocks) => Self::Alive(clocks),
-            RenewalAnswer::Kept(kept) => Self::Kept(kept),
+            RenewalAnswer::Heartbeat(clocks) => Self::Heartbeat(clocks),
+            RenewalAnswer::KeepAlive(kept) => Self::KeptAlive(kept),
         }
     }
 }
 
 /// A request that waits for a tick.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Waiting {
-    asker: Asker,
+struct WaitingRenewal {
+    requester: Requester,
     /// The answer as of the arrival.
     answer: RenewalAnswer,
     arrived: Instant,
@@ -56,7 +56,7 @@ struct Waiting {
     until: Instant,
 }
 
-impl Waiting {
+impl WaitingRenewal {
     fn is_ready(&self, told: u64, now: Instant) -> bool {
         self.tick <= told || now >= self.until
     }
@@ -69,16 +69,16 @@ impl Waiting {
     /// For each lease: the span promised at the arrival, and the span without the limit of the
     /// horizon. `None` if the lease is gone or its end is proposed.
     fn spans(&self) -> impl Iterator<Item = Option<(Duration, Duration)>> {
-        let volume = |renewed: &Renewed| renewed.promise.as_ref().map(|promise| (promise.span, renewed.wanted));
-        let key = |kept: &Kept| match kept.span {
-            KeptSpan::Promised(span) => Some((span, kept.ttl)),
-            KeptSpan::NotNow | KeptSpan::Gone => None,
+        let volume = |renewed: &RenewedLease| renewed.promise.as_ref().map(|promise| (promise.span, renewed.wanted));
+        let key = |kept: &KeyLeasePromise| match kept.result {
+            KeepAliveResult::Renewed(span) => Some((span, kept.ttl)),
+            KeepAliveResult::Unconfirmed | KeepAliveResult::NotFound => None,
         };
         let kept = match &self.answer {
-            RenewalAnswer::Alive(_) => [].as_slice(),
-            RenewalAnswer::Kept(kept) => kept,
+            RenewalAnswer::Heartbeat(_) => [].as_slice(),
+            RenewalAnswer::KeepAlive(kept) => kept,
         };
-        self.asker.renewed.iter().map(volume).chain(kept.iter().map(key))
+        self.requester.renewed.iter().map(volume).chain(kept.iter().map(key))
     }
 
     /// Whether the request gains by waiting, where horizons move once in a `tick`.
@@ -96,13 +96,13 @@ impl Waiting {
 /// The waiting requests, in the order of their arrival.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Renewals {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingRenewal>,
     /// The number of leases that the requests renew together.
     leases: usize,
     /// The number of the last tick proposed.
     proposed: u64,
     /// The number of the last tick that left no earlier renewal for another tick, and is committed.
-    told: u64,
+    last_complete_tick: u64,
 }
 
 impl Renewals {
@@ -113,13 +113,13 @@ impl Renewals {
 
     /// The tick is committed, and left no earlier renewal for another tick. Only one tick is in
     /// flight at a time.
-    pub(super) fn all_are_told(&mut self) {
-        self.told = self.proposed;
+    pub(super) fn mark_ticks_complete(&mut self) {
+        self.last_complete_tick = self.proposed;
     }
 
     /// Whether the first waiting request is to be answered now.
     pub(super) fn are_ready(&self, now: Instant) -> bool {
-        self.waiting.front().is_some_and(|first| first.is_ready(self.told, now))
+        self.waiting.front().is_some_and(|first| first.is_ready(self.last_complete_tick, now))
     }
 
     /// When the first waiting request is answered without its tick.
@@ -127,12 +127,12 @@ impl Renewals {
         self.waiting.front().map(|first| first.until)
     }
 
-    fn push(&mut self, waiting: Waiting) {
+    fn push(&mut self, waiting: WaitingRenewal) {
         self.leases += waiting.leases();
         self.waiting.push_back(waiting);
     }
 
-    fn pop_ready(&mut self, now: Instant) -> Option<Waiting> {
+    fn pop_ready(&mut self, now: Instant) -> Option<WaitingRenewal> {
         if !self.are_ready(now) {
             return None;
         }
@@ -142,8 +142,8 @@ impl Renewals {
     }
 
     /// The askers of all waiting requests, for when the leadership ends.
-    pub(super) fn into_askers(self) -> impl Iterator<Item = Asker> {
-        self.waiting.into_iter().map(|waiting| waiting.asker)
+    pub(super) fn into_askers(self) -> impl Iterator<Item = Requester> {
+        self.waiting.into_iter().map(|waiting| waiting.requester)
     }
 
     /// The number of waiting requests, and of the leases that they renew.
@@ -154,7 +154,7 @@ impl Renewals {
 
     /// Checks that the requests are in the order of their ticks, and that `leases` is their sum.
     pub(super) fn check(&self) -> Result<(), String> {
-        let leases: usize = self.waiting.iter().map(Waiting::leases).sum();
+        let leases: usize = self.waiting.iter().map(WaitingRenewal::leases).sum();
         if leases != self.leases {
             return Err(format!("requests that wait for a tick renew {leases} leases: counted {}", self.leases));
         }
@@ -167,9 +167,9 @@ impl Renewals {
 
 impl Lessor {
     /// Answers a renew-only request: at once, or after its tick if it gains by that and there is room.
-    pub(super) fn answer_renewal(&mut self, asker: Asker, answer: RenewalAnswer, turn: &mut StepContext<'_>) {
+    pub(super) fn answer_renewal(&mut self, requester: Requester, answer: RenewalAnswer, turn: &mut StepContext<'_>) {
         let (tick, until) = (self.renewals.proposed + 1, turn.now.after(self.tick * TICKS_WAITED));
-        let waiting = Waiting { asker, answer, arrived: turn.now, tick, until };
+        let waiting = WaitingRenewal { requester, answer, arrived: turn.now, tick, until };
         let gains = waiting.gains(self.tick);
         let fits = self.renewals.leases + waiting.leases() <= self.config.bounds.renewals_waiting_max;
         if gains && fits {
@@ -178,29 +178,29 @@ impl Lessor {
         if gains {
             reached(Bound::RenewalsWaiting);
         }
-        self.reply(&waiting.asker, Ok(waiting.answer.into()), turn);
+        self.reply(&waiting.requester, Ok(waiting.answer.into()), turn);
     }
 
     /// Answers requests whose tick is committed or whose wait is over, as many as one step may.
     pub(super) fn answer_renewals(&mut self, turn: &mut StepContext<'_>) {
-        let most = self.config.bounds.renewals_told_per_step;
-        let mut told = 0;
-        while told < most
+        let most = self.config.bounds.renewals_answered_per_step;
+        let mut answered = 0;
+        while answered < most
             && let Some(waiting) = self.renewals.pop_ready(turn.now)
         {
-            told += waiting.leases();
+            answered += waiting.leases();
             self.answer_waiting(waiting, turn);
         }
         if self.renewals.are_ready(turn.now) {
-            reached(Bound::RenewalsTold);
+            reached(Bound::RenewalsAnswered);
         }
     }
 
-    fn answer_waiting(&mut self, waiting: Waiting, turn: &mut StepContext<'_>) {
-        let Waiting { mut asker, mut answer, arrived, .. } = waiting;
+    fn answer_waiting(&mut self, waiting: WaitingRenewal, turn: &mut StepContext<'_>) {
+        let WaitingRenewal { requester: mut asker, mut answer, arrived, .. } = waiting;
         let session = asker.session;
         if turn.state.session(session).is_none() {
-            return self.reply_bare(&asker, Err(Refusal::SessionGone { session }), turn);
+            return self.reply_without_promises(&asker, Err(Refusal::SessionNotFound { session }), turn);
         }
         for promise in asker.renewed.iter_mut().filter_map(|renewed| renewed.promise.as_mut()) {
             let key = LeaseKey::Volume(session, promise.volume.clone());
@@ -208,18 +208,20 @@ impl Lessor {
             promise.span = more.unwrap_or_default().max(promise.span);
         }
         match &mut answer {
-            RenewalAnswer::Alive(clocks) => clocks.waited = turn.now.since(arrived),
-            RenewalAnswer::Kept(kept) => kept.iter_mut().for_each(|kept| self.keep_longer(kept, arrived, turn)),
+            RenewalAnswer::Heartbeat(clocks) => clocks.delay = turn.now.since(arrived),
+            RenewalAnswer::KeepAlive(kept) => {
+                kept.iter_mut().for_each(|kept| self.extend_key_lease(kept, arrived, turn))
+            }
         }
         self.reply(&asker, Ok(answer.into()), turn);
     }
 
     /// Extends the promise on a key lease, or answers that the lease is gone by now.
-    fn keep_longer(&mut self, kept: &mut Kept, arrived: Instant, turn: &StepContext<'_>) {
+    fn extend_key_lease(&mut self, kept: &mut KeyLeasePromise, arrived: Instant, turn: &StepContext<'_>) {
         let key = LeaseKey::Key(kept.id);
-        let KeptSpan::Promised(span) = &mut kept.span else { return };
+        let KeepAliveResult::Renewed(span) = &mut kept.result else { return };
         if turn.state.lease(&key).is_none_or(|lease| lease.incarnation != kept.incarnation) {
-            kept.span = KeptSpan::Gone;
+            kept.result = KeepAliveResult::NotFound;
         } else if let Some(more) = self.promise_more(&key, kept.incarnation, kept.ttl, arrived, turn) {
             *span = more.max(*span);
         }
@@ -236,11 +238,11 @@ impl Lessor {
         turn: &StepContext<'_>,
     ) -> Option<Duration> {
         let lease = turn.state.lease(key).filter(|lease| lease.incarnation == incarnation)?;
-        self.ends.get(key).filter(|end| end.incarnation == incarnation && !end.is_ending)?;
-        let Reach { span, .. } = self.reach(key, lease.horizon, term, arrived, turn.now)?;
+        self.lease_ends.get(key).filter(|end| end.incarnation == incarnation && !end.is_end_proposed)?;
+        let PromiseReach { span, .. } = self.reach(key, lease.horizon, term, arrived, turn.now)?;
         let left = span.saturating_sub(turn.now.since(arrived));
         if !left.is_zero() && !self.planted(Bug::LongerPromiseNotCounted) {
-            self.ends.extend(key, self.clock.ending().after(left));
+            self.lease_ends.extend(key, self.clock.expiry_time().after(left));
         }
         Some(span)
     }

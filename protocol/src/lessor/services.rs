@@ -6,39 +6,39 @@ use std::{
 };
 
 use crate::{
-    change::{Event, EventKind, Reason},
+    change::{ChangeReason, Event, EventKind},
     command::LeaseKey,
     id::Revision,
-    message::{ServiceInfo, Services, Standing},
-    object::Owner,
-    path::Path,
-    state::{Attachment, Node, State},
+    message::{ServiceHealth, ServiceInfo, ServicePage},
+    object::NodeOwner,
+    path::NodePath,
+    state::{Attachment, NodeRecord, State},
     time::ClusterTime,
-    work::Counted,
+    work::CountVisits,
 };
 
-use super::{Bounds, Lessor, StepContext};
+use super::{Lessor, LessorBounds, StepContext};
 
 /// A lease with less than this part left was not renewed in time: clients renew when half of it is left.
 const LEFT_IN_TIME: u32 = 3;
 
 /// What one answer is about: what lies at and below `top`, after `after`, and not after `through`, in the order of paths.
-struct Part<'a> {
-    top: &'a Path,
-    after: Option<&'a Path>,
+struct PageRange<'a> {
+    top: &'a NodePath,
+    after: Option<&'a NodePath>,
     /// None: to the end.
-    through: Option<Path>,
+    through: Option<NodePath>,
 }
 
-impl Part<'_> {
-    fn has(&self, path: &Path) -> bool {
+impl PageRange<'_> {
+    fn has(&self, path: &NodePath) -> bool {
         self.after.is_none_or(|after| path > after)
             && self.through.as_ref().is_none_or(|through| path <= through)
             && self.top.contains(path)
     }
 
     /// Leaves to the next answer what comes after the first of these, if they are more than one has room for.
-    fn end_with_the_first(&mut self, most: usize, known: &mut BTreeMap<&Path, Past>) {
+    fn end_with_the_first(&mut self, most: usize, known: &mut BTreeMap<&NodePath, PastRemoval>) {
         let beyond = known.keys().counted().nth(most).copied();
         if let Some(beyond) = beyond {
             known.split_off(beyond);
@@ -48,25 +48,25 @@ impl Part<'_> {
 }
 
 /// What the remembered changes say of a node that went with a lease.
-enum Past {
+enum PastRemoval {
     /// It was put.
-    There { owner: Owner, registered: Revision },
+    Present { owner: NodeOwner, registered: Revision },
     /// It was removed.
-    Gone { revision: Revision, reason: Reason, before: Option<(Owner, Revision)> },
+    Removed { revision: Revision, reason: ChangeReason, before: Option<(NodeOwner, Revision)> },
 }
 
-impl Past {
+impl PastRemoval {
     /// After one more event of the node. None: it is not known ever to have gone with a lease.
     fn after(past: Option<Self>, event: &Event, revision: Revision) -> Option<Self> {
         let before = match past {
-            Some(Self::There { owner, registered }) => Some((owner, registered)),
-            Some(Self::Gone { .. }) | None => None,
+            Some(Self::Present { owner, registered }) => Some((owner, registered)),
+            Some(Self::Removed { .. }) | None => None,
         };
         match &event.kind {
-            EventKind::Put(data) => data.stat.owner.map(|owner| Self::There { owner, registered: revision }),
+            EventKind::Put(data) => data.stat.owner.map(|owner| Self::Present { owner, registered: revision }),
             // One that somebody removed and that is known to have gone with nothing, or is not known at all, is no service.
-            EventKind::Delete if before.is_some() || event.reason != Reason::Request => {
-                Some(Self::Gone { revision, reason: event.reason, before })
+            EventKind::Delete if before.is_some() || event.reason != ChangeReason::Request => {
+                Some(Self::Removed { revision, reason: event.reason, before })
             }
             EventKind::Delete => None,
         }
@@ -76,13 +76,13 @@ impl Past {
 impl Lessor {
     /// Services at and below `top`, those that are there and those that are gone. An answer looks at so many nodes at most, and once
     /// through the history.
-    pub(super) fn services(&self, top: &Path, after: Option<&Path>, turn: &StepContext<'_>) -> Services {
+    pub(super) fn services(&self, top: &NodePath, after: Option<&NodePath>, turn: &StepContext<'_>) -> ServicePage {
         let bounds = &self.config.bounds;
-        let mut part = Part { top, after, through: None };
-        let there = there(&mut part, bounds, turn.state);
+        let mut part = PageRange { top, after, through: None };
+        let there = present_nodes(&mut part, bounds, turn.state);
         let past = past(&mut part, bounds, turn.state);
-        let gone = past.iter().filter(|(_, past)| matches!(past, Past::Gone { .. })).map(|(path, _)| *path);
-        let paths: BTreeSet<&Path> = there.keys().copied().chain(gone).filter(|path| part.has(path)).collect();
+        let gone = past.iter().filter(|(_, past)| matches!(past, PastRemoval::Removed { .. })).map(|(path, _)| *path);
+        let paths: BTreeSet<&NodePath> = there.keys().copied().chain(gone).filter(|path| part.has(path)).collect();
         let mut services: Vec<ServiceInfo> = Vec::new();
         let mut bytes = 0;
         for path in paths {
@@ -99,61 +99,71 @@ impl Lessor {
                 (None, None) => None,
             });
         }
-        Services { services, through: part.through }
+        ServicePage { services, through: part.through }
     }
 
     /// One that is there.
-    fn present(&self, path: &Path, node: &Node, state: &State) -> Option<ServiceInfo> {
+    fn present(&self, path: &NodePath, node: &NodeRecord, state: &State) -> Option<ServiceInfo> {
         let to = node.attachment.as_ref()?;
-        let (standing, remaining) = self.standing(to, state);
-        let seen = self.ends.seen(&to.lease, Some(to.incarnation));
+        let (health, remaining) = self.health(to, state);
+        let seen = self.lease_ends.seen(&to.lease, Some(to.incarnation));
         let info = self.info_of(path, to.owner(), seen, state);
-        Some(ServiceInfo { registered: Some(node.modify_revision), standing, remaining, ..info })
+        Some(ServiceInfo { registered: Some(node.modify_revision), health, remaining, ..info })
     }
 
     /// One that is gone.
-    fn absent(&self, path: &Path, past: &Past, state: &State) -> Option<ServiceInfo> {
-        let Past::Gone { revision, reason, before } = *past else { return None };
+    fn absent(&self, path: &NodePath, past: &PastRemoval, state: &State) -> Option<ServiceInfo> {
+        let PastRemoval::Removed { revision, reason, before } = *past else { return None };
         let owner = before.map(|(owner, _)| owner);
-        let seen = owner.and_then(|owner| self.ends.seen(&key(owner, path, state), None));
+        let seen = owner.and_then(|owner| self.lease_ends.seen(&key(owner, path, state), None));
         let info = self.info_of(path, owner, seen, state);
         let registered = before.map(|(_, registered)| registered);
-        Some(ServiceInfo { registered, standing: Standing::Gone { revision, reason }, ..info })
+        Some(ServiceInfo { registered, health: ServiceHealth::Removed { revision, reason }, ..info })
     }
 
     /// How a node stands that goes with the lease, or went with it and is still there; and what remains of the lease.
-    fn standing(&self, to: &Attachment, state: &State) -> (Standing, Duration) {
+    fn health(&self, to: &Attachment, state: &State) -> (ServiceHealth, Duration) {
         let lease = state.lease(&to.lease).filter(|lease| lease.incarnation == to.incarnation);
-        let end = self.ends.get(&to.lease).filter(|end| end.incarnation == to.incarnation);
-        let remaining = end.map_or(Duration::ZERO, |end| end.end.since(self.clock.ending()));
+        let end = self.lease_ends.get(&to.lease).filter(|end| end.incarnation == to.incarnation);
+        let remaining = end.map_or(Duration::ZERO, |end| end.ends_at.since(self.clock.expiry_time()));
         let is_in_time = lease.is_some_and(|lease| remaining >= lease.term() / LEFT_IN_TIME);
-        (if is_in_time { Standing::Live } else { Standing::Jeopardy }, remaining)
+        (if is_in_time { ServiceHealth::Live } else { ServiceHealth::Jeopardy }, remaining)
     }
 
     /// What is known of a service by what its node goes with, or did.
-    fn info_of(&self, path: &Path, owner: Option<Owner>, seen: Option<ClusterTime>, state: &State) -> ServiceInfo {
+    fn info_of(
+        &self,
+        path: &NodePath,
+        owner: Option<NodeOwner>,
+        seen: Option<ClusterTime>,
+        state: &State,
+    ) -> ServiceInfo {
         let session = match owner {
-            Some(Owner::Session(session)) => state.session(session),
-            Some(Owner::Lease(_)) | None => None,
+            Some(NodeOwner::Session(session)) => state.session(session),
+            Some(NodeOwner::Lease(_)) | None => None,
         };
         ServiceInfo {
             path: path.clone(),
             owner,
             name: session.map(|session| session.name.clone()).unwrap_or_default(),
             registered: None,
-            standing: Standing::Jeopardy,
-            seen: seen.map(|seen| self.clock.ending().since(seen)),
+            health: ServiceHealth::Jeopardy,
+            seen: seen.map(|seen| self.clock.expiry_time().since(seen)),
             remaining: Duration::ZERO,
         }
     }
 }
 
 /// The nodes that go with leases, as many as an answer has room for.
-fn there<'a>(part: &mut Part<'_>, bounds: &Bounds, state: &'a State) -> BTreeMap<&'a Path, &'a Node> {
+fn present_nodes<'a>(
+    part: &mut PageRange<'_>,
+    bounds: &LessorBounds,
+    state: &'a State,
+) -> BTreeMap<&'a NodePath, &'a NodeRecord> {
     let mut there = BTreeMap::new();
-    for (count, (path, node)) in (1..).zip(state.places_in(part.top, part.after)) {
+    for (count, (path, node)) in (1..).zip(state.nodes_and_tombstones_in(part.top, part.after)) {
         there.extend(node.filter(|node| node.attachment.is_some()).map(|node| (path, node)));
-        if there.len() == bounds.rows_max || count == bounds.places_max {
+        if there.len() == bounds.rows_max || count == bounds.scan_max {
             part.through = Some(path.clone());
             break;
         }
@@ -163,14 +173,14 @@ fn there<'a>(part: &mut Part<'_>, bounds: &Bounds, state: &'a State) -> BTreeMap
 
 /// The nodes that went with leases, those that are gone and those that were put again, as far back as the changes are known; as many as
 /// an answer has room for. What comes after those is passed over as soon as there are more.
-fn past<'a>(part: &mut Part<'_>, bounds: &Bounds, state: &'a State) -> BTreeMap<&'a Path, Past> {
-    let mut known: BTreeMap<&Path, Past> = BTreeMap::new();
+fn past<'a>(part: &mut PageRange<'_>, bounds: &LessorBounds, state: &'a State) -> BTreeMap<&'a NodePath, PastRemoval> {
+    let mut known: BTreeMap<&NodePath, PastRemoval> = BTreeMap::new();
     for (revision, events) in state.events_after(state.history_start()).into_iter().flatten() {
         for event in events.unwrap_or_default().iter().counted().filter(|event| part.has(&event.path)) {
             let before = known.remove(&event.path);
-            known.extend(Past::after(before, event, revision).map(|past| (&event.path, past)));
+            known.extend(PastRemoval::after(before, event, revision).map(|past| (&event.path, past)));
         }
-        if known.len() > bounds.places_max.max(bounds.rows_max) {
+        if known.len() > bounds.scan_max.max(bounds.rows_max) {
             part.end_with_the_first(bounds.rows_max, &mut known);
         }
     }
@@ -180,9 +190,9 @@ fn past<'a>(part: &mut Part<'_>, bounds: &Bounds, state: &'a State) -> BTreeMap<
 
 /// The lease that a node went with which is gone: of a session, its lease on the volume that the path is in today. The changes do not say
 /// on which volume it was.
-fn key(owner: Owner, path: &Path, state: &State) -> LeaseKey {
+fn key(owner: NodeOwner, path: &NodePath, state: &State) -> LeaseKey {
     match owner {
-        Owner::Lease(id) => LeaseKey::Key(id),
-        Owner::Session(session) => LeaseKey::Volume(session, state.volume_of(path).0.clone()),
+        NodeOwner::Lease(id) => LeaseKey::Key(id),
+        NodeOwner::Session(session) => LeaseKey::Volume(session, state.volume_of(path).0.clone()),
     }
 }

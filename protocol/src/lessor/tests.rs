@@ -36,9 +36,12 @@ use bytes::Bytes;
 
 use super::*;
 use crate::{
-    command::{Condition, Meant, Renewal, Write, WriteRefusal},
-    id::{Generation, Incarnation, Sequence, Stamp},
-    message::{Acquired, Body, Covering, Grant, Header, HeldPiece, Inspect, Lapse, Promise, ReadAnswer, Revival},
+    command::{Condition, IntendedLeases, Renewal, Write, WriteRefusal},
+    id::{Incarnation, Sequence, Stamp, VolumeGeneration},
+    message::{
+        AcquiredVolume, Body, CoveringLease, Grant, HolderReportPart, Inspect, Lapse, Promise, ReadAnswer,
+        RequestHeader, Revival,
+    },
     object::{Content, ObjectSet},
     volume::VolumeSettings,
 };
@@ -59,8 +62,8 @@ struct World {
     is_checked: bool,
 }
 
-fn path(text: &str) -> Path {
-    Path::parse(text).expect("a valid path")
+fn path(text: &str) -> NodePath {
+    NodePath::parse(text).expect("a valid path")
 }
 
 fn data(text: &str) -> Object {
@@ -71,13 +74,13 @@ fn put(text: &str, value: &'static [u8]) -> Write {
     Write::put(path(text), Bytes::from_static(value))
 }
 
-fn config(attempt: u64) -> Config {
-    Config {
+fn config(attempt: u64) -> LessorConfig {
+    LessorConfig {
         replica: 1,
         attempt,
         drift: DriftAllowance::DEFAULT,
         limits: Limits::default(),
-        bounds: Bounds::DEFAULT,
+        bounds: LessorBounds::DEFAULT,
         planted: Planted::default(),
     }
 }
@@ -112,7 +115,7 @@ impl World {
         self.commit();
     }
 
-    fn step(&mut self, input: Input) -> Vec<Effect> {
+    fn step(&mut self, input: LessorInput) -> Vec<LessorEffect> {
         let effects = self.lessor.step(input, &self.state, self.now);
         if self.is_checked {
             self.check();
@@ -125,7 +128,7 @@ impl World {
     }
 
     /// Commits everything that is proposed, and what follows from it.
-    fn commit(&mut self) -> Vec<Effect> {
+    fn commit(&mut self) -> Vec<LessorEffect> {
         let mut effects = Vec::new();
         while let Some(proposal) = self.lessor.take_proposal(self.now) {
             effects.extend(self.apply(&proposal));
@@ -133,37 +136,37 @@ impl World {
         effects
     }
 
-    fn apply(&mut self, proposal: &Proposal) -> Vec<Effect> {
+    fn apply(&mut self, proposal: &Proposal) -> Vec<LessorEffect> {
         self.index += 1;
         let applied = self.state.apply(self.index, proposal);
         assert!(self.lessor.is_mine(proposal));
-        self.step(Input::committed(proposal.number, applied))
+        self.step(LessorInput::committed(proposal.number, applied))
     }
 
     /// Lets time pass in steps that the clock does not clamp.
-    fn pass(&mut self, span: Duration) -> Vec<Effect> {
+    fn pass(&mut self, span: Duration) -> Vec<LessorEffect> {
         let end = self.now.after(span);
         let mut effects = Vec::new();
         while self.now < end {
             self.now = self.now.after(clock::STEP_EVERY).min(end);
-            effects.extend(self.step(Input::Timeout));
+            effects.extend(self.step(LessorInput::Timeout));
             effects.extend(self.commit());
         }
         effects
     }
 
-    fn request(&mut self, session: SessionId, body: Body) -> Vec<Effect> {
+    fn request(&mut self, session: SessionId, body: Body) -> Vec<LessorEffect> {
         self.sequence += 1;
         if body == Body::Register {
             *self.registrations.entry(session).or_default() += 1;
         }
-        let header = Header {
+        let header = RequestHeader {
             session,
             epoch: self.state.epoch(),
             registration: self.registration(session),
             sequence: Sequence(self.sequence),
             unanswered_from: Sequence(self.sequence),
-            ..Header::default()
+            ..RequestHeader::default()
         };
         self.send(Request { header, body })
     }
@@ -180,10 +183,10 @@ impl World {
         self.registrations.get(&session).copied().unwrap_or_default()
     }
 
-    fn send(&mut self, request: Request) -> Vec<Effect> {
+    fn send(&mut self, request: Request) -> Vec<LessorEffect> {
         self.requests += 1;
         let id = RequestId(self.requests);
-        self.step(Input::Request { id, request })
+        self.step(LessorInput::Request { id, request })
     }
 
     /// A session that has registered.
@@ -195,8 +198,8 @@ impl World {
         session
     }
 
-    fn acquire(&mut self, session: SessionId, valid_at: Option<LastValid>) -> Acquired {
-        self.request(session, Body::Acquire { path: Path::root(), valid_at });
+    fn acquire(&mut self, session: SessionId, last_valid: Option<LastValid>) -> AcquiredVolume {
+        self.request(session, Body::Acquire { path: NodePath::root(), last_valid });
         let answer = answer(&self.commit());
         let Answer::Acquired(acquired) = answer else { panic!("acquired: {answer:?}") };
         acquired
@@ -204,7 +207,7 @@ impl World {
 
     fn read(&mut self, session: SessionId, object: Object) -> ReadAnswer {
         self.request(session, Body::Read { object, known: None });
-        let answer = answer(&self.step(Input::Proven { round: self.lessor.round }));
+        let answer = answer(&self.step(LessorInput::Proven { round: self.lessor.round }));
         let Answer::Read(answer) = answer else { panic!("read: {answer:?}") };
         answer
     }
@@ -217,54 +220,54 @@ impl World {
         (session, grant)
     }
 
-    fn write(&mut self, session: SessionId, write: Write) -> Vec<Effect> {
+    fn write(&mut self, session: SessionId, write: Write) -> Vec<LessorEffect> {
         self.request(session, Body::Write { write, dropped: Vec::new(), seen: Stamp::default() })
     }
 
     /// The promise; or the lapse, if there is one.
     fn renew(&mut self, session: SessionId, incarnation: Incarnation) -> Result<Promise, Option<Lapse>> {
-        let header = Header {
+        let header = RequestHeader {
             session,
             epoch: self.state.epoch(),
             registration: self.registration(session),
-            renew: vec![Renew { volume: Path::root(), incarnation }],
-            ..Header::default()
+            renew: vec![Renew { volume: NodePath::root(), incarnation }],
+            ..RequestHeader::default()
         };
-        let effects = self.at_once(|world| world.send(Request { header, body: Body::KeepAlive(Default::default()) }));
+        let effects = self.at_once(|world| world.send(Request { header, body: Body::Heartbeat(Default::default()) }));
         let mut response = replies(&effects).pop().expect("answered at once");
         assert!(response.promises.len() + response.lapses.len() <= 1, "{response:?}");
         response.promises.pop().ok_or_else(|| response.lapses.pop())
     }
 
-    fn waits(&mut self, text: &str) -> Vec<crate::message::WaitInfo> {
-        let answer = answer(&self.request(SessionId(0), Body::Inspect(Inspect::Waits { path: path(text) })));
-        let Answer::Waits(waits) = answer else { panic!("waits: {answer:?}") };
+    fn waits(&mut self, text: &str) -> Vec<crate::message::PendingWriteInfo> {
+        let answer = answer(&self.request(SessionId(0), Body::Inspect(Inspect::PendingWrites { path: path(text) })));
+        let Answer::PendingWrites(waits) = answer else { panic!("waits: {answer:?}") };
         waits
     }
 }
 
-fn replies(effects: &[Effect]) -> Vec<Response> {
-    let reply = |effect: &Effect| match effect {
-        Effect::Reply { response, .. } => Some(response.clone()),
-        Effect::Recall(_) | Effect::Prove { .. } | Effect::ClockChanged { .. } => None,
+fn replies(effects: &[LessorEffect]) -> Vec<Response> {
+    let reply = |effect: &LessorEffect| match effect {
+        LessorEffect::Reply { response, .. } => Some(response.clone()),
+        LessorEffect::Recall(_) | LessorEffect::Prove { .. } | LessorEffect::ClockChanged { .. } => None,
     };
     effects.iter().filter_map(reply).collect()
 }
 
-fn result(effects: &[Effect]) -> Result<Answer, Refusal> {
+fn result(effects: &[LessorEffect]) -> Result<Answer, Refusal> {
     let replies = replies(effects);
     let [response] = replies.as_slice() else { panic!("one reply in {effects:?}") };
     response.result.clone()
 }
 
-fn answer(effects: &[Effect]) -> Answer {
+fn answer(effects: &[LessorEffect]) -> Answer {
     result(effects).expect("not refused")
 }
 
-fn recalls(effects: &[Effect]) -> Vec<Recall> {
-    let recall = |effect: &Effect| match effect {
-        Effect::Recall(recall) => Some(recall.clone()),
-        Effect::Reply { .. } | Effect::Prove { .. } | Effect::ClockChanged { .. } => None,
+fn recalls(effects: &[LessorEffect]) -> Vec<Recall> {
+    let recall = |effect: &LessorEffect| match effect {
+        LessorEffect::Recall(recall) => Some(recall.clone()),
+        LessorEffect::Reply { .. } | LessorEffect::Prove { .. } | LessorEffect::ClockChanged { .. } => None,
     };
     effects.iter().filter_map(recall).collect()
 }

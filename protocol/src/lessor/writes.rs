@@ -7,20 +7,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    command::{Meant, Write},
+    command::{IntendedLeases, Write},
     id::{Incarnation, Revision, Sequence, SessionId, Stamp},
     object::{Object, ObjectSet},
-    path::Path,
+    path::NodePath,
     planted::{Bug, Planted},
     time::{ClusterTime, Instant},
-    work::Counted,
+    work::CountVisits,
 };
 
-use self::queues::Queues;
-use super::{Asker, waits::Waits};
+use self::queues::WriteQueues;
+use super::{Requester, consent_waits::ConsentWaits};
 
 /// A write's place in the order of arrival.
-pub(super) type Turn = u64;
+pub(super) type PendingWriteId = u64;
 
 /// About how many bytes of memory a write takes beside its parts.
 const PENDING_BYTES: usize = 1 << 10;
@@ -31,49 +31,49 @@ const SET_BYTES: usize = 192;
 
 /// A write from its arrival to its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Pending {
-    pub(super) work: Work,
+pub(super) struct PendingWrite {
+    pub(super) work: WriteKind,
     /// The objects that consents are gathered for.
     pub(super) covers: Vec<ObjectSet>,
     /// Consents are gathered for what the leases whose nodes it removes carried at this revision, too.
-    pub(super) carried_at: Revision,
+    pub(super) gathered_at: Revision,
     /// The consents that are missing.
-    pub(super) waits: BTreeMap<SessionId, Wait>,
+    pub(super) waits: BTreeMap<SessionId, ConsentWait>,
     pub(super) is_proposed: bool,
     pub(super) since: Instant,
     /// About how many bytes of memory it takes: counted when it enters, and with each change of its covers.
     bytes: usize,
     /// The last of the earlier writes that share an object, or attach nodes to a lease that this one revokes, or revoke it too, of those
     /// that are not proposed yet.
-    ahead: BTreeSet<Turn>,
+    ahead: BTreeSet<PendingWriteId>,
     /// Earlier revocations of leases that this one attaches nodes to, the last of each lease among them.
     /// It waits until they are proposed, or, if they have been found uncovered, until they are over: else
     /// a stream of such writes would have them gather consents for ever (S7b).
-    revoking: BTreeSet<Turn>,
+    revoking: BTreeSet<PendingWriteId>,
     /// It was applied without effect once, because its consents did not cover what it would have changed.
     was_uncovered: bool,
 }
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Work {
+pub(super) enum WriteKind {
     /// What a client has asked for.
-    Client(Asked),
+    Client(ClientWrite),
     /// The removal of what went with these leases, which have ended.
-    Removal(BTreeSet<Incarnation>),
+    Purge(BTreeSet<Incarnation>),
 }
 
 /// A client's write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Asked {
+pub(super) struct ClientWrite {
     pub(super) session: SessionId,
     pub(super) sequence: Sequence,
     pub(super) unanswered_from: Sequence,
     pub(super) write: Write,
     /// What the names in it stood for when it arrived (S7b).
-    pub(super) meant: Meant,
+    pub(super) intended: IntendedLeases,
     /// The requests that want the answer: more than one if it was sent again.
-    pub(super) askers: Vec<Asker>,
+    pub(super) requesters: Vec<Requester>,
     /// The copies that the writer dropped when it last sent the write, and the highest stamp that it had seen (S2w).
     pub(super) dropped: Vec<ObjectSet>,
     pub(super) seen: Stamp,
@@ -83,51 +83,51 @@ pub(super) struct Asked {
 
 /// What a write waits for from one session: a consent, or any of the ends that make it needless.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Wait {
+pub(super) struct ConsentWait {
     /// The recall to be answered.
     pub(super) stamp: Stamp,
     /// The volume leases under which copies may be held: needless when none of them is left (T5).
-    pub(super) leases: BTreeMap<Path, Incarnation>,
+    pub(super) leases: BTreeMap<NodePath, Incarnation>,
     /// When all the object leases are over, where they are known one by one (T3).
-    pub(super) over: Option<ClusterTime>,
+    pub(super) expires_at: Option<ClusterTime>,
 }
 
 /// All writes that are waiting.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Writes {
-    last: Turn,
+pub(super) struct PendingWrites {
+    last: PendingWriteId,
     /// About how many bytes of memory they take.
     bytes: usize,
-    pending: BTreeMap<Turn, Pending>,
-    by_request: BTreeMap<(SessionId, Sequence), Turn>,
+    pending: BTreeMap<PendingWriteId, PendingWrite>,
+    by_request: BTreeMap<(SessionId, Sequence), PendingWriteId>,
     /// The writes that name a node.
-    by_path: BTreeSet<(Path, Turn)>,
-    queues: Queues,
+    by_path: BTreeSet<(NodePath, PendingWriteId)>,
+    queues: WriteQueues,
     /// Finds the waits of all writes.
-    waits: Waits,
+    waits: ConsentWaits,
     /// For each write, those that have it ahead of them.
-    behind: BTreeMap<Turn, BTreeSet<Turn>>,
+    behind: BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>>,
     /// The leases whose nodes are being removed, and by which write.
-    carried: BTreeSet<(Incarnation, Turn)>,
+    purging: BTreeSet<(Incarnation, PendingWriteId)>,
     /// The same of the writes that are not proposed yet.
-    revoking: BTreeSet<(Incarnation, Turn)>,
+    revoking: BTreeSet<(Incarnation, PendingWriteId)>,
     /// The same of those that have been found uncovered.
-    uncovered: BTreeSet<(Incarnation, Turn)>,
+    uncovered: BTreeSet<(Incarnation, PendingWriteId)>,
     /// The leases that nodes are being attached to, and by which write, of those that are not proposed yet.
-    attached: BTreeSet<(Incarnation, Turn)>,
+    attached: BTreeSet<(Incarnation, PendingWriteId)>,
     /// For each revocation, the writes that it holds up.
-    held_up: BTreeMap<Turn, BTreeSet<Turn>>,
+    held_up: BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>>,
     /// How many writes are removals.
-    removals: usize,
+    purges: usize,
     planted: Planted,
 }
 
-impl Pending {
-    pub(super) fn new(work: Work, covers: Vec<ObjectSet>, since: Instant) -> Self {
+impl PendingWrite {
+    pub(super) fn new(work: WriteKind, covers: Vec<ObjectSet>, since: Instant) -> Self {
         Self {
             work,
             covers,
-            carried_at: Revision(0),
+            gathered_at: Revision(0),
             waits: BTreeMap::new(),
             is_proposed: false,
             since,
@@ -143,12 +143,12 @@ impl Pending {
     }
 
     /// The leases whose nodes it removes.
-    pub(super) fn carried(&self) -> &BTreeSet<Incarnation> {
+    pub(super) fn purged_leases(&self) -> &BTreeSet<Incarnation> {
         static NONE: BTreeSet<Incarnation> = BTreeSet::new();
         match &self.work {
-            Work::Client(Asked { write: Write::RevokeLease { .. }, meant, .. }) => &meant.leases,
-            Work::Client(_) => &NONE,
-            Work::Removal(leases) => leases,
+            WriteKind::Client(ClientWrite { write: Write::RevokeLease { .. }, intended, .. }) => &intended.leases,
+            WriteKind::Client(_) => &NONE,
+            WriteKind::Purge(leases) => leases,
         }
     }
 
@@ -156,16 +156,16 @@ impl Pending {
     fn attached(&self) -> &BTreeSet<Incarnation> {
         static NONE: BTreeSet<Incarnation> = BTreeSet::new();
         match &self.work {
-            Work::Client(Asked { write: Write::RevokeLease { .. }, .. }) | Work::Removal(_) => &NONE,
-            Work::Client(asked) => &asked.meant.leases,
+            WriteKind::Client(ClientWrite { write: Write::RevokeLease { .. }, .. }) | WriteKind::Purge(_) => &NONE,
+            WriteKind::Client(asked) => &asked.intended.leases,
         }
     }
 
     /// The client's write that it is, if it is one.
-    pub(super) fn asked(&self) -> Option<&Asked> {
+    pub(super) fn client_write(&self) -> Option<&ClientWrite> {
         match &self.work {
-            Work::Client(asked) => Some(asked),
-            Work::Removal(_) => None,
+            WriteKind::Client(asked) => Some(asked),
+            WriteKind::Purge(_) => None,
         }
     }
 
@@ -176,12 +176,12 @@ impl Pending {
 
     /// Whether it passes the writes of the same data that came first: they wait for it (S10).
     fn passes(&self) -> bool {
-        self.asked().is_some_and(|asked| matches!(asked.write, Write::Flush { .. }))
+        self.client_write().is_some_and(|asked| matches!(asked.write, Write::Flush { .. }))
     }
 
     /// About how many bytes of memory it takes without its covers.
     fn own_bytes(&self) -> usize {
-        let asked = self.asked().map_or(0, |asked| {
+        let asked = self.client_write().map_or(0, |asked| {
             let parts = match &asked.write {
                 Write::Transaction(transaction) => transaction.compares.len() + transaction.operations().count(),
                 _ => 0,
@@ -192,16 +192,16 @@ impl Pending {
     }
 
     /// The node that it names.
-    pub(super) fn path(&self) -> Option<&Path> {
-        self.asked().and_then(|asked| asked.write.path())
+    pub(super) fn path(&self) -> Option<&NodePath> {
+        self.client_write().and_then(|asked| asked.write.path())
     }
 
     fn request(&self) -> Option<(SessionId, Sequence)> {
-        self.asked().map(|asked| (asked.session, asked.sequence))
+        self.client_write().map(|asked| (asked.session, asked.sequence))
     }
 }
 
-impl Writes {
+impl PendingWrites {
     pub(super) fn new(planted: Planted) -> Self {
         Self { planted, ..Self::default() }
     }
@@ -215,48 +215,48 @@ impl Writes {
         self.bytes
     }
 
-    pub(super) fn get(&self, turn: Turn) -> Option<&Pending> {
+    pub(super) fn get(&self, turn: PendingWriteId) -> Option<&PendingWrite> {
         self.pending.get(&turn)
     }
 
-    pub(super) fn get_mut(&mut self, turn: Turn) -> Option<&mut Pending> {
+    pub(super) fn get_mut(&mut self, turn: PendingWriteId) -> Option<&mut PendingWrite> {
         self.pending.get_mut(&turn)
     }
 
     /// The client's write of this turn, if it is one.
-    pub(super) fn asked_mut(&mut self, turn: Turn) -> Option<&mut Asked> {
+    pub(super) fn client_write_mut(&mut self, turn: PendingWriteId) -> Option<&mut ClientWrite> {
         match &mut self.pending.get_mut(&turn)?.work {
-            Work::Client(asked) => Some(asked),
-            Work::Removal(_) => None,
+            WriteKind::Client(asked) => Some(asked),
+            WriteKind::Purge(_) => None,
         }
     }
 
-    pub(super) fn turn_of(&self, session: SessionId, sequence: Sequence) -> Option<Turn> {
+    pub(super) fn id_of(&self, session: SessionId, sequence: Sequence) -> Option<PendingWriteId> {
         self.by_request.get(&(session, sequence)).copied()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Turn, &Pending)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PendingWriteId, &PendingWrite)> {
         self.pending.iter().counted().map(|(turn, pending)| (*turn, pending))
     }
 
     /// The writes that name the node, or cover one of its objects, in their order. At most `most`
     /// of each queue are looked at.
-    pub(super) fn about(&self, path: &Path, most: usize) -> impl Iterator<Item = &Pending> {
-        let named = self.by_path.range((path.clone(), 0)..=(path.clone(), Turn::MAX)).map(|(_, turn)| *turn);
-        let turns: BTreeSet<Turn> = named.take(most).chain(self.queues.about(path, most)).counted().collect();
+    pub(super) fn about(&self, path: &NodePath, most: usize) -> impl Iterator<Item = &PendingWrite> {
+        let named = self.by_path.range((path.clone(), 0)..=(path.clone(), PendingWriteId::MAX)).map(|(_, turn)| *turn);
+        let turns: BTreeSet<PendingWriteId> = named.take(most).chain(self.queues.about(path, most)).counted().collect();
         turns.into_iter().filter_map(|turn| self.pending.get(&turn))
     }
 
     /// Lets a write in, behind all others.
-    pub(super) fn enter(&mut self, mut pending: Pending) -> Turn {
+    pub(super) fn enter(&mut self, mut pending: PendingWrite) -> PendingWriteId {
         self.last += 1;
         let turn = self.last;
         pending.bytes = pending.own_bytes() + covers_bytes(&pending.covers);
         self.bytes += pending.bytes;
-        self.removals += usize::from(pending.asked().is_none());
+        self.purges += usize::from(pending.client_write().is_none());
         self.by_request.extend(pending.request().map(|request| (request, turn)));
         self.by_path.extend(pending.path().map(|path| (path.clone(), turn)));
-        self.carried.extend(pending.carried().iter().map(|lease| (*lease, turn)));
+        self.purging.extend(pending.purged_leases().iter().map(|lease| (*lease, turn)));
         self.pending.insert(turn, pending);
         self.enter_queues(turn);
         turn
@@ -264,7 +264,7 @@ impl Writes {
 
     /// Gives a write other objects to change, in the turn that it has. The ones it had stay blocked for leases only if
     /// they are among the new ones.
-    pub(super) fn cover(&mut self, turn: Turn, covers: Vec<ObjectSet>) -> Vec<Turn> {
+    pub(super) fn cover(&mut self, turn: PendingWriteId, covers: Vec<ObjectSet>) -> Vec<PendingWriteId> {
         self.leave_queues(turn);
         let ready = self.release_behind(turn);
         if let Some(pending) = self.pending.get_mut(&turn) {
@@ -273,7 +273,7 @@ impl Writes {
             pending.bytes = pending.bytes + now - before;
             self.bytes = self.bytes + now - before;
             pending.covers = covers;
-            self.uncovered.extend(pending.carried().iter().map(|lease| (*lease, turn)));
+            self.uncovered.extend(pending.purged_leases().iter().map(|lease| (*lease, turn)));
         }
         self.enter_queues(turn);
         // Those behind have to wait for it once more: who comes after them will wait for them only.
@@ -281,20 +281,20 @@ impl Writes {
         for other in behind.into_iter().flatten() {
             self.wait_behind(other, turn);
         }
-        let attaching: Vec<Turn> = self.attaching_to(turn, turn + 1).collect();
+        let attaching: Vec<PendingWriteId> = self.attaching_to(turn, turn + 1).collect();
         for other in attaching {
-            self.hold_up(other, turn);
+            self.block_on_revocation(other, turn);
         }
         ready
     }
 
     /// The write has been proposed: those behind it may follow it into the log. Returns the ones that became ready.
-    pub(super) fn proposed(&mut self, turn: Turn) -> Vec<Turn> {
+    pub(super) fn proposed(&mut self, turn: PendingWriteId) -> Vec<PendingWriteId> {
         if let Some(pending) = self.pending.get_mut(&turn) {
             pending.is_proposed = true;
             self.queues.proposed(turn, &pending.covers);
             take_out(&mut self.attached, pending.attached(), turn);
-            take_out(&mut self.revoking, pending.carried(), turn);
+            take_out(&mut self.revoking, pending.purged_leases(), turn);
         }
         let mut ready = self.release_behind(turn);
         if self.pending.get(&turn).is_some_and(|pending| !pending.holds_up_attaching()) {
@@ -304,16 +304,16 @@ impl Writes {
     }
 
     /// The write is over, one way or the other. Returns it, and the ones that became ready.
-    pub(super) fn leave(&mut self, turn: Turn) -> Option<(Pending, Vec<Turn>)> {
+    pub(super) fn leave(&mut self, turn: PendingWriteId) -> Option<(PendingWrite, Vec<PendingWriteId>)> {
         self.leave_queues(turn);
         let mut ready = self.release_behind(turn);
         if let Some(pending) = self.pending.get(&turn) {
-            take_out(&mut self.uncovered, pending.carried(), turn);
+            take_out(&mut self.uncovered, pending.purged_leases(), turn);
         }
         ready.extend(self.release_attaching(turn));
         let pending = self.pending.remove(&turn)?;
         self.bytes -= pending.bytes;
-        self.removals -= usize::from(pending.asked().is_none());
+        self.purges -= usize::from(pending.client_write().is_none());
         for (session, wait) in &pending.waits {
             self.waits.remove(turn, *session, wait);
         }
@@ -323,12 +323,12 @@ impl Writes {
         if let Some(path) = pending.path() {
             self.by_path.remove(&(path.clone(), turn));
         }
-        take_out(&mut self.carried, pending.carried(), turn);
+        take_out(&mut self.purging, pending.purged_leases(), turn);
         Some((pending, ready))
     }
 
     /// The write waits for a session.
-    pub(super) fn wait(&mut self, turn: Turn, session: SessionId, wait: Wait) {
+    pub(super) fn wait(&mut self, turn: PendingWriteId, session: SessionId, wait: ConsentWait) {
         if let Some(pending) = self.pending.get_mut(&turn) {
             if let Some(earlier) = pending.waits.remove(&session) {
                 self.waits.remove(turn, session, &earlier);
@@ -339,12 +339,16 @@ impl Writes {
     }
 
     /// Ends the waits for one session for which the condition holds. Returns the writes that became ready.
-    pub(super) fn end_waits(&mut self, session: SessionId, is_over: impl Fn(&Wait) -> bool) -> Vec<Turn> {
+    pub(super) fn end_waits(
+        &mut self,
+        session: SessionId,
+        is_over: impl Fn(&ConsentWait) -> bool,
+    ) -> Vec<PendingWriteId> {
         self.end_waits_of(self.waits.of(session), session, is_over)
     }
 
     /// Ends the waits for the session's consent to this recall. Returns the writes that became ready.
-    pub(super) fn consented(&mut self, session: SessionId, stamp: Stamp) -> Vec<Turn> {
+    pub(super) fn consented(&mut self, session: SessionId, stamp: Stamp) -> Vec<PendingWriteId> {
         self.end_waits_of(self.waits.of_stamp(session, stamp), session, |_| true)
     }
 
@@ -353,24 +357,29 @@ impl Writes {
     pub(super) fn end_waits_under(
         &mut self,
         session: SessionId,
-        volume: &Path,
-        is_over: impl Fn(&Wait) -> bool,
-    ) -> Vec<Turn> {
+        volume: &NodePath,
+        is_over: impl Fn(&ConsentWait) -> bool,
+    ) -> Vec<PendingWriteId> {
         self.end_waits_of(self.waits.of_volume(session, volume), session, is_over)
     }
 
     /// Ends the waits for object leases that are over. Returns the writes that became ready.
-    pub(super) fn end_waits_over(&mut self, now: ClusterTime) -> Vec<Turn> {
-        let over = self.waits.over(now);
+    pub(super) fn end_expired_waits(&mut self, now: ClusterTime) -> Vec<PendingWriteId> {
+        let over = self.waits.expired(now);
         let ended = over.into_iter().filter(|(session, turn)| self.end_wait(*turn, *session, |_| true));
         ended.map(|(_, turn)| turn).collect()
     }
 
-    fn end_waits_of(&mut self, waiting: Vec<Turn>, session: SessionId, is_over: impl Fn(&Wait) -> bool) -> Vec<Turn> {
+    fn end_waits_of(
+        &mut self,
+        waiting: Vec<PendingWriteId>,
+        session: SessionId,
+        is_over: impl Fn(&ConsentWait) -> bool,
+    ) -> Vec<PendingWriteId> {
         waiting.into_iter().filter(|turn| self.end_wait(*turn, session, &is_over)).collect()
     }
 
-    fn end_wait(&mut self, turn: Turn, session: SessionId, is_over: impl Fn(&Wait) -> bool) -> bool {
+    fn end_wait(&mut self, turn: PendingWriteId, session: SessionId, is_over: impl Fn(&ConsentWait) -> bool) -> bool {
         let Some(pending) = self.pending.get_mut(&turn) else { return false };
         let Some(wait) = pending.waits.get(&session).filter(|wait| is_over(wait)) else { return false };
         self.waits.remove(turn, session, wait);
@@ -379,18 +388,18 @@ impl Writes {
     }
 
     /// How many removals are under way.
-    pub(super) fn removals(&self) -> usize {
-        self.removals
+    pub(super) fn purges(&self) -> usize {
+        self.purges
     }
 
     /// Whether nodes of any lease are being removed.
-    pub(super) fn is_removing(&self) -> bool {
-        !self.carried.is_empty()
+    pub(super) fn is_purging(&self) -> bool {
+        !self.purging.is_empty()
     }
 
     /// Whether the nodes of the lease are being removed (S3).
-    pub(super) fn removes(&self, lease: Incarnation) -> bool {
-        turns_of(&self.carried, lease, 0, Turn::MAX).next().is_some()
+    pub(super) fn is_purging_lease(&self, lease: Incarnation) -> bool {
+        ids_of(&self.purging, lease, 0, PendingWriteId::MAX).next().is_some()
     }
 
     /// Whether a write of the object is under way (S3).
@@ -404,33 +413,33 @@ impl Writes {
         self.queues.within(within)
     }
 
-    fn enter_queues(&mut self, turn: Turn) {
+    fn enter_queues(&mut self, turn: PendingWriteId) {
         let Some(pending) = self.pending.get(&turn) else { return };
         let passes = pending.passes();
         let ahead = if passes { BTreeSet::new() } else { self.ahead(turn, pending) };
-        let (attached, carried) = (pending.attached().clone(), pending.carried().clone());
+        let (attached, carried) = (pending.attached().clone(), pending.purged_leases().clone());
         self.queues.enter(turn, &pending.covers, passes, !carried.is_empty());
         for other in ahead {
             self.wait_behind(turn, other);
         }
-        self.hold_up_behind_revocations(turn, &attached);
+        self.block_on_revocations(turn, &attached);
         self.attached.extend(attached.into_iter().map(|lease| (lease, turn)));
         self.revoking.extend(carried.into_iter().map(|lease| (lease, turn)));
     }
 
     /// The last writes that this one waits for: what the lease carries is known when a revocation is applied, but for what is on its
     /// way already.
-    fn ahead(&self, turn: Turn, pending: &Pending) -> BTreeSet<Turn> {
+    fn ahead(&self, turn: PendingWriteId, pending: &PendingWrite) -> BTreeSet<PendingWriteId> {
         let mut ahead = self.queues.ahead(&pending.covers, turn, &self.pending);
-        for lease in pending.carried() {
-            let last = turns_of(&self.revoking, *lease, 0, turn).next_back();
+        for lease in pending.purged_leases() {
+            let last = ids_of(&self.revoking, *lease, 0, turn).next_back();
             ahead.extend(last);
-            ahead.extend(turns_of(&self.attached, *lease, last.unwrap_or_default(), turn).counted());
+            ahead.extend(ids_of(&self.attached, *lease, last.unwrap_or_default(), turn).counted());
         }
         ahead
     }
 
-    fn wait_behind(&mut self, turn: Turn, other: Turn) {
+    fn wait_behind(&mut self, turn: PendingWriteId, other: PendingWriteId) {
         if let Some(pending) = self.pending.get_mut(&turn) {
             pending.ahead.insert(other);
             self.behind.entry(other).or_default().insert(turn);
@@ -439,22 +448,22 @@ impl Writes {
 
     /// The write attaches nodes to these leases. For each lease it waits for the last earlier revocation.
     /// When that one does not hold it up any more, it waits for the last one that still does (S7b).
-    fn hold_up_behind_revocations(&mut self, turn: Turn, attached: &BTreeSet<Incarnation>) {
+    fn block_on_revocations(&mut self, turn: PendingWriteId, attached: &BTreeSet<Incarnation>) {
         for lease in attached.iter().counted() {
             if let Some(other) = self.last_revocation(*lease, turn) {
-                self.hold_up(turn, other);
+                self.block_on_revocation(turn, other);
             }
         }
     }
 
     /// The last revocation of the lease, before a turn, that holds up writes which attach nodes to it.
-    fn last_revocation(&self, lease: Incarnation, before: Turn) -> Option<Turn> {
-        let last = |index| turns_of(index, lease, 0, before).next_back();
+    fn last_revocation(&self, lease: Incarnation, before: PendingWriteId) -> Option<PendingWriteId> {
+        let last = |index| ids_of(index, lease, 0, before).next_back();
         last(&self.revoking).max(last(&self.uncovered))
     }
 
     /// The write attaches nodes to a lease that the other revokes.
-    fn hold_up(&mut self, turn: Turn, other: Turn) {
+    fn block_on_revocation(&mut self, turn: PendingWriteId, other: PendingWriteId) {
         if self.planted.has(Bug::AttachmentsPassRevocation) {
             return;
         }
@@ -465,14 +474,14 @@ impl Writes {
     }
 
     /// The writes from a turn on that are not proposed yet and attach nodes to leases which this one revokes.
-    fn attaching_to(&self, turn: Turn, from: Turn) -> impl Iterator<Item = Turn> {
-        let revoked = self.pending.get(&turn).into_iter().flat_map(Pending::carried);
-        revoked.flat_map(move |lease| turns_of(&self.attached, *lease, from, Turn::MAX)).counted()
+    fn attaching_to(&self, turn: PendingWriteId, from: PendingWriteId) -> impl Iterator<Item = PendingWriteId> {
+        let revoked = self.pending.get(&turn).into_iter().flat_map(PendingWrite::purged_leases);
+        revoked.flat_map(move |lease| ids_of(&self.attached, *lease, from, PendingWriteId::MAX)).counted()
     }
 
-    fn leave_queues(&mut self, turn: Turn) {
+    fn leave_queues(&mut self, turn: PendingWriteId) {
         let Some(pending) = self.pending.get_mut(&turn) else { return };
-        self.queues.leave(turn, &pending.covers, !pending.carried().is_empty());
+        self.queues.leave(turn, &pending.covers, !pending.purged_leases().is_empty());
         for other in std::mem::take(&mut pending.ahead) {
             leave(&mut self.behind, other, turn);
         }
@@ -480,10 +489,10 @@ impl Writes {
             leave(&mut self.held_up, other, turn);
         }
         take_out(&mut self.attached, pending.attached(), turn);
-        take_out(&mut self.revoking, pending.carried(), turn);
+        take_out(&mut self.revoking, pending.purged_leases(), turn);
     }
 
-    fn release_behind(&mut self, turn: Turn) -> Vec<Turn> {
+    fn release_behind(&mut self, turn: PendingWriteId) -> Vec<PendingWriteId> {
         let mut ready = Vec::new();
         for other in self.behind.remove(&turn).into_iter().flatten().counted() {
             if let Some(pending) = self.pending.get_mut(&other) {
@@ -496,19 +505,19 @@ impl Writes {
 
     /// Writes that attach nodes to leases that this one revokes wait for it no longer. They wait for the last earlier revocation of the
     /// same lease instead, if there is one (S7b). Returns those that became ready.
-    fn release_attaching(&mut self, turn: Turn) -> Vec<Turn> {
+    fn release_attaching(&mut self, turn: PendingWriteId) -> Vec<PendingWriteId> {
         let held_up = self.held_up.remove(&turn).unwrap_or_default();
         if held_up.is_empty() {
             return Vec::new();
         }
-        let revoked = self.pending.get(&turn).map(|pending| pending.carried().clone()).unwrap_or_default();
+        let revoked = self.pending.get(&turn).map(|pending| pending.purged_leases().clone()).unwrap_or_default();
         let mut ready = Vec::new();
         for other in held_up.into_iter().counted() {
             let Some(pending) = self.pending.get_mut(&other) else { continue };
             pending.revoking.remove(&turn);
             let attached = pending.attached().intersection(&revoked).copied().collect();
-            self.hold_up_behind_revocations(other, &attached);
-            ready.extend(self.pending.get(&other).is_some_and(Pending::is_ready).then_some(other));
+            self.block_on_revocations(other, &attached);
+            ready.extend(self.pending.get(&other).is_some_and(PendingWrite::is_ready).then_some(other));
         }
         ready
     }
@@ -526,18 +535,18 @@ impl Writes {
             ("lists emptied", emptied),
             ("waits", self.waits.size()),
             ("writes behind others", self.behind.len()),
-            ("leases whose nodes are removed", self.carried.len()),
+            ("leases whose nodes are removed", self.purging.len()),
             ("revocations", self.revoking.len() + self.uncovered.len()),
             ("attachments", self.attached.len()),
             ("writes held up", self.held_up.len()),
-            ("removals", self.removals),
+            ("removals", self.purges),
             ("bytes of writes", self.bytes),
         ]
     }
 
     /// The tables agree with each other.
     pub(super) fn check(&self) -> Result<(), String> {
-        let mut waits = Waits::default();
+        let mut waits = ConsentWaits::default();
         for (turn, pending) in &self.pending {
             pending.waits.iter().for_each(|(session, wait)| waits.insert(*turn, *session, wait));
             for other in &pending.ahead {
@@ -552,9 +561,10 @@ impl Writes {
             if pending.request().is_some_and(|request| self.by_request.get(&request) != Some(turn)) {
                 return Err(format!("write {turn} is not found by its request"));
             }
-            let is_in = |index: &BTreeSet<(Incarnation, Turn)>, lease: &Incarnation| index.contains(&(*lease, *turn));
-            let is_found = pending.carried().iter().all(|lease| {
-                is_in(&self.carried, lease)
+            let is_in =
+                |index: &BTreeSet<(Incarnation, PendingWriteId)>, lease: &Incarnation| index.contains(&(*lease, *turn));
+            let is_found = pending.purged_leases().iter().all(|lease| {
+                is_in(&self.purging, lease)
                     && is_in(&self.revoking, lease) != pending.is_proposed
                     && is_in(&self.uncovered, lease) == pending.was_uncovered
             });
@@ -562,15 +572,15 @@ impl Writes {
                 return Err(format!("write {turn} is not found by the leases whose nodes it removes, or attaches"));
             }
             let mut revocations = pending.attached().iter().filter_map(|lease| self.last_revocation(*lease, *turn));
-            let passes = |other: &Turn| !pending.is_proposed && !pending.revoking.contains(other);
+            let passes = |other: &PendingWriteId| !pending.is_proposed && !pending.revoking.contains(other);
             // With the mistake put back, the search is to find what comes of it.
-            let passes = |other: &Turn| passes(other) && !self.planted.has(Bug::AttachmentsPassRevocation);
+            let passes = |other: &PendingWriteId| passes(other) && !self.planted.has(Bug::AttachmentsPassRevocation);
             if let Some(other) = revocations.find(passes) {
                 return Err(format!("write {turn} attaches nodes to a lease that {other} revokes, and passes it"));
             }
-            let holds_up = |other: &Turn| {
+            let holds_up = |other: &PendingWriteId| {
                 self.held_up.get(other).is_some_and(|held_up| held_up.contains(turn))
-                    && self.pending.get(other).is_some_and(Pending::holds_up_attaching)
+                    && self.pending.get(other).is_some_and(PendingWrite::holds_up_attaching)
             };
             if let Some(other) = pending.revoking.iter().find(|other| !holds_up(other)) {
                 return Err(format!("write {turn} waits for revocation {other}, which will not release it"));
@@ -585,7 +595,7 @@ impl Writes {
         }
         let behind: usize = self.behind.values().map(BTreeSet::len).sum();
         let held_up: usize = self.held_up.values().map(BTreeSet::len).sum();
-        let expected = |of: fn(&Pending) -> usize| self.pending.values().map(of).sum::<usize>();
+        let expected = |of: fn(&PendingWrite) -> usize| self.pending.values().map(of).sum::<usize>();
         if (behind, held_up) != (expected(|pending| pending.ahead.len()), expected(|pending| pending.revoking.len())) {
             return Err("others wait behind writes than the writes say".to_owned());
         }
@@ -598,22 +608,22 @@ fn covers_bytes(covers: &[ObjectSet]) -> usize {
 }
 
 /// The writes of an index that have to do with the lease, from one turn on and before another.
-fn turns_of(
-    index: &BTreeSet<(Incarnation, Turn)>,
+fn ids_of(
+    index: &BTreeSet<(Incarnation, PendingWriteId)>,
     lease: Incarnation,
-    from: Turn,
-    before: Turn,
-) -> impl DoubleEndedIterator<Item = Turn> {
+    from: PendingWriteId,
+    before: PendingWriteId,
+) -> impl DoubleEndedIterator<Item = PendingWriteId> {
     index.range((lease, from)..(lease, before)).map(|(_, turn)| *turn)
 }
 
-fn take_out(index: &mut BTreeSet<(Incarnation, Turn)>, leases: &BTreeSet<Incarnation>, turn: Turn) {
+fn take_out(index: &mut BTreeSet<(Incarnation, PendingWriteId)>, leases: &BTreeSet<Incarnation>, turn: PendingWriteId) {
     for lease in leases {
         index.remove(&(*lease, turn));
     }
 }
 
-fn leave(table: &mut BTreeMap<Turn, BTreeSet<Turn>>, other: Turn, turn: Turn) {
+fn leave(table: &mut BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>>, other: PendingWriteId, turn: PendingWriteId) {
     if let Some(turns) = table.get_mut(&other) {
         turns.remove(&turn);
         if turns.is_empty() {

@@ -3,106 +3,110 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    command::{Attach, Command, LeaseKey, Meant, Write, WriteRefusal, encoded_bytes_of_sets},
+    command::{Attach, Command, IntendedLeases, LeaseKey, Write, WriteRefusal, encoded_bytes_of_sets},
     id::{Incarnation, Sequence, SessionId, Stamp},
     message::Refusal,
-    object::{Object, ObjectSet, compact},
-    path::Path,
+    object::{Object, ObjectSet, compact_sets},
+    path::NodePath,
     planted::Bug,
     reached::{Bound, reached},
-    state::{Answered, State},
-    transaction::{Operation, Transaction, place_of},
+    state::{RequestStatus, State},
+    transaction::{Operation, Transaction, index_of},
     volume::VolumeError,
 };
 
 use super::{
-    Asker, Lessor, Reason, StepContext,
+    Lessor, ProposalReason, Requester, StepContext,
     load::results_of_write,
-    removal::lists_of,
-    writes::{Asked, Pending, Turn, Wait, Work},
+    purges::lists_of,
+    writes::{ClientWrite, ConsentWait, PendingWrite, PendingWriteId, WriteKind},
 };
 
 impl Lessor {
     pub(super) fn write(
         &mut self,
-        asker: Asker,
+        asker: Requester,
         (sequence, unanswered_from): (Sequence, Sequence),
         write: Write,
         (dropped, seen): (Vec<ObjectSet>, Stamp),
         turn: &mut StepContext<'_>,
     ) {
         let session = asker.session;
-        if let Some(waiting) = self.writes.turn_of(session, sequence) {
+        if let Some(waiting) = self.writes.id_of(session, sequence) {
             return self.join(waiting, asker, (dropped, seen), turn);
         }
         if let Some(refusal) = self.refusal(session, (sequence, unanswered_from), &write, turn) {
             return self.reply(&asker, Err(refusal), turn);
         }
         if self.planted(Bug::ConditionBeforeOutcome)
-            && let Err(refusal) = turn.state.footprint(session, &write, &turn.state.meant(session, &write))
+            && let Err(refusal) = turn.state.footprint(session, &write, &turn.state.intended(session, &write))
         {
             return self.reply(&asker, Err(Refusal::Write(refusal)), turn);
         }
-        if let Some(Answered::Outcome(outcome)) = turn.state.answered_given(session, sequence, unanswered_from) {
+        if let Some(RequestStatus::Outcome(outcome)) =
+            turn.state.request_status_given(session, sequence, unanswered_from)
+        {
             let outcome = outcome.clone();
             return self.answer_again(&asker, &write, outcome, turn);
         }
-        let meant = turn.state.meant(session, &write);
-        let covers = self.covers(session, &write, &meant, turn.state);
-        let askers = vec![asker];
+        let intended = turn.state.intended(session, &write);
+        let covers = self.covers(session, &write, &intended, turn.state);
+        let requesters = vec![asker];
         let load = self.load_of_write(&write, turn.state);
-        let asked = Asked { session, sequence, unanswered_from, write, meant, askers, dropped, seen, load };
+        let asked =
+            ClientWrite { session, sequence, unanswered_from, write, intended, requesters, dropped, seen, load };
         self.load_to_come += load;
         self.results_to_come += results_of_write(&asked.write);
-        let entered = self.writes.enter(Pending::new(Work::Client(asked), covers, turn.now));
+        let entered = self.writes.enter(PendingWrite::new(WriteKind::Client(asked), covers, turn.now));
         self.gather(entered, turn);
     }
 
     /// The objects that consents are to be gathered for, but for the nodes of a lease that is revoked.
-    fn covers(&self, writer: SessionId, write: &Write, meant: &Meant, state: &State) -> Vec<ObjectSet> {
+    fn covers(&self, writer: SessionId, write: &Write, meant: &IntendedLeases, state: &State) -> Vec<ObjectSet> {
         within_a_command(self.all_covers(writer, write, meant, state))
     }
 
-    fn all_covers(&self, writer: SessionId, write: &Write, meant: &Meant, state: &State) -> Vec<ObjectSet> {
+    fn all_covers(&self, writer: SessionId, write: &Write, meant: &IntendedLeases, state: &State) -> Vec<ObjectSet> {
         if let Write::RevokeLease { .. } = write {
-            let sets_max = self.config.bounds.removal_sets_max;
+            let sets_max = self.config.bounds.purge_sets_max;
             return meant.leases.iter().flat_map(|lease| lists_of(*lease, sets_max, state)).collect();
         }
         let sets = state.footprint(writer, write, meant).unwrap_or_default();
         // What a transaction changes lies apart, and is few already.
-        if let Write::Transaction(_) = write { sets } else { compact(sets) }
+        if let Write::Transaction(_) = write { sets } else { compact_sets(sets) }
     }
 
     /// The same for a write that changes more by now than it was proposed for. A transaction that keeps being overtaken by writes of what
     /// it compares would ask in vain for one branch after the other: from now on it asks for both.
-    pub(super) fn covers_again(&self, asked: &Asked, state: &State) -> Vec<ObjectSet> {
-        let Asked { session: writer, write, meant, .. } = asked;
+    pub(super) fn covers_again(&self, asked: &ClientWrite, state: &State) -> Vec<ObjectSet> {
+        let ClientWrite { session: writer, write, intended, .. } = asked;
         within_a_command(match write {
             Write::Transaction(transaction) => {
                 // In the queue of what it compares, it comes before a holder that would keep that to itself once more.
-                let kept = state.kept_from(write, &[]).into_iter().map(|path| ObjectSet::One(Object::data(path)));
-                state.footprint_of_both(*writer, transaction, meant).into_iter().chain(kept).collect()
+                let kept =
+                    state.blocking_write_leases(write, &[]).into_iter().map(|path| ObjectSet::One(Object::data(path)));
+                state.footprint_of_both(*writer, transaction, intended).into_iter().chain(kept).collect()
             }
-            _ => self.all_covers(*writer, write, meant, state),
+            _ => self.all_covers(*writer, write, intended, state),
         })
     }
 
     /// The request was sent again while the write waits: one write, and one more who wants its answer (S9).
     fn join(
         &mut self,
-        waiting: Turn,
-        asker: Asker,
+        waiting: PendingWriteId,
+        asker: Requester,
         (dropped, seen): (Vec<ObjectSet>, Stamp),
         turn: &mut StepContext<'_>,
     ) {
-        let askers_max = self.config.bounds.write_askers_max;
-        let Some(asked) = self.writes.asked_mut(waiting) else { return };
+        let askers_max = self.config.bounds.write_requesters_max;
+        let Some(asked) = self.writes.client_write_mut(waiting) else { return };
         (asked.dropped, asked.seen) = (dropped, seen);
-        asked.askers.push(asker);
-        if asked.askers.len() > askers_max {
-            reached(Bound::WriteAskers);
-            let oldest = asked.askers.remove(0);
-            self.reply_bare(&oldest, Err(Refusal::Retry), turn);
+        asked.requesters.push(asker);
+        if asked.requesters.len() > askers_max {
+            reached(Bound::WriteRequesters);
+            let oldest = asked.requesters.remove(0);
+            self.reply_without_promises(&oldest, Err(Refusal::Retry), turn);
         }
     }
 
@@ -114,13 +118,13 @@ impl Lessor {
         write: &Write,
         turn: &StepContext<'_>,
     ) -> Option<Refusal> {
-        let window = |lowest, highest| Some(Refusal::Window { got: sequence, lowest, highest });
-        match turn.state.answered_given(session, sequence, unanswered_from) {
-            None => return Some(Refusal::SessionGone { session }),
-            Some(Answered::BelowWindow { lowest }) => return window(lowest, lowest.window_end()),
-            Some(Answered::BeyondWindow { highest }) => return window(highest.window_start(), highest),
-            Some(Answered::Outcome(_)) => return None,
-            Some(Answered::Never) => {}
+        let window = |lowest, highest| Some(Refusal::OutsideWindow { got: sequence, lowest, highest });
+        match turn.state.request_status_given(session, sequence, unanswered_from) {
+            None => return Some(Refusal::SessionNotFound { session }),
+            Some(RequestStatus::BelowWindow { lowest }) => return window(lowest, lowest.window_end()),
+            Some(RequestStatus::BeyondWindow { highest }) => return window(highest.window_start(), highest),
+            Some(RequestStatus::Outcome(_)) => return None,
+            Some(RequestStatus::Unanswered) => {}
         }
         // What is flushed is waited for by others, and waits for nobody.
         let is_flush = matches!(write, Write::Flush { .. });
@@ -157,7 +161,7 @@ impl Lessor {
             }
             Write::Transaction(transaction) => {
                 let beyond = limits.check_transaction(transaction).err().map(Refusal::from);
-                let made = || limits.check_made(turn.state.nodes_made(transaction)).err().map(Refusal::from);
+                let made = || limits.check_nodes_made(turn.state.nodes_made(transaction)).err().map(Refusal::from);
                 let overlap = || transaction.check_overlaps().err().map(Refusal::Write);
                 beyond
                     .or_else(overlap)
@@ -174,14 +178,14 @@ impl Lessor {
             }
             Write::Lock { path, delay, .. } => {
                 let ending = self.attaches_to_ending(session, path, Attach::Session, turn.state).map(Refusal::from);
-                limits.check_delay(path, *delay).err().map(Refusal::from).or(ending)
+                limits.check_lock_delay(path, *delay).err().map(Refusal::from).or(ending)
             }
             Write::Delete { .. }
             | Write::RemoveVolume { .. }
             | Write::RevokeLease { .. }
-            | Write::Convert { .. }
+            | Write::ChangeLockMode { .. }
             | Write::Unlock { .. }
-            | Write::Cache { .. }
+            | Write::TakeWriteLease { .. }
             | Write::Flush { value: None, .. }
             | Write::HandOver { .. } => None,
             Write::Flush { value: Some(value), .. } => limits.check_value(value).err().map(Refusal::from),
@@ -192,12 +196,12 @@ impl Lessor {
     fn attaches_to_ending(
         &self,
         writer: SessionId,
-        path: &Path,
+        path: &NodePath,
         attach: Attach,
         state: &State,
     ) -> Option<WriteRefusal> {
         let (lease, refusal) = match attach {
-            Attach::Nothing | Attach::Keep => return None,
+            Attach::Nothing | Attach::Unchanged => return None,
             Attach::Lease(id) => (LeaseKey::Key(id), WriteRefusal::LeaseNotFound { id }),
             Attach::Session => {
                 let volume = state.volume_of(path).0.clone();
@@ -205,7 +209,7 @@ impl Lessor {
                 (LeaseKey::Volume(writer, volume), refusal)
             }
         };
-        let is_ending = self.ends.get(&lease).is_some_and(|end| end.is_ending);
+        let is_ending = self.lease_ends.get(&lease).is_some_and(|end| end.is_end_proposed);
         is_ending.then_some(refusal)
     }
 
@@ -220,13 +224,13 @@ impl Lessor {
         let mut refusals = transaction.branch(branch).iter().enumerate().filter_map(|(place, operation)| {
             let Operation::Put { path, attach, .. } = operation else { return None };
             let refusal = Box::new(self.attaches_to_ending(writer, path, *attach, state)?);
-            Some(Refusal::Write(WriteRefusal::Operation { branch, place: place_of(place), refusal }))
+            Some(Refusal::Write(WriteRefusal::Operation { branch, index: index_of(place), refusal }))
         });
         refusals.next()
     }
 
     /// Ends a session's waits for which the condition holds, and proposes what has become ready.
-    pub(super) fn end_waits(&mut self, session: SessionId, is_over: impl Fn(&Wait) -> bool) {
+    pub(super) fn end_waits(&mut self, session: SessionId, is_over: impl Fn(&ConsentWait) -> bool) {
         let ready = self.writes.end_waits(session, is_over);
         self.propose_ready(ready);
     }
@@ -239,14 +243,14 @@ impl Lessor {
 
     /// Ends the waits for copies that can no longer be used because the session's leases on this volume under which they were held
     /// are gone from the replicated state (T5).
-    pub(super) fn end_waits_without_lease(&mut self, session: SessionId, volume: &Path) {
-        let ends = &self.ends;
-        let is_left = |(volume, incarnation): (&Path, &Incarnation)| {
+    pub(super) fn end_waits_without_lease(&mut self, session: SessionId, volume: &NodePath) {
+        let ends = &self.lease_ends;
+        let is_left = |(volume, incarnation): (&NodePath, &Incarnation)| {
             let key = LeaseKey::Volume(session, volume.clone());
             ends.get(&key).is_some_and(|end| end.incarnation == *incarnation)
         };
         let one_is_enough = self.planted(Bug::AnyEndFreesWrite);
-        let are_left = |wait: &Wait| match one_is_enough {
+        let are_left = |wait: &ConsentWait| match one_is_enough {
             true => wait.leases.iter().all(is_left),
             false => wait.leases.iter().any(is_left),
         };
@@ -255,32 +259,32 @@ impl Lessor {
     }
 
     /// Ends the waits for object leases that are over (T3).
-    pub(super) fn end_waits_over(&mut self) {
-        let ready = self.writes.end_waits_over(self.clock.ending());
+    pub(super) fn end_expired_waits(&mut self) {
+        let ready = self.writes.end_expired_waits(self.clock.expiry_time());
         self.propose_ready(ready);
     }
 
     /// Proposes writes that wait for nothing any more, in their order, and those that this lets follow.
-    pub(super) fn propose_ready(&mut self, ready: Vec<Turn>) {
-        let mut ready: BTreeSet<Turn> = ready.into_iter().collect();
+    pub(super) fn propose_ready(&mut self, ready: Vec<PendingWriteId>) {
+        let mut ready: BTreeSet<PendingWriteId> = ready.into_iter().collect();
         while let Some(next) = ready.pop_first() {
             let Some(pending) = self.writes.get(next).filter(|pending| pending.is_ready()) else { continue };
             match &pending.work {
-                Work::Client(asked) => {
+                WriteKind::Client(asked) => {
                     let command = Command::Write {
                         session: asked.session,
                         sequence: asked.sequence,
                         unanswered_from: asked.unanswered_from,
                         write: asked.write.clone(),
-                        covers: pending.covers.clone(),
-                        meant: asked.meant.clone(),
-                        carried: pending.carried_at,
+                        consented: pending.covers.clone(),
+                        intended: asked.intended.clone(),
+                        attached_through: pending.gathered_at,
                     };
-                    self.propose(command, Reason::Write(next));
+                    self.propose(command, ProposalReason::Write(next));
                 }
-                Work::Removal(leases) => {
+                WriteKind::Purge(leases) => {
                     let leases = leases.iter().copied().collect();
-                    self.propose(Command::Remove { leases }, Reason::Remove(next));
+                    self.propose(Command::Purge { leases }, ProposalReason::Purge(next));
                 }
             }
             ready.extend(self.writes.proposed(next));
@@ -291,9 +295,9 @@ impl Lessor {
 /// The same sets, or the subtree that has them all if their encoding is too long for a command: what a write covers may
 /// grow each time that it is gathered for, and must not make its command too long for an entry.
 pub(super) fn within_a_command(covers: Vec<ObjectSet>) -> Vec<ObjectSet> {
-    if encoded_bytes_of_sets(&covers) <= Write::COVERS_BYTES_MAX {
+    if encoded_bytes_of_sets(&covers) <= Write::CONSENTED_BYTES_MAX {
         return covers;
     }
-    reached(Bound::CoversBytes);
-    vec![ObjectSet::Subtree(Path::common(covers.iter().map(ObjectSet::path)))]
+    reached(Bound::ConsentedBytes);
+    vec![ObjectSet::Subtree(NodePath::common_ancestor(covers.iter().map(ObjectSet::path)))]
 }

@@ -1,6 +1,6 @@
 //! How much one request may carry. A request beyond a bound is refused, and nothing of it takes effect (S10b, S12).
 
-use super::{AWAIT_HOLDS_MAX, Body, Header, Request};
+use super::{AWAIT_LOCKS_MAX, Body, Request, RequestHeader};
 use crate::{
     id::SessionId,
     limits::LimitError,
@@ -19,15 +19,15 @@ pub const CONSENTS_MAX: usize = 1024;
 pub const RETURNS_MAX: usize = 256;
 
 /// The most key leases that one request keeps alive.
-pub const KEEP_LEASES_MAX: usize = 16_384;
+pub const KEEP_ALIVES_MAX: usize = 16_384;
 
 /// Pieces of a held list have at most this many objects: a piece stays well below a frame.
-pub const HELD_PIECE_OBJECTS_MAX: usize = 512;
+pub const REPORT_PART_OBJECTS_MAX: usize = 512;
 
 /// The most sets of objects that one write names as dropped: three for each operation of both branches of a transaction.
 pub const DROPPED_SETS_MAX: usize = 3 * 2 * Transaction::OPERATIONS_MAX;
 
-impl Header {
+impl RequestHeader {
     /// Whether it says nothing on behalf of a session: what [`Body::List`], [`Body::Inspect`] and [`Body::Open`] come with
     /// when they are nobody's.
     pub fn is_sessionless(&self) -> bool {
@@ -43,32 +43,32 @@ impl Request {
     /// [`LimitError::Request`], [`LimitError::Leases`] or [`LimitError::Holds`] with the numbers of the first list that is
     /// too long.
     pub fn check_lengths(&self) -> Result<(), LimitError> {
-        let Header { renew, consents, returns, .. } = &self.header;
+        let RequestHeader { renew, consents, returns, .. } = &self.header;
         let list = match &self.body {
             Body::Write { dropped, .. } => {
                 ("sets of dropped objects", Bound::DroppedSets, dropped.len(), DROPPED_SETS_MAX)
             }
-            Body::Held(piece) => {
-                ("objects in a piece of a list", Bound::HeldObjects, piece.objects.len(), HELD_PIECE_OBJECTS_MAX)
+            Body::HolderReport(piece) => {
+                ("objects in a piece of a list", Bound::ReportObjects, piece.objects.len(), REPORT_PART_OBJECTS_MAX)
             }
-            Body::KeepLeases { leases } if leases.len() > KEEP_LEASES_MAX => {
-                reached(Bound::KeepLeases);
-                return Err(LimitError::Leases { got: leases.len(), expected: KEEP_LEASES_MAX });
+            Body::KeepAlive { leases } if leases.len() > KEEP_ALIVES_MAX => {
+                reached(Bound::KeepAlives);
+                return Err(LimitError::Leases { got: leases.len(), expected: KEEP_ALIVES_MAX });
             }
-            Body::AwaitHolds { holds } if holds.len() > AWAIT_HOLDS_MAX => {
-                reached(Bound::AwaitHolds);
-                return Err(LimitError::Holds { got: holds.len(), expected: AWAIT_HOLDS_MAX });
+            Body::AwaitLocks { locks } if locks.len() > AWAIT_LOCKS_MAX => {
+                reached(Bound::AwaitLocks);
+                return Err(LimitError::Locks { got: locks.len(), expected: AWAIT_LOCKS_MAX });
             }
             Body::Open { .. }
             | Body::Register
             | Body::Close
-            | Body::KeepAlive(_)
+            | Body::Heartbeat(_)
             | Body::Acquire { .. }
             | Body::Read { .. }
             | Body::AwaitRead { .. }
-            | Body::KeepLeases { .. }
+            | Body::KeepAlive { .. }
             | Body::Inspect(_)
-            | Body::AwaitHolds { .. }
+            | Body::AwaitLocks { .. }
             | Body::Watch { .. }
             | Body::List { .. } => ("lists", Bound::Returns, 0, 0),
         };

@@ -5,12 +5,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    change::Reason,
+    change::ChangeReason,
     drift::Excess,
-    hold::HoldMode,
-    id::{Epoch, Generation, HoldId, LeaseId, Revision, SessionId, Token},
-    object::{Object, Owner},
-    path::Path,
+    id::{Epoch, LeaseId, LockId, Revision, SessionId, Token, VolumeGeneration},
+    lock::LockMode,
+    object::{NodeOwner, Object},
+    path::NodePath,
     volume::VolumeSettings,
 };
 
@@ -20,29 +20,29 @@ pub enum Inspect {
     /// Which sessions hold leases on the objects at `path`, with what remains. From the leader.
     Holders {
         /// The node.
-        path: Path,
+        path: NodePath,
     },
     /// What writes of `path` wait for right now. From the leader.
-    Waits {
+    PendingWrites {
         /// The node.
-        path: Path,
+        path: NodePath,
     },
     /// Which reads of `path` wait for write leases right now, and lists that begin there. From the leader.
-    ReadWaits {
+    BlockedReads {
         /// The node.
-        path: Path,
+        path: NodePath,
     },
     /// The volumes at and below `path`. From the leader.
     Volumes {
         /// The top.
-        path: Path,
+        path: NodePath,
     },
     /// A key lease, with what remains of it and some of its nodes. From the leader.
     Lease {
         /// The lease.
         id: LeaseId,
         /// Whether nodes are wanted: those that come after this path, or from the first on.
-        keys_after: Option<KeysAfter>,
+        keys_after: Option<NodesAfter>,
     },
     /// The key leases whose names come after one, in order. From the leader.
     Leases {
@@ -52,41 +52,41 @@ pub enum Inspect {
     /// The members, the leader, indexes. From any server.
     Cluster,
     /// The holds on a node, those that are held and those that wait. From the leader.
-    Holds {
+    Locks {
         /// The node.
-        path: Path,
+        path: NodePath,
     },
     /// The nodes at and below `path` that go with leases, or did: who is alive. In the order of paths. From the leader.
     Services {
         /// The top.
-        path: Path,
+        path: NodePath,
         /// Up to where they are known already.
-        after: Option<Path>,
+        after: Option<NodePath>,
     },
 }
 
 /// Some of the services below a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Services {
+pub struct ServicePage {
     /// They, in the order of paths.
     pub services: Vec<ServiceInfo>,
     /// These are all up to this path, after which the next are to be asked for; there may be none yet. None: there are no more.
-    pub through: Option<Path>,
+    pub through: Option<NodePath>,
 }
 
 /// A node that goes with a lease, or did, for people: by it a service shows that it lives.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ServiceInfo {
     /// The node.
-    pub path: Path,
+    pub path: NodePath,
     /// What it goes with, or did. None if that is not known any more.
-    pub owner: Option<Owner>,
+    pub owner: Option<NodeOwner>,
     /// What the session calls itself that it goes with. Empty if there is none, or none any more.
     pub name: String,
     /// The last change of the node's value. None if that is not known any more.
     pub registered: Option<Revision>,
     /// Whether it is there, and how well.
-    pub standing: Standing,
+    pub health: ServiceHealth,
     /// How long ago its lease was renewed last. None if that is not known: it was not since this leader began, or it is long ago.
     pub seen: Option<Duration>,
     /// What remains of its lease, without the margin.
@@ -95,38 +95,38 @@ pub struct ServiceInfo {
 
 /// How it stands with a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Standing {
+pub enum ServiceHealth {
     /// It has been heard of in time.
     Live,
     /// It has not: less than a third of its lease remains, and it is renewed well before that when all goes well. Or its lease is over,
     /// and the removal of its node waits for others.
     Jeopardy,
     /// Its node was removed, and nobody is registered there. Known as far back as the changes are.
-    Gone {
+    Removed {
         /// By this change.
         revision: Revision,
         /// Why.
-        reason: Reason,
+        reason: ChangeReason,
     },
 }
 
 /// A hold, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct HoldInfo {
+pub struct LockInfo {
     /// Names it: the order of arrival.
-    pub hold: HoldId,
+    pub lock: LockId,
     /// Whose it is, or was.
     pub session: SessionId,
     /// What the session calls itself.
     pub name: String,
     /// As what it is held, or asked for.
-    pub mode: HoldMode,
+    pub mode: LockMode,
     /// Of the grant. None: it waits.
     pub token: Option<Token>,
     /// It is held shared, and waits to be exclusive.
     pub is_upgrading: bool,
     /// It is a write lease: the session keeps the node's data to itself.
-    pub caches: bool,
+    pub is_write_lease: bool,
     /// Its session has lost its lease; the hold keeps the node for the delay that was asked for.
     pub is_lost: bool,
     /// What remains of the lease under which it lives, with the margin, or of the delay.
@@ -135,11 +135,11 @@ pub struct HoldInfo {
 
 /// From where on nodes of a lease are listed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum KeysAfter {
+pub enum NodesAfter {
     /// From the first on.
     Nothing,
     /// From the one after this.
-    Path(Path),
+    Path(NodePath),
 }
 
 /// A key lease, for people.
@@ -152,7 +152,7 @@ pub struct LeaseInfo {
     /// What remains of it; zero once it is over, until the log has its end.
     pub remaining: Duration,
     /// Some of the nodes that go with it, in the order of paths. If there are none though they were asked for, there are no more.
-    pub keys: Vec<Path>,
+    pub keys: Vec<NodePath>,
 }
 
 /// One session's lease or hold on a node, for people.
@@ -172,9 +172,9 @@ pub struct HolderInfo {
 
 /// What a write waits for, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct WaitInfo {
+pub struct PendingWriteInfo {
     /// The node that is written.
-    pub path: Path,
+    pub path: NodePath,
     /// Who writes.
     pub writer: SessionId,
     /// The writer's name.
@@ -196,20 +196,20 @@ pub struct WaitInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CoveringInfo {
     /// The volume.
-    pub volume: Path,
+    pub volume: NodePath,
     /// The session has yet to list its copies to this leader, which may be new or may have been
     /// away. Otherwise its object leases are not tracked one by one, because the volume's settings
     /// say so or because they are too many.
-    pub is_unlisted: bool,
+    pub is_unreported: bool,
 }
 
 /// Reads that wait until the holder of a write lease has flushed, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ReadWaitInfo {
+pub struct BlockedReadInfo {
     /// The node that is kept.
-    pub path: Path,
+    pub path: NodePath,
     /// How many wait, lists included: as far as one answer counts them
-    /// ([`places_max`](crate::lessor::Bounds::places_max)).
+    /// ([`scan_max`](crate::lessor::Bounds::scan_max)).
     pub reads: u64,
     /// The session that keeps it to itself.
     pub holder: SessionId,
@@ -225,11 +225,11 @@ pub struct ReadWaitInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VolumeInfo {
     /// The top.
-    pub path: Path,
+    pub path: NodePath,
     /// What it promises.
     pub settings: VolumeSettings,
     /// How often it has changed.
-    pub generation: Generation,
+    pub generation: VolumeGeneration,
     /// How many sessions have a lease on it.
     pub leases: u64,
 }

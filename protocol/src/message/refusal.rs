@@ -24,7 +24,7 @@ pub enum Refusal {
     /// The server stopped leading after the write was proposed: it may still take effect. Send it again under the same
     /// sequence to learn.
     #[error("the leader changed while the write was being committed: it may still take effect")]
-    Unknown,
+    OutcomeUnknown,
     /// The session has not registered with this leadership, or not on this connection.
     #[error("the session has registered with epoch {got}: expected {expected}")]
     NotRegistered {
@@ -35,7 +35,7 @@ pub enum Refusal {
     },
     /// The session does not exist (any more). Its leases, and all that depends on them, are gone.
     #[error("session {session} is gone")]
-    SessionGone {
+    SessionNotFound {
         /// The session.
         session: SessionId,
     },
@@ -43,7 +43,7 @@ pub enum Refusal {
     #[error(
         "request {got} of the session is outside of the window of remembered outcomes: expected {lowest} to {highest}"
     )]
-    Window {
+    OutsideWindow {
         /// The request's number.
         got: Sequence,
         /// The lowest accepted.

@@ -6,7 +6,7 @@
 use std::{sync::LazyLock, thread};
 
 use super::{BY_RULE, Bug};
-use crate::rerun::{Said, run};
+use crate::rerun::{TestResult, run};
 
 /// Names the mistake that is put back.
 const VARIABLE: &str = "LEASEHOLD_PLANT";
@@ -21,7 +21,7 @@ pub(super) fn chosen() -> Option<Bug> {
     *CHOSEN
 }
 
-fn with(test: &str, bug: Bug) -> Said {
+fn with(test: &str, bug: Bug) -> TestResult {
     run(test, Some((VARIABLE, format!("{bug:?}"))))
 }
 
@@ -31,7 +31,7 @@ fn each_mistake_is_found_by_the_test_that_it_names() {
         return;
     }
     let complaint = |(bug, test): &(Bug, &str)| match (run(test, None), with(test, *bug)) {
-        (Said::Passed, Said::Failed(_)) => None,
+        (TestResult::Passed, TestResult::Failed(_)) => None,
         (without, with) => Some(format!("{bug:?}: {test}: without it {without:?}, with it {with:?}")),
     };
     let workers = thread::available_parallelism().map_or(1, usize::from);
@@ -46,6 +46,6 @@ fn each_mistake_is_found_by_the_test_that_it_names() {
 #[test]
 fn a_test_that_does_not_exist_finds_nothing() {
     if chosen().is_none() {
-        assert!(matches!(with("planted::tests::nobody_wrote_this", Bug::EndLowered), Said::Nothing(_)));
+        assert!(matches!(with("planted::tests::nobody_wrote_this", Bug::EndLowered), TestResult::Nothing(_)));
     }
 }

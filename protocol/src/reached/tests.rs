@@ -6,7 +6,7 @@
 use std::{sync::LazyLock, thread};
 
 use super::{BY_TESTS_OF_RULES, Bound};
-use crate::rerun::{Said, run};
+use crate::rerun::{TestResult, run};
 
 /// Names the bound that is not to be reached.
 const VARIABLE: &str = "LEASEHOLD_REACHED";
@@ -26,7 +26,7 @@ fn each_bound_is_reached_by_the_test_that_it_names() {
         return;
     }
     let complaint = |(bound, test): &(Bound, &str)| match run(test, Some((VARIABLE, format!("{bound:?}")))) {
-        Said::Failed(text) if text.contains(bound.name()) => None,
+        TestResult::Failed(text) if text.contains(bound.name()) => None,
         said => Some(format!("{bound:?}: {test} does not reach it: {said:?}")),
     };
     let workers = thread::available_parallelism().map_or(1, usize::from);

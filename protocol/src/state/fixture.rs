@@ -10,13 +10,13 @@ use crate::{
     command::{Attach, Command, Condition, Outcome, Proposal, Write, WriteRefusal, Written},
     id::{Revision, Sequence, SessionId},
     object::{Object, ObjectSet, Value},
-    path::Path,
+    path::NodePath,
     time::{ClusterTime, DriftAllowance},
     volume::{Tracking, VolumeSettings},
 };
 
-pub(super) fn path(text: &str) -> Path {
-    Path::parse(text).expect("a valid path")
+pub(super) fn path(text: &str) -> NodePath {
+    NodePath::parse(text).expect("a valid path")
 }
 
 pub(super) fn seconds(seconds: u64) -> ClusterTime {
@@ -91,7 +91,7 @@ impl Fixture {
     /// Applies an entry, and checks the state and its rows after it.
     pub(super) fn apply(&mut self, proposal: &Proposal) -> Applied {
         let applied = self.state.apply(self.state.applied_index() + 1, proposal);
-        for key in &applied.touched {
+        for key in &applied.changed_rows {
             match self.state.row(key) {
                 Some(value) => self.rows.insert(key.encode(), value),
                 None => self.rows.remove(&key.encode()),
@@ -104,7 +104,7 @@ impl Fixture {
     pub(super) fn apply_command(&mut self, command: Command) -> Applied {
         let proposal = Proposal { epoch: self.state.epoch(), number: 1, time: self.time, commands: vec![command] };
         let applied = self.apply(&proposal);
-        assert!(self.state.rows().eq(self.rows.clone()), "rows are missing in {:?}", applied.touched);
+        assert!(self.state.rows().eq(self.rows.clone()), "rows are missing in {:?}", applied.changed_rows);
         applied
     }
 
@@ -128,15 +128,15 @@ impl Fixture {
 
     /// A new write of the session that arrives now, covers everything, and says nothing of what was answered.
     pub(super) fn command(&mut self, session: SessionId, write: Write) -> Command {
-        let (sequence, meant) = (self.next_sequence(session), self.state.meant(session, &write));
+        let (sequence, intended) = (self.next_sequence(session), self.state.intended(session, &write));
         Command::Write {
             session,
             sequence,
             unanswered_from: Sequence(1),
             write,
-            covers: everything(),
-            meant,
-            carried: Revision(u64::MAX),
+            consented: everything(),
+            intended,
+            attached_through: Revision(u64::MAX),
         }
     }
 
@@ -169,7 +169,7 @@ impl Fixture {
 
     /// The footprint of a write that arrives now.
     pub(super) fn footprint(&self, session: SessionId, write: &Write) -> Result<Vec<ObjectSet>, WriteRefusal> {
-        self.state.footprint(session, write, &self.state.meant(session, write))
+        self.state.footprint(session, write, &self.state.intended(session, write))
     }
 
     pub(super) fn acquire(&mut self, session: SessionId, at: &str) -> Outcome {

@@ -12,28 +12,28 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use self::latest::Latest;
-use super::{RowKey, State, Volume, touched::Touched};
+use self::latest::LatestChanges;
+use super::{RowKey, State, VolumeRecord, touched::Touched};
 use crate::{
-    change::{Change, Changes, Event, EventKind, Reason, Watched},
+    change::{Change, ChangeReason, Changes, Event, EventKind, Watched},
     id::Revision,
     object::{Data, ObjectSet},
-    path::Path,
+    path::NodePath,
     planted::Bug,
     reached::{Bound, reached},
-    work::Counted,
+    work::CountVisits,
 };
 
 /// One change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct Remembered {
+pub(super) struct HistoryEntry {
     /// What it changed.
     pub(super) sets: Vec<ObjectSet>,
     /// What happened; none if that is too much to be told.
     events: Option<Vec<Event>>,
 }
 
-impl Remembered {
+impl HistoryEntry {
     fn weight(&self) -> usize {
         let sets: usize = self.sets.iter().map(|set| set.path().as_str().len()).sum();
         CHANGE_BYTES + sets + weight_of(self.events.as_deref().unwrap_or_default())
@@ -62,23 +62,23 @@ fn weight_of(events: &[Event]) -> usize {
 /// first is the one after [`Meta::history_start`](super::Meta).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct History {
-    changes: VecDeque<Remembered>,
+    changes: VecDeque<HistoryEntry>,
     /// By what a returning session is told.
-    latest: Latest,
+    latest: LatestChanges,
     /// Of all changes together. Follows from them.
     weight: usize,
     /// Events of the change that is being made. Empty between commands.
-    making: Vec<Event>,
+    pending_events: Vec<Event>,
 }
 
 impl History {
-    pub(super) fn of(changes: impl IntoIterator<Item = Remembered>) -> Self {
-        let changes: VecDeque<Remembered> = changes.into_iter().collect();
-        let weight = changes.iter().map(Remembered::weight).sum();
-        Self { changes, latest: Latest::default(), weight, making: Vec::new() }
+    pub(super) fn of(changes: impl IntoIterator<Item = HistoryEntry>) -> Self {
+        let changes: VecDeque<HistoryEntry> = changes.into_iter().collect();
+        let weight = changes.iter().map(HistoryEntry::weight).sum();
+        Self { changes, latest: LatestChanges::default(), weight, pending_events: Vec::new() }
     }
 
-    pub(super) fn changes(&self) -> impl ExactSizeIterator<Item = &Remembered> {
+    pub(super) fn changes(&self) -> impl ExactSizeIterator<Item = &HistoryEntry> {
         self.changes.iter()
     }
 
@@ -93,12 +93,12 @@ impl History {
         let changes = (start.0 + 1..).zip(&self.changes);
         let sets = changes.flat_map(|(revision, change)| change.sets.iter().map(move |set| (Revision(revision), set)));
         self.latest.check(sets)?;
-        let weight: usize = self.changes.iter().map(Remembered::weight).sum();
-        if self.weight != weight || !self.making.is_empty() {
+        let weight: usize = self.changes.iter().map(HistoryEntry::weight).sum();
+        if self.weight != weight || !self.pending_events.is_empty() {
             return Err(format!(
                 "the history weighs {} and {} events are left over: expected {weight} and none",
                 self.weight,
-                self.making.len()
+                self.pending_events.len()
             ));
         }
         if weight > State::HISTORY_BYTES_MAX && self.changes.len() > 1 {
@@ -110,16 +110,16 @@ impl History {
 
 /// What became of a look at the history on behalf of a watcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum HistoryScan {
     /// What happened, and how far was looked.
     Found(Changes),
     /// It is no longer known what happened: the least that can be watched after.
-    Forgotten(Revision),
+    Compacted(Revision),
 }
 
 /// What one look at the history may cost.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LookBounds {
+pub(crate) struct ScanBounds {
     /// The weight of what is found; what is found first may be heavier.
     pub(crate) bytes: usize,
     /// The changes and events that are looked at; what is looked at first may have more.
@@ -132,19 +132,19 @@ impl State {
     ///
     /// None if that is not known: the history does not reach back that far, or the revision is still to come. Sets may reach
     /// beyond the volume, or lie in what was part of it once.
-    pub fn changed_of(&self, volume: &Path, revision: Revision) -> Option<impl Iterator<Item = &ObjectSet>> {
+    pub fn changed_in_volume(&self, volume: &NodePath, revision: Revision) -> Option<impl Iterator<Item = &ObjectSet>> {
         let is_known = (self.meta.history_start..=self.meta.revision).contains(&revision);
         is_known.then(|| self.history.latest.after(revision, volume))
     }
 
     /// The same of any subtree, by walking the history, with what lies in volumes inside it: the sets in order.
     #[cfg(test)]
-    pub(crate) fn changed_since(&self, revision: Revision, volume: &Path) -> Option<Vec<ObjectSet>> {
+    pub(crate) fn changed_since(&self, revision: Revision, volume: &NodePath) -> Option<Vec<ObjectSet>> {
         if revision > self.meta.revision {
             return None;
         }
         let subtree = ObjectSet::Subtree(volume.clone());
-        let sets = self.remembered_after(revision)?.flat_map(|(_, change)| &change.sets);
+        let sets = self.entries_after(revision)?.flat_map(|(_, change)| &change.sets);
         let changed: BTreeSet<&ObjectSet> = sets.filter(|set| set.overlaps(&subtree)).collect();
         Some(changed.into_iter().cloned().collect())
     }
@@ -155,7 +155,7 @@ impl State {
     }
 
     /// The changes after one, in order. None if the history does not reach back that far.
-    fn remembered_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, &Remembered)>> {
+    fn entries_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, &HistoryEntry)>> {
         let known = usize::try_from(revision.0.checked_sub(self.meta.history_start.0)?).ok()?;
         let changes = self.history.changes.range(known.min(self.history.changes.len())..);
         // There is a change for each revision that is counted to, and no more are.
@@ -165,7 +165,7 @@ impl State {
 
     /// The events of each change after one, in order; none of a change that cannot be told. None if the history does not reach back that far.
     pub fn events_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, Option<&[Event]>)>> {
-        let changes = self.remembered_after(revision)?;
+        let changes = self.entries_after(revision)?;
         Some(changes.map(|(revision, change)| (revision, change.events.as_deref())))
     }
 
@@ -176,10 +176,10 @@ impl State {
 
     /// What happened after a revision to what is watched. Stops where it has cost enough; but one change at least is looked at, if
     /// there is one, so that whoever goes on from there comes to the end.
-    pub(crate) fn look_after(&self, after: Revision, watched: &Watched, bounds: LookBounds) -> Look {
+    pub(crate) fn scan_after(&self, after: Revision, watched: &Watched, bounds: ScanBounds) -> HistoryScan {
         let start = if self.mistake.is(Bug::CompactionUnnoticed) { after.max(self.meta.history_start) } else { after };
-        let Some(remembered) = self.remembered_after(start) else {
-            return Look::Forgotten(self.meta.history_start);
+        let Some(remembered) = self.entries_after(start) else {
+            return HistoryScan::Compacted(self.meta.history_start);
         };
         let (mut looked_at, mut bytes) = (0, 0);
         let mut found = Changes { changes: Vec::new(), through: after };
@@ -192,7 +192,11 @@ impl State {
             if change.concerns(watched) {
                 let Some(events) = &change.events else {
                     // What came before it is told first.
-                    return if found.changes.is_empty() { Look::Forgotten(revision) } else { Look::Found(found) };
+                    return if found.changes.is_empty() {
+                        HistoryScan::Compacted(revision)
+                    } else {
+                        HistoryScan::Found(found)
+                    };
                 };
                 let mut events: Vec<Event> =
                     events.iter().filter(|event| watched.includes(&event.path)).cloned().collect();
@@ -207,18 +211,18 @@ impl State {
             }
             found.through = revision;
         }
-        Look::Found(found)
+        HistoryScan::Found(found)
     }
 
     /// Something happens with the change that is being made.
-    pub(super) fn note_event(&mut self, path: Path, kind: EventKind, reason: Reason) {
-        self.history.making.push(Event { path, kind, reason });
+    pub(super) fn note_event(&mut self, path: NodePath, kind: EventKind, reason: ChangeReason) {
+        self.history.pending_events.push(Event { path, kind, reason });
     }
 
     /// A node has just been made or written.
-    pub(super) fn note_put(&mut self, path: &Path) {
+    pub(super) fn note_put(&mut self, path: &NodePath) {
         if let Some(Data { value, stat }) = self.data(path) {
-            self.note_event(path.clone(), EventKind::Put(Data { value, stat }), Reason::Request);
+            self.note_event(path.clone(), EventKind::Put(Data { value, stat }), ChangeReason::Request);
         }
     }
 
@@ -227,19 +231,19 @@ impl State {
         if self.mistake.is(Bug::ChangeHalfRemembered) {
             sets.truncate(1);
         }
-        let events = std::mem::take(&mut self.history.making);
+        let events = std::mem::take(&mut self.history.pending_events);
         let events = Some(events).filter(|events| weight_of(events) <= Self::CHANGE_BYTES_MAX);
         if events.is_none() {
             reached(Bound::ChangeBytes);
         }
-        let change = Remembered { sets, events };
+        let change = HistoryEntry { sets, events };
         self.history.weight += change.weight();
         for set in &change.sets {
             self.history.latest.note(
                 set,
                 self.meta.revision,
                 volume_of(&self.volumes, set.path()),
-                around(&self.volumes, set),
+                outer_volume(&self.volumes, set),
             );
         }
         self.history.changes.push_back(change);
@@ -257,12 +261,12 @@ impl State {
     }
 
     /// Finds the last changes by set, of a history that was read.
-    pub(super) fn find_last_changes(&mut self) {
+    pub(super) fn index_last_changes(&mut self) {
         let History { changes, latest, .. } = &mut self.history;
         for (revision, change) in (self.meta.history_start.0.saturating_add(1)..).zip(changes.iter()) {
             for set in &change.sets {
                 let volume = volume_of(&self.volumes, set.path());
-                latest.note(set, Revision(revision), volume, around(&self.volumes, set));
+                latest.note(set, Revision(revision), volume, outer_volume(&self.volumes, set));
             }
         }
     }
@@ -281,14 +285,14 @@ impl State {
     }
 
     /// What the change of this revision changed, if that is still known.
-    pub(super) fn change(&self, revision: Revision) -> Option<&Remembered> {
+    pub(super) fn change(&self, revision: Revision) -> Option<&HistoryEntry> {
         let place = revision.0.checked_sub(self.meta.history_start.0)?.checked_sub(1)?;
         self.history.changes.get(usize::try_from(place).ok()?)
     }
 }
 
 /// The volume around the one that a subtree is the whole of.
-fn around<'a>(volumes: &'a BTreeMap<Path, Volume>, set: &ObjectSet) -> Option<&'a Path> {
+fn outer_volume<'a>(volumes: &'a BTreeMap<NodePath, VolumeRecord>, set: &ObjectSet) -> Option<&'a NodePath> {
     match set {
         ObjectSet::One(_) => None,
         ObjectSet::Subtree(top) => {
@@ -299,8 +303,8 @@ fn around<'a>(volumes: &'a BTreeMap<Path, Volume>, set: &ObjectSet) -> Option<&'
 }
 
 /// The top of the volume that the path is in.
-fn volume_of<'a>(volumes: &'a BTreeMap<Path, Volume>, path: &Path) -> &'a Path {
-    super::volume::volume_of(volumes, path).0
+fn volume_of<'a>(volumes: &'a BTreeMap<NodePath, VolumeRecord>, path: &NodePath) -> &'a NodePath {
+    super::volumes::volume_of(volumes, path).0
 }
 
 mod latest;

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::State;
-use crate::{command::LeaseKey, id::Revision, path::Path};
+use crate::{command::LeaseKey, id::Revision, path::NodePath};
 
 /// No counter gets this far by counting. One that is beyond was damaged, and could overflow.
 const COUNTER_MAX: u64 = u64::MAX >> 1;
@@ -22,16 +22,16 @@ impl State {
         self.check_volumes()?;
         self.check_sessions()?;
         self.check_leases()?;
-        self.check_attached()?;
-        self.check_holds()?;
+        self.check_attachments()?;
+        self.check_locks()?;
         self.check_history()
     }
 
     /// How many entries there are, of each table.
     #[cfg(test)]
     pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
-        let [holds, by_path, by_lease, by_token, caching] = self.holds.sizes();
-        let [attached, orphaned, gone, closed] = self.attached.sizes();
+        let [holds, by_path, by_lease, by_token, caching] = self.locks.sizes();
+        let [attached, orphaned, gone, closed] = self.attachments.sizes();
         let [sets, by_volume] = self.history.sizes();
         vec![
             ("nodes", self.nodes.len()),
@@ -39,8 +39,8 @@ impl State {
             ("sessions", self.sessions.len()),
             ("answers", self.sessions.values().map(|session| session.answers.len()).sum()),
             ("leases", self.leases.len()),
-            ("leases on volumes", self.on_volumes.len()),
-            ("ticks", self.ticks.len()),
+            ("leases on volumes", self.volume_lease_holders.len()),
+            ("ticks", self.tick_counts.len()),
             ("holds", holds),
             ("holds by path", by_path),
             ("holds by lease", by_lease),
@@ -59,33 +59,33 @@ impl State {
     fn check_meta(&self) -> Result<(), String> {
         let meta = &self.meta;
         let (epoch, index) = (meta.epoch, meta.applied_index);
-        expect(epoch.0 <= index, || format!("epoch {epoch} began after the last applied entry, {index}"))?;
-        let of_holds = [meta.last_hold, meta.last_write_lease.0];
+        ensure(epoch.0 <= index, || format!("epoch {epoch} began after the last applied entry, {index}"))?;
+        let of_holds = [meta.last_lock_number, meta.last_write_lease.0];
         let others = [index, meta.revision.0, meta.next_session.0, meta.next_incarnation.0];
         for counter in others.into_iter().chain(of_holds) {
-            expect(counter <= COUNTER_MAX, || format!("a counter is at {counter}: expected at most {COUNTER_MAX}"))?;
+            ensure(counter <= COUNTER_MAX, || format!("a counter is at {counter}: expected at most {COUNTER_MAX}"))?;
         }
         Ok(())
     }
 
     fn check_nodes(&self) -> Result<(), String> {
-        expect(self.nodes.contains_key(&Path::root()), || "the root does not exist".to_owned())?;
+        ensure(self.nodes.contains_key(&NodePath::root()), || "the root does not exist".to_owned())?;
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        let there = || self.nodes_from(&Path::root());
+        let there = || self.nodes_from(&NodePath::root());
         for (path, _) in there().filter(|(path, _)| !path.is_root()) {
             let parent = parent_text(path);
-            let above = self.nodes.get(parent).filter(|node| self.is_there(node));
-            expect(above.is_some(), || format!("node {path} exists, but not the node above it"))?;
+            let above = self.nodes.get(parent).filter(|node| self.is_live(node));
+            ensure(above.is_some(), || format!("node {path} exists, but not the node above it"))?;
             *counts.entry(parent).or_default() += 1;
         }
         for (path, node) in there() {
             let children = counts.get(path.as_str()).copied().unwrap_or_default();
             let got = node.child_count();
-            expect(got == children, || format!("node {path} counts {got} children: expected {children}"))?;
+            ensure(got == children, || format!("node {path} counts {got} children: expected {children}"))?;
             let in_order = node.create_revision <= node.modify_revision
                 && node.create_revision <= node.children_revision()
                 && node.modify_revision.max(node.children_revision()) <= self.meta.revision;
-            expect(in_order, || {
+            ensure(in_order, || {
                 format!(
                     "node {path} was made at {}, changed at {} and its children at {}: expected at most {}, making first",
                     node.create_revision,
@@ -96,12 +96,12 @@ impl State {
             })?;
             // Each change of either has a revision of its own.
             let newest = 1 + (node.modify_revision.0 - node.create_revision.0);
-            expect((1..=newest).contains(&node.version), || {
+            ensure((1..=newest).contains(&node.version), || {
                 format!("node {path} has version {}: expected 1 to {newest}", node.version)
             })?;
             // One change may bring many children.
             let (least, newest) = (children.min(1), 1 + (node.children_revision().0 - node.create_revision.0));
-            expect((least..=newest).contains(&node.children_version()), || {
+            ensure((least..=newest).contains(&node.children_version()), || {
                 format!("node {path} has children version {}: expected {least} to {newest}", node.children_version())
             })?;
         }
@@ -109,11 +109,11 @@ impl State {
     }
 
     fn check_volumes(&self) -> Result<(), String> {
-        expect(self.volumes.contains_key(&Path::root()), || "the root is not a volume".to_owned())?;
+        ensure(self.volumes.contains_key(&NodePath::root()), || "the root is not a volume".to_owned())?;
         let newest = self.meta.revision.0.saturating_add(1);
         for (top, volume) in &self.volumes {
-            expect(self.node(top).is_some(), || format!("volume {top} has no node"))?;
-            expect((1..=newest).contains(&volume.generation.0), || {
+            ensure(self.node(top).is_some(), || format!("volume {top} has no node"))?;
+            ensure((1..=newest).contains(&volume.generation.0), || {
                 format!("volume {top} has generation {}: expected 1 to {newest}", volume.generation)
             })?;
         }
@@ -124,42 +124,42 @@ impl State {
         let mut results = 0;
         for (id, session) in &self.sessions {
             let next = self.meta.next_session;
-            expect(*id < next, || format!("session {id} exists: expected identities below {next}"))?;
-            expect(self.leases.contains_key(&LeaseKey::Session(*id)), || format!("session {id} has no lease"))?;
+            ensure(*id < next, || format!("session {id} exists: expected identities below {next}"))?;
+            ensure(self.leases.contains_key(&LeaseKey::Session(*id)), || format!("session {id} has no lease"))?;
             let lowest = session.unanswered_from;
             let highest = lowest.window_end();
             results += session.results();
             for (sequence, answer) in &session.answers {
-                expect((lowest..=highest).contains(sequence), || {
+                ensure((lowest..=highest).contains(sequence), || {
                     format!("session {id} has an answer to request {sequence}: expected {lowest} to {highest}")
                 })?;
                 let done = answer.as_ref().map_or(Revision(0), |written| written.revision);
-                expect(done <= self.meta.revision, || {
+                ensure(done <= self.meta.revision, || {
                     format!("request {sequence} of session {id} made change {done}, after the last one")
                 })?;
             }
         }
-        let got = self.results;
-        expect(got == results, || format!("{got} results are counted as remembered: expected {results}"))
+        let got = self.result_count;
+        ensure(got == results, || format!("{got} results are counted as remembered: expected {results}"))
     }
 
     fn check_leases(&self) -> Result<(), String> {
         let mut incarnations = BTreeSet::new();
         for (key, lease) in &self.leases {
             let is_open = key.session().is_none_or(|session| self.sessions.contains_key(&session));
-            expect(is_open, || format!("lease {key:?} is of a session that is gone"))?;
+            ensure(is_open, || format!("lease {key:?} is of a session that is gone"))?;
             let attached_at = lease.attached_at;
-            expect(attached_at <= self.meta.revision, || {
+            ensure(attached_at <= self.meta.revision, || {
                 format!("lease {key:?} had a node attached by change {attached_at}, after the last one")
             })?;
             if let LeaseKey::Volume(_, top) = key {
-                expect(self.volumes.contains_key(top), || format!("lease {key:?} is on a volume that is gone"))?;
+                ensure(self.volumes.contains_key(top), || format!("lease {key:?} is on a volume that is gone"))?;
             }
             let (incarnation, next) = (lease.incarnation, self.meta.next_incarnation);
-            expect(incarnation < next, || {
+            ensure(incarnation < next, || {
                 format!("lease {key:?} has incarnation {incarnation}: expected one below {next}")
             })?;
-            expect(incarnations.insert(incarnation), || format!("two leases have incarnation {incarnation}"))?;
+            ensure(incarnations.insert(incarnation), || format!("two leases have incarnation {incarnation}"))?;
         }
         Ok(())
     }
@@ -168,24 +168,24 @@ impl State {
         self.history.check(self.meta.history_start)?;
         let kept = self.history.changes().len() as u64;
         let most = self.meta.history_max;
-        expect((1..=Self::HISTORY_MAX as u64).contains(&most), || {
+        ensure((1..=Self::HISTORY_MAX as u64).contains(&most), || {
             format!("the history is to keep {most} changes: expected 1 to {}", Self::HISTORY_MAX)
         })?;
-        expect(kept <= most, || format!("the history keeps {kept} changes: expected at most {most}"))?;
+        ensure(kept <= most, || format!("the history keeps {kept} changes: expected at most {most}"))?;
         let (start, revision) = (self.meta.history_start, self.meta.revision);
-        expect(start.0.checked_add(kept) == Some(revision.0), || {
+        ensure(start.0.checked_add(kept) == Some(revision.0), || {
             format!("the history keeps {kept} changes after {start}: expected them to end with {revision}")
         })
     }
 }
 
-fn parent_text(path: &Path) -> &str {
+fn parent_text(path: &NodePath) -> &str {
     match path.as_str().rfind('/') {
         Some(end) if end > 0 => &path.as_str()[..end],
         _ => "/",
     }
 }
 
-fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise()) }
 }

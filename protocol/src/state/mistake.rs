@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use super::State;
 use crate::{
     command::Write,
-    object::{Kind, Object, ObjectSet},
+    object::{Object, ObjectKind, ObjectSet},
     planted::{Bug, Planted},
 };
 
@@ -23,7 +23,7 @@ impl Mistake {
         let Some(top) = write.path() else { return sets };
         let own = || [Object::data(top.clone()), Object::children(top.clone())].map(ObjectSet::One);
         let is_list_above =
-            |set: &ObjectSet| matches!(set, ObjectSet::One(Object { path, kind: Kind::Children }) if path != top);
+            |set: &ObjectSet| matches!(set, ObjectSet::One(Object { path, kind: ObjectKind::Children }) if path != top);
         match write {
             Write::Put { .. } if self.is(Bug::CreateSparesAbsence) && sets.len() > 1 => {
                 sets.retain(|set| !own().contains(set));

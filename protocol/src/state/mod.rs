@@ -29,21 +29,21 @@
 //! went with leases cost by the number of nodes, at most [`State::REMOVED_NODES_MAX`]; nodes of leases are taken out of memory
 //! with later entries, some with each. Removing a volume costs by the number of leases, the end of a session by what it has.
 
-mod attached;
-mod caching;
+mod attachments;
 mod history;
-mod hold;
+mod intended;
 mod invariant;
-mod lease;
-mod meant;
+mod leases;
+mod locks;
 mod mistake;
-mod node;
+mod nodes;
 mod row;
-mod session;
+mod sessions;
 mod touched;
-mod transaction;
-mod volume;
-mod write;
+mod transactions;
+mod volumes;
+mod write_leases;
+mod writes;
 
 #[cfg(test)]
 mod fixture;
@@ -58,24 +58,24 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use self::{attached::Attached, history::History, hold::Holds, mistake::Mistake, touched::Touched};
 pub use self::{
-    attached::Attachment,
-    hold::{HOLDS_PER_NODE_MAX, Hold},
-    lease::Lease,
-    node::Node,
+    attachments::Attachment,
+    leases::LeaseRecord,
+    locks::{LOCKS_PER_NODE_MAX, LockRecord},
+    nodes::NodeRecord,
     row::{RowError, RowKey},
-    session::{Answered, Session},
-    volume::Volume,
+    sessions::{RequestStatus, SessionRecord},
+    volumes::VolumeRecord,
 };
+use self::{attachments::Attachments, history::History, locks::LockTable, mistake::Mistake, touched::Touched};
 pub(crate) use self::{
-    attached::FEW_NODES,
-    history::{Look, LookBounds},
+    attachments::FEW_NODES,
+    history::{HistoryScan, ScanBounds},
 };
 use crate::{
     command::{Command, LeaseKey, Outcome, Proposal},
-    id::{Epoch, HoldId, Incarnation, Revision, SessionId, WriteLeaseId},
-    path::Path,
+    id::{Epoch, Incarnation, LockId, Revision, SessionId, WriteLeaseId},
+    path::NodePath,
     planted::Bug,
     time::ClusterTime,
     volume::VolumeSettings,
@@ -85,21 +85,21 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     meta: Meta,
-    nodes: BTreeMap<Path, Node>,
-    volumes: BTreeMap<Path, Volume>,
-    sessions: BTreeMap<SessionId, Session>,
+    nodes: BTreeMap<NodePath, NodeRecord>,
+    volumes: BTreeMap<NodePath, VolumeRecord>,
+    sessions: BTreeMap<SessionId, SessionRecord>,
     /// How many results of operations are remembered with outcomes. Follows from the sessions.
-    results: usize,
-    leases: BTreeMap<LeaseKey, Lease>,
+    result_count: usize,
+    leases: BTreeMap<LeaseKey, LeaseRecord>,
     /// The nodes that go with leases. Follows from the nodes and the leases, but for which leases' nodes are gone, and which sessions
     /// were closed.
-    attached: Attached,
-    holds: Holds,
+    attachments: Attachments,
+    locks: LockTable,
     history: History,
     /// Which sessions have a lease on each volume. Follows from the leases.
-    on_volumes: BTreeSet<(Path, SessionId)>,
+    volume_lease_holders: BTreeSet<(NodePath, SessionId)>,
     /// How many volumes ask for each tick. Follows from the volumes.
-    ticks: BTreeMap<Duration, usize>,
+    tick_counts: BTreeMap<Duration, usize>,
     /// The shortest of them; kept because every promise asks for it.
     tick: Duration,
     mistake: Mistake,
@@ -117,7 +117,7 @@ struct Meta {
     /// The last revision that the history has forgotten: it knows all changes after this one.
     history_start: Revision,
     /// The last number that a hold or a token got.
-    last_hold: u64,
+    last_lock_number: u64,
     last_write_lease: WriteLeaseId,
     /// How many changes the history keeps.
     history_max: u64,
@@ -129,18 +129,18 @@ pub struct Applied {
     /// What came of each command, in order.
     pub outcomes: Vec<Outcome>,
     /// The rows that are to be stored anew, or removed: [`State::row`] says which. Each once, in order.
-    pub touched: Vec<RowKey>,
+    pub changed_rows: Vec<RowKey>,
     /// The leases that ended and left nodes behind, which are orphans now.
-    pub orphaned: Vec<Incarnation>,
+    pub new_orphans: Vec<Incarnation>,
 }
 
 impl Applied {
     /// The nodes whose holds have changed: what the lessor is told with the outcomes.
-    pub fn held(&self) -> BTreeSet<Path> {
+    pub fn nodes_with_changed_locks(&self) -> BTreeSet<NodePath> {
         // Their rows lie together.
-        let first = self.touched.partition_point(|key| *key < RowKey::Hold(HoldId(0), Path::root()));
-        let held = self.touched[first..].iter().map_while(|key| match key {
-            RowKey::Hold(_, path) => Some(path.clone()),
+        let first = self.changed_rows.partition_point(|key| *key < RowKey::Lock(LockId(0), NodePath::root()));
+        let held = self.changed_rows[first..].iter().map_while(|key| match key {
+            RowKey::Lock(_, path) => Some(path.clone()),
             _ => None,
         });
         held.collect()
@@ -185,20 +185,20 @@ impl State {
                 next_session: SessionId(1),
                 next_incarnation: Incarnation(1),
                 history_start: origin,
-                last_hold: 0,
+                last_lock_number: 0,
                 last_write_lease: WriteLeaseId(0),
                 history_max: Self::HISTORY_MAX as u64,
             },
-            nodes: BTreeMap::from([(Path::root(), Node::new(Default::default(), origin))]),
-            volumes: BTreeMap::from([(Path::root(), Volume::new(root, origin))]),
+            nodes: BTreeMap::from([(NodePath::root(), NodeRecord::new(Default::default(), origin))]),
+            volumes: BTreeMap::from([(NodePath::root(), VolumeRecord::new(root, origin))]),
             sessions: BTreeMap::new(),
-            results: 0,
+            result_count: 0,
             leases: BTreeMap::new(),
-            attached: Attached::default(),
-            holds: Holds::default(),
+            attachments: Attachments::default(),
+            locks: LockTable::default(),
             history: History::default(),
-            on_volumes: BTreeSet::new(),
-            ticks: BTreeMap::new(),
+            volume_lease_holders: BTreeSet::new(),
+            tick_counts: BTreeMap::new(),
             tick: Duration::ZERO,
             mistake: Mistake::default(),
         };
@@ -237,9 +237,9 @@ impl State {
             .iter()
             .map(|command| self.execute(index, proposal.epoch, command, &mut touched))
             .collect();
-        self.bury(&mut touched);
-        let (touched, orphaned) = touched.into_parts();
-        Applied { outcomes, touched, orphaned }
+        self.reclaim_purged(&mut touched);
+        let (changed_rows, new_orphans) = touched.into_parts();
+        Applied { outcomes, changed_rows, new_orphans }
     }
 
     fn execute(&mut self, index: u64, epoch: Epoch, command: &Command, touched: &mut Touched) -> Outcome {
@@ -250,7 +250,7 @@ impl State {
         let is_write = matches!(command, Command::Write { .. });
         let is_let_through = is_write && self.mistake.is(Bug::ConsentsOfEarlierEpoch);
         if epoch != self.meta.epoch && !is_let_through {
-            return Outcome::EpochOver;
+            return Outcome::EpochEnded;
         }
         match command {
             Command::BeginEpoch { .. } => Outcome::EpochBegun { epoch: self.meta.epoch },
@@ -259,11 +259,11 @@ impl State {
             Command::AcquireVolume { session, path } => self.acquire_volume(*session, path, touched),
             Command::Tick { renewals } => self.move_horizons(renewals, touched),
             Command::Expire { lease, incarnation, horizon } => self.expire(lease, *incarnation, *horizon, touched),
-            Command::Remove { leases } => self.remove_orphans(leases, touched),
-            Command::Write { session, sequence, unanswered_from, write, covers, meant, carried } => {
+            Command::Purge { leases } => self.purge_orphans(leases, touched),
+            Command::Write { session, sequence, unanswered_from, write, consented, intended, attached_through } => {
                 let request =
-                    session::Request { session: *session, sequence: *sequence, unanswered_from: *unanswered_from };
-                self.write_once(request, write, (covers, meant, *carried), touched)
+                    sessions::RequestId { session: *session, sequence: *sequence, unanswered_from: *unanswered_from };
+                self.write_once(request, write, (consented, intended, *attached_through), touched)
             }
         }
     }
@@ -275,7 +275,7 @@ impl State {
         }
         if self.mistake.is(Bug::OutcomesForgottenByNextLeader) {
             self.sessions.values_mut().for_each(|session| session.answers.clear());
-            self.results = 0;
+            self.result_count = 0;
         }
     }
 
@@ -301,8 +301,8 @@ impl State {
 }
 
 /// The entries strictly below `path`, in order.
-fn below<'a, V>(map: &'a BTreeMap<Path, V>, path: &Path) -> btree_map::Range<'a, Path, V> {
-    let lower = path.below();
+fn below<'a, V>(map: &'a BTreeMap<NodePath, V>, path: &NodePath) -> btree_map::Range<'a, NodePath, V> {
+    let lower = path.prefix_below();
     let upper = after_all_below(&lower);
     map.range::<str, _>((Bound::Excluded(lower.as_str()), Bound::Excluded(upper.as_str())))
 }
@@ -317,7 +317,7 @@ fn after_all_below(lower: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{fixture::*, *};
-    use crate::id::Generation;
+    use crate::id::VolumeGeneration;
 
     fn begin(replica: u64) -> Command {
         Command::BeginEpoch { replica, attempt: 1 }
@@ -327,9 +327,9 @@ mod tests {
     fn a_new_state_is_a_root_that_is_a_volume_and_nothing_else() {
         let state = State::new(VolumeSettings::DEFAULT);
         assert_eq!(state.check(), Ok(()));
-        assert_eq!(state.nodes_from(&Path::root()).count(), 1);
-        let root = state.volume(&Path::root()).expect("a volume");
-        assert_eq!((root.generation, root.settings), (Generation(1), VolumeSettings::DEFAULT));
+        assert_eq!(state.nodes_from(&NodePath::root()).count(), 1);
+        let root = state.volume(&NodePath::root()).expect("a volume");
+        assert_eq!((root.generation, root.settings), (VolumeGeneration(1), VolumeSettings::DEFAULT));
         assert_eq!((state.sessions().count(), state.leases().count()), (0, 0));
         assert_eq!((state.applied_index(), state.epoch(), state.revision()), (0, Epoch(0), Revision(0)));
         assert_eq!(state.tick(), crate::volume::TICK_MAX, "a tenth of the default term is longer");
@@ -341,7 +341,7 @@ mod tests {
         let proposal = Proposal { epoch: Epoch(77), number: 1, time: seconds(5), commands: vec![begin(1)] };
         let applied = state.apply(3, &proposal);
         assert_eq!(applied.outcomes, [Outcome::EpochBegun { epoch: Epoch(3) }]);
-        assert_eq!(applied.touched, [RowKey::Meta]);
+        assert_eq!(applied.changed_rows, [RowKey::Meta]);
         assert_eq!((state.epoch(), state.applied_index(), state.cluster_time()), (Epoch(3), 3, seconds(5)));
     }
 
@@ -356,8 +356,8 @@ mod tests {
             commands: vec![Command::OpenSession { name: "late".to_owned() }, fixture.put_command("/a", "1")],
         };
         let applied = fixture.apply(&stale);
-        assert_eq!(applied.outcomes, [Outcome::EpochOver, Outcome::EpochOver]);
-        assert_eq!(applied.touched, [RowKey::Meta]);
+        assert_eq!(applied.outcomes, [Outcome::EpochEnded, Outcome::EpochEnded]);
+        assert_eq!(applied.changed_rows, [RowKey::Meta]);
         let index = fixture.state.applied_index();
         let expected = State { meta: Meta { applied_index: index, ..before.meta.clone() }, ..before };
         assert_eq!(fixture.state, expected);
@@ -374,7 +374,7 @@ mod tests {
         };
         let applied = fixture.apply(&proposal);
         let epoch = Epoch(fixture.state.applied_index());
-        assert_eq!(applied.outcomes, [Outcome::EpochBegun { epoch }, Outcome::EpochOver]);
+        assert_eq!(applied.outcomes, [Outcome::EpochBegun { epoch }, Outcome::EpochEnded]);
     }
 
     #[test]
@@ -409,6 +409,6 @@ mod tests {
             RowKey::Answer(session, crate::id::Sequence(2)),
             RowKey::Change(Revision(2)),
         ];
-        assert_eq!(applied.touched, expected);
+        assert_eq!(applied.changed_rows, expected);
     }
 }

@@ -12,13 +12,13 @@ use std::{
 
 use self::{holds::owner_of, writes::random_write};
 
-use super::{Applied, Look, LookBounds, State, fixture::*};
+use super::{Applied, HistoryScan, ScanBounds, State, fixture::*};
 use crate::{
-    change::{Change, Event, EventKind, Reason, Watched},
-    command::{Attach, Command, Condition, LeaseKey, Meant, Outcome, Proposal, Renewal, Write},
-    id::{Epoch, Generation, LeaseId, Revision, Sequence, SessionId},
+    change::{Change, ChangeReason, Event, EventKind, Watched},
+    command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Outcome, Proposal, Renewal, Write},
+    id::{Epoch, LeaseId, Revision, Sequence, SessionId, VolumeGeneration},
     object::{Content, Data, Object, ObjectSet, Value},
-    path::Path,
+    path::NodePath,
     time::ClusterTime,
 };
 
@@ -53,8 +53,8 @@ impl Random {
 const NAMES: [&str; 3] = ["a", "a-b", "a0"];
 
 /// All paths of up to three names.
-fn paths() -> Vec<Path> {
-    let mut all = vec![Path::root()];
+fn paths() -> Vec<NodePath> {
+    let mut all = vec![NodePath::root()];
     let mut last = all.clone();
     for _ in 0..3 {
         last = last.iter().flat_map(|above| NAMES.map(|name| above.child(name).expect("a name"))).collect();
@@ -73,15 +73,15 @@ fn random_write_command(random: &mut Random, state: &State) -> Command {
     let lowest = state.session(session).map_or(1, |session| session.unanswered_from.0);
     let far = if random.one_in(20) { State::ANSWERS_MAX } else { 0 };
     let sequence = Sequence((lowest + far + random.below(8)).saturating_sub(1));
-    let meant = if random.one_in(8) { Meant::default() } else { state.meant(session, &write) };
-    let covers = match random.below(3) {
+    let intended = if random.one_in(8) { IntendedLeases::default() } else { state.intended(session, &write) };
+    let consented = match random.below(3) {
         0 => everything(),
         1 => vec![],
-        _ => state.footprint(session, &write, &meant).unwrap_or_default(),
+        _ => state.footprint(session, &write, &intended).unwrap_or_default(),
     };
-    let carried = Revision(state.revision().0.saturating_sub(random.below(3)));
+    let attached_through = Revision(state.revision().0.saturating_sub(random.below(3)));
     let unanswered_from = Sequence(lowest + random.below(3));
-    Command::Write { session, sequence, unanswered_from, write, covers, meant, carried }
+    Command::Write { session, sequence, unanswered_from, write, consented, intended, attached_through }
 }
 
 fn random_lease(random: &mut Random, state: &State) -> Option<Renewal> {
@@ -94,8 +94,8 @@ fn random_lease(random: &mut Random, state: &State) -> Option<Renewal> {
     if random.one_in(6) {
         incarnation = incarnation.next();
     }
-    let at = state.cluster_time().before(Duration::from_millis(random.below(3000)));
-    Some(Renewal { lease, incarnation, at })
+    let renewed_at = state.cluster_time().before(Duration::from_millis(random.below(3000)));
+    Some(Renewal { lease, incarnation, renewed_at })
 }
 
 fn random_command(random: &mut Random, state: &State) -> Command {
@@ -108,7 +108,7 @@ fn random_command(random: &mut Random, state: &State) -> Command {
             let count = random.below(4);
             Command::Tick { renewals: (0..count).filter_map(|_| random_lease(random, state)).collect() }
         }
-        11 => Command::Remove { leases: state.orphaned().collect() },
+        11 => Command::Purge { leases: state.orphans().collect() },
         9 | 10 => match random_lease(random, state) {
             None => Command::OpenSession { name: String::new() },
             Some(Renewal { lease, incarnation, .. }) => {
@@ -234,7 +234,7 @@ fn clocks_counters_and_horizons_never_go_back() {
 }
 
 /// What a client can see of an object, and the lease that a copy of it would hang on.
-fn seen(state: &State, object: &Object) -> (Content, Path, Generation) {
+fn seen(state: &State, object: &Object) -> (Content, NodePath, VolumeGeneration) {
     let (top, volume) = state.volume_of(&object.path);
     (state.content(object), top.clone(), volume.generation)
 }
@@ -257,27 +257,27 @@ fn a_footprint_is_exactly_what_a_write_changes() {
             let before = fixture.state.clone();
             let write = random_write(&mut random, &before);
             let place = format!("seed {seed}, step {step}: {write:?}");
-            let meant = before.meant(session, &write);
+            let intended = before.intended(session, &write);
             let footprint =
-                before.footprint(session, &write, &meant).map(|sets| [sets, carried(&before, &write)].concat());
+                before.footprint(session, &write, &intended).map(|sets| [sets, carried(&before, &write)].concat());
             let sequence = fixture.next_sequence(session);
-            let covers = footprint.clone().unwrap_or_default();
+            let consented = footprint.clone().unwrap_or_default();
             let command = Command::Write {
                 session,
                 sequence,
                 unanswered_from: sequence,
                 write: write.clone(),
-                covers,
-                meant,
-                carried: Revision(u64::MAX),
+                consented,
+                intended,
+                attached_through: Revision(u64::MAX),
             };
-            let kept = before.kept_from(&write, footprint.as_deref().unwrap_or_default());
-            let is_cache = matches!(write, Write::Cache { .. });
+            let kept = before.blocking_write_leases(&write, footprint.as_deref().unwrap_or_default());
+            let is_cache = matches!(write, Write::TakeWriteLease { .. });
             let outcome = fixture.run(command);
             let changed: BTreeSet<&Object> =
                 objects.iter().filter(|object| seen(&before, object) != seen(&fixture.state, object)).collect();
             match (outcome, footprint) {
-                (Outcome::NotCovered, _) if !kept.is_empty() => assert_eq!(changed.len(), 0, "{place}"),
+                (Outcome::MissingConsents, _) if !kept.is_empty() => assert_eq!(changed.len(), 0, "{place}"),
                 // Nothing changes, and all copies are recalled as if it did.
                 (Outcome::Written(Ok(written)), Ok(_)) if is_cache => {
                     assert_eq!((written.revision, changed.len()), (before.revision(), 0), "{place}");
@@ -302,8 +302,9 @@ fn a_footprint_is_exactly_what_a_write_changes() {
 fn carried(state: &State, write: &Write) -> Vec<ObjectSet> {
     let Write::RevokeLease { id } = write else { return Vec::new() };
     let Some(lease) = state.lease(&LeaseKey::Key(*id)).map(|lease| lease.incarnation) else { return Vec::new() };
-    let nodes = state.carried(lease).flat_map(|path| [Object::data(path.clone()), Object::children(path.clone())]);
-    let lists = state.lists_carried(lease).into_keys().map(Object::children);
+    let nodes =
+        state.attached_nodes(lease).flat_map(|path| [Object::data(path.clone()), Object::children(path.clone())]);
+    let lists = state.attached_parent_counts(lease).into_keys().map(Object::children);
     nodes.chain(lists).map(ObjectSet::One).collect()
 }
 
@@ -337,7 +338,7 @@ fn children_are_the_nodes_with_this_parent() {
     runs(|place, random, _, _, _, fixture| {
         let path = random.pick(&paths());
         let expected: Option<BTreeSet<String>> = fixture.state.node(&path).map(|_| {
-            let nodes = fixture.state.nodes_from(&Path::root());
+            let nodes = fixture.state.nodes_from(&NodePath::root());
             nodes
                 .filter(|(at, _)| at.parent().as_ref() == Some(&path))
                 .filter_map(|(at, _)| at.name().map(str::to_owned))
@@ -359,15 +360,15 @@ fn what_changed_since_is_enough_to_revive_copies() {
         for step in 0..STEPS {
             let write = random_write(&mut random, &fixture.state);
             let sequence = fixture.next_sequence(session);
-            let (covers, meant) = (everything(), fixture.state.meant(session, &write));
+            let (consented, intended) = (everything(), fixture.state.intended(session, &write));
             fixture.run(Command::Write {
                 session,
                 sequence,
                 unanswered_from: sequence,
                 write,
-                covers,
-                meant,
-                carried: Revision(u64::MAX),
+                consented,
+                intended,
+                attached_through: Revision(u64::MAX),
             });
             let then = random.pick(&past);
             let top = random.pick(&paths());
@@ -382,10 +383,10 @@ fn what_changed_since_is_enough_to_revive_copies() {
             // A session that held what the volume had then.
             let made = |state: &State| state.volume(&top).map(|volume| volume.generation);
             if made(&then).is_some() && made(&then) == made(&fixture.state) {
-                let changed = fixture.state.changed_of(&top, then.revision()).expect("the history reaches back");
+                let changed = fixture.state.changed_in_volume(&top, then.revision()).expect("the history reaches back");
                 let changed: Vec<&ObjectSet> = changed.collect();
                 let read = State::from_rows(fixture.state.rows()).expect("the rows are the state");
-                let again: Vec<&ObjectSet> = read.changed_of(&top, then.revision()).expect("as far").collect();
+                let again: Vec<&ObjectSet> = read.changed_in_volume(&top, then.revision()).expect("as far").collect();
                 for object in objects.iter().filter(differs).filter(|object| then.volume_of(&object.path).0 == &top) {
                     for changed in [&changed, &again] {
                         let is_told = changed.iter().any(|set| set.contains(object));
@@ -399,20 +400,24 @@ fn what_changed_since_is_enough_to_revive_copies() {
 }
 
 /// What a mirror of the tree makes of what it is told.
-fn mirror(nodes: &mut BTreeMap<Path, Data>, changes: Vec<Change>, place: &str) {
+fn mirror(nodes: &mut BTreeMap<NodePath, Data>, changes: Vec<Change>, place: &str) {
     for Change { revision, events } in changes {
         assert!(!events.is_empty(), "{place}");
         for Event { path, kind, reason } in events {
             match kind {
                 EventKind::Put(data) => {
-                    assert_eq!((data.stat.modify_revision, reason), (revision, Reason::Request), "{path}, {place}");
+                    assert_eq!(
+                        (data.stat.modify_revision, reason),
+                        (revision, ChangeReason::Request),
+                        "{path}, {place}"
+                    );
                     let above = path.parent().is_none_or(|above| nodes.contains_key(&above));
                     assert!(above, "{path} is told before the node above it, {place}");
                     nodes.insert(path, data);
                 }
                 EventKind::Delete => {
                     assert!(nodes.remove(&path).is_some(), "{path} is removed and was not there, {place}");
-                    let is_below = |other: &Path| path.contains(other);
+                    let is_below = |other: &NodePath| path.contains(other);
                     assert!(!nodes.keys().any(is_below), "{path} is told before what lies below it, {place}");
                 }
             }
@@ -422,22 +427,23 @@ fn mirror(nodes: &mut BTreeMap<Path, Data>, changes: Vec<Change>, place: &str) {
 
 #[test]
 fn whoever_is_told_all_events_knows_the_whole_tree() {
-    let bounds = |random: &mut Random| LookBounds {
+    let bounds = |random: &mut Random| ScanBounds {
         bytes: [1, 300, usize::MAX][random.below(3) as usize],
         events: [1, 8, usize::MAX][random.below(3) as usize],
     };
-    let everything = Watched::Subtree(Path::root());
+    let everything = Watched::Subtree(NodePath::root());
     for seed in 1..=SEEDS {
         let mut random = Random::new(seed);
         let mut fixture = Fixture::new();
         let (mut nodes, mut through) = (BTreeMap::new(), Revision(0));
-        nodes.extend(fixture.state.data(&Path::root()).map(|root| (Path::root(), root)));
+        nodes.extend(fixture.state.data(&NodePath::root()).map(|root| (NodePath::root(), root)));
         for step in 0..STEPS {
             let before = fixture.state.clone();
             fixture.apply(&random_proposal(&mut random, &before));
             let place = format!("seed {seed}, step {step}");
             while random.one_in(2) || step == STEPS - 1 {
-                let Look::Found(found) = fixture.state.look_after(through, &everything, bounds(&mut random)) else {
+                let HistoryScan::Found(found) = fixture.state.scan_after(through, &everything, bounds(&mut random))
+                else {
                     panic!("nothing is forgotten yet, {place}")
                 };
                 mirror(&mut nodes, found.changes, &place);
@@ -448,8 +454,8 @@ fn whoever_is_told_all_events_knows_the_whole_tree() {
                 through = found.through;
             }
         }
-        let there = fixture.state.nodes_from(&Path::root());
-        let there: BTreeMap<Path, Data> =
+        let there = fixture.state.nodes_from(&NodePath::root());
+        let there: BTreeMap<NodePath, Data> =
             there.map(|(path, node)| (path.clone(), Data { value: node.value.clone(), stat: node.stat() })).collect();
         assert_eq!(nodes, there, "seed {seed}");
     }
@@ -457,18 +463,18 @@ fn whoever_is_told_all_events_knows_the_whole_tree() {
 
 #[test]
 fn a_watch_of_less_is_told_what_a_watch_of_all_is_told_of_it() {
-    let bounds = LookBounds { bytes: usize::MAX, events: usize::MAX };
+    let bounds = ScanBounds { bytes: usize::MAX, events: usize::MAX };
     runs(|place, random, _, _, _, fixture| {
         let watched = match random.below(2) {
             0 => Watched::Node(random.pick(&paths())),
             _ => Watched::Subtree(random.pick(&paths())),
         };
         let after = Revision(random.below(fixture.state.revision().0 + 1));
-        let look = |watched: &Watched| match fixture.state.look_after(after, watched, bounds) {
-            Look::Found(found) => found,
-            Look::Forgotten(oldest) => panic!("forgotten up to {oldest}, {place}"),
+        let look = |watched: &Watched| match fixture.state.scan_after(after, watched, bounds) {
+            HistoryScan::Found(found) => found,
+            HistoryScan::Compacted(oldest) => panic!("forgotten up to {oldest}, {place}"),
         };
-        let mut all = look(&Watched::Subtree(Path::root()));
+        let mut all = look(&Watched::Subtree(NodePath::root()));
         for change in &mut all.changes {
             change.events.retain(|event| watched.includes(&event.path));
         }

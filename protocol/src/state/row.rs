@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{History, Meta, State, history::Remembered};
+use super::{History, Meta, State, history::HistoryEntry};
 use crate::{
     command::{LeaseKey, WriteRefusal, Written},
-    id::{HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId},
-    path::{Path, PathError},
+    id::{Incarnation, LeaseId, LockId, Revision, Sequence, SessionId},
+    path::{NodePath, PathError},
     planted::Bug,
 };
 
@@ -22,9 +22,9 @@ pub enum RowKey {
     /// Counters and clocks: the only row of its kind. Changes with every entry.
     Meta,
     /// A node.
-    Node(Path),
+    Node(NodePath),
     /// A volume.
-    Volume(Path),
+    Volume(NodePath),
     /// A session.
     Session(SessionId),
     /// What a request of a session was answered.
@@ -34,11 +34,11 @@ pub enum RowKey {
     /// What a change changed, and what happened with it.
     Change(Revision),
     /// A hold on a node.
-    Hold(HoldId, Path),
+    Lock(LockId, NodePath),
     /// A lease whose nodes are gone, and not all taken out of memory yet.
-    Gone(Incarnation),
+    Tombstone(Incarnation),
     /// A lease that ended with its session, which was closed, and whose nodes are still there.
-    Closed(Incarnation),
+    ClosedSessionOrphan(Incarnation),
 }
 
 /// Rows that are not a state.
@@ -93,11 +93,11 @@ const TAG_ANSWER: u8 = 4;
 const TAG_LEASE_SESSION: u8 = 5;
 const TAG_LEASE_VOLUME: u8 = 6;
 const TAG_LEASE_KEY: u8 = 7;
-const TAG_LEASE_DELAY: u8 = 8;
+const TAG_LEASE_LOCK_DELAY: u8 = 8;
 const TAG_CHANGE: u8 = 9;
-const TAG_HOLD: u8 = 10;
-const TAG_GONE: u8 = 11;
-const TAG_CLOSED: u8 = 12;
+const TAG_LOCK: u8 = 10;
+const TAG_TOMBSTONE: u8 = 11;
+const TAG_CLOSED_SESSION_ORPHAN: u8 = 12;
 
 impl RowKey {
     /// The key as bytes, in the same order.
@@ -111,11 +111,11 @@ impl RowKey {
             Self::Lease(LeaseKey::Session(id)) => (TAG_LEASE_SESSION, [Some(id.0), None], ""),
             Self::Lease(LeaseKey::Volume(id, top)) => (TAG_LEASE_VOLUME, [Some(id.0), None], top.as_str()),
             Self::Lease(LeaseKey::Key(id)) => (TAG_LEASE_KEY, [Some(id.0), None], ""),
-            Self::Lease(LeaseKey::Delay(id)) => (TAG_LEASE_DELAY, [Some(id.0), None], ""),
+            Self::Lease(LeaseKey::LockDelay(id)) => (TAG_LEASE_LOCK_DELAY, [Some(id.0), None], ""),
             Self::Change(revision) => (TAG_CHANGE, [Some(revision.0), None], ""),
-            Self::Hold(id, path) => (TAG_HOLD, [Some(id.0), None], path.as_str()),
-            Self::Gone(lease) => (TAG_GONE, [Some(lease.0), None], ""),
-            Self::Closed(lease) => (TAG_CLOSED, [Some(lease.0), None], ""),
+            Self::Lock(id, path) => (TAG_LOCK, [Some(id.0), None], path.as_str()),
+            Self::Tombstone(lease) => (TAG_TOMBSTONE, [Some(lease.0), None], ""),
+            Self::ClosedSessionOrphan(lease) => (TAG_CLOSED_SESSION_ORPHAN, [Some(lease.0), None], ""),
         };
         let mut bytes = Vec::with_capacity(1 + 16 + path.len());
         bytes.push(tag);
@@ -142,11 +142,11 @@ impl RowKey {
             TAG_LEASE_SESSION => Self::Lease(LeaseKey::Session(SessionId(rest.number()?))),
             TAG_LEASE_VOLUME => Self::Lease(LeaseKey::Volume(SessionId(rest.number()?), rest.path()?)),
             TAG_LEASE_KEY => Self::Lease(LeaseKey::Key(LeaseId(rest.number()?))),
-            TAG_LEASE_DELAY => Self::Lease(LeaseKey::Delay(HoldId(rest.number()?))),
+            TAG_LEASE_LOCK_DELAY => Self::Lease(LeaseKey::LockDelay(LockId(rest.number()?))),
             TAG_CHANGE => Self::Change(Revision(rest.number()?)),
-            TAG_HOLD => Self::Hold(HoldId(rest.number()?), rest.path()?),
-            TAG_GONE => Self::Gone(Incarnation(rest.number()?)),
-            TAG_CLOSED => Self::Closed(Incarnation(rest.number()?)),
+            TAG_LOCK => Self::Lock(LockId(rest.number()?), rest.path()?),
+            TAG_TOMBSTONE => Self::Tombstone(Incarnation(rest.number()?)),
+            TAG_CLOSED_SESSION_ORPHAN => Self::ClosedSessionOrphan(Incarnation(rest.number()?)),
             _ => return Err(rest.malformed("a tag from 0 to 12")),
         };
         if rest.rest.is_empty() { Ok(key) } else { Err(rest.malformed("nothing more")) }
@@ -172,9 +172,9 @@ impl KeyRest<'_> {
         Ok(u64::from_be_bytes(*number))
     }
 
-    fn path(&mut self) -> Result<Path, RowError> {
+    fn path(&mut self) -> Result<NodePath, RowError> {
         let text = std::str::from_utf8(self.rest).map_err(|_| self.malformed("a path in UTF-8"))?;
-        let path = Path::parse(text).map_err(|cause| RowError::Path { key: self.key.to_vec(), cause })?;
+        let path = NodePath::parse(text).map_err(|cause| RowError::Path { key: self.key.to_vec(), cause })?;
         self.rest = &[];
         Ok(path)
     }
@@ -195,11 +195,13 @@ impl State {
             RowKey::Answer(id, sequence) => self.sessions.get(id)?.answers.get(sequence).map(encode),
             RowKey::Lease(key) => self.leases.get(key).map(encode),
             RowKey::Change(revision) => self.change(*revision).map(encode),
-            RowKey::Hold(id, path) => {
-                self.holds.rows.get(id).filter(|(at, _)| at == path).map(|(_, hold)| encode(hold))
+            RowKey::Lock(id, path) => {
+                self.locks.rows.get(id).filter(|(at, _)| at == path).map(|(_, hold)| encode(hold))
             }
-            RowKey::Gone(lease) => self.attached.gone.contains(lease).then(|| encode(&())),
-            RowKey::Closed(lease) => self.attached.closed.contains(lease).then(|| encode(&())),
+            RowKey::Tombstone(lease) => self.attachments.tombstones.contains(lease).then(|| encode(&())),
+            RowKey::ClosedSessionOrphan(lease) => {
+                self.attachments.closed_session_orphans.contains(lease).then(|| encode(&()))
+            }
         }
     }
 
@@ -218,9 +220,13 @@ impl State {
         let first = self.meta.history_start.0 + 1;
         let changes = (first..).zip(self.history.changes());
         let changes = changes.map(|(revision, change)| (RowKey::Change(Revision(revision)).encode(), encode(change)));
-        let holds = self.holds().map(|(id, path, hold)| (RowKey::Hold(id, path.clone()).encode(), encode(hold)));
-        let gone = self.attached.gone.iter().map(|lease| (RowKey::Gone(*lease).encode(), encode(&())));
-        let closed = self.attached.closed.iter().map(|lease| (RowKey::Closed(*lease).encode(), encode(&())));
+        let holds = self.locks().map(|(id, path, hold)| (RowKey::Lock(id, path.clone()).encode(), encode(hold)));
+        let gone = self.attachments.tombstones.iter().map(|lease| (RowKey::Tombstone(*lease).encode(), encode(&())));
+        let closed = self
+            .attachments
+            .closed_session_orphans
+            .iter()
+            .map(|lease| (RowKey::ClosedSessionOrphan(*lease).encode(), encode(&())));
         let named = meta.chain(nodes).chain(volumes).chain(sessions).chain(answers).chain(leases);
         named.chain(changes).chain(holds).chain(gone).chain(closed)
     }
@@ -243,15 +249,15 @@ impl State {
 #[derive(Default)]
 struct RowReader {
     meta: Option<Meta>,
-    nodes: BTreeMap<Path, super::Node>,
-    volumes: BTreeMap<Path, super::Volume>,
-    sessions: BTreeMap<SessionId, super::Session>,
+    nodes: BTreeMap<NodePath, super::NodeRecord>,
+    volumes: BTreeMap<NodePath, super::VolumeRecord>,
+    sessions: BTreeMap<SessionId, super::SessionRecord>,
     answers: BTreeMap<(SessionId, Sequence), Result<Written, WriteRefusal>>,
-    leases: BTreeMap<LeaseKey, super::Lease>,
-    changes: BTreeMap<Revision, Remembered>,
-    holds: BTreeMap<HoldId, (Path, super::Hold)>,
-    gone: BTreeSet<Incarnation>,
-    closed: BTreeSet<Incarnation>,
+    leases: BTreeMap<LeaseKey, super::LeaseRecord>,
+    changes: BTreeMap<Revision, HistoryEntry>,
+    locks: BTreeMap<LockId, (NodePath, super::LockRecord)>,
+    tombstones: BTreeSet<Incarnation>,
+    closed_session_orphans: BTreeSet<Incarnation>,
 }
 
 impl RowReader {
@@ -264,9 +270,11 @@ impl RowReader {
             RowKey::Answer(id, sequence) => self.answers.insert((id, sequence), decode(&key, value)?).is_none(),
             RowKey::Lease(lease) => self.leases.insert(lease, decode(&key, value)?).is_none(),
             RowKey::Change(revision) => self.changes.insert(revision, decode(&key, value)?).is_none(),
-            RowKey::Hold(id, path) => self.holds.insert(id, (path, decode(&key, value)?)).is_none(),
-            RowKey::Gone(lease) => decode(&key, value).map(|()| self.gone.insert(lease))?,
-            RowKey::Closed(lease) => decode(&key, value).map(|()| self.closed.insert(lease))?,
+            RowKey::Lock(id, path) => self.locks.insert(id, (path, decode(&key, value)?)).is_none(),
+            RowKey::Tombstone(lease) => decode(&key, value).map(|()| self.tombstones.insert(lease))?,
+            RowKey::ClosedSessionOrphan(lease) => {
+                decode(&key, value).map(|()| self.closed_session_orphans.insert(lease))?
+            }
         };
         if is_new { Ok(()) } else { Err(RowError::Twice { key }) }
     }
@@ -288,25 +296,29 @@ impl RowReader {
             }
         }
         let mut state = State {
-            attached: super::Attached::of(&self.nodes, &self.leases, (self.gone, self.closed)),
+            attachments: super::Attachments::of(
+                &self.nodes,
+                &self.leases,
+                (self.tombstones, self.closed_session_orphans),
+            ),
             meta,
             nodes: self.nodes,
             volumes: self.volumes,
-            results: self.sessions.values().map(super::Session::results).sum(),
+            result_count: self.sessions.values().map(super::SessionRecord::results).sum(),
             sessions: self.sessions,
             leases: self.leases,
-            holds: super::Holds::of(self.holds),
+            locks: super::LockTable::of(self.locks),
             history: History::of(self.changes.into_values()),
-            on_volumes: Default::default(),
-            ticks: Default::default(),
+            volume_lease_holders: Default::default(),
+            tick_counts: Default::default(),
             tick: Default::default(),
             mistake: Default::default(),
         };
-        if !state.volumes.contains_key(&crate::path::Path::root()) {
+        if !state.volumes.contains_key(&crate::path::NodePath::root()) {
             return Err(RowError::Inconsistent { what: "the root is not a volume".to_owned() });
         }
         state.index_volumes();
-        state.find_last_changes();
+        state.index_last_changes();
         state.check().map_err(|what| RowError::Inconsistent { what })?;
         Ok(state)
     }
@@ -368,14 +380,14 @@ mod tests {
             RowKey::Lease(LeaseKey::Volume(two, path("/a"))),
             RowKey::Lease(LeaseKey::Key(LeaseId(1))),
             RowKey::Lease(LeaseKey::Key(LeaseId(256))),
-            RowKey::Lease(LeaseKey::Delay(HoldId(3))),
+            RowKey::Lease(LeaseKey::LockDelay(LockId(3))),
             RowKey::Change(Revision(9)),
             RowKey::Change(Revision(u64::MAX)),
-            RowKey::Hold(HoldId(1), path("/z")),
-            RowKey::Hold(HoldId(2), path("/a")),
-            RowKey::Gone(Incarnation(1)),
-            RowKey::Gone(Incarnation(256)),
-            RowKey::Closed(Incarnation(1)),
+            RowKey::Lock(LockId(1), path("/z")),
+            RowKey::Lock(LockId(2), path("/a")),
+            RowKey::Tombstone(Incarnation(1)),
+            RowKey::Tombstone(Incarnation(256)),
+            RowKey::ClosedSessionOrphan(Incarnation(1)),
         ];
         assert!(keys.is_sorted());
         let encoded = keys.each_ref().map(RowKey::encode);

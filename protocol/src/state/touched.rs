@@ -22,7 +22,7 @@ impl Touched {
     }
 
     /// The lease has ended and left nodes behind.
-    pub(super) fn orphaned(&mut self, lease: Incarnation) {
+    pub(super) fn note_orphan(&mut self, lease: Incarnation) {
         self.orphaned.push(lease);
     }
 

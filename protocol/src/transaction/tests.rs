@@ -3,8 +3,8 @@
 use super::*;
 use crate::id::LeaseId;
 
-fn path(text: &str) -> Path {
-    Path::parse(text).expect("a valid path")
+fn path(text: &str) -> NodePath {
+    NodePath::parse(text).expect("a valid path")
 }
 
 fn stored(value: &'static str, create: u64, modify: u64, version: u64) -> Data {
@@ -18,7 +18,7 @@ fn a_comparison_holds_as_its_relation_says() {
     let data = stored("m", 3, 7, 2);
     let holding = |make: &dyn Fn(Relation) -> Compare| {
         let all = [Relation::Equal, Relation::NotEqual, Relation::Less, Relation::Greater];
-        all.map(|relation| make(relation).holds(Some(&data), |_| false))
+        all.map(|relation| make(relation).matches(Some(&data), |_| false))
     };
     let (same, less, more) = ([true, false, false, false], [false, true, true, false], [false, true, false, true]);
     for (than, expected) in [("m", same), ("n", less), ("ma", less), ("l", more), ("", more)] {
@@ -34,21 +34,21 @@ fn a_comparison_holds_as_its_relation_says() {
         assert_eq!(holding(&|relation| Compare::create_revision(path("/a"), relation, Revision(than))), expected);
     }
     assert!(
-        Compare::exists(path("/a")).holds(Some(&data), |_| false)
-            && !Compare::absent(path("/a")).holds(Some(&data), |_| false)
+        Compare::exists(path("/a")).matches(Some(&data), |_| false)
+            && !Compare::absent(path("/a")).matches(Some(&data), |_| false)
     );
 }
 
 #[test]
 fn absent_node_compares_as_zero_and_has_no_value() {
     let at = || path("/none");
-    assert!(Compare::absent(at()).holds(None, |_| false) && !Compare::exists(at()).holds(None, |_| false));
-    assert!(Compare::version(at(), Relation::Equal, 0).holds(None, |_| false));
-    assert!(!Compare::version(at(), Relation::Greater, 0).holds(None, |_| false));
-    assert!(Compare::modify_revision(at(), Relation::Less, Revision(1)).holds(None, |_| false));
-    assert!(Compare::create_revision(at(), Relation::Equal, Revision(0)).holds(None, |_| false));
+    assert!(Compare::absent(at()).matches(None, |_| false) && !Compare::exists(at()).matches(None, |_| false));
+    assert!(Compare::version(at(), Relation::Equal, 0).matches(None, |_| false));
+    assert!(!Compare::version(at(), Relation::Greater, 0).matches(None, |_| false));
+    assert!(Compare::modify_revision(at(), Relation::Less, Revision(1)).matches(None, |_| false));
+    assert!(Compare::create_revision(at(), Relation::Equal, Revision(0)).matches(None, |_| false));
     for relation in [Relation::Equal, Relation::NotEqual, Relation::Less, Relation::Greater] {
-        assert!(!Compare::value(at(), relation, "").holds(None, |_| false), "{relation}");
+        assert!(!Compare::value(at(), relation, "").matches(None, |_| false), "{relation}");
     }
 }
 
@@ -56,7 +56,7 @@ fn absent_node_compares_as_zero_and_has_no_value() {
 fn operations_of_one_branch_must_not_overlap() {
     let put = |at: &str| Operation::put(path(at), "x");
     let attach = |at: &str| Operation::Put { path: path(at), value: Value::new(), attach: Attach::Lease(LeaseId(1)) };
-    let keep = |at: &str| Operation::Put { path: path(at), value: Value::new(), attach: Attach::Keep };
+    let keep = |at: &str| Operation::Put { path: path(at), value: Value::new(), attach: Attach::Unchanged };
     let delete = |at: &str| Operation::delete(path(at));
     let of = |one: &Operation, other: &Operation| {
         Transaction { then: vec![put("/z"), one.clone(), other.clone()], ..Transaction::new() }.check_overlaps()
@@ -69,8 +69,9 @@ fn operations_of_one_branch_must_not_overlap() {
         (attach("/a"), put("/a/b")),
         (attach("/a"), delete("/a/b")),
     ] {
-        let overlap =
-            |path: &Path| Err(WriteRefusal::Overlap { branch: Branch::Then, one: 1, other: 2, path: path.clone() });
+        let overlap = |path: &NodePath| {
+            Err(WriteRefusal::Overlap { branch: Branch::Then, first: 1, second: 2, path: path.clone() })
+        };
         assert_eq!(of(&one, &other), overlap(other.path()), "{one:?} {other:?}");
         assert_eq!(of(&other, &one), overlap(one.path()), "{other:?} {one:?}");
     }
@@ -86,7 +87,7 @@ fn operations_of_one_branch_must_not_overlap() {
     let either = Transaction::new().then(put("/a")).otherwise(delete("/a"));
     assert_eq!(either.check_overlaps(), Ok(()));
     let twice = Transaction::new().otherwise(put("/a")).otherwise(put("/a"));
-    let overlap = WriteRefusal::Overlap { branch: Branch::Otherwise, one: 0, other: 1, path: path("/a") };
+    let overlap = WriteRefusal::Overlap { branch: Branch::Otherwise, first: 0, second: 1, path: path("/a") };
     assert_eq!(twice.check_overlaps(), Err(overlap.clone()));
     assert_eq!(
         overlap.to_string(),

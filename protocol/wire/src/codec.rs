@@ -50,20 +50,20 @@ pub trait Decode: Sized {
 
 /// [`ClientMessage`] as it crosses the wire.
 #[derive(Serialize, Deserialize)]
-enum Call<T> {
-    Request { id: u64, deadline_us: u64, trace: Trace, message: T },
-    Cancel { id: u64, trace: Trace },
+enum WireCall<T> {
+    Request { id: u64, deadline_us: u64, trace: WireTrace, message: T },
+    Cancel { id: u64, trace: WireTrace },
 }
 
 /// [`trace::Context`] as it crosses the wire: three bytes when nobody traces.
 #[derive(Serialize, Deserialize)]
-struct Trace {
+struct WireTrace {
     trace: u128,
     span: u64,
     is_sampled: bool,
 }
 
-impl From<trace::Context> for Trace {
+impl From<trace::Context> for WireTrace {
     fn from(context: trace::Context) -> Self {
         let trace = u128::from(context.trace_id);
         // Without a trace, tarpc makes up a random span for each request, which is of no use to anybody.
@@ -72,8 +72,8 @@ impl From<trace::Context> for Trace {
     }
 }
 
-impl From<Trace> for trace::Context {
-    fn from(Trace { trace, span, is_sampled }: Trace) -> Self {
+impl From<WireTrace> for trace::Context {
+    fn from(WireTrace { trace, span, is_sampled }: WireTrace) -> Self {
         let sampling_decision = if is_sampled { SamplingDecision::Sampled } else { SamplingDecision::Unsampled };
         Self { trace_id: TraceId::from(trace), span_id: SpanId::from(span), sampling_decision }
     }
@@ -81,14 +81,14 @@ impl From<Trace> for trace::Context {
 
 /// [`Response`] as it crosses the wire.
 #[derive(Serialize, Deserialize)]
-struct Reply<T> {
+struct WireReply<T> {
     id: u64,
-    message: Result<T, Failure>,
+    message: Result<T, WireFailure>,
 }
 
 /// [`ServerError`] as it crosses the wire.
 #[derive(Serialize, Deserialize)]
-struct Failure {
+struct WireFailure {
     /// The place in [`FAILURE_KINDS`].
     kind: u8,
     detail: String,
@@ -106,15 +106,15 @@ const FAILURE_KINDS: [io::ErrorKind; 8] = [
     io::ErrorKind::ConnectionAborted,
 ];
 
-impl From<&ServerError> for Failure {
+impl From<&ServerError> for WireFailure {
     fn from(error: &ServerError) -> Self {
         let kind = FAILURE_KINDS.iter().position(|kind| *kind == error.kind).unwrap_or(0);
         Self { kind: kind as u8, detail: error.detail.clone() }
     }
 }
 
-impl From<Failure> for ServerError {
-    fn from(failure: Failure) -> Self {
+impl From<WireFailure> for ServerError {
+    fn from(failure: WireFailure) -> Self {
         let kind = FAILURE_KINDS.get(usize::from(failure.kind)).copied().unwrap_or(io::ErrorKind::Other);
         Self::new(kind, failure.detail)
     }
@@ -130,10 +130,10 @@ impl<T: Serialize> Encode for ClientMessage<T> {
                 let left = context.deadline.saturating_duration_since(Instant::now()).min(DEADLINE_MAX);
                 // An hour in microseconds is below 2^64.
                 let deadline_us = left.as_micros() as u64;
-                Call::Request { id: *id, deadline_us, trace: context.trace_context.into(), message }
+                WireCall::Request { id: *id, deadline_us, trace: context.trace_context.into(), message }
             }
             Self::Cancel { trace_context, request_id } => {
-                Call::Cancel { id: *request_id, trace: (*trace_context).into() }
+                WireCall::Cancel { id: *request_id, trace: (*trace_context).into() }
             }
             // The type says that there may be more kinds in other versions of tarpc; in ours there are not.
             _ => return Err(CodecError::Encode(postcard::Error::WontImplement)),
@@ -150,20 +150,20 @@ impl<T: Serialize> Encode for ClientMessage<T> {
 impl<T: DeserializeOwned> Decode for ClientMessage<T> {
     fn decode(frame: &[u8]) -> Result<Self, CodecError> {
         Ok(match take(frame)? {
-            Call::Request { id, deadline_us, trace, message } => {
+            WireCall::Request { id, deadline_us, trace, message } => {
                 let mut context = *CONTEXT;
                 context.deadline = Instant::now() + Duration::from_micros(deadline_us).min(DEADLINE_MAX);
                 context.trace_context = trace.into();
                 Self::Request(Request { context, id, message })
             }
-            Call::Cancel { id, trace } => Self::Cancel { trace_context: trace.into(), request_id: id },
+            WireCall::Cancel { id, trace } => Self::Cancel { trace_context: trace.into(), request_id: id },
         })
     }
 }
 
 impl<T: Serialize> Encode for Response<T> {
     fn encode(&self, out: &mut BytesMut, end: usize) -> Result<(), CodecError> {
-        put(&Reply { id: self.request_id, message: self.message.as_ref().map_err(Failure::from) }, out, end)
+        put(&WireReply { id: self.request_id, message: self.message.as_ref().map_err(WireFailure::from) }, out, end)
     }
 
     fn refusal(&self, error: &CodecError) -> Option<Self> {
@@ -174,7 +174,7 @@ impl<T: Serialize> Encode for Response<T> {
 
 impl<T: DeserializeOwned> Decode for Response<T> {
     fn decode(frame: &[u8]) -> Result<Self, CodecError> {
-        let Reply { id, message } = take(frame)?;
+        let WireReply { id, message } = take(frame)?;
         Ok(Self { request_id: id, message: message.map_err(ServerError::from) })
     }
 }
@@ -190,7 +190,7 @@ fn take<T: DeserializeOwned>(frame: &[u8]) -> Result<T, CodecError> {
 fn put<T: Serialize>(message: &T, out: &mut BytesMut, end: usize) -> Result<(), CodecError> {
     let room = end.saturating_sub(out.len());
     let mut needed = 0;
-    let bounded = Bounded { out, room, needed: &mut needed };
+    let bounded = BoundedWriter { out, room, needed: &mut needed };
     postcard::serialize_with_flavor(message, bounded).map_err(CodecError::Encode)?;
     if needed > room {
         let expected = crate::frame::FRAME_MAX_BYTES;
@@ -201,13 +201,13 @@ fn put<T: Serialize>(message: &T, out: &mut BytesMut, end: usize) -> Result<(), 
 
 /// Keeps what there is room for and counts the rest, so that a message that is too large takes no memory and its length
 /// can be told.
-struct Bounded<'a> {
+struct BoundedWriter<'a> {
     out: &'a mut BytesMut,
     room: usize,
     needed: &'a mut usize,
 }
 
-impl postcard::ser_flavors::Flavor for Bounded<'_> {
+impl postcard::ser_flavors::Flavor for BoundedWriter<'_> {
     type Output = ();
 
     fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
@@ -278,8 +278,8 @@ mod tests {
 
     #[test]
     fn a_deadline_beyond_all_clocks_is_cut() {
-        let trace = Trace { trace: 0, span: 0, is_sampled: false };
-        let call = Call::Request { id: 0, deadline_us: u64::MAX, trace, message: String::new() };
+        let trace = WireTrace { trace: 0, span: 0, is_sampled: false };
+        let call = WireCall::Request { id: 0, deadline_us: u64::MAX, trace, message: String::new() };
         let got = decoded_request(&postcard::to_stdvec(&call).unwrap());
         assert!(got.context.deadline <= Instant::now() + DEADLINE_MAX);
     }

@@ -144,7 +144,7 @@ pub enum HandshakeError {
 
 /// Why a client could not connect.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
+pub enum DialError {
     /// The address does not resolve, or nobody listens there.
     #[error("cannot connect to {address}: {source}")]
     Connect {
@@ -175,17 +175,16 @@ pub enum ConnectError {
 ///
 /// # Errors
 ///
-/// [`ConnectError`] names the address, and why.
-pub async fn connect(address: &str, role: Role, timeout: Duration) -> Result<Introduced, ConnectError> {
+/// [`DialError`] names the address, and why.
+pub async fn connect(address: &str, role: Role, timeout: Duration) -> Result<Introduced, DialError> {
     let attempt = async {
-        let stream = socket::open(address)
-            .await
-            .map_err(|source| ConnectError::Connect { address: address.to_owned(), source })?;
-        introduce(stream, role).await.map_err(|source| ConnectError::Handshake { address: address.to_owned(), source })
+        let stream =
+            socket::open(address).await.map_err(|source| DialError::Connect { address: address.to_owned(), source })?;
+        introduce(stream, role).await.map_err(|source| DialError::Handshake { address: address.to_owned(), source })
     };
     match tokio::time::timeout(timeout, attempt).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(ConnectError::Timeout { address: address.to_owned(), after: timeout }),
+        Err(_) => Err(DialError::Timeout { address: address.to_owned(), after: timeout }),
     }
 }
 

@@ -14,7 +14,7 @@
 //!
 //! **Writes are gathered.** All that is ready, up to a batch, goes to the socket at once.
 //!
-//! Who closes: dropping the [`Driver`] closes at once; dropping either transport closes once what was sent on them has been
+//! Who closes: dropping the [`MuxDriver`] closes at once; dropping either transport closes once what was sent on them has been
 //! written, or after [`LINGER`]. After the end the transports give what had arrived, then nothing; what is still sent is
 //! lost, as on any network.
 
@@ -34,7 +34,7 @@ use futures::{Sink, Stream, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio_util::codec::FramedRead;
 
-use self::queues::Shared;
+use self::queues::MuxShared;
 pub use self::queues::WINDOW_BYTES;
 use crate::{
     codec::{CodecError, Decode, Encode},
@@ -66,16 +66,16 @@ const FRAME_USUAL_BYTES: usize = 256;
 /// `Item`s come in, `SinkItem`s go out.
 pub fn split<S, ItemA, SinkItemA, ItemB, SinkItemB>(
     stream: S,
-) -> (ChannelTransport<ItemA, SinkItemA>, ChannelTransport<ItemB, SinkItemB>, Driver)
+) -> (ChannelTransport<ItemA, SinkItemA>, ChannelTransport<ItemB, SinkItemB>, MuxDriver)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(MuxShared::default());
     let requests = ChannelTransport::new(&shared, REQUESTS);
     let recalls = ChannelTransport::new(&shared, RECALLS);
     let ending = Ending(Arc::clone(&shared));
     let driver = async move { drive(stream, &ending.0).await };
-    (requests, recalls, Driver { work: Box::pin(driver) })
+    (requests, recalls, MuxDriver { work: Box::pin(driver) })
 }
 
 /// Does the work of a connection: somebody has to poll it, in a task of its own as a rule.
@@ -83,11 +83,11 @@ where
 /// Ends when the connection does: with `Ok` if it was closed by either side between two frames, else with the reason, which
 /// has been logged if the other side broke the protocol. Dropping it closes the connection.
 #[must_use = "nothing is sent or received unless the driver is polled"]
-pub struct Driver {
+pub struct MuxDriver {
     work: Pin<Box<dyn Future<Output = Result<(), ConnectionError>> + Send>>,
 }
 
-impl Driver {
+impl MuxDriver {
     /// Has `other`, which works on one of the connection's channels, polled with it, in the same task. Once the
     /// connection has ended, `other` is given the time to take out what had arrived, as it must end when its channel does.
     pub(crate) fn with<T>(self, other: impl Future<Output = T> + Send + 'static) -> Self {
@@ -112,13 +112,13 @@ impl Driver {
     }
 }
 
-impl std::fmt::Debug for Driver {
+impl std::fmt::Debug for MuxDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Driver").finish_non_exhaustive()
     }
 }
 
-impl Future for Driver {
+impl Future for MuxDriver {
     type Output = Result<(), ConnectionError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -133,13 +133,13 @@ impl Future for Driver {
 /// response, an error is sent in its place and the caller learns why.
 #[derive(Debug)]
 pub struct ChannelTransport<Item, SinkItem> {
-    shared: Arc<Shared>,
+    shared: Arc<MuxShared>,
     channel: u8,
     messages: PhantomData<fn(SinkItem) -> Item>,
 }
 
 impl<Item, SinkItem> ChannelTransport<Item, SinkItem> {
-    fn new(shared: &Arc<Shared>, channel: u8) -> Self {
+    fn new(shared: &Arc<MuxShared>, channel: u8) -> Self {
         Self { shared: Arc::clone(shared), channel, messages: PhantomData }
     }
 }
@@ -155,7 +155,7 @@ impl<Item: Decode, SinkItem> Stream for ChannelTransport<Item, SinkItem> {
 
     /// Never gives an error: a frame that is no message ends the connection, and the driver says why.
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.shared.poll_take(self.channel, cx).map(|frame| match Item::decode(&frame?) {
+        self.shared.poll_next(self.channel, cx).map(|frame| match Item::decode(&frame?) {
             Ok(message) => Some(Ok(message)),
             Err(error) => {
                 self.shared.fail(error.into());
@@ -169,13 +169,13 @@ impl<Item, SinkItem: Encode> Sink<SinkItem> for ChannelTransport<Item, SinkItem>
     type Error = CodecError;
 
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), CodecError>> {
-        self.shared.poll_room(self.channel, cx).map(Ok)
+        self.shared.poll_ready(self.channel, cx).map(Ok)
     }
 
     fn start_send(self: Pin<&mut Self>, message: SinkItem) -> Result<(), CodecError> {
         let mut frame = BytesMut::with_capacity(FRAME_USUAL_BYTES);
         put_frame(&message, Some(self.channel), &mut frame)?;
-        self.shared.put(self.channel, frame);
+        self.shared.push(self.channel, frame);
         Ok(())
     }
 
@@ -191,7 +191,7 @@ impl<Item, SinkItem: Encode> Sink<SinkItem> for ChannelTransport<Item, SinkItem>
 }
 
 /// Tells the transports that the connection has ended, even if the driver is dropped before its first poll.
-struct Ending(Arc<Shared>);
+struct Ending(Arc<MuxShared>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
@@ -199,7 +199,7 @@ impl Drop for Ending {
     }
 }
 
-async fn drive<S: AsyncRead + AsyncWrite>(stream: S, shared: &Shared) -> Result<(), ConnectionError> {
+async fn drive<S: AsyncRead + AsyncWrite>(stream: S, shared: &MuxShared) -> Result<(), ConnectionError> {
     let (read, write) = tokio::io::split(stream);
     let end = tokio::select! {
         biased;
@@ -217,7 +217,7 @@ async fn drive<S: AsyncRead + AsyncWrite>(stream: S, shared: &Shared) -> Result<
 }
 
 /// Ends with the last frame of the other side.
-async fn read_frames(read: impl AsyncRead + Unpin, shared: &Shared) -> Result<(), ConnectionError> {
+async fn read_frames(read: impl AsyncRead + Unpin, shared: &MuxShared) -> Result<(), ConnectionError> {
     let mut frames = FramedRead::with_capacity(read, FrameDecoder, READ_BYTES);
     while let Some(frame) = frames.next().await {
         shared.receive(frame?)?;
@@ -226,10 +226,10 @@ async fn read_frames(read: impl AsyncRead + Unpin, shared: &Shared) -> Result<()
 }
 
 /// Ends when this side is done with the connection and all that can be written has been.
-async fn write_frames(mut write: impl AsyncWrite + Unpin, shared: &Shared) -> Result<(), ConnectionError> {
+async fn write_frames(mut write: impl AsyncWrite + Unpin, shared: &MuxShared) -> Result<(), ConnectionError> {
     let mut frames = Vec::new();
     let mut gathered = Vec::new();
-    while shared.batch(&mut frames).await {
+    while shared.next_batch(&mut frames).await {
         for frame in frames.drain(..) {
             if gathered.len() + frame.len() > WRITE_BATCH_BYTES {
                 write.write_all(&gathered).await?;
@@ -249,7 +249,7 @@ async fn write_frames(mut write: impl AsyncWrite + Unpin, shared: &Shared) -> Re
     Ok(())
 }
 
-async fn linger(shared: &Shared) {
+async fn linger(shared: &MuxShared) {
     shared.closing().await;
     tokio::time::sleep(LINGER).await;
 }

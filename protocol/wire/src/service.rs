@@ -4,7 +4,7 @@ use leasehold_protocol::message::{Consent, Recall, Request, Response};
 use tarpc::{ClientMessage, client};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::mux::{ChannelTransport, Driver, split};
+use crate::mux::{ChannelTransport, MuxDriver, split};
 
 /// Calls of one side that are under way on a connection. A write may wait for a volume term, and a renewal must not wait
 /// behind writes, nor a recall behind recalls: the bound is beyond what a client of ours has under way. More than that
@@ -36,9 +36,9 @@ pub type CallbackTransport = ChannelTransport<ClientMessage<CallbackRequest>, ta
 
 /// The server's end of a connection whose other end is [`client_connection`].
 ///
-/// The driver does all the work and has to be polled; see [`Driver`]. Dropping the transport closes the connection,
+/// The driver does all the work and has to be polled; see [`MuxDriver`]. Dropping the transport closes the connection,
 /// dropping all clones of the client does not. Calls fail once the connection has ended.
-pub fn server_connection<S>(stream: S) -> (LeaseholdTransport, CallbackClient, Driver)
+pub fn server_connection<S>(stream: S) -> (LeaseholdTransport, CallbackClient, MuxDriver)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
@@ -49,9 +49,9 @@ where
 
 /// The client's end of a connection whose other end is [`server_connection`].
 ///
-/// The driver does all the work and has to be polled; see [`Driver`]. Dropping the transport closes the connection,
+/// The driver does all the work and has to be polled; see [`MuxDriver`]. Dropping the transport closes the connection,
 /// dropping all clones of the client does not. Calls fail once the connection has ended.
-pub fn client_connection<S>(stream: S) -> (LeaseholdClient, CallbackTransport, Driver)
+pub fn client_connection<S>(stream: S) -> (LeaseholdClient, CallbackTransport, MuxDriver)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {

@@ -9,8 +9,8 @@ use std::{
 /// Warnings come at least this far apart: enough to see that something is wrong and what, too little to fill a disk.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
-static VIOLATIONS: Mutex<Limit> = Mutex::new(Limit { last: None, suppressed: 0 });
-static NOT_ADMITTED: Mutex<Limit> = Mutex::new(Limit { last: None, suppressed: 0 });
+static VIOLATIONS: Mutex<WarnLimit> = Mutex::new(WarnLimit { last: None, suppressed: 0 });
+static NOT_ADMITTED: Mutex<WarnLimit> = Mutex::new(WarnLimit { last: None, suppressed: 0 });
 
 /// Warns that the other side of a connection broke the protocol, unless a warning has just been given.
 pub(crate) fn violation(reason: &dyn Display) {
@@ -30,16 +30,16 @@ pub(crate) fn not_admitted(reason: &str) {
     }
 }
 
-fn admit(limit: &Mutex<Limit>) -> Option<u64> {
+fn admit(limit: &Mutex<WarnLimit>) -> Option<u64> {
     limit.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now())
 }
 
-struct Limit {
+struct WarnLimit {
     last: Option<Instant>,
     suppressed: u64,
 }
 
-impl Limit {
+impl WarnLimit {
     /// How many warnings were suppressed since the last one, if it is time for another.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now.saturating_duration_since(last) < WARNING_INTERVAL) {
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_one_warning_a_second_that_counts_the_others() {
-        let mut limit = Limit { last: None, suppressed: 0 };
+        let mut limit = WarnLimit { last: None, suppressed: 0 };
         let start = Instant::now();
         assert_eq!(limit.admit(start), Some(0));
         assert_eq!(limit.admit(start + Duration::from_millis(1)), None);

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use leasehold_protocol::{id::SessionId, message::Recall};
 
-use super::{ConnectionId, Recalls};
+use super::{ConnectionId, RecallSender};
 
 #[cfg(test)]
 use self::tests::visit;
@@ -15,16 +15,16 @@ use self::tests::visit;
 fn visit(_count: usize) {}
 
 /// Where one session registered last, and under which number.
-struct Registered {
+struct RegisteredSession {
     registration: u64,
     connection: ConnectionId,
-    recalls: Recalls,
+    recalls: RecallSender,
 }
 
 /// All sessions that have registered on a connection that is still there.
 #[derive(Default)]
 pub(super) struct Registrations {
-    sessions: HashMap<SessionId, Registered>,
+    sessions: HashMap<SessionId, RegisteredSession>,
     /// The sessions of each connection: its end looks at no others.
     connections: HashMap<ConnectionId, BTreeSet<SessionId>>,
 }
@@ -36,13 +36,13 @@ impl Registrations {
         session: SessionId,
         registration: u64,
         connection: ConnectionId,
-        recalls: &Recalls,
+        recalls: &RecallSender,
     ) {
         visit(1);
         if self.sessions.get(&session).is_some_and(|other| other.registration >= registration) {
             return;
         }
-        let registered = Registered { registration, connection, recalls: recalls.clone() };
+        let registered = RegisteredSession { registration, connection, recalls: recalls.clone() };
         if let Some(earlier) = self.sessions.insert(session, registered) {
             self.leave(earlier.connection, session);
         }
@@ -59,7 +59,7 @@ impl Registrations {
     /// Sends a recall down the connection of its session, if that is still there.
     pub(super) fn recall(&self, recall: Recall) {
         visit(1);
-        if let Some(Registered { recalls, .. }) = self.sessions.get(&recall.session) {
+        if let Some(RegisteredSession { recalls, .. }) = self.sessions.get(&recall.session) {
             // A connection that has ended, or whose client takes no recalls; the lessor sends it again.
             let _ = recalls.try_send(recall);
         }

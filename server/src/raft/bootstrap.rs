@@ -8,8 +8,8 @@
 //! **The rule.** A replica with an empty store answers none of Raft's messages and does not campaign. It asks all
 //! other members where they stand, and:
 //!
-//! - *Somebody has taken part in a cluster* → it asks that cluster's leader to let it in again (`Node::readmit`).
-//! - *All are empty* → the one with the lowest id founds a cluster (`Node::found`).
+//! - *Somebody has taken part in a cluster* → it asks that cluster's leader to let it in again (`ReplicaNode::readmit`).
+//! - *All are empty* → the one with the lowest id founds a cluster (`ReplicaNode::found`).
 //! - *Somebody does not answer* → it waits and asks again: who is away may have what this replica has forgotten.
 //!
 //! A replica with a [standing](crate::store::standing) just starts. A cluster of one founds itself at once.
@@ -42,7 +42,7 @@
 //! it is still empty in that life: a request that was delayed until E had returned removes nobody. If the leader dies
 //! half-way, E asks the next one, which finds E removed already, or removes it. E stores its standing, with the floor,
 //! before its Raft starts; if it dies after that, it starts with it, and goes on asking to become a voter until it is
-//! one (`Node::return_as_voter`).
+//! one (`ReplicaNode::become_voter`).
 //!
 //! **Why the founding is safe.** Members that are empty cannot tell being new from having been wiped. So a cluster is
 //! founded only when all its members have durably accepted it, none of which has taken part in anything: with one of them
@@ -67,13 +67,13 @@ use openraft::{
 use tarpc::{client::RpcError, context::Context};
 
 use super::{
-    network::{CallError, Link},
-    node::Node,
+    network::{CallError, PeerLink},
+    node::ReplicaNode,
     notice::{Notice, gist},
-    peer::{Admitted, Founding, Joining, NotDone, PeerClient, PeerRefusal, PeerReport, Stage},
-    replica::StartError,
+    peer::{Admitted, Bootstrap, Joining, MembershipRefusal, PeerClient, PeerRefusal, PeerReport, ReplicaStage},
+    replica::ReplicaStartError,
 };
-use crate::store::standing::{ClusterId, Part, Standing};
+use crate::store::store_identity::{ClusterId, Participation, StoreIdentity};
 
 /// How long a member is waited for that is to accept a founding.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -82,12 +82,12 @@ const POLL: Duration = Duration::from_millis(100);
 /// Longest wait for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Longest wait for the leader to change the membership.
-const READMISSION_TIMEOUT: Duration = Duration::from_secs(10);
+const REJOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl Node {
+impl ReplicaNode {
     /// Brings this replica into its cluster, however long that takes.
     pub(super) async fn bootstrap(self: Arc<Self>) {
-        let result = self.come_in().await;
+        let result = self.enter_cluster().await;
         if let Err(error) = result
             && !self.is_closing()
         {
@@ -95,19 +95,19 @@ impl Node {
         }
     }
 
-    async fn come_in(self: &Arc<Self>) -> Result<(), StartError> {
-        let mut waits = Waits::default();
+    async fn enter_cluster(self: &Arc<Self>) -> Result<(), ReplicaStartError> {
+        let mut waits = BootstrapWait::default();
         while !self.is_closing() {
-            match self.standing() {
-                None => self.seek(&mut waits).await?,
-                Some(Standing { part: Part::Founded, cluster, .. })
-                    if cluster.founder == self.config.id && !self.has_taken_part() =>
+            match self.identity() {
+                None => self.discover(&mut waits).await?,
+                Some(StoreIdentity { participation: Participation::Bootstrapped, cluster, .. })
+                    if cluster.founder == self.config.id && !self.has_participated() =>
                 {
-                    self.found(cluster).await?;
+                    self.bootstrap_cluster(cluster).await?;
                 }
-                Some(Standing { part: Part::Admitted { .. }, cluster, .. }) => {
+                Some(StoreIdentity { participation: Participation::Rejoining { .. }, cluster, .. }) => {
                     self.start_raft().await?;
-                    self.return_as_voter(cluster, &mut waits).await?;
+                    self.become_voter(cluster, &mut waits).await?;
                 }
                 Some(_) => {
                     self.start_raft().await?;
@@ -119,36 +119,40 @@ impl Node {
     }
 
     /// One look around.
-    async fn seek(self: &Arc<Self>, waits: &mut Waits) -> Result<(), StartError> {
+    async fn discover(self: &Arc<Self>, waits: &mut BootstrapWait) -> Result<(), ReplicaStartError> {
         let others = self.others();
         if others.is_empty() {
-            return self.begin_founding().await;
+            return self.begin_bootstrap().await;
         }
         let reports = self.ask_all().await?;
         let mut lowest = self.config.id;
         let mut free = 1;
         for report in &reports {
             match &report.stage {
-                Stage::Started { leader, .. } => return self.ask_in(report, leader.clone(), waits).await,
+                ReplicaStage::Started { leader, .. } => {
+                    return self.request_rejoin(report, leader.clone(), waits).await;
+                }
                 // Its founder will ask us too.
-                Stage::Founded { cluster } if cluster.founder < self.config.id => return self.rest().await,
+                ReplicaStage::Bootstrapping { cluster } if cluster.founder < self.config.id => {
+                    return self.rest().await;
+                }
                 // Ours, from before we gave up or were wiped; or one that gives way to ours.
-                Stage::Founded { .. } => free += 1,
-                Stage::Empty { .. } => {
+                ReplicaStage::Bootstrapping { .. } => free += 1,
+                ReplicaStage::Empty { .. } => {
                     free += 1;
                     lowest = lowest.min(report.replica);
                 }
             }
         }
         if lowest == self.config.id && free == self.config.members.len() {
-            return self.begin_founding().await;
+            return self.begin_bootstrap().await;
         }
         let answered: BTreeSet<u64> = reports.iter().map(|report| report.replica).collect();
         waits.members(free < self.config.members.len(), answered);
         self.rest().await
     }
 
-    async fn rest(&self) -> Result<(), StartError> {
+    async fn rest(&self) -> Result<(), ReplicaStartError> {
         tokio::select! {
             () = tokio::time::sleep(POLL) => {}
             () = self.closing.cancelled() => {}
@@ -165,15 +169,15 @@ impl Node {
     where
         F: Future<Output = Result<T, RpcError>>,
     {
-        let link = Link::new(address);
+        let link = PeerLink::new(address);
         tokio::select! {
-            answer = link.call(READMISSION_TIMEOUT, call) => answer,
+            answer = link.call(REJOIN_TIMEOUT, call) => answer,
             () = self.closing.cancelled() => Err(CallError::Rpc(RpcError::Shutdown)),
         }
     }
 
     /// Asks all other members where they stand; answers of those that answer.
-    async fn ask_all(&self) -> Result<Vec<PeerReport>, StartError> {
+    async fn ask_all(&self) -> Result<Vec<PeerReport>, ReplicaStartError> {
         let asked: FuturesUnordered<_> =
             self.others().into_iter().map(|(id, address)| async move { (id, ask(&address).await, address) }).collect();
         let answers: Vec<_> = asked.collect().await;
@@ -182,10 +186,10 @@ impl Node {
         for (id, answer, address) in answers {
             let Ok(report) = answer else { continue };
             if report.replica != id {
-                return Err(StartError::OtherReplica { address, got: report.replica, expected: id });
+                return Err(ReplicaStartError::OtherReplica { address, got: report.replica, expected: id });
             }
             // What a running cluster was configured with does not matter any more: its own record counts.
-            if !matches!(report.stage, Stage::Started { .. }) {
+            if !matches!(report.stage, ReplicaStage::Started { .. }) {
                 self.compare(&report)?;
             }
             reports.push(report);
@@ -193,9 +197,9 @@ impl Node {
         Ok(reports)
     }
 
-    fn compare(&self, report: &PeerReport) -> Result<(), StartError> {
+    fn compare(&self, report: &PeerReport) -> Result<(), ReplicaStartError> {
         let differ =
-            |got: String, expected: String| StartError::Configuration { replica: report.replica, got, expected };
+            |got: String, expected: String| ReplicaStartError::Configuration { replica: report.replica, got, expected };
         if report.members != self.config.members {
             return Err(differ(format!("members {:?}", report.members), format!("{:?}", self.config.members)));
         }
@@ -206,34 +210,43 @@ impl Node {
     }
 
     /// Names a cluster; [`found`](Self::found) goes on.
-    async fn begin_founding(self: &Arc<Self>) -> Result<(), StartError> {
-        let _changing = self.changing.lock().await;
-        if self.standing().is_some() {
+    async fn begin_bootstrap(self: &Arc<Self>) -> Result<(), ReplicaStartError> {
+        let _changing = self.membership_lock.lock().await;
+        if self.identity().is_some() {
             return Ok(());
         }
         let cluster = ClusterId { founder: self.config.id, nonce: rand::random() };
-        let standing = Standing { replica: self.config.id, cluster, root: self.config.root, part: Part::Founded };
+        let standing = StoreIdentity {
+            replica: self.config.id,
+            cluster,
+            root: self.config.root,
+            participation: Participation::Bootstrapped,
+        };
         tracing::info!(%cluster, "bootstrapping a new cluster");
-        self.set_standing(Some(standing)).await.map_err(StartError::Store)
+        self.set_identity(Some(standing)).await.map_err(ReplicaStartError::Store)
     }
 
     /// Offers the founding to all; initialises the cluster if they have accepted.
-    async fn found(self: &Arc<Self>, cluster: ClusterId) -> Result<(), StartError> {
+    async fn bootstrap_cluster(self: &Arc<Self>, cluster: ClusterId) -> Result<(), ReplicaStartError> {
         let gives_way = |other: ClusterId| other != cluster && other.founder < cluster.founder;
         for report in self.ask_all().await? {
             match report.stage {
-                Stage::Started { cluster: other, .. } if other != cluster => return self.give_up(cluster, other).await,
-                Stage::Founded { cluster: other } if gives_way(other) => return self.give_up(cluster, other).await,
+                ReplicaStage::Started { cluster: other, .. } if other != cluster => {
+                    return self.abandon_bootstrap(cluster, other).await;
+                }
+                ReplicaStage::Bootstrapping { cluster: other } if gives_way(other) => {
+                    return self.abandon_bootstrap(cluster, other).await;
+                }
                 _ => {}
             }
         }
-        let founding = Founding { cluster, members: self.config.members.clone(), root: self.config.root };
+        let bootstrap = Bootstrap { cluster, members: self.config.members.clone(), root: self.config.root };
         let offers: FuturesUnordered<_> = self
             .others()
             .into_values()
             .map(|address| {
-                let founding = founding.clone();
-                async move { offer(&address, founding).await }
+                let bootstrap = bootstrap.clone();
+                async move { offer(&address, bootstrap).await }
             })
             .collect();
         let answers: Vec<_> = offers.collect().await;
@@ -242,10 +255,10 @@ impl Node {
             match answer {
                 Ok(()) => accepted += 1,
                 Err(CallError::Refused(PeerRefusal::OtherCluster { got, .. })) if gives_way(got) => {
-                    return self.give_up(cluster, got).await;
+                    return self.abandon_bootstrap(cluster, got).await;
                 }
                 Err(CallError::Refused(PeerRefusal::Configuration { replica, got, expected })) => {
-                    return Err(StartError::Configuration { replica, got, expected });
+                    return Err(ReplicaStartError::Configuration { replica, got, expected });
                 }
                 Err(error) => tracing::debug!(%error, "a member has not accepted the founding"),
             }
@@ -256,9 +269,9 @@ impl Node {
         self.initialise(cluster).await
     }
 
-    async fn initialise(self: &Arc<Self>, cluster: ClusterId) -> Result<(), StartError> {
-        let _changing = self.changing.lock().await;
-        if self.standing().is_none_or(|standing| standing.cluster != cluster) {
+    async fn initialise(self: &Arc<Self>, cluster: ClusterId) -> Result<(), ReplicaStartError> {
+        let _changing = self.membership_lock.lock().await;
+        if self.identity().is_none_or(|standing| standing.cluster != cluster) {
             return Ok(());
         }
         let raft = self.start_raft().await?;
@@ -266,36 +279,36 @@ impl Node {
             self.config.members.iter().map(|(id, address)| (*id, BasicNode::new(address))).collect();
         match raft.initialize(members).await {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
-            Err(error) => Err(StartError::Raft(error.to_string())),
+            Err(error) => Err(ReplicaStartError::Raft(error.to_string())),
         }
     }
 
     /// Gives up a founding that only we could have initialised, and have not.
-    async fn give_up(&self, cluster: ClusterId, other: ClusterId) -> Result<(), StartError> {
-        let changing = self.changing.lock().await;
-        if self.standing().is_some_and(|standing| standing.cluster == cluster) && !self.has_taken_part() {
+    async fn abandon_bootstrap(&self, cluster: ClusterId, other: ClusterId) -> Result<(), ReplicaStartError> {
+        let changing = self.membership_lock.lock().await;
+        if self.identity().is_some_and(|standing| standing.cluster == cluster) && !self.has_participated() {
             tracing::info!(cluster = %other, "this replica bootstraps no cluster: another one exists already, or goes first");
-            self.set_standing(None).await.map_err(StartError::Store)?;
+            self.set_identity(None).await.map_err(ReplicaStartError::Store)?;
         }
         drop(changing);
         self.rest().await
     }
 
     /// Takes part in a founding, if this replica is free to.
-    pub(super) async fn accept_founding(self: &Arc<Self>, founding: Founding) -> Result<(), PeerRefusal> {
+    pub(super) async fn accept_bootstrap(self: &Arc<Self>, bootstrap: Bootstrap) -> Result<(), PeerRefusal> {
         let replica = self.config.id;
         let differ = |got: String, expected: String| PeerRefusal::Configuration { replica, got, expected };
-        if founding.members != self.config.members {
-            return Err(differ(format!("members {:?}", self.config.members), format!("{:?}", founding.members)));
+        if bootstrap.members != self.config.members {
+            return Err(differ(format!("members {:?}", self.config.members), format!("{:?}", bootstrap.members)));
         }
-        if founding.root != self.config.root {
-            return Err(differ(format!("the root volume {:?}", self.config.root), format!("{:?}", founding.root)));
+        if bootstrap.root != self.config.root {
+            return Err(differ(format!("the root volume {:?}", self.config.root), format!("{:?}", bootstrap.root)));
         }
-        let cluster = founding.cluster;
+        let cluster = bootstrap.cluster;
         let stopped = |error: &dyn std::fmt::Display| PeerRefusal::Stopped { replica, reason: error.to_string() };
-        let _changing = self.changing.lock().await;
+        let _changing = self.membership_lock.lock().await;
         let mut switching = None;
-        if let Some(standing) = self.standing() {
+        if let Some(standing) = self.identity() {
             if standing.cluster == cluster {
                 return Ok(());
             }
@@ -304,23 +317,24 @@ impl Node {
                 return Err(refusal);
             }
             // From here on no message of the old founding comes in; none that came in before may have been heard.
-            switching = Some(self.switching.write().await);
+            switching = Some(self.cluster_switch_lock.write().await);
             if !self.is_untouched().await {
                 return Err(refusal);
             }
         }
-        let standing = Standing { replica, cluster, root: founding.root, part: Part::Founded };
+        let standing =
+            StoreIdentity { replica, cluster, root: bootstrap.root, participation: Participation::Bootstrapped };
         tracing::info!(%cluster, "taking part in the bootstrap of a new cluster");
-        self.set_standing(Some(standing)).await.map_err(|error| stopped(&error))?;
+        self.set_identity(Some(standing)).await.map_err(|error| stopped(&error))?;
         drop(switching);
         self.start_raft().await.map_err(|error| stopped(&error))?;
         Ok(())
     }
 
     /// Whether the founding that this replica has accepted is none any more, or gives way to `other`.
-    async fn may_leave(&self, standing: &Standing, other: ClusterId) -> bool {
+    async fn may_leave(&self, standing: &StoreIdentity, other: ClusterId) -> bool {
         let founder = standing.cluster.founder;
-        if standing.part != Part::Founded {
+        if standing.participation != Participation::Bootstrapped {
             return false;
         }
         if founder == self.config.id {
@@ -331,8 +345,10 @@ impl Node {
         }
         let Some(address) = self.config.members.get(&founder) else { return true };
         match ask(address).await.map(|report| report.stage) {
-            Ok(Stage::Empty { .. }) => true,
-            Ok(Stage::Founded { cluster } | Stage::Started { cluster, .. }) => cluster != standing.cluster,
+            Ok(ReplicaStage::Empty { .. }) => true,
+            Ok(ReplicaStage::Bootstrapping { cluster } | ReplicaStage::Started { cluster, .. }) => {
+                cluster != standing.cluster
+            }
             Err(_) => false,
         }
     }
@@ -340,7 +356,7 @@ impl Node {
     /// Whether this replica has neither voted nor stored an entry, nor is about to: Raft's own word, given after all
     /// that it was told before.
     async fn is_untouched(&self) -> bool {
-        if self.has_taken_part() {
+        if self.has_participated() {
             return false;
         }
         let Some(raft) = self.raft() else { return true };
@@ -351,49 +367,58 @@ impl Node {
     }
 
     /// Asks to be let in again.
-    async fn ask_in(
+    async fn request_rejoin(
         self: &Arc<Self>,
         report: &PeerReport,
         leader: Option<(u64, String)>,
-        waits: &mut Waits,
-    ) -> Result<(), StartError> {
+        waits: &mut BootstrapWait,
+    ) -> Result<(), ReplicaStartError> {
         let asked = leader.map(|(_, address)| address);
         let Some(asked) = asked.or_else(|| self.config.members.get(&report.replica).cloned()) else {
             return self.rest().await;
         };
-        let (newcomer, address, life) = (self.config.id, self.address().to_owned(), self.life);
+        let (newcomer, address, life) = (self.config.id, self.address().to_owned(), self.store_id);
         waits.asks(&asked);
         let readmit =
-            |client: PeerClient, context| async move { client.readmit(context, newcomer, address, life).await };
+            |client: PeerClient, context| async move { client.rejoin(context, newcomer, address, life).await };
         let answer = self.call_leader(&asked, readmit).await;
         match answer {
-            Ok(Ok(Admitted { cluster, root, floor })) => {
-                let _changing = self.changing.lock().await;
-                if self.standing().is_some() {
+            Ok(Ok(Admitted { cluster, root, vote_floor })) => {
+                let _changing = self.membership_lock.lock().await;
+                if self.identity().is_some() {
                     return Ok(());
                 }
-                let standing = Standing { replica: newcomer, cluster, root, part: Part::Admitted { floor } };
+                let standing = StoreIdentity {
+                    replica: newcomer,
+                    cluster,
+                    root,
+                    participation: Participation::Rejoining { vote_floor },
+                };
                 tracing::info!(%cluster, "this replica rejoins its cluster: it is no voter yet");
-                self.set_standing(Some(standing)).await.map_err(StartError::Store)
+                self.set_identity(Some(standing)).await.map_err(ReplicaStartError::Store)
             }
-            Ok(Err(NotDone::Refused { reason })) => Err(StartError::Refused { reason }),
-            Ok(Err(NotDone::Later { reason })) => {
-                waits.is_not_let_in(&reason);
+            Ok(Err(MembershipRefusal::Refused { reason })) => Err(ReplicaStartError::Refused { reason }),
+            Ok(Err(MembershipRefusal::Retry { reason })) => {
+                waits.note_rejoin_refusal(&reason);
                 self.rest().await
             }
-            Ok(Err(NotDone::Elsewhere { .. })) => {
-                waits.is_not_let_in("no leader is known: there is no quorum, or an election is under way");
+            Ok(Err(MembershipRefusal::NotLeader { .. })) => {
+                waits.note_rejoin_refusal("no leader is known: there is no quorum, or an election is under way");
                 self.rest().await
             }
             Err(error) => {
-                waits.is_not_let_in(&error.to_string());
+                waits.note_rejoin_refusal(&error.to_string());
                 self.rest().await
             }
         }
     }
 
     /// Asks to become a voter until it is one.
-    async fn return_as_voter(self: &Arc<Self>, cluster: ClusterId, waits: &mut Waits) -> Result<(), StartError> {
+    async fn become_voter(
+        self: &Arc<Self>,
+        cluster: ClusterId,
+        waits: &mut BootstrapWait,
+    ) -> Result<(), ReplicaStartError> {
         let mut known = None;
         while !self.is_closing() {
             let asked: Vec<String> = match known.take().or_else(|| self.leadership.borrow().leader.clone()) {
@@ -407,17 +432,19 @@ impl Node {
                 let answer = self.call_leader(&asked, join).await;
                 match answer {
                     Ok(Ok(Joining::Voter)) => {
-                        let _changing = self.changing.lock().await;
-                        let Some(standing) = self.standing() else { return Ok(()) };
-                        let returned = Standing { part: Part::Returned, ..standing };
+                        let _changing = self.membership_lock.lock().await;
+                        let Some(standing) = self.identity() else { return Ok(()) };
+                        let returned = StoreIdentity { participation: Participation::Rejoined, ..standing };
                         tracing::info!("this replica is a voter again");
-                        return self.set_standing(Some(returned)).await.map_err(StartError::Store);
+                        return self.set_identity(Some(returned)).await.map_err(ReplicaStartError::Store);
                     }
-                    Ok(Err(NotDone::Elsewhere { leader })) => known = leader,
+                    Ok(Err(MembershipRefusal::NotLeader { leader })) => known = leader,
                     Ok(Ok(Joining::CatchingUp { matched, last })) => waits.catches_up(matched, last),
-                    Ok(Err(NotDone::Refused { reason })) => return Err(StartError::Refused { reason }),
-                    Ok(Err(NotDone::Later { reason })) => waits.is_no_voter(&reason),
-                    Err(error) => waits.is_no_voter(&error.to_string()),
+                    Ok(Err(MembershipRefusal::Refused { reason })) => {
+                        return Err(ReplicaStartError::Refused { reason });
+                    }
+                    Ok(Err(MembershipRefusal::Retry { reason })) => waits.note_not_voter(&reason),
+                    Err(error) => waits.note_not_voter(&error.to_string()),
                 }
             }
             self.rest().await?;
@@ -428,14 +455,14 @@ impl Node {
 
 /// What this replica waits for, for the log.
 #[derive(Debug, Default)]
-struct Waits {
+struct BootstrapWait {
     members: Notice<BTreeSet<u64>>,
     asks: Notice<()>,
     answer: Notice<String>,
     voter: Notice<String>,
 }
 
-impl Waits {
+impl BootstrapWait {
     /// Notes whether members are missing, and which have answered.
     fn members(&mut self, are_missing: bool, answered: BTreeSet<u64>) {
         if !are_missing {
@@ -451,13 +478,13 @@ impl Waits {
         }
     }
 
-    fn is_not_let_in(&mut self, reason: &str) {
+    fn note_rejoin_refusal(&mut self, reason: &str) {
         if self.answer.is_due(gist(reason), Instant::now()) {
             tracing::warn!(reason, "this replica may not rejoin its cluster yet");
         }
     }
 
-    fn is_no_voter(&mut self, reason: &str) {
+    fn note_not_voter(&mut self, reason: &str) {
         if self.voter.is_due(gist(reason), Instant::now()) {
             tracing::warn!(reason, "this replica is no voter yet");
         }
@@ -472,14 +499,14 @@ impl Waits {
 
 /// Asks a member where it stands.
 pub(super) async fn ask(address: &str) -> Result<PeerReport, CallError> {
-    let link = Link::new(address);
+    let link = PeerLink::new(address);
     let asked = link.call(ANSWER_TIMEOUT, |client, context| async move { client.bootstrap_state(context).await });
     tokio::time::timeout(ANSWER_TIMEOUT, asked).await.unwrap_or(Err(CallError::Rpc(RpcError::DeadlineExceeded)))
 }
 
-async fn offer(address: &str, founding: Founding) -> Result<(), CallError> {
-    let accepted = Link::new(address)
-        .call(OFFER_TIMEOUT, |client, context| async move { client.bootstrap(context, founding).await })
+async fn offer(address: &str, bootstrap: Bootstrap) -> Result<(), CallError> {
+    let accepted = PeerLink::new(address)
+        .call(OFFER_TIMEOUT, |client, context| async move { client.bootstrap(context, bootstrap).await })
         .await?;
     Ok(accepted?)
 }

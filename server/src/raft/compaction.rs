@@ -17,7 +17,7 @@ use std::sync::Arc;
 use openraft::{async_runtime::WatchReceiver, errors::Fatal};
 
 use super::{
-    node::Node,
+    node::ReplicaNode,
     types::{
         TypeConfig,
         alias::{LogId, Raft},
@@ -34,7 +34,7 @@ struct Progress {
 
 /// What Raft has been asked for.
 #[derive(Debug, Default)]
-struct Asked {
+struct RequestedCompaction {
     /// Where the last snapshot was when another was asked for. A second request would be ignored
     /// until that is there.
     after_snapshot: Option<u64>,
@@ -42,7 +42,7 @@ struct Asked {
     purge_upto: u64,
 }
 
-impl Asked {
+impl RequestedCompaction {
     /// Whether a snapshot is due, as so many bytes have been applied since the last one.
     fn is_snapshot_due(&mut self, progress: Progress, applied_bytes: u64, bytes_max: u64) -> bool {
         let is_due = applied_bytes >= bytes_max && self.after_snapshot != Some(progress.snapshot);
@@ -63,11 +63,11 @@ impl Asked {
     }
 }
 
-impl Node {
+impl ReplicaNode {
     /// Keeps the log within its bytes, until Raft ends.
     pub(super) async fn bound_log(self: Arc<Self>, raft: Raft) {
         let mut metrics = raft.data_metrics();
-        let mut asked = Asked::default();
+        let mut asked = RequestedCompaction::default();
         loop {
             let progress = {
                 let metrics = metrics.borrow_watched();
@@ -85,13 +85,18 @@ impl Node {
         }
     }
 
-    async fn ask_for_room(&self, raft: &Raft, progress: Progress, asked: &mut Asked) -> Result<(), Fatal<TypeConfig>> {
+    async fn ask_for_room(
+        &self,
+        raft: &Raft,
+        progress: Progress,
+        asked: &mut RequestedCompaction,
+    ) -> Result<(), Fatal<TypeConfig>> {
         let applied_bytes = self.log.bytes_between(progress.snapshot + 1, progress.applied + 1);
         if asked.is_snapshot_due(progress, applied_bytes, self.config.snapshot_bytes) {
             tracing::debug!(applied = progress.applied, bytes = applied_bytes, "a snapshot is due by bytes");
             raft.trigger().snapshot().await?;
         }
-        if let Some(upto) = asked.purge_upto(progress, self.log.last_bytes_from(self.config.kept_bytes)) {
+        if let Some(upto) = asked.purge_upto(progress, self.log.last_bytes_from(self.config.retained_bytes)) {
             raft.trigger().purge_log(upto).await?;
         }
         Ok(())
@@ -104,7 +109,7 @@ mod tests {
 
     #[test]
     fn snapshot_is_asked_for_once_until_it_is_there() {
-        let mut asked = Asked::default();
+        let mut asked = RequestedCompaction::default();
         let at = |applied, snapshot| Progress { applied, snapshot, purged: 0 };
         assert!(!asked.is_snapshot_due(at(10, 0), 99, 100));
         assert!(asked.is_snapshot_due(at(11, 0), 100, 100));
@@ -115,7 +120,7 @@ mod tests {
 
     #[test]
     fn log_is_purged_up_to_a_snapshot_at_most() {
-        let mut asked = Asked::default();
+        let mut asked = RequestedCompaction::default();
         let at = |snapshot, purged| Progress { applied: 100, snapshot, purged };
         assert_eq!(asked.purge_upto(at(0, 0), 60), None, "no snapshot");
         assert_eq!(asked.purge_upto(at(50, 0), 60), Some(50));

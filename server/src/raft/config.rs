@@ -16,13 +16,13 @@ pub const SNAPSHOT_STALL: Duration = Duration::from_secs(30);
 
 /// The bytes of entries after which a snapshot is taken, unless set otherwise.
 ///
-/// With [`KEPT_BYTES`] this bounds what a restart reads of the log and applies of it: see
+/// With [`RETAINED_BYTES`] this bounds what a restart reads of the log and applies of it: see
 /// `server/tests/replica/restart.rs`, which measures it. Fewer bytes would mean more fsyncs of the
 /// state, which each snapshot begins with.
 pub const SNAPSHOT_BYTES: u64 = 64 << 20;
 /// The bytes of entries that stay at most when the log is cut, unless set otherwise. A follower
 /// that lacks more is sent a snapshot, so this is a few seconds of a busy cluster's entries.
-pub const KEPT_BYTES: u64 = 32 << 20;
+pub const RETAINED_BYTES: u64 = 32 << 20;
 
 /// How fast Raft moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,9 +66,9 @@ pub struct ReplicaConfig {
     /// or this many bytes of entries, whichever comes first. See [`SNAPSHOT_BYTES`].
     pub snapshot_bytes: u64,
     /// When the log is cut, at most this many entries stay, for followers that are not far behind,
-    pub kept_entries: u64,
-    /// of at most this many bytes. See [`KEPT_BYTES`].
-    pub kept_bytes: u64,
+    pub retained_entries: u64,
+    /// of at most this many bytes. See [`RETAINED_BYTES`].
+    pub retained_bytes: u64,
     /// A snapshot is given up when nothing of it has been acknowledged for this long. See
     /// [`SNAPSHOT_STALL`].
     pub snapshot_stall: Duration,
@@ -85,8 +85,8 @@ impl ReplicaConfig {
             timings: Timings::default(),
             snapshot_entries: 50_000,
             snapshot_bytes: SNAPSHOT_BYTES,
-            kept_entries: 5_000,
-            kept_bytes: KEPT_BYTES,
+            retained_entries: 5_000,
+            retained_bytes: RETAINED_BYTES,
             snapshot_stall: SNAPSHOT_STALL,
         }
     }
@@ -103,9 +103,9 @@ impl ReplicaConfig {
             install_snapshot_timeout: millis(self.snapshot_stall),
             max_payload_entries: PAYLOAD_MAX_ENTRIES,
             snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_entries),
-            max_in_snapshot_log_to_keep: self.kept_entries,
+            max_in_snapshot_log_to_keep: self.retained_entries,
             // A follower is sent the log as long as it is there.
-            replication_lag_threshold: self.snapshot_entries.saturating_add(self.kept_entries),
+            replication_lag_threshold: self.snapshot_entries.saturating_add(self.retained_entries),
             // A leader that has lost its quorum lets the others elect, instead of keeping them quiet for ever.
             quorum_loss_probe_interval: Some(election_max * 2),
             enable_pre_vote: Some(true),

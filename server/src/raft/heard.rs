@@ -25,12 +25,12 @@ use super::types::TypeConfig;
 /// What a replica has heard since the latest proposal came in.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    latest: Option<Latest>,
+    latest: Option<LatestProposal>,
 }
 
 /// The latest proposal that another replica has sent.
 #[derive(Debug)]
-struct Latest {
+struct LatestProposal {
     /// The Raft term of the leader that proposed it.
     term: u64,
     index: u64,
@@ -42,7 +42,7 @@ struct Latest {
 
 /// A message that is being carried out.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Message {
+pub(super) struct HeardMessage {
     term: u64,
     committed: Option<u64>,
     arrived: Instant,
@@ -50,14 +50,14 @@ pub(super) struct Message {
 
 impl Heard {
     /// A message has arrived and is about to be carried out.
-    pub(super) fn arrived(&mut self, request: &AppendEntriesRequest<TypeConfig>, now: Instant) -> Message {
+    pub(super) fn arrived(&mut self, request: &AppendEntriesRequest<TypeConfig>, now: Instant) -> HeardMessage {
         for entry in &request.entries {
             let position = (entry.log_id.leader_id.term, entry.log_id.index);
             match &self.latest {
                 Some(latest) if position <= (latest.term, latest.index) => {}
                 _ if matches!(entry.payload, EntryPayload::Normal(_)) => {
                     let (term, index) = position;
-                    self.latest = Some(Latest { term, index, last: now, heard: Duration::ZERO });
+                    self.latest = Some(LatestProposal { term, index, last: now, heard: Duration::ZERO });
                 }
                 // Another entry takes its place, and what is the latest then is not known.
                 Some(latest) if position.1 <= latest.index => self.latest = None,
@@ -65,11 +65,11 @@ impl Heard {
             }
         }
         let committed = request.leader_commit.map(|committed| committed.index);
-        Message { term: request.vote.leader_id.term, committed, arrived: now }
+        HeardMessage { term: request.vote.leader_id.term, committed, arrived: now }
     }
 
     /// The message has been carried out, and answered like this.
-    pub(super) fn answered(&mut self, message: Message, response: &AppendEntriesResponse<TypeConfig>) {
+    pub(super) fn answered(&mut self, message: HeardMessage, response: &AppendEntriesResponse<TypeConfig>) {
         let is_accepted = matches!(response, AppendEntriesResponse::Success);
         let Some(latest) = self.latest.as_mut().filter(|latest| is_accepted && latest.term == message.term) else {
             return;
@@ -100,7 +100,7 @@ mod tests {
     use super::{
         super::types::{
             Logged,
-            alias::{Entry, LogId, Vote},
+            alias::{LogId, RaftEntry, Vote},
         },
         *,
     };
@@ -115,14 +115,14 @@ mod tests {
         LogId::new(CommittedLeaderId::new(term), index)
     }
 
-    fn proposal(term: u64, index: u64) -> Entry {
+    fn proposal(term: u64, index: u64) -> RaftEntry {
         let proposal = Proposal { epoch: Epoch(1), number: index, time: ClusterTime::ZERO, commands: vec![] };
         let payload = EntryPayload::Normal(Logged::new(proposal).expect("encodes"));
-        Entry { log_id: log_id(term, index), payload }
+        RaftEntry { log_id: log_id(term, index), payload }
     }
 
-    fn blank(term: u64, index: u64) -> Entry {
-        Entry { log_id: log_id(term, index), payload: EntryPayload::Blank }
+    fn blank(term: u64, index: u64) -> RaftEntry {
+        RaftEntry { log_id: log_id(term, index), payload: EntryPayload::Blank }
     }
 
     /// A follower.
@@ -130,7 +130,7 @@ mod tests {
     struct Follower(Heard);
 
     impl Follower {
-        fn gets(&mut self, term: u64, entries: Vec<Entry>, committed: u64, millis: u64) {
+        fn gets(&mut self, term: u64, entries: Vec<RaftEntry>, committed: u64, millis: u64) {
             let answer = AppendEntriesResponse::Success;
             self.gets_and_answers(term, entries, committed, millis, &answer);
         }
@@ -138,7 +138,7 @@ mod tests {
         fn gets_and_answers(
             &mut self,
             term: u64,
-            entries: Vec<Entry>,
+            entries: Vec<RaftEntry>,
             committed: u64,
             millis: u64,
             answer: &AppendEntriesResponse<TypeConfig>,

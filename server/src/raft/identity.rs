@@ -3,7 +3,7 @@
 //! The folder says which members the cluster has: by the latest membership in the log, or in the
 //! state. `--cluster` and `--id` say it again at each start. The cluster's own record counts, so an
 //! option that differs from it would have no effect, and the operator would believe that it took
-//! effect. [`Node::check_identity`] compares both before the replica takes part:
+//! effect. [`ReplicaNode::check_identity`] compares both before the replica takes part:
 //!
 //! - *This replica's address differs* → refused: the others would not reach it. If both lists name
 //!   this replica alone, there are no others: a warning.
@@ -19,18 +19,18 @@ use std::collections::BTreeMap;
 
 use openraft::{RaftLogReader, entry::RaftEntry};
 
-use super::{node::Node, replica::StartError, types::alias::StoredMembership};
-use crate::store::standing::ClusterId;
+use super::{node::ReplicaNode, replica::ReplicaStartError, types::alias::StoredMembership};
+use crate::store::store_identity::ClusterId;
 
 /// The index of the entry with which a cluster is founded.
-const FOUNDING_INDEX: u64 = 0;
+const BOOTSTRAP_INDEX: u64 = 0;
 
 /// Members and where they listen.
-type Members = BTreeMap<u64, String>;
+type MemberAddresses = BTreeMap<u64, String>;
 
 /// How the configuration differs from what is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Difference {
+enum IdentityDifference {
     /// The replica's own address is another: recorded, configured.
     Address(String, String),
     /// The founding members are others.
@@ -43,7 +43,12 @@ enum Difference {
 
 /// Compares the members of the configuration with those that are stored. `is_founding` if these are
 /// the ones that the cluster was founded with.
-fn compare(id: u64, configured: &Members, stored: &Members, is_founding: bool) -> Option<Difference> {
+fn compare(
+    id: u64,
+    configured: &MemberAddresses,
+    stored: &MemberAddresses,
+    is_founding: bool,
+) -> Option<IdentityDifference> {
     if stored.is_empty() || configured == stored {
         return None;
     }
@@ -53,47 +58,50 @@ fn compare(id: u64, configured: &Members, stored: &Members, is_founding: bool) -
         let (recorded, address) = (recorded.clone(), address.clone());
         let is_alone = stored.len() == 1 && configured.len() == 1;
         return Some(if is_alone {
-            Difference::Alone(recorded, address)
+            IdentityDifference::Alone(recorded, address)
         } else {
-            Difference::Address(recorded, address)
+            IdentityDifference::Address(recorded, address)
         });
     }
-    Some(if is_founding { Difference::Members } else { Difference::Outdated })
+    Some(if is_founding { IdentityDifference::Members } else { IdentityDifference::Outdated })
 }
 
 /// As in `--cluster`.
-fn listed(members: &Members) -> String {
+fn listed(members: &MemberAddresses) -> String {
     let members: Vec<String> = members.iter().map(|(id, address)| format!("{id}={address}")).collect();
     members.join(",")
 }
 
-impl Node {
+impl ReplicaNode {
     /// Compares what is stored with what is configured.
     ///
     /// # Errors
     ///
-    /// [`StartError::Address`], [`StartError::Members`]: they contradict each other.
-    /// [`StartError::Store`]: the log cannot be read.
-    pub(super) async fn check_identity(&self) -> Result<(), StartError> {
-        let Some(standing) = self.standing() else { return Ok(()) };
-        let membership = self.stored_membership().await.map_err(StartError::Store)?;
-        let stored: Members = membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect();
-        let is_founding = membership.log_id().is_none_or(|log_id| log_id.index == FOUNDING_INDEX);
+    /// [`ReplicaStartError::Address`], [`ReplicaStartError::Members`]: they contradict each other.
+    /// [`ReplicaStartError::Store`]: the log cannot be read.
+    pub(super) async fn check_identity(&self) -> Result<(), ReplicaStartError> {
+        let Some(standing) = self.identity() else { return Ok(()) };
+        let membership = self.stored_membership().await.map_err(ReplicaStartError::Store)?;
+        let stored: MemberAddresses = membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect();
+        let is_founding = membership.log_id().is_none_or(|log_id| log_id.index == BOOTSTRAP_INDEX);
         let configured = &self.config.members;
         let (id, dir, cluster) = (self.config.id, self.config.dir.clone(), standing.cluster);
         match compare(id, configured, &stored, is_founding) {
             None => Ok(()),
-            Some(Difference::Address(recorded, configured)) => {
-                Err(StartError::Address { dir, replica: id, cluster, recorded, configured })
+            Some(IdentityDifference::Address(recorded, configured)) => {
+                Err(ReplicaStartError::Address { dir, replica: id, cluster, recorded, configured })
             }
-            Some(Difference::Members) => {
-                Err(StartError::Members { dir, cluster, recorded: listed(&stored), configured: listed(configured) })
-            }
-            Some(Difference::Alone(recorded, configured)) => {
+            Some(IdentityDifference::Members) => Err(ReplicaStartError::Members {
+                dir,
+                cluster,
+                recorded: listed(&stored),
+                configured: listed(configured),
+            }),
+            Some(IdentityDifference::Alone(recorded, configured)) => {
                 warn_alone(cluster, &recorded, &configured);
                 Ok(())
             }
-            Some(Difference::Outdated) => {
+            Some(IdentityDifference::Outdated) => {
                 warn_outdated(cluster, &listed(&stored), &listed(configured));
                 Ok(())
             }
@@ -147,7 +155,7 @@ fn warn_outdated(cluster: ClusterId, recorded: &str, configured: &str) {
 mod tests {
     use super::*;
 
-    fn members(list: &[(u64, &str)]) -> Members {
+    fn members(list: &[(u64, &str)]) -> MemberAddresses {
         list.iter().map(|(id, address)| (*id, (*address).to_owned())).collect()
     }
 
@@ -155,15 +163,15 @@ mod tests {
     fn equal_members_and_an_empty_store_differ_in_nothing() {
         let three = members(&[(1, "a:1"), (2, "b:1"), (3, "c:1")]);
         assert_eq!(compare(1, &three, &three, true), None);
-        assert_eq!(compare(1, &three, &Members::new(), true), None);
+        assert_eq!(compare(1, &three, &MemberAddresses::new(), true), None);
     }
 
     #[test]
     fn other_members_than_at_the_founding_are_refused() {
         let (one, three) = (members(&[(1, "a:1")]), members(&[(1, "a:1"), (2, "b:1"), (3, "c:1")]));
-        assert_eq!(compare(1, &three, &one, true), Some(Difference::Members));
-        assert_eq!(compare(1, &one, &three, true), Some(Difference::Members));
-        assert_eq!(compare(1, &one, &three, false), Some(Difference::Outdated), "they have changed since");
+        assert_eq!(compare(1, &three, &one, true), Some(IdentityDifference::Members));
+        assert_eq!(compare(1, &one, &three, true), Some(IdentityDifference::Members));
+        assert_eq!(compare(1, &one, &three, false), Some(IdentityDifference::Outdated), "they have changed since");
     }
 
     #[test]
@@ -172,15 +180,15 @@ mod tests {
         let differs = ("a:1".to_owned(), "a:2".to_owned());
         for is_founding in [true, false] {
             let difference = compare(1, &moved, &two, is_founding);
-            assert_eq!(difference, Some(Difference::Address(differs.0.clone(), differs.1.clone())));
+            assert_eq!(difference, Some(IdentityDifference::Address(differs.0.clone(), differs.1.clone())));
         }
         let (one, alone) = (members(&[(1, "a:1")]), members(&[(1, "a:2")]));
-        assert_eq!(compare(1, &alone, &one, true), Some(Difference::Alone(differs.0, differs.1)));
+        assert_eq!(compare(1, &alone, &one, true), Some(IdentityDifference::Alone(differs.0, differs.1)));
     }
 
     #[test]
     fn removed_replica_with_the_old_list_is_only_warned() {
         let (two, three) = (members(&[(1, "a:1"), (2, "b:1")]), members(&[(1, "a:1"), (2, "b:1"), (3, "c:1")]));
-        assert_eq!(compare(3, &three, &two, false), Some(Difference::Outdated));
+        assert_eq!(compare(3, &three, &two, false), Some(IdentityDifference::Outdated));
     }
 }

@@ -16,12 +16,12 @@ use super::{
     peer::{Installation, PeerRefusal, PeerServer},
     types::{
         TypeConfig,
-        alias::{Snapshot, Vote},
+        alias::{RaftSnapshot, Vote},
     },
 };
 use crate::store::{
     snapshot::{PIECE_BYTES, SNAPSHOT_MAX_BYTES, SnapshotFile, StateSnapshot},
-    standing::ClusterId,
+    store_identity::ClusterId,
 };
 
 /// While a snapshot is being installed, its sender is told so this often. Far shorter than any
@@ -29,13 +29,13 @@ use crate::store::{
 const INSTALLATION_ANSWER: Duration = Duration::from_millis(100);
 
 /// What comes of an installation; none while it is under way.
-type Outcome = Option<Result<SnapshotResponse<TypeConfig>, PeerRefusal>>;
+type InstallOutcome = Option<Result<SnapshotResponse<TypeConfig>, PeerRefusal>>;
 
 /// The snapshot that is being installed, or was last, and what came of it.
 #[derive(Debug)]
 pub(super) struct Installing {
     transfer: u64,
-    outcome: watch::Receiver<Outcome>,
+    outcome: watch::Receiver<InstallOutcome>,
 }
 
 /// The snapshot that is being received.
@@ -81,13 +81,13 @@ impl PeerServer {
         }
     }
 
-    fn received(&self, transfer: u64, length: u64) -> Result<Snapshot, PeerRefusal> {
+    fn received(&self, transfer: u64, length: u64) -> Result<RaftSnapshot, PeerRefusal> {
         let mut incoming = self.node.incoming.lock();
         let whole = incoming.take_if(|incoming| incoming.transfer == transfer && incoming.length == length);
         drop(incoming);
         let Some(whole) = whole else { return Err(PeerRefusal::Piece { transfer, got: 0, expected: length }) };
         let checked = whole.file.check().map_err(|error| PeerRefusal::Snapshot { reason: error.to_string() })?;
-        Ok(Snapshot { meta: checked.header.meta(), snapshot: StateSnapshot::Received(Box::new(checked)) })
+        Ok(RaftSnapshot { meta: checked.header.meta(), snapshot: StateSnapshot::Received(Box::new(checked)) })
     }
 
     /// Begins a transfer's installation, unless it has begun, and says how far it is.
@@ -107,7 +107,13 @@ impl PeerServer {
     }
 
     /// What comes of a transfer's installation, which begins now unless it has begun.
-    fn installing(&self, cluster: ClusterId, vote: Vote, transfer: u64, length: u64) -> watch::Receiver<Outcome> {
+    fn installing(
+        &self,
+        cluster: ClusterId,
+        vote: Vote,
+        transfer: u64,
+        length: u64,
+    ) -> watch::Receiver<InstallOutcome> {
         let mut installing = self.node.installing.lock();
         if let Some(installing) = installing.as_ref().filter(|installing| installing.transfer == transfer) {
             return installing.outcome.clone();
@@ -132,7 +138,7 @@ impl PeerServer {
         let this = self.clone();
         let snapshot = tokio::task::spawn_blocking(move || this.received(transfer, length)).await;
         let snapshot = snapshot.map_err(|error| self.stopped(error))??;
-        let _part = self.node.switching.read().await;
+        let _part = self.node.cluster_switch_lock.read().await;
         let raft = self.raft(cluster)?;
         self.node.heard.lock().forget();
         raft.install_full_snapshot(vote, snapshot).await.map_err(|error| self.stopped(error))

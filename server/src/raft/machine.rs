@@ -15,11 +15,11 @@ use parking_lot::Mutex;
 
 use super::types::{
     TypeConfig,
-    alias::{LogId, Snapshot, SnapshotMeta, StoredMembership},
+    alias::{LogId, RaftSnapshot, SnapshotMeta, StoredMembership},
 };
 use crate::store::{
     poison::Poison,
-    snapshot::{self, Header, SnapshotFile, StateSnapshot},
+    snapshot::{self, SnapshotFile, SnapshotHeader, StateSnapshot},
     state::{RowChange, StateStore, StateView},
 };
 
@@ -32,7 +32,7 @@ pub trait Machine: Send + Sync + 'static {
     /// A snapshot is about to replace the state: lets go of it, and serves nothing from it. There
     /// is no memory for two. [`restore`](Machine::restore) follows, unless the node ends before
     /// that.
-    fn release(&self);
+    fn discard_state(&self);
 
     /// The state was replaced by a snapshot, or loaded at the start.
     fn restore(&self, state: State);
@@ -53,8 +53,13 @@ pub struct StateMachine {
 
 impl StateMachine {
     /// Continues from what was loaded; `machine` has its state already.
-    pub fn new(machine: Arc<dyn Machine>, store: StateStore, loaded: Header, scratch: std::path::PathBuf) -> Self {
-        let Header { applied, membership } = loaded;
+    pub fn new(
+        machine: Arc<dyn Machine>,
+        store: StateStore,
+        loaded: SnapshotHeader,
+        scratch: std::path::PathBuf,
+    ) -> Self {
+        let SnapshotHeader { applied, membership } = loaded;
         Self { machine, store, applied, membership, has_snapshot: Arc::default(), scratch }
     }
 }
@@ -117,7 +122,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         }
         // Raft has accepted the snapshot: nothing will be applied to the old state any more. On the
         // disk that one stays current until the new one has been built, and is there completely.
-        self.machine.release();
+        self.machine.discard_state();
         let loading = tokio::task::spawn_blocking(move || checked.load().map(|state| (checked, state)));
         let (checked, state) = loading.await.map_err(io::Error::other)?.map_err(io::Error::other)?;
         self.store.install(checked.header.clone(), checked.file).await?;
@@ -129,7 +134,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         Ok(())
     }
 
-    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<RaftSnapshot>> {
         if !*self.has_snapshot.lock() {
             return Ok(None);
         }
@@ -138,8 +143,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 }
 
-fn of_view(view: StateView) -> Snapshot {
-    Snapshot { meta: view.header().meta(), snapshot: StateSnapshot::View(view) }
+fn of_view(view: StateView) -> RaftSnapshot {
+    RaftSnapshot { meta: view.header().meta(), snapshot: StateSnapshot::View(view) }
 }
 
 fn through_a_file(view: &StateView, path: &std::path::Path, poison: Poison) -> io::Result<snapshot::CheckedSnapshot> {
@@ -157,7 +162,7 @@ pub struct SnapshotBuilder {
 impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
     type SnapshotData = StateSnapshot;
 
-    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+    async fn build_snapshot(&mut self) -> io::Result<RaftSnapshot> {
         let view = self.store.persisted_view().await?;
         *self.has_snapshot.lock() = true;
         Ok(of_view(view))

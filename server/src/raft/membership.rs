@@ -8,11 +8,11 @@ use openraft::{BasicNode, ChangeMembers, ReadPolicy, ServerState, async_runtime:
 
 use super::{
     bootstrap::ask,
-    node::Node,
-    peer::{Admitted, Joining, NotDone, PeerReport, Stage},
+    node::ReplicaNode,
+    peer::{Admitted, Joining, MembershipRefusal, PeerReport, ReplicaStage},
     types::alias::{Raft, StoredMembership, Vote},
 };
-use crate::store::standing::{ClusterId, Standing};
+use crate::store::store_identity::{ClusterId, StoreIdentity};
 
 /// A learner that is no further behind than this is caught up: an instant's worth of entries.
 const CAUGHT_UP_ENTRIES: u64 = 1_000;
@@ -20,15 +20,15 @@ const CAUGHT_UP_ENTRIES: u64 = 1_000;
 const REMOVAL_STEPS: usize = 5;
 
 /// What Raft knows at one moment.
-struct Seen {
+struct RaftView {
     state: ServerState,
     vote: Vote,
     effective: StoredMembership,
     committed: StoredMembership,
 }
 
-async fn see(raft: &Raft) -> Result<Seen, String> {
-    let seen = raft.with_raft_state(|state| Seen {
+async fn see(raft: &Raft) -> Result<RaftView, String> {
+    let seen = raft.with_raft_state(|state| RaftView {
         state: state.server_state,
         vote: *state.vote_ref(),
         effective: (**state.membership_state.effective()).clone(),
@@ -37,59 +37,73 @@ async fn see(raft: &Raft) -> Result<Seen, String> {
     seen.await.map_err(|error| error.to_string())
 }
 
-impl Node {
+impl ReplicaNode {
     /// Lets an empty replica in again.
-    pub(super) async fn readmit(&self, newcomer: u64, address: String, life: u64) -> Result<Admitted, NotDone> {
-        let (raft, standing) = self.leading()?;
+    pub(super) async fn rejoin(
+        &self,
+        newcomer: u64,
+        address: String,
+        store_id: u64,
+    ) -> Result<Admitted, MembershipRefusal> {
+        let (raft, standing) = self.require_leader()?;
         let membership = raft.metrics().borrow_watched().membership_config.clone();
         let recorded = self.recorded_address(&membership, newcomer)?;
         let found = ask(&recorded).await;
         if let Some(reason) = refusal(standing.cluster, newcomer, [&recorded, &address], found.as_ref().ok()) {
-            return Err(NotDone::Refused { reason });
+            return Err(MembershipRefusal::Refused { reason });
         }
         // A request that was delayed until the replica had returned must not remove it.
         match found {
-            Ok(report) if report.replica == newcomer && report.stage == (Stage::Empty { life }) => {}
+            Ok(report) if report.replica == newcomer && report.stage == (ReplicaStage::Empty { store_id }) => {}
             Ok(report) => {
                 let found = described(&report);
-                return Err(later(format!("{recorded} is {found}: expected replica {newcomer}, as it asks")));
+                return Err(retry(format!("{recorded} is {found}: expected replica {newcomer}, as it asks")));
             }
-            Err(error) => return Err(later(format!("{recorded} does not answer: {error}"))),
+            Err(error) => return Err(retry(format!("{recorded} does not answer: {error}"))),
         }
-        let _changing = self.changing.lock().await;
-        let floor = add_anew(&raft, newcomer, &recorded).await.map_err(later)?;
-        Ok(Admitted { cluster: standing.cluster, root: standing.root, floor })
+        let _changing = self.membership_lock.lock().await;
+        let vote_floor = add_anew(&raft, newcomer, &recorded).await.map_err(retry)?;
+        Ok(Admitted { cluster: standing.cluster, root: standing.root, vote_floor })
     }
 
     /// This replica's Raft and standing, if it leads.
-    pub(super) fn leading(&self) -> Result<(Raft, Standing), NotDone> {
-        let parts = self.raft().zip(self.standing());
-        let (raft, standing) = parts.ok_or(NotDone::Elsewhere { leader: None })?;
-        if self.leadership.borrow().leads { Ok((raft, standing)) } else { Err(self.elsewhere()) }
+    pub(super) fn require_leader(&self) -> Result<(Raft, StoreIdentity), MembershipRefusal> {
+        let parts = self.raft().zip(self.identity());
+        let (raft, standing) = parts.ok_or(MembershipRefusal::NotLeader { leader: None })?;
+        if self.leadership.borrow().is_leader { Ok((raft, standing)) } else { Err(self.not_leader()) }
     }
 
-    fn elsewhere(&self) -> NotDone {
-        NotDone::Elsewhere { leader: self.leadership.borrow().leader.clone() }
+    fn not_leader(&self) -> MembershipRefusal {
+        MembershipRefusal::NotLeader { leader: self.leadership.borrow().leader.clone() }
     }
 
     /// Where a replica is to be reached: as the membership says, or as configured while it is
     /// removed to be let in again.
-    pub(super) fn recorded_address(&self, membership: &StoredMembership, replica: u64) -> Result<String, NotDone> {
+    pub(super) fn recorded_address(
+        &self,
+        membership: &StoredMembership,
+        replica: u64,
+    ) -> Result<String, MembershipRefusal> {
         let recorded = membership.get_node(&replica).map(|node| node.addr.clone());
         recorded.or_else(|| self.config.members.get(&replica).cloned()).ok_or_else(|| {
             let members: Vec<u64> = membership.nodes().map(|(id, _)| *id).collect();
             let reason = format!("replica {replica} is no member of this cluster: expected one of {members:?}");
-            NotDone::Refused { reason }
+            MembershipRefusal::Refused { reason }
         })
     }
 
     /// Makes a replica that was let in a voter once it has caught up.
-    pub(super) async fn join(&self, cluster: ClusterId, newcomer: u64, address: String) -> Result<Joining, NotDone> {
-        let raft = self.raft_of(cluster).map_err(|refusal| later(refusal.to_string()))?;
-        let _changing = self.changing.lock().await;
-        let seen = see(&raft).await.map_err(later)?;
+    pub(super) async fn join(
+        &self,
+        cluster: ClusterId,
+        newcomer: u64,
+        address: String,
+    ) -> Result<Joining, MembershipRefusal> {
+        let raft = self.raft_of(cluster).map_err(|refusal| retry(refusal.to_string()))?;
+        let _changing = self.membership_lock.lock().await;
+        let seen = see(&raft).await.map_err(retry)?;
         if seen.state != ServerState::Leader {
-            return Err(self.elsewhere());
+            return Err(self.not_leader());
         }
         let is_settled = seen.effective == seen.committed && seen.effective.get_joint_config().len() == 1;
         if is_settled && seen.effective.voter_ids().any(|voter| voter == newcomer) {
@@ -98,17 +112,17 @@ impl Node {
         // A member has moved only if an operator has said so.
         let recorded = self.recorded_address(&seen.effective, newcomer)?;
         if recorded != address {
-            return Err(NotDone::Refused { reason: other_address(newcomer, &recorded, &address) });
+            return Err(MembershipRefusal::Refused { reason: other_address(newcomer, &recorded, &address) });
         }
         match seen.effective.get_node(&newcomer) {
-            None => add_learner(&raft, newcomer, &address).await.map_err(later)?,
+            None => add_learner(&raft, newcomer, &address).await.map_err(retry)?,
             Some(_) => {
                 let (matched, last) = progress(&raft, newcomer);
                 let is_caught_up = matched.is_some() && matched.unwrap_or(0) + CAUGHT_UP_ENTRIES >= last.unwrap_or(0);
                 if !is_caught_up {
                     return Ok(Joining::CatchingUp { matched, last });
                 }
-                promote(&raft, newcomer).await.map_err(later)?;
+                promote(&raft, newcomer).await.map_err(retry)?;
             }
         }
         let (matched, last) = progress(&raft, newcomer);
@@ -116,8 +130,8 @@ impl Node {
     }
 }
 
-fn later(reason: String) -> NotDone {
-    NotDone::Later { reason }
+fn retry(reason: String) -> MembershipRefusal {
+    MembershipRefusal::Retry { reason }
 }
 
 /// Why a replica that asks from `asked` to be let in again is refused for good, if it is. `found`
@@ -131,7 +145,8 @@ fn refusal(
     [recorded, asked]: [&str; 2],
     found: Option<&PeerReport>,
 ) -> Option<String> {
-    let takes_part = |stage: &Stage| matches!(stage, Stage::Started { cluster: its, .. } if *its == cluster);
+    let takes_part =
+        |stage: &ReplicaStage| matches!(stage, ReplicaStage::Started { cluster: its, .. } if *its == cluster);
     let is_healthy = |report: &PeerReport| report.replica == newcomer && takes_part(&report.stage);
     if found.is_some_and(is_healthy) {
         return Some(format!(
@@ -146,11 +161,11 @@ fn refusal(
 fn described(report: &PeerReport) -> String {
     let replica = report.replica;
     match &report.stage {
-        Stage::Empty { .. } => format!("replica {replica} with an empty folder, started anew"),
-        Stage::Founded { cluster } => {
+        ReplicaStage::Empty { .. } => format!("replica {replica} with an empty folder, started anew"),
+        ReplicaStage::Bootstrapping { cluster } => {
             format!("replica {replica}, which takes part in the bootstrap of cluster {cluster}")
         }
-        Stage::Started { cluster, .. } => format!("replica {replica} of cluster {cluster}"),
+        ReplicaStage::Started { cluster, .. } => format!("replica {replica} of cluster {cluster}"),
     }
 }
 
@@ -245,21 +260,21 @@ pub(super) fn members(membership: &StoredMembership) -> BTreeMap<u64, (String, b
 mod tests {
     use leasehold_protocol::volume::VolumeSettings;
 
-    use super::{super::peer::Known, *};
+    use super::{super::peer::KnownMembers, *};
 
-    fn report(replica: u64, stage: Stage) -> PeerReport {
+    fn report(replica: u64, stage: ReplicaStage) -> PeerReport {
         PeerReport { replica, members: BTreeMap::new(), root: VolumeSettings::DEFAULT, stage }
     }
 
     const CLUSTER: ClusterId = ClusterId { founder: 1, nonce: 7 };
 
-    fn started(cluster: ClusterId) -> Stage {
-        Stage::Started { cluster, leader: None, known: Known::default() }
+    fn started(cluster: ClusterId) -> ReplicaStage {
+        ReplicaStage::Started { cluster, leader: None, known: KnownMembers::default() }
     }
 
     #[test]
     fn readmission_from_recorded_address_is_not_refused() {
-        let empty = report(2, Stage::Empty { life: 5 });
+        let empty = report(2, ReplicaStage::Empty { store_id: 5 });
         assert_eq!(refusal(CLUSTER, 2, ["a:1", "a:1"], Some(&empty)), None);
         assert_eq!(refusal(CLUSTER, 2, ["a:1", "a:1"], None), None, "it may answer later");
         let other = report(3, started(CLUSTER));
@@ -270,7 +285,7 @@ mod tests {
 
     #[test]
     fn readmission_from_another_address_names_both_addresses() {
-        for found in [None, Some(report(2, Stage::Empty { life: 5 })), Some(report(2, started(CLUSTER)))] {
+        for found in [None, Some(report(2, ReplicaStage::Empty { store_id: 5 })), Some(report(2, started(CLUSTER)))] {
             let reason = refusal(CLUSTER, 2, ["a:1", "b:2"], found.as_ref()).expect("refused");
             assert!(reason.contains("a:1") && reason.contains("b:2"), "{reason}");
         }

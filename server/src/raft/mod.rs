@@ -14,10 +14,10 @@
 pub mod bootstrap;
 mod compaction;
 mod config;
-mod handover;
 mod heard;
 mod identity;
 mod incoming;
+mod leadership_transfer;
 pub mod machine;
 mod membership;
 mod network;
@@ -32,12 +32,12 @@ mod replica;
 pub mod types;
 
 pub use self::{
-    config::{KEPT_BYTES, ReplicaConfig, SNAPSHOT_BYTES, SNAPSHOT_STALL, Timings},
-    handover::HandOverError,
+    config::{RETAINED_BYTES, ReplicaConfig, SNAPSHOT_BYTES, SNAPSHOT_STALL, Timings},
+    leadership_transfer::TransferError,
     machine::Machine,
     peer::PeerServer,
     replica::{
-        Leadership, LeadershipError, MembershipError, PROPOSAL_MAX_BYTES, ProposeError, Proposed, Replica, ReplicaInfo,
-        StartError,
+        LeadershipError, MembershipError, PROPOSAL_MAX_BYTES, ProposeError, ProposedEntry, RaftLeadership, Replica,
+        ReplicaInfo, ReplicaStartError,
     },
 };

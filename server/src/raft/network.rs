@@ -24,15 +24,15 @@ use tarpc::{client::RpcError, context};
 
 use super::{
     peer::{Installation, PeerClient, PeerRefusal},
-    reach::{Reach, Reaches},
+    reach::{PeerReach, PeersReach},
     types::{
         TypeConfig,
-        alias::{LogId, Snapshot, Vote},
+        alias::{LogId, RaftSnapshot, Vote},
     },
 };
 use crate::store::{
     snapshot::{StateSnapshot, pieces},
-    standing::{ClusterId, Standing},
+    store_identity::{ClusterId, StoreIdentity},
 };
 
 /// Messages with entries that are under way to one follower: while it writes one to its disk, the next is there
@@ -52,7 +52,7 @@ const SILENT_CALLS_MAX: u32 = 3;
 pub enum CallError {
     /// There is no connection.
     #[error(transparent)]
-    Connect(#[from] leasehold_wire::ConnectError),
+    Connect(#[from] leasehold_wire::DialError),
     /// The connection broke, or no answer came in time.
     #[error(transparent)]
     Rpc(#[from] RpcError),
@@ -63,7 +63,7 @@ pub enum CallError {
 
 /// A connection to one address.
 #[derive(Clone)]
-pub(super) struct Link {
+pub(super) struct PeerLink {
     address: Arc<str>,
     current: Arc<Mutex<Current>>,
 }
@@ -74,7 +74,7 @@ struct Current {
     silent: u32,
 }
 
-impl Link {
+impl PeerLink {
     pub(super) fn new(address: &str) -> Self {
         Self { address: address.into(), current: Arc::default() }
     }
@@ -135,36 +135,36 @@ fn until(within: Duration) -> context::Context {
 
 /// Makes the connections that Raft asks for.
 #[derive(Clone)]
-pub struct Network {
+pub struct PeerNetworks {
     pub(super) replica: u64,
     /// Names the cluster. Another founding may replace one that nothing has come of.
-    pub(super) standing: Arc<RwLock<Option<Standing>>>,
+    pub(super) identity: Arc<RwLock<Option<StoreIdentity>>>,
     /// Entries get at least this long: a follower may be in an fsync.
     pub(super) append_timeout: Duration,
     /// See [`ReplicaConfig`](super::ReplicaConfig::snapshot_stall).
     pub(super) snapshot_stall: Duration,
-    pub(super) reaches: Reaches,
+    pub(super) reaches: PeersReach,
 }
 
 /// One connection to one peer, for one purpose.
 pub struct PeerNetwork {
-    network: Network,
+    network: PeerNetworks,
     target: u64,
-    link: Link,
-    reach: Arc<Reach>,
+    link: PeerLink,
+    reach: Arc<PeerReach>,
 }
 
-impl RaftNetworkFactory<TypeConfig> for Network {
+impl RaftNetworkFactory<TypeConfig> for PeerNetworks {
     type Network = PeerNetwork;
 
     async fn new_client(&mut self, target: u64, node: &openraft::BasicNode) -> PeerNetwork {
-        PeerNetwork { network: self.clone(), target, link: Link::new(&node.addr), reach: self.reaches.of(target) }
+        PeerNetwork { network: self.clone(), target, link: PeerLink::new(&node.addr), reach: self.reaches.of(target) }
     }
 }
 
 impl PeerNetwork {
     fn cluster(&self) -> Result<ClusterId, RPCError<TypeConfig>> {
-        let standing = *self.network.standing.read();
+        let standing = *self.network.identity.read();
         let nowhere = || RPCError::Unreachable(Unreachable::from_string("this replica belongs to no cluster"));
         Ok(standing.ok_or_else(nowhere)?.cluster)
     }
@@ -221,7 +221,7 @@ impl PeerNetwork {
     ///
     /// An answer that the installation is under way counts as progress, however long that goes on:
     /// the receiver could not begin another one before.
-    async fn send_snapshot(&self, vote: Vote, snapshot: Snapshot) -> SentSnapshot {
+    async fn send_snapshot(&self, vote: Vote, snapshot: RaftSnapshot) -> SentSnapshot {
         let StateSnapshot::View(view) = snapshot.snapshot else {
             return Err(StreamingError::Network(NetworkError::from_string("a received snapshot cannot be sent")));
         };
@@ -250,7 +250,7 @@ impl PeerNetwork {
     }
 
     /// A call of a snapshot's transfer. It is made again if its connection broke, until there has
-    /// been no answer for [`snapshot_stall`](Network::snapshot_stall).
+    /// been no answer for [`snapshot_stall`](PeerNetworks::snapshot_stall).
     async fn until_answered<T, F>(
         &self,
         call: impl Fn(PeerClient, context::Context) -> F,
@@ -384,7 +384,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
     async fn full_snapshot(
         &mut self,
         vote: Vote,
-        snapshot: Snapshot,
+        snapshot: RaftSnapshot,
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> SentSnapshot {

@@ -22,25 +22,25 @@ use super::{
     heard::Heard,
     incoming::{Incoming, Installing},
     machine::{Machine, StateMachine},
-    network::Network,
-    peer::{Known, PeerRefusal, PeerReport, Stage},
+    network::PeerNetworks,
+    peer::{KnownMembers, PeerRefusal, PeerReport, ReplicaStage},
     quorum::Quorum,
-    reach::Reaches,
+    reach::PeersReach,
     removal,
-    replica::{Leadership, StartError},
+    replica::{RaftLeadership, ReplicaStartError},
     types::alias::{Raft, StoredMembership},
 };
 use crate::store::{
-    directory::{self, DirectoryLock, LockError},
+    directory::{self, DirectoryLock, DirectoryLockError},
     log::LogStore,
     poison::Poison,
-    snapshot::Header,
-    standing::{self, ClusterId, Part, Standing},
+    snapshot::SnapshotHeader,
     state::StateStore,
+    store_identity::{self, ClusterId, Participation, StoreIdentity},
 };
 
 /// One replica.
-pub(super) struct Node {
+pub(super) struct ReplicaNode {
     pub(super) config: ReplicaConfig,
     /// Given back when the stores are closed, and whoever still writes in the directory has ended.
     directory: Mutex<Option<Arc<DirectoryLock>>>,
@@ -48,54 +48,57 @@ pub(super) struct Node {
     pub(super) log: LogStore,
     pub(super) store: StateStore,
     /// What was loaded and waits for Raft to start with.
-    loaded: Mutex<Option<(Header, Option<State>)>>,
+    loaded: Mutex<Option<(SnapshotHeader, Option<State>)>>,
     machine: Arc<dyn Machine>,
     /// Distinguishes the lives of an empty replica.
-    pub(super) life: u64,
-    standing: Arc<RwLock<Option<Standing>>>,
+    pub(super) store_id: u64,
+    identity: Arc<RwLock<Option<StoreIdentity>>>,
     raft: RwLock<Option<Raft>>,
-    pub(super) leadership: watch::Sender<Leadership>,
+    pub(super) leadership: watch::Sender<RaftLeadership>,
     /// The term that this replica does not lead any more, though Raft may take it for its leader. Locked within `leadership`.
-    laid_down: Mutex<Option<u64>>,
+    stepped_down_term: Mutex<Option<u64>>,
     pub(super) heard: Mutex<Heard>,
     pub(super) incoming: Mutex<Option<Incoming>>,
     pub(super) installing: Mutex<Option<Installing>>,
     incoming_files: AtomicU64,
     /// One standing is changed at a time, and one replica let in.
-    pub(super) changing: tokio::sync::Mutex<()>,
+    pub(super) membership_lock: tokio::sync::Mutex<()>,
     /// Held while a message that makes this replica take part is handed to Raft; and for writing while it leaves a
     /// founding for another.
-    pub(super) switching: tokio::sync::RwLock<()>,
+    pub(super) cluster_switch_lock: tokio::sync::RwLock<()>,
     starting: tokio::sync::Mutex<()>,
     /// How often the others were asked where they stand.
     pub(super) rounds: AtomicU64,
     /// How many messages with entries, or heartbeats, have come from leaders.
     pub(super) messages: AtomicU64,
     /// Whether the other replicas answer.
-    reaches: Reaches,
+    reaches: PeersReach,
     /// The membership that removed this replica, as far as it has learnt of one.
-    pub(super) removed: Mutex<Option<Known>>,
+    pub(super) removed: Mutex<Option<KnownMembers>>,
     /// The task that brings this replica into its cluster.
     pub(super) bootstrapping: Mutex<Option<JoinHandle<()>>>,
     pub(super) closing: CancellationToken,
 }
 
-impl Node {
+impl ReplicaNode {
     /// Takes the data directory, opens the stores in it, and checks that they belong together.
-    pub(super) fn open(config: ReplicaConfig, machine: Arc<dyn Machine>) -> Result<Self, StartError> {
+    pub(super) fn open(config: ReplicaConfig, machine: Arc<dyn Machine>) -> Result<Self, ReplicaStartError> {
         if !config.members.contains_key(&config.id) {
-            return Err(StartError::NotAMember { id: config.id, members: config.members.keys().copied().collect() });
+            return Err(ReplicaStartError::NotAMember {
+                id: config.id,
+                members: config.members.keys().copied().collect(),
+            });
         }
         config.raft()?;
         let poison = Poison::default();
-        let unusable = |error| StartError::Directory { dir: config.dir.clone(), error };
+        let unusable = |error| ReplicaStartError::Directory { dir: config.dir.clone(), error };
         directory::create(&config.dir).map_err(unusable)?;
         let lock = DirectoryLock::take(&config.dir).map_err(|error| match error {
-            LockError::InUse { process } => StartError::InUse { dir: config.dir.clone(), process },
-            LockError::Io(error) => unusable(error),
+            DirectoryLockError::InUse { process } => ReplicaStartError::InUse { dir: config.dir.clone(), process },
+            DirectoryLockError::Io(error) => unusable(error),
         })?;
         remove_incoming(&config.dir).map_err(unusable)?;
-        let standing = standing::load(&config.dir, config.id)?;
+        let standing = store_identity::load(&config.dir, config.id)?;
         let log = LogStore::open(&config.dir.join("log"), &config.dir.join("witness"), poison.clone())?;
         let (store, header, state) = StateStore::open(&config.dir.join("state"), poison.clone())?;
 
@@ -109,12 +112,12 @@ impl Node {
             _ => None,
         };
         if let Some(part) = part {
-            return Err(StartError::Incomplete { dir: config.dir, part });
+            return Err(ReplicaStartError::Incomplete { dir: config.dir, part });
         }
         // Raft would go on from here with what is left of the log, and leave out what is between.
         let (applied, purged) = (header.applied.map(|last| last.index), log.purged().map(|last| last.index));
         if applied < purged {
-            return Err(StartError::Gap { dir: config.dir, applied, purged });
+            return Err(ReplicaStartError::Gap { dir: config.dir, applied, purged });
         }
         Ok(Self {
             config,
@@ -124,21 +127,21 @@ impl Node {
             store,
             loaded: Mutex::new(Some((header, state))),
             machine,
-            life: rand::random(),
-            standing: Arc::new(RwLock::new(standing)),
+            store_id: rand::random(),
+            identity: Arc::new(RwLock::new(standing)),
             raft: RwLock::new(None),
-            leadership: watch::Sender::new(Leadership::default()),
-            laid_down: Mutex::new(None),
+            leadership: watch::Sender::new(RaftLeadership::default()),
+            stepped_down_term: Mutex::new(None),
             heard: Mutex::default(),
             incoming: Mutex::new(None),
             installing: Mutex::new(None),
             incoming_files: AtomicU64::new(0),
-            changing: tokio::sync::Mutex::new(()),
-            switching: tokio::sync::RwLock::new(()),
+            membership_lock: tokio::sync::Mutex::new(()),
+            cluster_switch_lock: tokio::sync::RwLock::new(()),
             starting: tokio::sync::Mutex::new(()),
             rounds: AtomicU64::new(0),
             messages: AtomicU64::new(0),
-            reaches: Reaches::default(),
+            reaches: PeersReach::default(),
             removed: Mutex::default(),
             bootstrapping: Mutex::new(None),
             closing: CancellationToken::new(),
@@ -166,25 +169,25 @@ impl Node {
         (applied, header.map(|header| header.membership.clone()).unwrap_or_default())
     }
 
-    pub(super) fn standing(&self) -> Option<Standing> {
-        *self.standing.read()
+    pub(super) fn identity(&self) -> Option<StoreIdentity> {
+        *self.identity.read()
     }
 
     /// Replaces the standing, on the disk first.
-    pub(super) async fn set_standing(&self, standing: Option<Standing>) -> io::Result<()> {
+    pub(super) async fn set_identity(&self, standing: Option<StoreIdentity>) -> io::Result<()> {
         self.poison.check()?;
         let (dir, directory) = (self.config.dir.clone(), self.directory()?);
         let stored = tokio::task::spawn_blocking(move || {
             let _directory = directory;
             match &standing {
-                Some(standing) => standing::store(&dir, standing),
-                None => standing::remove(&dir),
+                Some(standing) => store_identity::store(&dir, standing),
+                None => store_identity::remove(&dir),
             }
         })
         .await
         .map_err(io::Error::other)?;
         stored.map_err(io::Error::other).inspect_err(|error| self.poison.poison(error.to_string()))?;
-        *self.standing.write() = standing;
+        *self.identity.write() = standing;
         Ok(())
     }
 
@@ -196,7 +199,7 @@ impl Node {
     pub(super) fn raft_of(&self, cluster: ClusterId) -> Result<Raft, PeerRefusal> {
         let replica = self.config.id;
         self.poison.check().map_err(|error| PeerRefusal::Stopped { replica, reason: error.to_string() })?;
-        let (Some(standing), Some(raft)) = (self.standing(), self.raft()) else {
+        let (Some(standing), Some(raft)) = (self.identity(), self.raft()) else {
             return Err(PeerRefusal::NotStarted { replica });
         };
         if standing.cluster != cluster {
@@ -206,56 +209,56 @@ impl Node {
     }
 
     /// Whether the log or the vote says that this replica has taken part.
-    pub(super) fn has_taken_part(&self) -> bool {
+    pub(super) fn has_participated(&self) -> bool {
         let (last, vote) = self.log.last_and_vote();
         last.is_some() || vote.is_some()
     }
 
     /// See [`Replica::cluster`](super::Replica::cluster).
     pub(super) fn cluster(&self) -> Option<ClusterId> {
-        self.standing().filter(|_| self.has_taken_part()).map(|standing| standing.cluster)
+        self.identity().filter(|_| self.has_participated()).map(|standing| standing.cluster)
     }
 
     pub(super) fn report(&self) -> PeerReport {
-        let stage = match self.standing() {
-            None => Stage::Empty { life: self.life },
-            Some(standing) if self.has_taken_part() => {
+        let stage = match self.identity() {
+            None => ReplicaStage::Empty { store_id: self.store_id },
+            Some(standing) if self.has_participated() => {
                 let known = self.raft().map(|raft| removal::known(&raft)).unwrap_or_default();
                 let leader = self.leadership.borrow().leader.clone();
-                Stage::Started { cluster: standing.cluster, leader, known }
+                ReplicaStage::Started { cluster: standing.cluster, leader, known }
             }
-            Some(standing) => Stage::Founded { cluster: standing.cluster },
+            Some(standing) => ReplicaStage::Bootstrapping { cluster: standing.cluster },
         };
         PeerReport { replica: self.config.id, members: self.config.members.clone(), root: self.config.root, stage }
     }
 
     /// Starts Raft with the standing that this replica has. Does nothing if it has started.
-    pub(super) async fn start_raft(self: &Arc<Self>) -> Result<Raft, StartError> {
+    pub(super) async fn start_raft(self: &Arc<Self>) -> Result<Raft, ReplicaStartError> {
         let _starting = self.starting.lock().await;
         if self.is_closing() {
-            return Err(StartError::Closing);
+            return Err(ReplicaStartError::Closing);
         }
         if let Some(raft) = self.raft() {
             return Ok(raft);
         }
-        let standing = self.standing().ok_or(StartError::NoStanding)?;
-        let (header, state) = self.loaded.lock().take().ok_or(StartError::NoStanding)?;
+        let standing = self.identity().ok_or(ReplicaStartError::NoIdentity)?;
+        let (header, state) = self.loaded.lock().take().ok_or(ReplicaStartError::NoIdentity)?;
         let state = match state {
             Some(state) => state,
             None => {
                 let state = State::new(standing.root);
-                self.store.begin(state.clone()).await.map_err(StartError::Store)?;
+                self.store.begin(state.clone()).await.map_err(ReplicaStartError::Store)?;
                 state
             }
         };
-        if let Part::Admitted { floor } = standing.part {
-            self.keep_floor(floor).await.map_err(StartError::Store)?;
+        if let Participation::Rejoining { vote_floor } = standing.participation {
+            self.save_vote_floor(vote_floor).await.map_err(ReplicaStartError::Store)?;
         }
         self.machine.restore(state);
         let machine = StateMachine::new(Arc::clone(&self.machine), self.store.clone(), header, self.incoming_path());
-        let network = Network {
+        let network = PeerNetworks {
             replica: self.config.id,
-            standing: Arc::clone(&self.standing),
+            identity: Arc::clone(&self.identity),
             append_timeout: self.config.timings.election_min,
             snapshot_stall: self.config.snapshot_stall,
             reaches: self.reaches.clone(),
@@ -263,16 +266,16 @@ impl Node {
         let config = Arc::new(self.config.raft()?);
         let raft = Raft::new(self.config.id, config, network, self.log.clone(), machine)
             .await
-            .map_err(|error| StartError::Raft(error.to_string()))?;
+            .map_err(|error| ReplicaStartError::Raft(error.to_string()))?;
         *self.raft.write() = Some(raft.clone());
-        tokio::spawn(Arc::clone(self).follow(raft.clone()));
+        tokio::spawn(Arc::clone(self).watch_raft(raft.clone()));
         tokio::spawn(Arc::clone(self).bound_log(raft.clone()));
         tokio::spawn(Arc::clone(self).watch_removal(raft.clone()));
         Ok(raft)
     }
 
     /// See [`Part::Admitted`].
-    async fn keep_floor(&self, floor: super::types::alias::Vote) -> io::Result<()> {
+    async fn save_vote_floor(&self, floor: super::types::alias::Vote) -> io::Result<()> {
         use openraft::storage::RaftLogStorage;
         let (_, vote) = self.log.last_and_vote();
         let is_kept = vote.is_some_and(|vote| matches!(vote.partial_cmp(&floor), Some(order) if order.is_ge()));
@@ -280,18 +283,18 @@ impl Node {
     }
 
     /// From now on this replica counts as no leader of the term, for good.
-    pub(super) fn lay_down(&self, term: u64) {
+    pub(super) fn step_down(&self, term: u64) {
         self.leadership.send_modify(|known| {
-            *self.laid_down.lock() = Some(term);
+            *self.stepped_down_term.lock() = Some(term);
             if known.term == term {
                 known.renounce(self.config.id);
             }
         });
     }
 
-    fn tell(&self, mut leadership: Leadership) {
+    fn publish_leadership(&self, mut leadership: RaftLeadership) {
         self.leadership.send_if_modified(|known| {
-            if *self.laid_down.lock() == Some(leadership.term) {
+            if *self.stepped_down_term.lock() == Some(leadership.term) {
                 leadership.renounce(self.config.id);
             }
             let is_new = *known != leadership;
@@ -301,7 +304,7 @@ impl Node {
     }
 
     /// Tells everybody who leads, and ends the node when Raft has ended.
-    async fn follow(self: Arc<Self>, raft: Raft) {
+    async fn watch_raft(self: Arc<Self>, raft: Raft) {
         let mut metrics = raft.metrics();
         let look_every = self.config.timings.election_min;
         let mut quorum = Quorum::new(self.config.timings.election_max * 4, look_every, Instant::now());
@@ -318,14 +321,14 @@ impl Node {
                 let acked = metrics.last_quorum_acked.map(|acked| acked.into_inner().elapsed());
                 // Who is alone answers itself.
                 let silence = if is_alone { Some(Duration::ZERO) } else { acked };
-                let leads = quorum.leads(led, silence, Instant::now());
-                let mut leadership = Leadership { term: metrics.current_term, leads, leader };
-                if !leads {
+                let is_leader = quorum.leads(led, silence, Instant::now());
+                let mut leadership = RaftLeadership { term: metrics.current_term, is_leader, leader };
+                if !is_leader {
                     leadership.renounce(self.config.id);
                 }
                 (leadership, metrics.running_state.as_ref().err().map(ToString::to_string))
             };
-            self.tell(leadership);
+            self.publish_leadership(leadership);
             let ended = match ended {
                 Some(reason) => Some(reason),
                 // Nothing changes when nothing is heard: time has to be looked at too.
@@ -335,7 +338,7 @@ impl Node {
                 },
             };
             if let Some(reason) = ended {
-                self.leadership.send_modify(|known| known.leads = false);
+                self.leadership.send_modify(|known| known.is_leader = false);
                 if !self.is_closing() {
                     self.poison.poison(format!("Raft has stopped: {reason}"));
                 }

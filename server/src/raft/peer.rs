@@ -22,14 +22,14 @@ use tarpc::{
 };
 
 use super::{
-    node::Node,
+    node::ReplicaNode,
     types::{
         TypeConfig,
         alias::{Raft, Vote},
     },
 };
 use crate::clock;
-use crate::store::standing::ClusterId;
+use crate::store::store_identity::ClusterId;
 
 /// Calls of one peer that are carried out at once; more wait in its connection. A peer of ours has a handful.
 const CALLS_MAX: usize = 256;
@@ -79,18 +79,18 @@ pub trait Peer {
     async fn bootstrap_state() -> PeerReport;
 
     /// From the founder to replicas that are empty: take part in this founding. Twice: accepted twice.
-    async fn bootstrap(founding: Founding) -> Result<(), PeerRefusal>;
+    async fn bootstrap(founding: Bootstrap) -> Result<(), PeerRefusal>;
 
     /// From an empty replica to the leader: let me in again. Answered when it may start, see
     /// [`bootstrap`](super::bootstrap). Twice: answered twice.
-    async fn readmit(newcomer: u64, address: String, life: u64) -> Result<Admitted, NotDone>;
+    async fn rejoin(newcomer: u64, address: String, life: u64) -> Result<Admitted, MembershipRefusal>;
 
     /// From an operator to the leader: a replica that has stopped comes back at another address,
     /// with an empty store. Twice: answered twice. See [`replacement`](super::replacement).
-    async fn replace(replica: u64, address: String) -> Result<(), NotDone>;
+    async fn replace(replica: u64, address: String) -> Result<(), MembershipRefusal>;
 
     /// From a replica that has been let in to the leader: I want to be a voter. Asked until it is one.
-    async fn join(cluster: ClusterId, newcomer: u64, address: String) -> Result<Joining, NotDone>;
+    async fn join(cluster: ClusterId, newcomer: u64, address: String) -> Result<Joining, MembershipRefusal>;
 }
 
 /// Why a peer did not do what it was asked.
@@ -158,19 +158,19 @@ pub struct PeerReport {
     /// The root volume that it is configured with.
     pub root: VolumeSettings,
     /// Where it stands.
-    pub stage: Stage,
+    pub stage: ReplicaStage,
 }
 
 /// Where a replica stands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Stage {
+pub enum ReplicaStage {
     /// Its store is empty, and it does not take part.
     Empty {
         /// Distinguishes its lives.
-        life: u64,
+        store_id: u64,
     },
     /// It has accepted a founding, and nothing has come of that yet.
-    Founded {
+    Bootstrapping {
         /// The cluster.
         cluster: ClusterId,
     },
@@ -181,13 +181,13 @@ pub enum Stage {
         /// The leader and where it listens, if known.
         leader: Option<(u64, String)>,
         /// The members that it knows.
-        known: Known,
+        known: KnownMembers,
     },
 }
 
 /// The latest committed members that a replica knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Known {
+pub struct KnownMembers {
     /// The index of the entry that made them so; none if it knows none.
     pub entry: Option<u64>,
     /// All members, learners too, and where they listen.
@@ -196,7 +196,7 @@ pub struct Known {
 
 /// A cluster that is being founded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Founding {
+pub struct Bootstrap {
     /// Its name.
     pub cluster: ClusterId,
     /// All members.
@@ -207,14 +207,14 @@ pub struct Founding {
 
 /// Why a replica that was taken for the leader has not changed the membership as it was asked to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NotDone {
+pub enum MembershipRefusal {
     /// Somebody else leads.
-    Elsewhere {
+    NotLeader {
         /// The leader and where it listens, if known.
         leader: Option<(u64, String)>,
     },
     /// Not now: ask again.
-    Later {
+    Retry {
         /// Why.
         reason: String,
     },
@@ -234,7 +234,7 @@ pub struct Admitted {
     /// The state before the first entry.
     pub root: VolumeSettings,
     /// It must not vote below this.
-    pub floor: Vote,
+    pub vote_floor: Vote,
 }
 
 /// How far a replica that wants to be a voter is.
@@ -263,11 +263,11 @@ pub enum Installation {
 /// The side that listens. Clones are the same.
 #[derive(Clone)]
 pub struct PeerServer {
-    pub(super) node: Arc<Node>,
+    pub(super) node: Arc<ReplicaNode>,
 }
 
 impl PeerServer {
-    pub(super) fn new(node: Arc<Node>) -> Self {
+    pub(super) fn new(node: Arc<ReplicaNode>) -> Self {
         Self { node }
     }
 
@@ -300,7 +300,7 @@ impl Peer for PeerServer {
         cluster: ClusterId,
         request: AppendEntriesRequest<TypeConfig>,
     ) -> Result<AppendEntriesResponse<TypeConfig>, PeerRefusal> {
-        let _part = self.node.switching.read().await;
+        let _part = self.node.cluster_switch_lock.read().await;
         let raft = self.raft(cluster)?;
         self.node.messages.fetch_add(1, Ordering::Relaxed);
         let message = self.node.heard.lock().arrived(&request, clock::now());
@@ -315,7 +315,7 @@ impl Peer for PeerServer {
         cluster: ClusterId,
         request: VoteRequest<TypeConfig>,
     ) -> Result<VoteResponse<TypeConfig>, PeerRefusal> {
-        let _part = self.node.switching.read().await;
+        let _part = self.node.cluster_switch_lock.read().await;
         self.raft(cluster)?.vote(request).await.map_err(|error| self.stopped(error))
     }
 
@@ -367,29 +367,41 @@ impl Peer for PeerServer {
         self.node.report()
     }
 
-    async fn bootstrap(self, _: Context, founding: Founding) -> Result<(), PeerRefusal> {
+    async fn bootstrap(self, _: Context, founding: Bootstrap) -> Result<(), PeerRefusal> {
         // Not to be left half-way when the founder hangs up.
         let node = Arc::clone(&self.node);
-        let accepted = tokio::spawn(async move { node.accept_founding(founding).await }).await;
+        let accepted = tokio::spawn(async move { node.accept_bootstrap(founding).await }).await;
         accepted.map_err(|error| self.stopped(error))?
     }
 
-    async fn readmit(self, _: Context, newcomer: u64, address: String, life: u64) -> Result<Admitted, NotDone> {
+    async fn rejoin(
+        self,
+        _: Context,
+        newcomer: u64,
+        address: String,
+        life: u64,
+    ) -> Result<Admitted, MembershipRefusal> {
         let node = Arc::clone(&self.node);
-        let answer = tokio::spawn(async move { node.readmit(newcomer, address, life).await }).await;
-        answer.unwrap_or_else(|error| Err(NotDone::Later { reason: error.to_string() }))
+        let answer = tokio::spawn(async move { node.rejoin(newcomer, address, life).await }).await;
+        answer.unwrap_or_else(|error| Err(MembershipRefusal::Retry { reason: error.to_string() }))
     }
 
-    async fn replace(self, _: Context, replica: u64, address: String) -> Result<(), NotDone> {
+    async fn replace(self, _: Context, replica: u64, address: String) -> Result<(), MembershipRefusal> {
         // Not to be left half-way when the operator hangs up.
         let node = Arc::clone(&self.node);
         let answer = tokio::spawn(async move { node.replace(replica, address).await }).await;
-        answer.unwrap_or_else(|error| Err(NotDone::Later { reason: error.to_string() }))
+        answer.unwrap_or_else(|error| Err(MembershipRefusal::Retry { reason: error.to_string() }))
     }
 
-    async fn join(self, _: Context, cluster: ClusterId, newcomer: u64, address: String) -> Result<Joining, NotDone> {
+    async fn join(
+        self,
+        _: Context,
+        cluster: ClusterId,
+        newcomer: u64,
+        address: String,
+    ) -> Result<Joining, MembershipRefusal> {
         let node = Arc::clone(&self.node);
         let answer = tokio::spawn(async move { node.join(cluster, newcomer, address).await }).await;
-        answer.unwrap_or_else(|error| Err(NotDone::Later { reason: error.to_string() }))
+        answer.unwrap_or_else(|error| Err(MembershipRefusal::Retry { reason: error.to_string() }))
     }
 }

@@ -24,32 +24,32 @@ const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// All replicas that this one calls. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Reaches {
-    replicas: Arc<Mutex<BTreeMap<u64, Arc<Reach>>>>,
+pub(super) struct PeersReach {
+    replicas: Arc<Mutex<BTreeMap<u64, Arc<PeerReach>>>>,
 }
 
-impl Reaches {
+impl PeersReach {
     /// One of them. All connections to it share what is known.
-    pub(super) fn of(&self, replica: u64) -> Arc<Reach> {
-        Arc::clone(self.replicas.lock().entry(replica).or_insert_with(|| Arc::new(Reach::new(replica))))
+    pub(super) fn of(&self, replica: u64) -> Arc<PeerReach> {
+        Arc::clone(self.replicas.lock().entry(replica).or_insert_with(|| Arc::new(PeerReach::new(replica))))
     }
 }
 
 /// Whether one replica answers.
 #[derive(Debug)]
-pub(super) struct Reach {
+pub(super) struct PeerReach {
     replica: u64,
-    state: Mutex<State>,
+    state: Mutex<ReachState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReachState {
     /// The first failure since a call succeeded.
     failing_since: Option<Instant>,
     notice: Notice<String>,
 }
 
-impl State {
+impl ReachState {
     /// Whether the log is to be told that calls fail, for this reason.
     fn failed(&mut self, reason: &str, now: Instant) -> bool {
         let since = *self.failing_since.get_or_insert(now);
@@ -62,7 +62,7 @@ impl State {
     }
 }
 
-impl Reach {
+impl PeerReach {
     fn new(replica: u64) -> Self {
         Self { replica, state: Mutex::default() }
     }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn replica_has_a_line_when_it_falls_silent_and_answers() {
-        let (mut state, start) = (State::default(), Instant::now());
+        let (mut state, start) = (ReachState::default(), Instant::now());
         let mut told = Vec::new();
         for tenths in 0..300 {
             if state.failed("connection refused", start + Duration::from_millis(tenths * 100)) {
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn one_late_answer_has_no_line() {
-        let (mut state, start) = (State::default(), Instant::now());
+        let (mut state, start) = (ReachState::default(), Instant::now());
         for second in 0..100 {
             assert!(!state.failed("late", start + Duration::from_secs(second)));
             assert!(!state.answered());

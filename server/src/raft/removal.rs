@@ -14,31 +14,31 @@ use openraft::async_runtime::WatchReceiver;
 
 use super::{
     bootstrap::ask,
-    node::Node,
+    node::ReplicaNode,
     notice::Notice,
-    peer::{Known, Stage},
+    peer::{KnownMembers, ReplicaStage},
     types::alias::{Raft, StoredMembership},
 };
-use crate::store::standing::{ClusterId, Part};
+use crate::store::store_identity::{ClusterId, Participation};
 
 /// How often a replica without a leader asks.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
 /// The committed members, and the entry that says so.
-pub(super) fn known(raft: &Raft) -> Known {
+pub(super) fn known(raft: &Raft) -> KnownMembers {
     let metrics = raft.metrics();
     let metrics = metrics.borrow_watched();
     of(&metrics.committed_membership_config)
 }
 
-fn of(membership: &StoredMembership) -> Known {
-    Known {
+fn of(membership: &StoredMembership) -> KnownMembers {
+    KnownMembers {
         entry: membership.log_id().map(|log_id| log_id.index),
         members: membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect(),
     }
 }
 
-impl Node {
+impl ReplicaNode {
     /// Looks, until this replica is closed, whether it was removed.
     pub(super) async fn watch_removal(self: Arc<Self>, raft: Raft) {
         let mut notice = Notice::default();
@@ -51,8 +51,10 @@ impl Node {
             let messages = self.messages.load(Ordering::Relaxed);
             let is_silent = messages == std::mem::replace(&mut heard, messages);
             // One that is being let in is no member yet.
-            let is_returning = self.standing().is_none_or(|standing| matches!(standing.part, Part::Admitted { .. }));
-            if !is_silent || is_returning || self.leadership.borrow().leads {
+            let is_returning = self
+                .identity()
+                .is_none_or(|standing| matches!(standing.participation, Participation::Rejoining { .. }));
+            if !is_silent || is_returning || self.leadership.borrow().is_leader {
                 notice.ends();
                 self.removed.lock().take();
                 continue;
@@ -75,11 +77,11 @@ impl Node {
     }
 
     /// The membership that removed this replica, if another replica knows one.
-    async fn removal(&self, cluster: ClusterId, own: &Known) -> Option<Known> {
+    async fn removal(&self, cluster: ClusterId, own: &KnownMembers) -> Option<KnownMembers> {
         let asked = self.others().into_values().map(|address| async move { ask(&address).await.ok() });
         let reports = futures::future::join_all(asked).await;
         let theirs = reports.into_iter().flatten().filter_map(|report| match report.stage {
-            Stage::Started { cluster: its, known, .. } if its == cluster => Some(known),
+            ReplicaStage::Started { cluster: its, known, .. } if its == cluster => Some(known),
             _ => None,
         });
         removing((self.config.id, self.address()), own, theirs.collect())
@@ -88,7 +90,7 @@ impl Node {
 
 /// The latest membership that others know, if it is later than this replica's own and lacks it, or
 /// has it at another address.
-fn removing((id, address): (u64, &str), own: &Known, theirs: Vec<Known>) -> Option<Known> {
+fn removing((id, address): (u64, &str), own: &KnownMembers, theirs: Vec<KnownMembers>) -> Option<KnownMembers> {
     let latest = theirs.into_iter().max_by_key(|known| known.entry)?;
     let is_there = latest.members.get(&id).is_some_and(|recorded| recorded == address);
     (latest.entry > own.entry && !is_there).then_some(latest)
@@ -100,15 +102,15 @@ mod tests {
 
     use super::*;
 
-    fn known(entry: u64, members: &[u64]) -> Known {
+    fn known(entry: u64, members: &[u64]) -> KnownMembers {
         let members: BTreeMap<u64, String> = members.iter().map(|id| (*id, format!("host{id}:1"))).collect();
-        Known { entry: Some(entry), members }
+        KnownMembers { entry: Some(entry), members }
     }
 
     #[test]
     fn later_membership_without_the_replica_removes_it() {
         let own = known(4, &[1, 2, 3]);
-        let removing = |id: u64, own: &Known, theirs| removing((id, &format!("host{id}:1")), own, theirs);
+        let removing = |id: u64, own: &KnownMembers, theirs| removing((id, &format!("host{id}:1")), own, theirs);
         assert_eq!(removing(3, &own, vec![known(4, &[1, 2, 3]), known(9, &[1, 2])]), Some(known(9, &[1, 2])));
         assert_eq!(removing(3, &own, vec![known(9, &[1, 2, 3])]), None, "it is only cut off");
         assert_eq!(removing(3, &own, vec![known(2, &[1, 2])]), None, "it was added since");

@@ -23,34 +23,34 @@ use openraft::async_runtime::WatchReceiver;
 use super::{
     bootstrap::ask,
     membership::add_anew,
-    network::Link,
-    node::Node,
-    peer::{NotDone, PeerClient, PeerReport, Stage},
+    network::PeerLink,
+    node::ReplicaNode,
+    peer::{MembershipRefusal, PeerClient, PeerReport, ReplicaStage},
 };
-use crate::store::standing::ClusterId;
+use crate::store::store_identity::ClusterId;
 
 /// Leaders that are followed from one server to the next: each may be told of by the one before.
 const HINTS_MAX: usize = 4;
 /// The pause between two rounds of asking.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-impl Node {
+impl ReplicaNode {
     /// Records that a replica comes back at another address.
-    pub(super) async fn replace(&self, replica: u64, address: String) -> Result<(), NotDone> {
-        let (raft, standing) = self.leading()?;
-        let _changing = self.changing.lock().await;
+    pub(super) async fn replace(&self, replica: u64, address: String) -> Result<(), MembershipRefusal> {
+        let (raft, standing) = self.require_leader()?;
+        let _changing = self.membership_lock.lock().await;
         let membership = raft.metrics().borrow_watched().membership_config.clone();
         let recorded = self.recorded_address(&membership, replica)?;
         let others = membership.nodes().filter(|(id, _)| **id != replica).map(|(id, node)| (*id, node.addr.clone()));
         let found = ask(&recorded).await.ok();
         if let Some(reason) = refusal(standing.cluster, replica, [&recorded, &address], &others.collect(), found) {
-            return Err(NotDone::Refused { reason });
+            return Err(MembershipRefusal::Refused { reason });
         }
         // It was recorded when this was asked before.
         if membership.get_node(&replica).is_some_and(|node| node.addr == address) {
             return Ok(());
         }
-        add_anew(&raft, replica, &address).await.map_err(|reason| NotDone::Later { reason })?;
+        add_anew(&raft, replica, &address).await.map_err(|reason| MembershipRefusal::Retry { reason })?;
         tracing::info!(replica, recorded, address, "a replica is to come back at another address");
         Ok(())
     }
@@ -73,8 +73,8 @@ fn refusal(
     }
     let found = found.filter(|report| report.replica == replica)?;
     match found.stage {
-        Stage::Started { cluster: its, .. } if its != cluster => None,
-        Stage::Started { .. } if recorded == address => {
+        ReplicaStage::Started { cluster: its, .. } if its != cluster => None,
+        ReplicaStage::Started { .. } if recorded == address => {
             Some(format!("replica {replica} is at {address}, and answers: expected another address"))
         }
         _ if recorded == address => None,
@@ -117,16 +117,18 @@ pub async fn replace(endpoints: &[String], replica: u64, address: &str, within: 
                 let mut next = Some(endpoint.clone());
                 for _ in 0..HINTS_MAX {
                     let Some(asked) = next.take() else { break };
-                    let link = Link::new(&asked);
+                    let link = PeerLink::new(&asked);
                     let address = address.to_owned();
                     let call =
                         |client: PeerClient, context| async move { client.replace(context, replica, address).await };
                     match link.call(within, call).await {
                         Ok(Ok(())) => return Ok(()),
-                        Ok(Err(NotDone::Refused { reason })) => return Err(ReplaceError::Refused { reason }),
-                        Ok(Err(NotDone::Later { reason })) => said = reason,
-                        Ok(Err(NotDone::Elsewhere { leader: Some((_, leader)) })) => next = Some(leader),
-                        Ok(Err(NotDone::Elsewhere { leader: None })) => said = format!("{asked} knows no leader"),
+                        Ok(Err(MembershipRefusal::Refused { reason })) => return Err(ReplaceError::Refused { reason }),
+                        Ok(Err(MembershipRefusal::Retry { reason })) => said = reason,
+                        Ok(Err(MembershipRefusal::NotLeader { leader: Some((_, leader)) })) => next = Some(leader),
+                        Ok(Err(MembershipRefusal::NotLeader { leader: None })) => {
+                            said = format!("{asked} knows no leader")
+                        }
                         Err(error) => said = error.to_string(),
                     }
                 }
@@ -144,12 +146,12 @@ pub async fn replace(endpoints: &[String], replica: u64, address: &str, within: 
 mod tests {
     use leasehold_protocol::volume::VolumeSettings;
 
-    use super::{super::peer::Known, *};
+    use super::{super::peer::KnownMembers, *};
 
     const CLUSTER: ClusterId = ClusterId { founder: 1, nonce: 7 };
 
     fn report(replica: u64, cluster: ClusterId) -> PeerReport {
-        let stage = Stage::Started { cluster, leader: None, known: Known::default() };
+        let stage = ReplicaStage::Started { cluster, leader: None, known: KnownMembers::default() };
         PeerReport { replica, members: BTreeMap::new(), root: VolumeSettings::DEFAULT, stage }
     }
 
@@ -167,7 +169,7 @@ mod tests {
 
     #[test]
     fn replica_that_answers_is_to_be_stopped_first() {
-        let empty = PeerReport { stage: Stage::Empty { life: 5 }, ..report(2, CLUSTER) };
+        let empty = PeerReport { stage: ReplicaStage::Empty { store_id: 5 }, ..report(2, CLUSTER) };
         for found in [report(2, CLUSTER), empty] {
             let reason = refusal(CLUSTER, 2, ["b:1", "d:1"], &others(), Some(found)).expect("refused");
             assert!(reason.contains("answers at b:1: stop it first"), "{reason}");
@@ -179,7 +181,7 @@ mod tests {
         let refusal = |found| refusal(CLUSTER, 2, ["b:1", "b:1"], &others(), found);
         let reason = refusal(Some(report(2, CLUSTER))).expect("refused");
         assert!(reason.contains("is at b:1, and answers"), "{reason}");
-        let empty = PeerReport { stage: Stage::Empty { life: 5 }, ..report(2, CLUSTER) };
+        let empty = PeerReport { stage: ReplicaStage::Empty { store_id: 5 }, ..report(2, CLUSTER) };
         assert_eq!(refusal(Some(empty)), None, "it was recorded, and started");
         assert_eq!(refusal(None), None, "it was recorded, and is yet to be started");
     }

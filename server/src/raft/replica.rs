@@ -10,7 +10,7 @@ use std::{
 
 use leasehold_protocol::{
     command::{Command, Proposal},
-    lessor::Bounds,
+    lessor::LessorBounds,
     message::MemberInfo,
 };
 use openraft::{
@@ -24,17 +24,17 @@ use tokio::sync::watch;
 
 use super::{
     config::ReplicaConfig,
-    handover::HandOverError,
+    leadership_transfer::TransferError,
     machine::Machine,
     membership,
-    node::Node,
-    peer::{Known, PeerServer},
+    node::ReplicaNode,
+    peer::{KnownMembers, PeerServer},
     types::{Logged, TypeConfig, alias::Raft},
 };
 use crate::store::{
     log::OpenLogError,
-    standing::{ClusterId, StandingError},
     state::OpenStateError,
+    store_identity::{ClusterId, StoreIdentityError},
 };
 
 /// The longest proposal. With a message's other parts it must fit into a frame, together with as much again that was
@@ -46,7 +46,7 @@ const PROPOSAL_HEAD_MAX_BYTES: usize = 64;
 
 const _: () = assert!(
     Command::BYTES_MAX + PROPOSAL_HEAD_MAX_BYTES <= PROPOSAL_MAX_BYTES
-        && Bounds::DEFAULT.proposal_bytes_max + PROPOSAL_HEAD_MAX_BYTES <= PROPOSAL_MAX_BYTES,
+        && LessorBounds::DEFAULT.proposal_bytes_max + PROPOSAL_HEAD_MAX_BYTES <= PROPOSAL_MAX_BYTES,
     "whatever the lessor proposes fits"
 );
 /// A leader that was just elected, or has stood still, has no quorum's acknowledgement and refuses proposals; that passes with one
@@ -56,7 +56,7 @@ const REFUSED_POLL: Duration = Duration::from_millis(5);
 
 /// Why a replica does not start, or cannot come into its cluster.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ReplicaStartError {
     /// The replica is not among the members.
     #[error("replica {id} is not among the members: expected one of {members:?}")]
     NotAMember {
@@ -90,7 +90,7 @@ pub enum StartError {
     },
     /// The standing cannot be read.
     #[error(transparent)]
-    Standing(#[from] StandingError),
+    Identity(#[from] StoreIdentityError),
     /// The log cannot be opened.
     #[error(transparent)]
     Log(#[from] OpenLogError),
@@ -164,7 +164,7 @@ pub enum StartError {
     },
     /// Nothing says that the replica may take part.
     #[error("this replica has no record of its cluster: expected one before it takes part")]
-    NoStanding,
+    NoIdentity,
     /// It is being closed.
     #[error("this replica is closing")]
     Closing,
@@ -263,19 +263,19 @@ pub struct MembershipError {
 
 /// Who leads, as far as this replica knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Leadership {
+pub struct RaftLeadership {
     /// Raft's term. (Not an epoch: a leader's epoch is the index of its first entry.)
     pub term: u64,
     /// Whether this replica leads, a majority has answered it within four election times, and it is not handing over.
-    pub leads: bool,
+    pub is_leader: bool,
     /// The leader and where it listens, if known.
     pub leader: Option<(u64, String)>,
 }
 
-impl Leadership {
+impl RaftLeadership {
     /// The replica does not lead, and nobody is sent to a leader that does not count as one.
     pub(super) fn renounce(&mut self, replica: u64) {
-        self.leads = false;
+        self.is_leader = false;
         self.leader.take_if(|(leader, _)| *leader == replica);
     }
 }
@@ -286,7 +286,7 @@ pub struct ReplicaInfo {
     /// This replica.
     pub replica: u64,
     /// Who leads.
-    pub leadership: Leadership,
+    pub leadership: RaftLeadership,
     /// All members.
     pub members: Vec<MemberInfo>,
 }
@@ -294,7 +294,7 @@ pub struct ReplicaInfo {
 /// One replica of the cluster: log, state, and connections to the others. Clones are the same replica.
 #[derive(Clone)]
 pub struct Replica {
-    node: Arc<Node>,
+    node: Arc<ReplicaNode>,
 }
 
 impl Replica {
@@ -306,10 +306,10 @@ impl Replica {
     ///
     /// # Errors
     ///
-    /// [`StartError`]: the stores cannot be used. The node must not serve.
-    pub async fn start(config: ReplicaConfig, machine: Arc<dyn Machine>) -> Result<Self, StartError> {
-        let opened = tokio::task::spawn_blocking(move || Node::open(config, machine)).await;
-        let node = Arc::new(opened.map_err(|error| StartError::Store(io::Error::other(error)))??);
+    /// [`ReplicaStartError`]: the stores cannot be used. The node must not serve.
+    pub async fn start(config: ReplicaConfig, machine: Arc<dyn Machine>) -> Result<Self, ReplicaStartError> {
+        let opened = tokio::task::spawn_blocking(move || ReplicaNode::open(config, machine)).await;
+        let node = Arc::new(opened.map_err(|error| ReplicaStartError::Store(io::Error::other(error)))??);
         if let Err(error) = node.check_identity().await {
             // Its stores let go of the folder: whoever has read why may start the replica again at
             // once.
@@ -332,7 +332,7 @@ impl Replica {
     /// # Errors
     ///
     /// [`ProposeError`]: nothing was proposed.
-    pub async fn submit(&self, proposal: Proposal) -> Result<Proposed, ProposeError> {
+    pub async fn submit(&self, proposal: Proposal) -> Result<ProposedEntry, ProposeError> {
         self.submit_logged(logged(proposal)?).await
     }
 
@@ -342,17 +342,17 @@ impl Replica {
     /// # Errors
     ///
     /// [`ProposeError`]: nothing was proposed. It is [`ProposeError::Retry`] once it has been submitted again for a second.
-    pub async fn submit_again(&self, refused: Proposed) -> Result<Proposed, ProposeError> {
+    pub async fn resubmit(&self, refused: ProposedEntry) -> Result<ProposedEntry, ProposeError> {
         let again_since = refused.again_since.unwrap_or_else(tokio::time::Instant::now);
         if again_since.elapsed() >= REFUSED_MAX {
             return Err(ProposeError::Retry);
         }
         tokio::time::sleep(REFUSED_POLL).await;
         let again = self.submit_logged(refused.logged).await?;
-        Ok(Proposed { again_since: Some(again_since), ..again })
+        Ok(ProposedEntry { again_since: Some(again_since), ..again })
     }
 
-    async fn submit_logged(&self, logged: Logged) -> Result<Proposed, ProposeError> {
+    async fn submit_logged(&self, logged: Logged) -> Result<ProposedEntry, ProposeError> {
         let Some(raft) = self.raft().map_err(|reason| ProposeError::Fatal { reason })? else {
             return Err(ProposeError::NotLeader { leader: None });
         };
@@ -360,7 +360,7 @@ impl Replica {
         raft.client_write_ff(logged.clone(), Some(responder))
             .await
             .map_err(|error| ProposeError::Fatal { reason: error.to_string() })?;
-        Ok(Proposed { outcome, replica: self.node.config.id, logged, again_since: None })
+        Ok(ProposedEntry { outcome, replica: self.node.config.id, logged, again_since: None })
     }
 
     /// Proves that this replica leads, by a round of heartbeats that begins after the call and is answered by a
@@ -388,7 +388,7 @@ impl Replica {
     }
 
     /// Who leads, as far as this replica knows, and each change of that.
-    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+    pub fn leadership(&self) -> watch::Receiver<RaftLeadership> {
         self.node.leadership.subscribe()
     }
 
@@ -400,7 +400,7 @@ impl Replica {
 
     /// The entry that removed this replica, and the members that are left, once it has learnt of
     /// that from another replica. Nobody tells it unasked.
-    pub fn removed(&self) -> Option<Known> {
+    pub fn removed(&self) -> Option<KnownMembers> {
         self.node.removed.lock().clone()
     }
 
@@ -458,11 +458,11 @@ impl Replica {
     ///
     /// # Errors
     ///
-    /// - [`HandOverError::NobodyAnswers`]: no other voter answered within the shortest election time. This replica leads on.
-    /// - [`HandOverError::NobodyTookOver`]: the successor answered, and did not take over in time. Nothing is lost but time:
+    /// - [`TransferError::NobodyAnswers`]: no other voter answered within the shortest election time. This replica leads on.
+    /// - [`TransferError::NobodyTookOver`]: the successor answered, and did not take over in time. Nothing is lost but time:
     ///   the voters that are there elect one of them, perhaps this replica.
-    pub async fn hand_over(&self) -> Result<(), HandOverError> {
-        self.node.hand_over().await
+    pub async fn transfer_leadership(&self) -> Result<(), TransferError> {
+        self.node.transfer_leadership().await
     }
 
     /// As [`Replica::hand_over`], to this voter, whether it answers or not. From the call on this replica leads no more,
@@ -470,9 +470,9 @@ impl Replica {
     ///
     /// # Errors
     ///
-    /// [`HandOverError`]: as for [`Replica::hand_over`], or [`HandOverError::NotAVoter`].
-    pub async fn hand_over_to(&self, successor: u64) -> Result<(), HandOverError> {
-        self.node.hand_over_to(successor).await
+    /// [`TransferError`]: as for [`Replica::hand_over`], or [`TransferError::NotAVoter`].
+    pub async fn transfer_leadership_to(&self, successor: u64) -> Result<(), TransferError> {
+        self.node.transfer_leadership_to(successor).await
     }
 
     /// Adds a replica that gets all entries and has no vote. Only on the leader.
@@ -482,7 +482,7 @@ impl Replica {
     /// [`MembershipError`]: this replica does not lead, or another change is under way.
     pub async fn add_learner(&self, replica: u64, address: &str) -> Result<(), MembershipError> {
         let raft = self.raft_for_change()?;
-        let _changing = self.node.changing.lock().await;
+        let _changing = self.node.membership_lock.lock().await;
         membership::add_learner(&raft, replica, address).await.map_err(|reason| MembershipError { reason })
     }
 
@@ -493,7 +493,7 @@ impl Replica {
     /// [`MembershipError`]: this replica does not lead, or another change is under way, or there is no such learner.
     pub async fn promote(&self, replica: u64) -> Result<(), MembershipError> {
         let raft = self.raft_for_change()?;
-        let _changing = self.node.changing.lock().await;
+        let _changing = self.node.membership_lock.lock().await;
         membership::promote(&raft, replica).await.map_err(|reason| MembershipError { reason })
     }
 
@@ -504,7 +504,7 @@ impl Replica {
     /// [`MembershipError`]: this replica does not lead, or another change is under way, or there is no such member.
     pub async fn remove(&self, replica: u64) -> Result<(), MembershipError> {
         let raft = self.raft_for_change()?;
-        let _changing = self.node.changing.lock().await;
+        let _changing = self.node.membership_lock.lock().await;
         membership::remove(&raft, replica).await.map_err(|reason| MembershipError { reason })
     }
 
@@ -553,7 +553,7 @@ fn elsewhere(replica: u64, forward: ForwardToLeader<TypeConfig>) -> Option<Optio
 ///
 /// Resolves, once, with its log index when it has been applied here, or with a [`ProposeError`] that says whether it may still be applied.
 #[must_use = "it may have been refused"]
-pub struct Proposed {
+pub struct ProposedEntry {
     outcome: tokio::sync::oneshot::Receiver<ClientWriteResult<TypeConfig>>,
     replica: u64,
     logged: Logged,
@@ -561,7 +561,7 @@ pub struct Proposed {
     again_since: Option<tokio::time::Instant>,
 }
 
-impl Future for Proposed {
+impl Future for ProposedEntry {
     type Output = Result<u64, ProposeError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

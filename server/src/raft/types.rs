@@ -89,12 +89,12 @@ pub(crate) mod alias {
 
     use super::TypeConfig;
 
-    pub(crate) type Entry = generic::EntryOf<TypeConfig>;
+    pub(crate) type RaftEntry = generic::EntryOf<TypeConfig>;
     pub(crate) type LogId = generic::LogIdOf<TypeConfig>;
     pub(crate) type Vote = generic::VoteOf<TypeConfig>;
     pub(crate) type StoredMembership = generic::StoredMembershipOf<TypeConfig>;
     pub(crate) type SnapshotMeta = generic::SnapshotMetaOf<TypeConfig>;
-    pub(crate) type Snapshot = generic::SnapshotOf<TypeConfig, crate::store::snapshot::StateSnapshot>;
+    pub(crate) type RaftSnapshot = generic::SnapshotOf<TypeConfig, crate::store::snapshot::StateSnapshot>;
     pub(crate) type Raft = openraft::Raft<TypeConfig, crate::raft::machine::StateMachine>;
 }
 
@@ -104,7 +104,7 @@ mod tests {
     use openraft::raft::{AppendEntriesRequest, VoteRequest};
 
     use super::{
-        alias::{Entry, LogId, Vote},
+        alias::{LogId, RaftEntry, Vote},
         *,
     };
 
@@ -121,7 +121,7 @@ mod tests {
     fn rafts_messages_survive_the_codec() {
         let log_id = LogId::new(openraft::vote::leader_id_std::CommittedLeaderId::new(4), 12);
         let entry =
-            Entry { log_id, payload: openraft::EntryPayload::Normal(Logged::new(proposal()).expect("encodes")) };
+            RaftEntry { log_id, payload: openraft::EntryPayload::Normal(Logged::new(proposal()).expect("encodes")) };
         let append = AppendEntriesRequest::<TypeConfig> {
             vote: Vote::new_committed(4, 2),
             prev_log_id: Some(log_id),

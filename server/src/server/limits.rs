@@ -5,17 +5,17 @@ use std::{collections::BTreeMap, time::Duration};
 use leasehold_protocol::{
     command::{Attach, Write},
     id::{LeaseId, Sequence, SessionId, Stamp, Token},
-    message::{Answer, Body, Header, Request},
-    path::Path,
+    message::{Answer, Body, Request, RequestHeader},
+    path::NodePath,
     state::State,
-    transaction::{Compare, Operation, Target, Transaction},
+    transaction::{Compare, CompareTarget, Operation, Transaction},
 };
 use tokio::{net::TcpListener, sync::mpsc};
 
 use super::Server;
 use crate::{
-    config::Config,
-    core::{ConnectionId, Recalls},
+    config::ServerConfig,
+    core::{ConnectionId, RecallSender},
 };
 
 /// How long whatever is waited for may take.
@@ -27,10 +27,10 @@ async fn alone(dir: &std::path::Path) -> Server {
     let address = listener.local_addr().expect("an address").to_string();
     drop(listener);
     let cluster = BTreeMap::from([(1, address.clone())]);
-    let config = Config { id: 1, data: dir.join("1"), listen: address, cluster, ..Config::default() };
+    let config = ServerConfig { id: 1, data: dir.join("1"), listen: address, cluster, ..ServerConfig::default() };
     let server = Server::start(config).await.expect("starts");
     let leads = async {
-        while !server.serves() {
+        while !server.is_serving() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -38,12 +38,12 @@ async fn alone(dir: &std::path::Path) -> Server {
     server
 }
 
-async fn session(server: &Server, recalls: &Recalls) -> SessionId {
-    let open = Request { header: Header::default(), body: Body::Open { name: "test".to_owned() } };
+async fn session(server: &Server, recalls: &RecallSender) -> SessionId {
+    let open = Request { header: RequestHeader::default(), body: Body::Open { name: "test".to_owned() } };
     let response = server.core.request(open, ConnectionId(1), recalls).await.expect("answered");
     let Ok(Answer::Opened { session, .. }) = response.result else { panic!("opened: {response:?}") };
     let epoch = server.core.applied().0;
-    let header = Header { session, epoch, registration: 1, ..Header::default() };
+    let header = RequestHeader { session, epoch, registration: 1, ..RequestHeader::default() };
     let register = Request { header, body: Body::Register };
     let registered = server.core.request(register, ConnectionId(1), recalls).await.expect("answered");
     assert!(matches!(registered.result, Ok(Answer::Registered { .. })), "{registered:?}");
@@ -53,12 +53,12 @@ async fn session(server: &Server, recalls: &Recalls) -> SessionId {
 /// As many parts as a transaction may have, each as short as it may be.
 fn small_parts() -> Transaction {
     let operation = |number: usize| Operation::Put {
-        path: Path::parse(&format!("/{number}")).expect("a path"),
+        path: NodePath::parse(&format!("/{number}")).expect("a path"),
         value: Default::default(),
         attach: Attach::Lease(LeaseId(u64::MAX)),
     };
     let operations = |branch: usize| (0..Transaction::OPERATIONS_MAX).map(|one| operation(branch + one)).collect();
-    let compare = Compare { path: Path::root(), target: Target::Held(false, Token(u64::MAX)) };
+    let compare = Compare { path: NodePath::root(), target: CompareTarget::Locked(false, Token(u64::MAX)) };
     Transaction { compares: vec![compare; Transaction::COMPARES_MAX], then: operations(0), otherwise: operations(0) }
 }
 
@@ -68,14 +68,20 @@ async fn small_transactions_in_one_stall_keep_the_leadership() {
     let server = alone(dir.path()).await;
     let (recalls, _recalled) = mpsc::channel(1);
     let sessions = [session(&server, &recalls).await, session(&server, &recalls).await];
-    let (epoch, ended) = (server.core.applied().0, server.core.ended());
+    let (epoch, ended) = (server.core.applied().0, server.core.leaderships_ended());
     // Nobody else gets this one thread meanwhile: nothing of it is proposed before all of it is there.
     let mut answers = Vec::new();
     for session in sessions {
         for sequence in 1..=State::ANSWERS_MAX {
             let sequence = Sequence(sequence);
-            let header =
-                Header { session, epoch, registration: 1, sequence, unanswered_from: Sequence(1), ..Header::default() };
+            let header = RequestHeader {
+                session,
+                epoch,
+                registration: 1,
+                sequence,
+                unanswered_from: Sequence(1),
+                ..RequestHeader::default()
+            };
             let write = Write::Transaction(small_parts());
             let body = Body::Write { write, dropped: Vec::new(), seen: Stamp::default() };
             answers.push(server.core.request(Request { header, body }, ConnectionId(1), &recalls));

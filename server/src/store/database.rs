@@ -47,12 +47,12 @@ const JOURNALS_MAX_BYTES: u64 = 64 << 20;
 const CACHED_FILES_MAX: usize = 32;
 
 /// A keyspace by its name, and what it is made with.
-pub(super) type Options = fn() -> KeyspaceCreateOptions;
+pub(super) type DatabaseOptions = fn() -> KeyspaceCreateOptions;
 
 /// Opens a database; makes it with these keyspaces if it is not there.
 ///
 /// `synced` says how its batches are written, and with it what a crash of the machine can have left of them.
-pub(super) fn open(dir: &Path, synced: Synced, keyspaces: &[(&str, Options)]) -> fjall::Result<Database> {
+pub(super) fn open(dir: &Path, synced: Synced, keyspaces: &[(&str, DatabaseOptions)]) -> fjall::Result<Database> {
     let start = |dir: &Path| {
         let database = Database::builder(dir).worker_threads(1).max_journaling_size(JOURNALS_MAX_BYTES);
         database.max_cached_files(Some(CACHED_FILES_MAX)).open()
@@ -126,7 +126,12 @@ fn lock(dir: &Path) -> fjall::Result<Option<fs::File>> {
 }
 
 /// Opens a keyspace of the database in `dir`, or makes it; it is on the disk then.
-pub(super) fn keyspace(database: &Database, dir: &Path, name: &str, options: Options) -> fjall::Result<Keyspace> {
+pub(super) fn keyspace(
+    database: &Database,
+    dir: &Path,
+    name: &str,
+    options: DatabaseOptions,
+) -> fjall::Result<Keyspace> {
     let is_new = !database.keyspace_exists(name);
     let keyspace = database.keyspace(name, options)?;
     if is_new {

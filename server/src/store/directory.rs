@@ -27,7 +27,7 @@ const NUMBER_MAX_BYTES: u64 = 20;
 
 /// Why a directory cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub enum LockError {
+pub enum DirectoryLockError {
     /// Somebody else has it.
     #[error("process {} has it", process.map_or_else(|| "(unknown)".to_owned(), |process| process.to_string()))]
     InUse {
@@ -50,14 +50,14 @@ impl DirectoryLock {
     ///
     /// # Errors
     ///
-    /// [`LockError`].
-    pub fn take(dir: &Path) -> Result<Self, LockError> {
+    /// [`DirectoryLockError`].
+    pub fn take(dir: &Path) -> Result<Self, DirectoryLockError> {
         let mut file = File::options().read(true).write(true).create(true).truncate(false).open(dir.join(LOCK))?;
         if !try_lock(&file)? {
             let mut number = String::new();
             // Who it is only helps whoever reads the error.
             let _ = file.take(NUMBER_MAX_BYTES).read_to_string(&mut number);
-            return Err(LockError::InUse { process: number.trim().parse().ok() });
+            return Err(DirectoryLockError::InUse { process: number.trim().parse().ok() });
         }
         // As above: the lock is had whether or not this can be written.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
@@ -127,7 +127,10 @@ mod tests {
         std::fs::write(dir.path().join(LOCK), "4242424242\n").expect("as a killed process leaves it");
         let held = DirectoryLock::take(dir.path()).expect("nobody has it");
         let refused = DirectoryLock::take(dir.path()).expect_err("somebody has it");
-        assert!(matches!(refused, LockError::InUse { process } if process == Some(std::process::id())), "{refused}");
+        assert!(
+            matches!(refused, DirectoryLockError::InUse { process } if process == Some(std::process::id())),
+            "{refused}"
+        );
         drop(held);
         DirectoryLock::take(dir.path()).expect("it is free again");
     }

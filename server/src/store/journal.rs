@@ -25,7 +25,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::{batch::Whole, tail::Tail};
+use self::{batch::Whole, tail::JournalTail};
 use super::directory;
 
 /// What is looked at in one go when most of it is empty.
@@ -58,7 +58,7 @@ pub(super) fn cut(dir: &Path, synced: Synced) -> io::Result<()> {
     file.seek(SeekFrom::Start(end))?;
     let mut rest = Vec::new();
     Read::by_ref(&mut file).take(length).read_to_end(&mut rest)?;
-    let tail = Tail { bytes: &rest, start: end, after };
+    let tail = JournalTail { bytes: &rest, start: end, after };
     if synced == Synced::Always
         && let Some(later) = tail.written_later()
     {

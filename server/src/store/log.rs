@@ -35,11 +35,11 @@ use openraft::{
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use self::{disk::Disk, tail::Tail, writer::Op};
+use self::{disk::LogDisk, tail::LogTail, writer::LogOp};
 use super::poison::Poison;
 use crate::raft::types::{
     TypeConfig,
-    alias::{Entry, LogId, Vote},
+    alias::{LogId, RaftEntry, Vote},
 };
 
 pub use self::disk::{LOG_FORMAT, OpenLogError};
@@ -55,14 +55,14 @@ pub const READ_MAX_BYTES: usize = 4 << 20;
 /// The log of one replica. Clones are the same log.
 #[derive(Clone)]
 pub struct LogStore {
-    shared: Arc<Shared>,
+    shared: Arc<LogShared>,
 }
 
-struct Shared {
+struct LogShared {
     /// None once the log is closed.
-    disk: Mutex<Option<Disk>>,
-    tail: Arc<Mutex<Tail>>,
-    queue: mpsc::Sender<Op>,
+    disk: Mutex<Option<LogDisk>>,
+    tail: Arc<Mutex<LogTail>>,
+    queue: mpsc::Sender<LogOp>,
     poison: Poison,
     writer: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -74,16 +74,16 @@ impl LogStore {
     ///
     /// The store cannot be read, or it holds less than it has acknowledged.
     pub fn open(dir: &Path, witness: &Path, poison: Poison) -> Result<Self, OpenLogError> {
-        let (disk, tail, witness) = Disk::open(dir, witness)?;
+        let (disk, tail, witness) = LogDisk::open(dir, witness)?;
         let tail = Arc::new(Mutex::new(tail));
         let (queue, calls) = mpsc::channel(QUEUE_CALLS);
-        let writer = writer::Writer::new(disk.clone(), witness, Arc::clone(&tail), poison.clone());
+        let writer = writer::LogWriter::new(disk.clone(), witness, Arc::clone(&tail), poison.clone());
         let writer = std::thread::Builder::new()
             .name("log-writer".into())
             .spawn(move || writer.run(calls))
             .map_err(OpenLogError::Thread)?;
         let writer = Mutex::new(Some(writer));
-        Ok(Self { shared: Arc::new(Shared { disk: Mutex::new(Some(disk)), tail, queue, poison, writer }) })
+        Ok(Self { shared: Arc::new(LogShared { disk: Mutex::new(Some(disk)), tail, queue, poison, writer }) })
     }
 
     /// The last entry, or the purge point if there is none, and the vote.
@@ -112,7 +112,7 @@ impl LogStore {
     pub async fn close(&self) {
         let (reply, closed) = oneshot::channel();
         // Either error means that the writer has ended already.
-        if self.shared.queue.send(Op::Close { reply }).await.is_ok() {
+        if self.shared.queue.send(LogOp::Close { reply }).await.is_ok() {
             let _ = closed.await;
         }
         self.shared.disk.lock().take();
@@ -123,7 +123,7 @@ impl LogStore {
         }
     }
 
-    async fn call(&self, op: impl FnOnce(oneshot::Sender<io::Result<()>>) -> Op) -> io::Result<()> {
+    async fn call(&self, op: impl FnOnce(oneshot::Sender<io::Result<()>>) -> LogOp) -> io::Result<()> {
         self.shared.poison.check()?;
         let (reply, answer) = oneshot::channel();
         self.shared.queue.send(op(reply)).await.map_err(|_| closed())?;
@@ -131,7 +131,7 @@ impl LogStore {
     }
 
     /// The entries in `[start, end)` that the log has, up to `most_bytes` but at least one.
-    async fn read(&self, start: u64, end: u64, most_bytes: usize) -> io::Result<Vec<Entry>> {
+    async fn read(&self, start: u64, end: u64, most_bytes: usize) -> io::Result<Vec<RaftEntry>> {
         self.shared.poison.check()?;
         let (mut entries, cold) = self.shared.tail.lock().read(start, end, most_bytes);
         if cold.is_empty() {
@@ -191,7 +191,7 @@ fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
 }
 
 impl RaftLogReader<TypeConfig> for LogStore {
-    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<Entry>>
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<RaftEntry>>
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
@@ -199,7 +199,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
         self.read(start, end, usize::MAX).await
     }
 
-    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<RaftEntry>> {
         self.read(start, end, READ_MAX_BYTES).await
     }
 
@@ -224,27 +224,27 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
         let vote = *vote;
-        self.call(|reply| Op::Vote { vote, reply }).await
+        self.call(|reply| LogOp::Vote { vote, reply }).await
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
     where
-        I: IntoIterator<Item = Entry> + OptionalSend,
+        I: IntoIterator<Item = RaftEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
         self.shared.poison.check()?;
-        let entries: Vec<Entry> = entries.into_iter().collect();
+        let entries: Vec<RaftEntry> = entries.into_iter().collect();
         self.shared.tail.lock().append(&entries)?;
-        self.shared.queue.send(Op::Append { entries, callback }).await.map_err(|_| closed())
+        self.shared.queue.send(LogOp::Append { entries, callback }).await.map_err(|_| closed())
     }
 
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> io::Result<()> {
         let (from, last) = self.shared.tail.lock().truncate_after(last_log_id);
-        self.call(|reply| Op::Truncate { from, last, reply }).await
+        self.call(|reply| LogOp::Truncate { from, last, reply }).await
     }
 
     async fn purge(&mut self, log_id: LogId) -> io::Result<()> {
         let last = self.shared.tail.lock().purge(log_id);
-        self.call(|reply| Op::Purge { upto: log_id, last, reply }).await
+        self.call(|reply| LogOp::Purge { upto: log_id, last, reply }).await
     }
 }

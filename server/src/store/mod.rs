@@ -18,10 +18,10 @@
 
 mod database;
 pub mod directory;
+pub mod durable_index;
 mod journal;
 pub mod log;
 pub mod poison;
 pub mod snapshot;
-pub mod standing;
 pub mod state;
-pub mod witness;
+pub mod store_identity;

@@ -51,7 +51,7 @@ pub const SNAPSHOT_MAX_BYTES: u64 = 1 << 40;
 
 /// Why bytes are no snapshot.
 #[derive(Debug, thiserror::Error)]
-pub enum SnapshotError {
+pub enum SnapshotFileError {
     /// The file cannot be read.
     #[error("the snapshot cannot be read: {0}")]
     Io(#[from] io::Error),
@@ -127,18 +127,18 @@ pub enum SnapshotError {
 }
 
 /// A key and a value.
-pub type Row = (Vec<u8>, Vec<u8>);
+pub type SnapshotRow = (Vec<u8>, Vec<u8>);
 
 /// What a snapshot is of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Header {
+pub struct SnapshotHeader {
     /// The last entry that was applied.
     pub applied: Option<LogId>,
     /// The membership then.
     pub membership: StoredMembership,
 }
 
-impl Header {
+impl SnapshotHeader {
     /// As Raft wants it.
     pub fn meta(&self) -> SnapshotMeta {
         SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone() }
@@ -158,7 +158,7 @@ pub enum StateSnapshot {
 #[derive(Debug)]
 pub struct CheckedSnapshot {
     /// What it is of.
-    pub header: Header,
+    pub header: SnapshotHeader,
     /// Where the rows are.
     pub file: SnapshotFile,
 }
@@ -168,8 +168,8 @@ impl CheckedSnapshot {
     ///
     /// # Errors
     ///
-    /// [`SnapshotError`]: the rows are no state, or are ahead of the header; or the file cannot be read any more.
-    pub fn load(&self) -> Result<State, SnapshotError> {
+    /// [`SnapshotFileError`]: the rows are no state, or are ahead of the header; or the file cannot be read any more.
+    pub fn load(&self) -> Result<State, SnapshotFileError> {
         let mut rows = self.file.rows()?;
         let mut failure = None;
         let state = State::from_rows(std::iter::from_fn(|| match rows.next_row() {
@@ -185,7 +185,7 @@ impl CheckedSnapshot {
         let state = state?;
         let expected = self.header.applied.map_or(0, |applied| applied.index);
         if state.applied_index() > expected {
-            return Err(SnapshotError::Ahead { got: state.applied_index(), expected });
+            return Err(SnapshotFileError::Ahead { got: state.applied_index(), expected });
         }
         Ok(state)
     }
@@ -224,8 +224,8 @@ impl SnapshotFile {
     ///
     /// # Errors
     ///
-    /// [`SnapshotError`]: it is damaged, or never was a snapshot.
-    pub fn check(self) -> Result<CheckedSnapshot, SnapshotError> {
+    /// [`SnapshotFileError`]: it is damaged, or never was a snapshot.
+    pub fn check(self) -> Result<CheckedSnapshot, SnapshotFileError> {
         let mut rows = self.rows()?;
         while rows.next_row()?.is_some() {}
         let SnapshotReader { header, .. } = rows;
@@ -237,7 +237,7 @@ impl SnapshotFile {
     /// # Errors
     ///
     /// The file cannot be read, or does not begin as a snapshot does.
-    pub fn rows(&self) -> Result<SnapshotReader<BufReader<File>>, SnapshotError> {
+    pub fn rows(&self) -> Result<SnapshotReader<BufReader<File>>, SnapshotFileError> {
         let mut file = self.file.try_clone()?;
         file.seek(SeekFrom::Start(0))?;
         SnapshotReader::new(BufReader::with_capacity(PIECE_BYTES, file))
@@ -321,7 +321,7 @@ impl<T: Write> Write for Hashing<T> {
 pub struct SnapshotReader<R> {
     inner: R,
     crc: crc32fast::Hasher,
-    header: Header,
+    header: SnapshotHeader,
     last_key: Vec<u8>,
     count: u64,
     is_done: bool,
@@ -333,30 +333,30 @@ impl<R: Read> SnapshotReader<R> {
     /// # Errors
     ///
     /// This is no snapshot.
-    pub fn new(inner: R) -> Result<Self, SnapshotError> {
-        let header = Header { applied: None, membership: StoredMembership::default() };
+    pub fn new(inner: R) -> Result<Self, SnapshotFileError> {
+        let header = SnapshotHeader { applied: None, membership: StoredMembership::default() };
         let crc = crc32fast::Hasher::new();
         let mut reader = Self { inner, crc, header, last_key: Vec::new(), count: 0, is_done: false };
         let got: [u8; 7] = reader.read_array()?;
         if got != *MAGIC {
-            return Err(SnapshotError::Magic { got });
+            return Err(SnapshotFileError::Magic { got });
         }
         let [got] = reader.read_array()?;
         if got != FORMAT {
-            return Err(SnapshotError::Format { got, expected: FORMAT });
+            return Err(SnapshotFileError::Format { got, expected: FORMAT });
         }
         let length = reader.read_length("header", HEADER_MAX_BYTES)?;
         let bytes = reader.read_bytes(length)?;
-        let (header, rest) = postcard::take_from_bytes(&bytes).map_err(SnapshotError::Header)?;
+        let (header, rest) = postcard::take_from_bytes(&bytes).map_err(SnapshotFileError::Header)?;
         if !rest.is_empty() {
-            return Err(SnapshotError::Header(postcard::Error::SerdeDeCustom));
+            return Err(SnapshotFileError::Header(postcard::Error::SerdeDeCustom));
         }
         reader.header = header;
         Ok(reader)
     }
 
     /// What the snapshot is of.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &SnapshotHeader {
         &self.header
     }
 
@@ -364,8 +364,8 @@ impl<R: Read> SnapshotReader<R> {
     ///
     /// # Errors
     ///
-    /// [`SnapshotError`]. Do not go on.
-    pub fn next_row(&mut self) -> Result<Option<Row>, SnapshotError> {
+    /// [`SnapshotFileError`]. Do not go on.
+    pub fn next_row(&mut self) -> Result<Option<SnapshotRow>, SnapshotFileError> {
         if self.is_done {
             return Ok(None);
         }
@@ -376,31 +376,31 @@ impl<R: Read> SnapshotReader<R> {
                 let key = self.read_bytes(key_length)?;
                 let value = self.read_bytes(value_length)?;
                 if self.count > 0 && key <= self.last_key {
-                    return Err(SnapshotError::Order { row: self.count });
+                    return Err(SnapshotFileError::Order { row: self.count });
                 }
                 self.last_key.clone_from(&key);
                 self.count += 1;
                 Ok(Some((key, value)))
             }
             [END] => self.end().map(|()| None),
-            [got] => Err(SnapshotError::Tag { got }),
+            [got] => Err(SnapshotFileError::Tag { got }),
         }
     }
 
-    fn end(&mut self) -> Result<(), SnapshotError> {
+    fn end(&mut self) -> Result<(), SnapshotFileError> {
         self.is_done = true;
         let expected = u64::from_le_bytes(self.read_array()?);
         if self.count != expected {
-            return Err(SnapshotError::Count { got: self.count, expected });
+            return Err(SnapshotFileError::Count { got: self.count, expected });
         }
         let got = self.crc.clone().finalize();
         let expected = u32::from_le_bytes(self.read_array()?);
         if got != expected {
-            return Err(SnapshotError::Checksum { got, expected });
+            return Err(SnapshotFileError::Checksum { got, expected });
         }
         match self.inner.read(&mut [0])? {
             0 => Ok(()),
-            _ => Err(SnapshotError::Trailing),
+            _ => Err(SnapshotFileError::Trailing),
         }
     }
 
@@ -411,9 +411,9 @@ impl<R: Read> SnapshotReader<R> {
         Ok(bytes)
     }
 
-    fn read_length(&mut self, what: &'static str, most: u32) -> Result<u32, SnapshotError> {
+    fn read_length(&mut self, what: &'static str, most: u32) -> Result<u32, SnapshotFileError> {
         let got = u32::from_le_bytes(self.read_array()?);
-        if got > most { Err(SnapshotError::Length { what, got, most }) } else { Ok(got) }
+        if got > most { Err(SnapshotFileError::Length { what, got, most }) } else { Ok(got) }
     }
 
     fn read_bytes(&mut self, length: u32) -> io::Result<Vec<u8>> {

@@ -26,7 +26,7 @@ use super::{
     database,
     journal::Synced,
     poison::Poison,
-    snapshot::{Header, Row, SnapshotError, SnapshotFile},
+    snapshot::{SnapshotFile, SnapshotFileError, SnapshotHeader, SnapshotRow},
 };
 use crate::raft::types::alias::{LogId, StoredMembership};
 
@@ -49,7 +49,7 @@ const GENERATION: &str = "generation";
 const APPLIED: &str = "applied";
 const MEMBERSHIP: &str = "membership";
 
-type Reply<T> = oneshot::Sender<io::Result<T>>;
+type StateReply<T> = oneshot::Sender<io::Result<T>>;
 /// A row to be stored, or to be removed.
 pub type RowChange = (Vec<u8>, Option<Vec<u8>>);
 
@@ -91,18 +91,18 @@ pub enum OpenStateError {
     Thread(io::Error),
 }
 
-enum Op {
+enum StateOp {
     Write { applied: LogId, membership: Option<StoredMembership>, rows: BTreeMap<Vec<u8>, Option<Vec<u8>>> },
-    View { persist: bool, reply: Reply<StateView> },
-    Begin { state: Box<State>, reply: Reply<()> },
-    Install { header: Header, file: SnapshotFile, reply: Reply<()> },
-    Close { reply: Reply<()> },
+    View { persist: bool, reply: StateReply<StateView> },
+    Begin { state: Box<State>, reply: StateReply<()> },
+    Install { header: SnapshotHeader, file: SnapshotFile, reply: StateReply<()> },
+    Close { reply: StateReply<()> },
 }
 
 /// The state of one replica on disk. Clones are the same.
 #[derive(Clone)]
 pub struct StateStore {
-    queue: mpsc::Sender<Op>,
+    queue: mpsc::Sender<StateOp>,
     poison: Poison,
     writer: Arc<Mutex<Option<std::thread::JoinHandle<()>>>>,
 }
@@ -113,11 +113,11 @@ impl StateStore {
     /// # Errors
     ///
     /// [`OpenStateError`]: it cannot be read, or is damaged.
-    pub fn open(dir: &Path, poison: Poison) -> Result<(Self, Header, Option<State>), OpenStateError> {
-        let disk = Disk::open(dir)?;
+    pub fn open(dir: &Path, poison: Poison) -> Result<(Self, SnapshotHeader, Option<State>), OpenStateError> {
+        let disk = StateDisk::open(dir)?;
         let (header, state) = disk.load()?;
         let (queue, calls) = mpsc::channel(QUEUE_CALLS);
-        let writer = Writer { disk, poison: poison.clone() };
+        let writer = StateWriter { disk, poison: poison.clone() };
         let writer = std::thread::Builder::new()
             .name("state-writer".into())
             .spawn(move || writer.run(calls))
@@ -139,7 +139,7 @@ impl StateStore {
     ) -> io::Result<()> {
         self.poison.check()?;
         let rows = rows.into_iter().collect();
-        self.queue.send(Op::Write { applied, membership, rows }).await.map_err(|_| closed())
+        self.queue.send(StateOp::Write { applied, membership, rows }).await.map_err(|_| closed())
     }
 
     /// The state after all that was written before this call.
@@ -148,7 +148,7 @@ impl StateStore {
     ///
     /// The store is closed, or the node has ended.
     pub async fn view(&self) -> io::Result<StateView> {
-        self.call(|reply| Op::View { persist: false, reply }).await
+        self.call(|reply| StateOp::View { persist: false, reply }).await
     }
 
     /// As [`view`](Self::view), and all of it is on the disk.
@@ -157,7 +157,7 @@ impl StateStore {
     ///
     /// The store is closed, or the node has ended.
     pub async fn persisted_view(&self) -> io::Result<StateView> {
-        self.call(|reply| Op::View { persist: true, reply }).await
+        self.call(|reply| StateOp::View { persist: true, reply }).await
     }
 
     /// Makes `state`, to which nothing has been applied, the current one; on the disk.
@@ -166,7 +166,7 @@ impl StateStore {
     ///
     /// The store is closed, or the node has ended.
     pub async fn begin(&self, state: State) -> io::Result<()> {
-        self.call(|reply| Op::Begin { state: Box::new(state), reply }).await
+        self.call(|reply| StateOp::Begin { state: Box::new(state), reply }).await
     }
 
     /// Makes a received snapshot the current state; on the disk.
@@ -174,8 +174,8 @@ impl StateStore {
     /// # Errors
     ///
     /// The store is closed, or the node has ended.
-    pub async fn install(&self, header: Header, file: SnapshotFile) -> io::Result<()> {
-        self.call(|reply| Op::Install { header, file, reply }).await
+    pub async fn install(&self, header: SnapshotHeader, file: SnapshotFile) -> io::Result<()> {
+        self.call(|reply| StateOp::Install { header, file, reply }).await
     }
 
     /// What ends the node when this cannot be written.
@@ -190,7 +190,7 @@ impl StateStore {
     /// The last fsync failed. A store that was closed already is no error.
     pub async fn close(&self) -> io::Result<()> {
         let (reply, closed) = oneshot::channel();
-        if self.queue.send(Op::Close { reply }).await.is_err() {
+        if self.queue.send(StateOp::Close { reply }).await.is_err() {
             return Ok(());
         }
         let result = closed.await.unwrap_or(Ok(()));
@@ -202,7 +202,7 @@ impl StateStore {
         result
     }
 
-    async fn call<T>(&self, op: impl FnOnce(Reply<T>) -> Op) -> io::Result<T> {
+    async fn call<T>(&self, op: impl FnOnce(StateReply<T>) -> StateOp) -> io::Result<T> {
         self.poison.check()?;
         let (reply, answer) = oneshot::channel();
         self.queue.send(op(reply)).await.map_err(|_| closed())?;
@@ -216,7 +216,7 @@ fn closed() -> io::Error {
 
 /// The state at one moment, whatever is written since.
 pub struct StateView {
-    header: Header,
+    header: SnapshotHeader,
     rows: Keyspace,
     at: fjall::Snapshot,
 }
@@ -229,7 +229,7 @@ impl fmt::Debug for StateView {
 
 impl StateView {
     /// What had been applied.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &SnapshotHeader {
         &self.header
     }
 
@@ -239,7 +239,7 @@ impl StateView {
     }
 }
 
-struct Disk {
+struct StateDisk {
     dir: PathBuf,
     database: Database,
     meta: Keyspace,
@@ -249,10 +249,10 @@ struct Disk {
     next_generation: u64,
 }
 
-impl Disk {
+impl StateDisk {
     fn open(dir: &Path) -> Result<Self, OpenStateError> {
         let first = rows_name(0);
-        let keyspaces: [(&str, database::Options); 2] =
+        let keyspaces: [(&str, database::DatabaseOptions); 2] =
             [(META, KeyspaceCreateOptions::default), (&first, rows_options)];
         let database = database::open(dir, Synced::Sometimes, &keyspaces)?;
         let meta = database::keyspace(&database, dir, META, KeyspaceCreateOptions::default)?;
@@ -275,10 +275,10 @@ impl Disk {
         Ok(Self { dir: dir.to_owned(), database, meta, generation, rows, next_generation })
     }
 
-    fn load(&self) -> Result<(Header, Option<State>), OpenStateError> {
+    fn load(&self) -> Result<(SnapshotHeader, Option<State>), OpenStateError> {
         let applied: Option<LogId> = read(&self.meta, APPLIED)?;
         let membership = read(&self.meta, MEMBERSHIP)?.unwrap_or_default();
-        let header = Header { applied, membership };
+        let header = SnapshotHeader { applied, membership };
         let mut failure = None;
         let mut is_empty = true;
         let mut rows = self.rows.iter();
@@ -306,10 +306,10 @@ impl Disk {
         Ok((header, Some(state)))
     }
 
-    fn header(&self, at: &fjall::Snapshot) -> io::Result<Header> {
+    fn header(&self, at: &fjall::Snapshot) -> io::Result<SnapshotHeader> {
         let applied = decode(at.get(&self.meta, APPLIED).map_err(io::Error::other)?)?;
         let membership = decode(at.get(&self.meta, MEMBERSHIP).map_err(io::Error::other)?)?.unwrap_or_default();
-        Ok(Header { applied, membership })
+        Ok(SnapshotHeader { applied, membership })
     }
 
     fn write(
@@ -343,8 +343,8 @@ impl Disk {
     /// Writes a whole state beside the current one, then makes it the current one.
     fn replace(
         &mut self,
-        header: &Header,
-        mut next_row: impl FnMut() -> Result<Option<Row>, SnapshotError>,
+        header: &SnapshotHeader,
+        mut next_row: impl FnMut() -> Result<Option<SnapshotRow>, SnapshotFileError>,
     ) -> io::Result<()> {
         let generation = self.next_generation;
         self.next_generation += 1;
@@ -402,34 +402,34 @@ fn encode(value: &impl Serialize) -> io::Result<Vec<u8>> {
     postcard::to_allocvec(value).map_err(io::Error::other)
 }
 
-struct Writer {
-    disk: Disk,
+struct StateWriter {
+    disk: StateDisk,
     poison: Poison,
 }
 
-impl Writer {
-    fn run(mut self, mut calls: mpsc::Receiver<Op>) {
+impl StateWriter {
+    fn run(mut self, mut calls: mpsc::Receiver<StateOp>) {
         while let Some(op) = calls.blocking_recv() {
             // A reply that nobody waits for any more is no error.
             match op {
-                Op::Write { applied, membership, rows } => {
+                StateOp::Write { applied, membership, rows } => {
                     // Poisoned if it failed: whoever comes next is refused.
                     let _ = self.guarded(|disk| disk.write(applied, membership, rows));
                 }
-                Op::View { persist, reply } => drop(reply.send(self.guarded(|disk| disk.view(persist)))),
-                Op::Begin { state, reply } => {
-                    let header = Header { applied: None, membership: StoredMembership::default() };
+                StateOp::View { persist, reply } => drop(reply.send(self.guarded(|disk| disk.view(persist)))),
+                StateOp::Begin { state, reply } => {
+                    let header = SnapshotHeader { applied: None, membership: StoredMembership::default() };
                     let mut rows = state.rows();
                     drop(reply.send(self.guarded(|disk| disk.replace(&header, || Ok(rows.next())))));
                 }
-                Op::Install { header, file, reply } => {
+                StateOp::Install { header, file, reply } => {
                     let installed = self.guarded(|disk| {
                         let mut rows = file.rows().map_err(io::Error::other)?;
                         disk.replace(&header, || rows.next_row())
                     });
                     drop(reply.send(installed));
                 }
-                Op::Close { reply } => {
+                StateOp::Close { reply } => {
                     calls.close();
                     let persisted =
                         self.guarded(|disk| disk.database.persist(PersistMode::SyncAll).map_err(io::Error::other));
@@ -441,7 +441,7 @@ impl Writer {
         }
     }
 
-    fn guarded<T>(&mut self, work: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut StateDisk) -> io::Result<T>) -> io::Result<T> {
         self.poison.check()?;
         work(&mut self.disk).inspect_err(|error| self.poison.poison(format!("the state could not be written: {error}")))
     }

@@ -14,8 +14,8 @@ use leasehold_server::{
         log::LogStore,
         poison::Poison,
         snapshot::{self, SnapshotFile, StateSnapshot},
-        standing::{self, ClusterId, Part, Standing},
         state::{RowChange, StateStore},
+        store_identity::{self, ClusterId, Participation, StoreIdentity},
     },
 };
 use openraft::{
@@ -37,10 +37,10 @@ impl Machine for Keeper {
     fn apply(&self, index: u64, proposal: &Proposal) -> Vec<RowChange> {
         let mut state = self.0.lock();
         let applied = state.apply(index, proposal);
-        applied.touched.iter().map(|key| (key.encode(), state.row(key))).collect()
+        applied.changed_rows.iter().map(|key| (key.encode(), state.row(key))).collect()
     }
 
-    fn release(&self) {
+    fn discard_state(&self) {
         *self.0.lock() = State::new(VolumeSettings::DEFAULT);
     }
 
@@ -61,9 +61,14 @@ pub(crate) struct Stores {
     incoming: u64,
 }
 
-pub(crate) fn founded() -> Standing {
+pub(crate) fn founded() -> StoreIdentity {
     let cluster = ClusterId { founder: REPLICA, nonce: 5 };
-    Standing { replica: REPLICA, cluster, root: VolumeSettings::DEFAULT, part: Part::Founded }
+    StoreIdentity {
+        replica: REPLICA,
+        cluster,
+        root: VolumeSettings::DEFAULT,
+        participation: Participation::Bootstrapped,
+    }
 }
 
 fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
@@ -170,7 +175,7 @@ impl Stores {
 pub(crate) async fn begin(dir: &Path) -> io::Result<Stores> {
     directory::create(dir)?;
     let stores = Stores::open(dir)?;
-    standing::store(dir, &founded()).map_err(other)?;
+    store_identity::store(dir, &founded()).map_err(other)?;
     stores.store.begin(State::new(VolumeSettings::DEFAULT)).await?;
     Ok(stores)
 }

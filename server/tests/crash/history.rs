@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_protocol::{
-    command::{Command, Condition, Meant, Proposal, Write},
+    command::{Command, Condition, IntendedLeases, Proposal, Write},
     id::{Epoch, Revision, Sequence, SessionId},
     object::ObjectSet,
-    path::Path,
+    path::NodePath,
     state::State,
     time::ClusterTime,
     volume::VolumeSettings,
@@ -301,7 +301,7 @@ impl Author {
             EPOCH => Command::BeginEpoch { replica: 1, attempt: 1 },
             _ if index <= EPOCH + SESSIONS => Command::OpenSession { name: format!("session {index}") },
             _ => {
-                let path = Path::parse(&format!("/node-{}", self.random.random_range(0..NODES))).expect("a path");
+                let path = NodePath::parse(&format!("/node-{}", self.random.random_range(0..NODES))).expect("a path");
                 let write = if self.random.random_range(0..6) == 0 {
                     Write::Delete { path: path.clone(), recursive: true, condition: Condition::Any }
                 } else {
@@ -315,9 +315,9 @@ impl Author {
                     sequence: Sequence(index),
                     unanswered_from: Sequence(index),
                     write,
-                    covers: vec![ObjectSet::Subtree(Path::root())],
-                    meant: Meant::default(),
-                    carried: Revision(0),
+                    consented: vec![ObjectSet::Subtree(NodePath::root())],
+                    intended: IntendedLeases::default(),
+                    attached_through: Revision(0),
                 }
             }
         };

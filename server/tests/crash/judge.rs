@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use leasehold_server::store::standing;
+use leasehold_server::store::store_identity;
 use openraft::{
     RaftLogReader,
     storage::{RaftLogStorage, RaftStateMachine},
@@ -60,20 +60,21 @@ async fn look(dir: &Path, steps: &[Step], acknowledged: usize) -> Result<Option<
         Some(step) => before.during(step),
         None => vec![before.clone()],
     };
-    let standing = if dir.exists() { standing::load(dir, REPLICA).map_err(|error| error.to_string())? } else { None };
-    if standing.is_none() && before.has_begun {
-        return Err("the standing is gone".to_owned());
+    let identity =
+        if dir.exists() { store_identity::load(dir, REPLICA).map_err(|error| error.to_string())? } else { None };
+    if identity.is_none() && before.has_begun {
+        return Err("the store identity is gone".to_owned());
     }
-    if standing.is_some_and(|standing| standing != founded()) {
-        return Err(format!("the standing is {standing:?}"));
+    if identity.is_some_and(|identity| identity != founded()) {
+        return Err(format!("the store identity is {identity:?}"));
     }
     std::fs::create_dir_all(dir).map_err(|error| error.to_string())?;
     let mut stores = Stores::open(dir).map_err(|error| format!("refused: {error}"))?;
     if !before.has_begun {
         let has_log = stores.log.last_and_vote() != (None, None);
-        let is_complete = !has_log && (standing.is_some() || !stores.has_state);
+        let is_complete = !has_log && (identity.is_some() || !stores.has_state);
         stores.close().await.map_err(|error| error.to_string())?;
-        return if is_complete { Ok(None) } else { Err("a part is there without the standing".to_owned()) };
+        return if is_complete { Ok(None) } else { Err("a part is there without the store identity".to_owned()) };
     }
     let found = compare(&mut stores, &possible).await?;
     stores.close().await.map_err(|error| error.to_string())?;

@@ -8,11 +8,11 @@ use futures::StreamExt;
 use leasehold_protocol::{
     command::Write,
     id::{Epoch, Sequence, Stamp},
-    message::{Answer, Body, Consent, Header, Recall, Refusal, Request, Response},
+    message::{Answer, Body, Consent, Recall, Refusal, Request, RequestHeader, Response},
     object::{Content, Object},
-    path::Path as Node,
+    path::NodePath as Node,
 };
-use leasehold_server::{Config, RaftConfig, Server};
+use leasehold_server::{RaftConfig, Server, ServerConfig};
 use leasehold_wire::{Callback, LeaseholdClient, Role};
 use rand::Rng;
 use tarpc::{
@@ -35,7 +35,7 @@ const WRITES: u64 = 60;
 /// No write takes longer, unless the server has ended.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn config(dir: &Path) -> Config {
+fn config(dir: &Path) -> ServerConfig {
     let raft = RaftConfig {
         heartbeat_ms: 20,
         election_min_ms: 60,
@@ -44,13 +44,13 @@ fn config(dir: &Path) -> Config {
         keep_entries: 10,
         ..RaftConfig::default()
     };
-    Config { data: dir.to_owned(), listen: "127.0.0.1:0".to_owned(), raft, ..Config::default() }
+    ServerConfig { data: dir.to_owned(), listen: "127.0.0.1:0".to_owned(), raft, ..ServerConfig::default() }
 }
 
 /// A client that caches nothing.
 struct Client {
     calls: LeaseholdClient,
-    header: Header,
+    header: RequestHeader,
 }
 
 #[derive(Clone)]
@@ -69,7 +69,7 @@ impl Client {
         let (calls, recalls, driver) = leasehold_wire::client_connection(stream);
         tokio::spawn(driver);
         tokio::spawn(BaseChannel::with_defaults(recalls).execute(HoldsNothing.serve()).for_each(|recall| recall));
-        let mut client = Self { calls, header: Header::default() };
+        let mut client = Self { calls, header: RequestHeader::default() };
         let Answer::Opened { session, .. } = client.answered(Body::Open { name: "writer".into() }).await? else {
             panic!("no session")
         };
@@ -102,7 +102,7 @@ impl Client {
                 Ok(answer) => return Some(answer),
                 Err(Refusal::NotRegistered { .. }) => self.register().await?,
                 // Not elected yet: nobody tells when.
-                Err(Refusal::NotLeader { .. } | Refusal::Retry | Refusal::Unknown) => {
+                Err(Refusal::NotLeader { .. } | Refusal::Retry | Refusal::OutcomeUnknown) => {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 Err(refusal) => panic!("{refusal}"),

@@ -11,34 +11,36 @@
 use std::collections::BTreeSet;
 
 use leasehold_protocol::{
-    change::{EventKind, Reason, Watched},
-    command::{Attach, Command, Condition, LeaseKey, Meant, Outcome, Proposal, Write, WriteRefusal, Written},
-    hold::{HoldMode, HoldStatus},
-    id::{Epoch, HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId},
+    change::{ChangeReason, EventKind, Watched},
+    command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Outcome, Proposal, Write, WriteRefusal, Written},
+    id::{Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId},
     limits::LimitError,
+    lock::{LockMode, LockStatus},
     message::{
-        self, Answer, Body, Consent, Inspect, KeptSpan, KeysAfter, Lapse, Promise, Recall, Refusal, Request, Response,
-        Revival,
+        self, Answer, Body, Consent, Inspect, KeepAliveResult, Lapse, NodesAfter, Promise, Recall, Refusal, Request,
+        Response, Revival,
     },
-    object::{Content, Kind, ObjectSet, Owner},
-    path::{Path, PathError},
+    object::{Content, NodeOwner, ObjectKind, ObjectSet},
+    path::{NodePath, PathError},
     state::{RowKey, State},
     time::ClusterTime,
-    transaction::{Branch, Operation, OperationResult, Relation, Target},
+    transaction::{Branch, CompareTarget, Operation, OperationResult, Relation},
     volume::{Tracking, VolumeError, VolumeSettings},
 };
 use leasehold_server::{
     raft::{
-        peer::{Admitted, Installation, Joining, NotDone, PeerRefusal, PeerReport, PeerRequest, Stage},
+        peer::{
+            Admitted, Installation, Joining, MembershipRefusal, PeerRefusal, PeerReport, PeerRequest, ReplicaStage,
+        },
         types::{Logged, TypeConfig},
     },
     store::{
+        durable_index::{DURABLE_INDEX_FORMAT, DurableIndex},
         log::{self, LOG_FORMAT},
         poison::Poison,
         snapshot,
-        standing::{self, Standing},
         state::{STATE_FORMAT, StateStore},
-        witness::{WITNESS_FORMAT, Witness},
+        store_identity::{self, StoreIdentity},
     },
 };
 use leasehold_wire::handshake::PROTOCOL_VERSION;
@@ -141,20 +143,20 @@ fn of_the_protocol() -> Registry {
         traced::<VolumeError>,
         traced::<LimitError>,
         traced::<Tracking>,
-        traced::<HoldMode>,
-        traced::<HoldStatus>,
-        traced::<Kind>,
+        traced::<LockMode>,
+        traced::<LockStatus>,
+        traced::<ObjectKind>,
         traced::<ObjectSet>,
-        traced::<Owner>,
+        traced::<NodeOwner>,
         traced::<Content>,
         traced::<EventKind>,
-        traced::<Reason>,
+        traced::<ChangeReason>,
         traced::<Watched>,
         traced::<LeaseKey>,
         traced::<Attach>,
         traced::<Condition>,
         traced::<Branch>,
-        traced::<Target>,
+        traced::<CompareTarget>,
         traced::<Relation>,
         traced::<Operation>,
         traced::<OperationResult>,
@@ -164,10 +166,10 @@ fn of_the_protocol() -> Registry {
         traced::<WriteRefusal>,
         traced::<Result<Written, WriteRefusal>>,
         traced::<Outcome>,
-        traced::<KeptSpan>,
+        traced::<KeepAliveResult>,
         traced::<Revival>,
-        traced::<message::Standing>,
-        traced::<KeysAfter>,
+        traced::<message::ServiceHealth>,
+        traced::<NodesAfter>,
         traced::<Inspect>,
         traced::<Body>,
         traced::<Request>,
@@ -192,11 +194,11 @@ fn of_peers() -> Registry {
         traced::<SnapshotResponse<TypeConfig>>,
         traced::<Installation>,
         traced::<PeerRefusal>,
-        traced::<Stage>,
+        traced::<ReplicaStage>,
         traced::<PeerReport>,
         traced::<Admitted>,
         traced::<Joining>,
-        traced::<NotDone>,
+        traced::<MembershipRefusal>,
         traced::<PeerRequest>,
     ])
 }
@@ -254,8 +256,8 @@ fn log_entry_of_another_format_is_refused_with_both_numbers() {
     assert_eq!(refused, format!("entry 12: format 9: expected {LOG_FORMAT}"));
 }
 
-fn path(text: &str) -> Path {
-    Path::parse(text).expect("a path")
+fn path(text: &str) -> NodePath {
+    NodePath::parse(text).expect("a path")
 }
 
 /// A state with something of each kind in it whose row has a value.
@@ -266,9 +268,9 @@ fn state() -> State {
         sequence: Sequence(sequence),
         unanswered_from: Sequence(1),
         write,
-        covers: vec![ObjectSet::Subtree(Path::root())],
-        meant: Meant::default(),
-        carried: Revision(0),
+        consented: vec![ObjectSet::Subtree(NodePath::root())],
+        intended: IntendedLeases::default(),
+        attached_through: Revision(0),
     };
     let delay = std::time::Duration::from_secs(1);
     let commands = vec![
@@ -283,7 +285,7 @@ fn state() -> State {
     let entry = |epoch, commands| Proposal { epoch: Epoch(epoch), number: 1, time: ClusterTime::ZERO, commands };
     state.apply(1, &entry(0, vec![Command::BeginEpoch { replica: 1, attempt: 1 }]));
     state.apply(2, &entry(1, commands));
-    let lock = Write::Lock { path: path("/a/b"), mode: HoldMode::Exclusive, wait: true, delay };
+    let lock = Write::Lock { path: path("/a/b"), mode: LockMode::Exclusive, wait: true, delay };
     let attached = Write::Put {
         path: path("/a/c"),
         value: "value".into(),
@@ -291,8 +293,8 @@ fn state() -> State {
         attach: Attach::Lease(LeaseId(7)),
     };
     for (sequence, mut command) in (5..).zip([write(5, lock), write(6, attached)]) {
-        if let Command::Write { write, meant, .. } = &mut command {
-            *meant = state.meant(session, write);
+        if let Command::Write { write, intended, .. } = &mut command {
+            *intended = state.intended(session, write);
         }
         state.apply(sequence, &entry(1, vec![command]));
     }
@@ -301,7 +303,7 @@ fn state() -> State {
 
 /// All kinds of keys, also of rows that have no value.
 fn keys() -> Vec<RowKey> {
-    let (session, hold, lease) = (SessionId(1), HoldId(2), Incarnation(3));
+    let (session, hold, lease) = (SessionId(1), LockId(2), Incarnation(3));
     vec![
         RowKey::Meta,
         RowKey::Node(path("/a")),
@@ -311,11 +313,11 @@ fn keys() -> Vec<RowKey> {
         RowKey::Lease(LeaseKey::Session(session)),
         RowKey::Lease(LeaseKey::Volume(session, path("/a"))),
         RowKey::Lease(LeaseKey::Key(LeaseId(5))),
-        RowKey::Lease(LeaseKey::Delay(hold)),
+        RowKey::Lease(LeaseKey::LockDelay(hold)),
         RowKey::Change(Revision(6)),
-        RowKey::Hold(hold, path("/a")),
-        RowKey::Gone(lease),
-        RowKey::Closed(lease),
+        RowKey::Lock(hold, path("/a")),
+        RowKey::Tombstone(lease),
+        RowKey::ClosedSessionOrphan(lease),
     ]
 }
 
@@ -343,7 +345,7 @@ async fn snapshots_change_with_their_format() {
     store.write(log_id(6), None, []).await.expect("written");
     let mut bytes = Vec::new();
     snapshot::write(&store.view().await.expect("viewed"), &mut bytes).expect("written");
-    let header = shapes(&[traced::<snapshot::Header>]);
+    let header = shapes(&[traced::<snapshot::SnapshotHeader>]);
     bytes.extend_from_slice(text(&header, &["Header"]).as_bytes());
     expect("snapshots", snapshot::FORMAT, &bytes, SNAPSHOT);
 }
@@ -352,42 +354,42 @@ async fn snapshots_change_with_their_format() {
 fn witness_changes_with_its_format_and_another_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("witness");
-    let mut witness = Witness::open(&file).expect("made");
+    let mut witness = DurableIndex::open(&file).expect("made");
     let vote = VoteOf::<TypeConfig>::new(4, 2);
     witness.record(Some(log_id(11)), Some(vote), false).expect("written");
     witness.record(Some(log_id(12)), Some(vote), true).expect("written");
     let mut bytes = std::fs::read(&file).expect("read");
-    expect("the witness", WITNESS_FORMAT, &bytes, WITNESS);
+    expect("the witness", DURABLE_INDEX_FORMAT, &bytes, WITNESS);
 
     let slot = &mut bytes[..128];
     slot[4] = 9;
     let crc = crc32fast::hash(&slot[4..]);
     slot[..4].copy_from_slice(&crc.to_le_bytes());
     std::fs::write(&file, &bytes).expect("written");
-    let refused = Witness::open(&file).expect_err("another format").to_string();
-    assert_eq!(refused, format!("the witness has format 9: expected {WITNESS_FORMAT}"));
+    let refused = DurableIndex::open(&file).expect_err("another format").to_string();
+    assert_eq!(refused, format!("the witness has format 9: expected {DURABLE_INDEX_FORMAT}"));
 }
 
 #[test]
 fn standing_changes_with_its_format_and_another_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
-    let cluster = standing::ClusterId { founder: 1, nonce: 77 };
-    let part = standing::Part::Admitted { floor: VoteOf::<TypeConfig>::new(4, 2) };
-    let sample = Standing { replica: 2, cluster, root: VolumeSettings::DEFAULT, part };
-    standing::store(dir.path(), &sample).expect("stored");
+    let cluster = store_identity::ClusterId { founder: 1, nonce: 77 };
+    let participation = store_identity::Participation::Rejoining { vote_floor: VoteOf::<TypeConfig>::new(4, 2) };
+    let sample = StoreIdentity { replica: 2, cluster, root: VolumeSettings::DEFAULT, participation };
+    store_identity::store(dir.path(), &sample).expect("stored");
     let file = dir.path().join("standing");
     let mut bytes = std::fs::read(&file).expect("read");
-    let shapes = shapes(&[traced::<Tracking>, traced::<standing::Part>, traced::<Standing>]);
+    let shapes = shapes(&[traced::<Tracking>, traced::<store_identity::Participation>, traced::<StoreIdentity>]);
     let all = [&bytes, text(&shapes, &["Standing"]).as_bytes()].concat();
-    expect("the standing", standing::FORMAT, &all, STANDING);
+    expect("the standing", store_identity::FORMAT, &all, STANDING);
 
     let end = bytes.len() - 4;
     bytes[0] = 9;
     let crc = crc32fast::hash(&bytes[..end]);
     bytes[end..].copy_from_slice(&crc.to_le_bytes());
     std::fs::write(&file, &bytes).expect("written");
-    let refused = standing::load(dir.path(), 2).expect_err("another format").to_string();
-    assert!(refused.ends_with(&format!("format 9: expected {}", standing::FORMAT)), "{refused}");
+    let refused = store_identity::load(dir.path(), 2).expect_err("another format").to_string();
+    assert!(refused.ends_with(&format!("format 9: expected {}", store_identity::FORMAT)), "{refused}");
 }
 
 /// Says that a database has another format, or that it does not say.

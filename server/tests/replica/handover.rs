@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_server::raft::{HandOverError, Timings};
+use leasehold_server::raft::{Timings, TransferError};
 
 use crate::support::{Cluster, eventually};
 
@@ -14,10 +14,12 @@ async fn a_leader_hands_over() {
     let cluster = Cluster::started(3).await;
     cluster.open_sessions(5).await;
     let leader = cluster.leader().await;
-    cluster.running[&leader].replica.hand_over().await.expect("the others are there");
+    cluster.running[&leader].replica.transfer_leadership().await.expect("the others are there");
     let others = || cluster.running.iter().filter(|(id, _)| **id != leader);
-    eventually("another leader", || async { others().any(|(_, running)| running.replica.leadership().borrow().leads) })
-        .await;
+    eventually("another leader", || async {
+        others().any(|(_, running)| running.replica.leadership().borrow().is_leader)
+    })
+    .await;
     cluster.open_sessions(5).await;
     cluster.agrees(10).await;
 }
@@ -28,7 +30,7 @@ async fn a_leader_alone_goes_on_leading() {
     cluster.open_sessions(1).await;
     let replica = &cluster.running[&1].replica;
     let before = replica.leadership().borrow().clone();
-    replica.hand_over().await.expect("there is nobody");
+    replica.transfer_leadership().await.expect("there is nobody");
     assert_eq!(*replica.leadership().borrow(), before);
     cluster.open_sessions(1).await;
 }
@@ -60,13 +62,13 @@ async fn hand_over_with_one_follower_gone_goes_to_the_other() {
         let mut led = replica.leadership();
         let term = led.borrow_and_update().term;
         let laid_down = async {
-            led.wait_for(|leadership| !leadership.leads).await.expect("it runs");
+            led.wait_for(|leadership| !leadership.is_leader).await.expect("it runs");
             Instant::now()
         };
-        let (handed_over, began) = tokio::join!(replica.hand_over(), laid_down);
+        let (handed_over, began) = tokio::join!(replica.transfer_leadership(), laid_down);
         handed_over.expect("one of the others is there");
         let mut successor = cluster.running[&alive].replica.leadership();
-        let elected = successor.wait_for(|leadership| leadership.leads).await.expect("it runs").clone();
+        let elected = successor.wait_for(|leadership| leadership.is_leader).await.expect("it runs").clone();
         let outage = began.elapsed();
         println!("round {round}: {gone} is gone, {alive} leads after {outage:?}");
         assert_eq!(elected.term, term + 1, "replica {alive} was not the first to be elected");
@@ -84,12 +86,12 @@ async fn hand_over_with_nobody_answering_keeps_leading() {
     cluster.stop(other).await;
     let replica = &cluster.running[&leader].replica;
     let before = replica.leadership().borrow().clone();
-    let failed = replica.hand_over().await.expect_err("the other one is gone");
+    let failed = replica.transfer_leadership().await.expect_err("the other one is gone");
     let within = Timings::default().election_min;
-    assert_eq!(failed, HandOverError::NobodyAnswers { voters: vec![other], within });
+    assert_eq!(failed, TransferError::NobodyAnswers { voters: vec![other], within });
     assert_eq!(replica.leadership().borrow().term, before.term, "it has not given its term up");
-    let failed = replica.hand_over_to(7).await.expect_err("there is no such voter");
-    assert_eq!(failed, HandOverError::NotAVoter { successor: 7, voters: vec![other] });
+    let failed = replica.transfer_leadership_to(7).await.expect_err("there is no such voter");
+    assert_eq!(failed, TransferError::NotAVoter { successor: 7, voters: vec![other] });
     cluster.start(other).await;
     cluster.open_sessions(5).await;
     cluster.agrees(10).await;
@@ -108,17 +110,17 @@ async fn transfer_to_stopped_successor_ends_leadership_and_elects() {
     let replica = cluster.running[&leader].replica.clone();
     let mut leadership = replica.leadership();
     let before = leadership.borrow().clone();
-    let handing_over = replica.hand_over_to(others[0]);
+    let handing_over = replica.transfer_leadership_to(others[0]);
     let mut handing_over = Box::pin(handing_over);
     tokio::select! {
         _ = &mut handing_over => panic!("it waits for its successor, and leads"),
-        lost = leadership.wait_for(|leadership| !leadership.leads) => {
+        lost = leadership.wait_for(|leadership| !leadership.is_leader) => {
             let now = lost.expect("it runs").clone();
             assert_eq!((now.term, now.leader), (before.term, None), "Raft takes it for the leader still");
         }
     }
     let failed = handing_over.await.expect_err("the successor is gone");
-    assert!(matches!(failed, HandOverError::NobodyTookOver { successor: gone, .. } if gone == others[0]), "{failed}");
+    assert!(matches!(failed, TransferError::NobodyTookOver { successor: gone, .. } if gone == others[0]), "{failed}");
     // Else its heartbeats would keep whoever comes from standing for election, and it takes no proposals in this term.
     let is_over = || leadership.borrow().term > before.term;
     eventually("its term is over", || async { is_over() }).await;

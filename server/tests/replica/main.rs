@@ -6,6 +6,6 @@ mod handover;
 mod log;
 mod restart;
 mod snapshot;
-mod standing;
+mod store_identity;
 mod suite;
 mod support;

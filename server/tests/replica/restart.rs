@@ -13,14 +13,14 @@ use std::{
 };
 
 use leasehold_protocol::{
-    command::{Command, Meant, Proposal, Write},
+    command::{Command, IntendedLeases, Proposal, Write},
     id::{Epoch, Revision, Sequence, SessionId},
     object::{ObjectSet, Value},
-    path::Path,
+    path::NodePath,
     time::ClusterTime,
 };
 use leasehold_server::{
-    raft::{KEPT_BYTES, ReplicaConfig, SNAPSHOT_BYTES},
+    raft::{RETAINED_BYTES, ReplicaConfig, SNAPSHOT_BYTES},
     store::{log::LogStore, poison::Poison},
 };
 
@@ -54,16 +54,16 @@ fn proposal(epoch: Epoch, number: u64, commands: Vec<Command>) -> Proposal {
 }
 
 fn put(session: SessionId, sequence: u64) -> Command {
-    let path = Path::parse(&format!("/data/{}", sequence % NODES)).expect("a path");
+    let path = NodePath::parse(&format!("/data/{}", sequence % NODES)).expect("a path");
     let value: Value = format!("{sequence:0VALUE_BYTES$}").into();
     Command::Write {
         session,
         sequence: Sequence(sequence),
         unanswered_from: Sequence(sequence),
         write: Write::put(path, value),
-        covers: vec![ObjectSet::Subtree(Path::parse("/").expect("the root"))],
-        meant: Meant::default(),
-        carried: Revision(0),
+        consented: vec![ObjectSet::Subtree(NodePath::parse("/").expect("the root"))],
+        intended: IntendedLeases::default(),
+        attached_through: Revision(0),
     }
 }
 
@@ -155,7 +155,7 @@ async fn replica_serves_what_was_put_before() {
     cluster.start_with(ReplicaConfig::new(1, dir, cluster.members.clone())).await.expect("starts");
     let running = &cluster.running[&1];
     let mut leadership = running.replica.leadership();
-    leadership.wait_for(|leadership| leadership.leads).await.expect("it runs");
+    leadership.wait_for(|leadership| leadership.is_leader).await.expect("it runs");
     running.replica.prove_leadership().await.expect("it leads, and has applied all that was committed");
     let (took, work) = (started.elapsed(), processor_time() - worked);
     let revision = running.keeper.state.lock().revision().0;
@@ -199,7 +199,7 @@ fn killed_replica_restarts_with_two_seconds_of_work_at_most() {
             entries >> 20
         );
         assert!(revision >= puts, "revision {revision}: expected at least {puts}, which were acknowledged");
-        let most = SNAPSHOT_BYTES + KEPT_BYTES + LOG_SLACK_BYTES;
+        let most = SNAPSHOT_BYTES + RETAINED_BYTES + LOG_SLACK_BYTES;
         assert!(entries <= most, "{entries} bytes of entries in the log: expected at most {most}");
         assert!(work <= RESTART_WORK_MAX, "a restart took {work:?} of work: expected at most {RESTART_WORK_MAX:?}");
     }

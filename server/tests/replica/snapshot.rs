@@ -11,7 +11,7 @@ use leasehold_server::{
     raft::{Machine, machine::StateMachine, types::TypeConfig},
     store::{
         poison::Poison,
-        snapshot::{self, CheckedSnapshot, SnapshotError, SnapshotFile, StateSnapshot},
+        snapshot::{self, CheckedSnapshot, SnapshotFile, SnapshotFileError, StateSnapshot},
         state::{RowChange, StateStore},
     },
 };
@@ -24,7 +24,7 @@ fn log_id(index: u64) -> LogIdOf<TypeConfig> {
     LogIdOf::<TypeConfig>::new(openraft::impls::leader_id_std::LeaderId::new(1, 1).to_committed(), index)
 }
 
-fn open(dir: &TempDir) -> (StateStore, snapshot::Header, Option<State>) {
+fn open(dir: &TempDir) -> (StateStore, snapshot::SnapshotHeader, Option<State>) {
     StateStore::open(&dir.path().join("state"), Poison::default()).expect("opens")
 }
 
@@ -36,7 +36,7 @@ async fn filled(dir: &TempDir) -> (StateStore, State) {
     store.begin(state.clone()).await.expect("begins");
     for index in 1..40 {
         let proposal = if index == 1 { begin_epoch(1) } else { open_session(Epoch(1), index) };
-        let touched = state.apply(index, &proposal).touched;
+        let touched = state.apply(index, &proposal).changed_rows;
         let rows: Vec<_> = touched.iter().map(|key| (key.encode(), state.row(key))).collect();
         store.write(log_id(index), None, rows).await.expect("written");
     }
@@ -49,7 +49,7 @@ async fn encoded(store: &StateStore) -> Vec<u8> {
     bytes
 }
 
-fn received(dir: &Path, bytes: &[u8]) -> Result<snapshot::CheckedSnapshot, SnapshotError> {
+fn received(dir: &Path, bytes: &[u8]) -> Result<snapshot::CheckedSnapshot, SnapshotFileError> {
     let mut file = SnapshotFile::create(&dir.join("incoming"), Poison::default())?;
     file.write_all(bytes)?;
     file.check()
@@ -93,7 +93,7 @@ async fn a_view_stays_what_it_was() {
     let (store, mut state) = filled(&dir).await;
     let view = store.persisted_view().await.expect("viewed");
     let before = state.clone();
-    let touched = state.apply(40, &open_session(Epoch(1), 40)).touched;
+    let touched = state.apply(40, &open_session(Epoch(1), 40)).changed_rows;
     let rows: Vec<_> = touched.iter().map(|key| (key.encode(), state.row(key))).collect();
     store.write(log_id(40), None, rows).await.expect("written");
     assert_ne!(encoded(&store).await.len(), 0);
@@ -137,18 +137,18 @@ async fn no_change_of_a_snapshot_goes_unnoticed() {
     }
     let mut longer = bytes.clone();
     longer.push(0);
-    assert!(matches!(received(dir.path(), &longer), Err(SnapshotError::Trailing)));
+    assert!(matches!(received(dir.path(), &longer), Err(SnapshotFileError::Trailing)));
 }
 
 #[tokio::test]
 async fn garbage_is_refused_without_reserving_what_it_asks_for() {
     let dir = tempfile::tempdir().expect("a directory");
-    assert!(matches!(received(dir.path(), b"LSHSNAP\x02rest"), Err(SnapshotError::Format { got: 2, expected: 1 })));
-    assert!(matches!(received(dir.path(), b"LSHSNIP\x01rest"), Err(SnapshotError::Magic { .. })));
+    assert!(matches!(received(dir.path(), b"LSHSNAP\x02rest"), Err(SnapshotFileError::Format { got: 2, expected: 1 })));
+    assert!(matches!(received(dir.path(), b"LSHSNIP\x01rest"), Err(SnapshotFileError::Magic { .. })));
     let mut lies = b"LSHSNAP\x01".to_vec();
     lies.extend_from_slice(&u32::MAX.to_le_bytes());
     let refused = received(dir.path(), &lies).expect_err("refused");
-    assert!(matches!(refused, SnapshotError::Length { what: "header", got: u32::MAX, .. }), "{refused}");
+    assert!(matches!(refused, SnapshotFileError::Length { what: "header", got: u32::MAX, .. }), "{refused}");
     let mut random: u64 = 7;
     for _ in 0..2_000 {
         let mut bytes = b"LSHSNAP\x01".to_vec();
@@ -173,8 +173,8 @@ impl Machine for Counting {
         self.keeper.apply(index, proposal)
     }
 
-    fn release(&self) {
-        self.keeper.release();
+    fn discard_state(&self) {
+        self.keeper.discard_state();
         self.is_released.store(true, Ordering::SeqCst);
     }
 

@@ -9,7 +9,7 @@ use leasehold_protocol::{
     time::ClusterTime,
     volume::VolumeSettings,
 };
-use leasehold_server::raft::{Machine, ProposeError, Replica, ReplicaConfig, StartError, Timings};
+use leasehold_server::raft::{Machine, ProposeError, Replica, ReplicaConfig, ReplicaStartError, Timings};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -42,10 +42,10 @@ impl Machine for Keeper {
     fn apply(&self, index: u64, proposal: &Proposal) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         let mut state = self.state.lock();
         let applied = state.apply(index, proposal);
-        applied.touched.iter().map(|key| (key.encode(), state.row(key))).collect()
+        applied.changed_rows.iter().map(|key| (key.encode(), state.row(key))).collect()
     }
 
-    fn release(&self) {
+    fn discard_state(&self) {
         *self.state.lock() = State::new(VolumeSettings::DEFAULT);
     }
 
@@ -117,7 +117,7 @@ impl Cluster {
         let mut config = ReplicaConfig::new(id, self.dir(id), self.members.clone());
         config.snapshot_entries = self.snapshot_entries;
         config.timings = self.timings;
-        config.kept_entries = self.snapshot_entries / 2;
+        config.retained_entries = self.snapshot_entries / 2;
         config
     }
 
@@ -126,7 +126,7 @@ impl Cluster {
         self.start_with(config).await.expect("starts");
     }
 
-    pub async fn start_with(&mut self, config: ReplicaConfig) -> Result<(), StartError> {
+    pub async fn start_with(&mut self, config: ReplicaConfig) -> Result<(), ReplicaStartError> {
         let id = config.id;
         let listener = TcpListener::bind(self.members[&id].as_str()).await.expect("the port is free");
         let keeper = Arc::new(Keeper::default());
@@ -160,7 +160,7 @@ impl Cluster {
 
     /// The replica that leads, once one does.
     pub async fn leader(&self) -> u64 {
-        let leads = |running: &Running| running.replica.leadership().borrow().leads;
+        let leads = |running: &Running| running.replica.leadership().borrow().is_leader;
         eventually("a leader", || async { self.running.values().any(leads) }).await;
         match self.running.iter().find(|(_, running)| leads(running)) {
             Some((id, _)) => *id,

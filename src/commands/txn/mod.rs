@@ -14,14 +14,14 @@ use self::parse::Piece;
 use super::{node::standard_input, write_failure};
 use crate::{
     context::Context,
-    exit::{Failure, Status},
+    exit::{CliStatus, CommandFailure},
     output::{Text, visible},
 };
 
 /// `txn`
 #[derive(Debug, Args)]
 #[command(after_help = INPUT)]
-pub(crate) struct Txn {
+pub(crate) struct TxnArgs {
     /// A comparison that has to hold; can be repeated. With any of these options nothing is read from standard input
     #[arg(long, value_name = "COMPARISON")]
     when: Vec<String>,
@@ -65,7 +65,7 @@ pub(crate) struct TxnAnswer {
 #[derive(Debug, Serialize)]
 struct FailedAnswer {
     compare: String,
-    found: Option<StatAnswer>,
+    found: Option<TxnStat>,
 }
 
 /// What an operation did.
@@ -75,7 +75,7 @@ enum ResultAnswer {
     Put {
         path: String,
         #[serde(flatten)]
-        stat: StatAnswer,
+        stat: TxnStat,
     },
     Del {
         path: String,
@@ -85,53 +85,54 @@ enum ResultAnswer {
 
 /// What is known of a node without its value.
 #[derive(Debug, Serialize)]
-struct StatAnswer {
+struct TxnStat {
     revision: u64,
     create_revision: u64,
     version: u64,
 }
 
-impl From<Stat> for StatAnswer {
+impl From<Stat> for TxnStat {
     fn from(stat: Stat) -> Self {
         Self { revision: stat.modify_revision.0, create_revision: stat.create_revision.0, version: stat.version }
     }
 }
 
-impl Txn {
+impl TxnArgs {
     pub(crate) fn reads_standard_input(&self) -> bool {
         self.when.is_empty() && self.then.is_empty() && self.otherwise.is_empty()
     }
 
-    pub(crate) async fn run(self, context: &Context) -> Result<TxnAnswer, Failure> {
+    pub(crate) async fn run(self, context: &Context) -> Result<TxnAnswer, CommandFailure> {
         let transaction = self.transaction().await?;
         let outcome = context.client().await?.transaction(transaction.clone()).await;
         let outcome = outcome.map_err(|error| write_failure(&error))?;
         Ok(TxnAnswer::new(&transaction, outcome))
     }
 
-    async fn transaction(self) -> Result<Transaction, Failure> {
+    async fn transaction(self) -> Result<Transaction, CommandFailure> {
         if self.reads_standard_input() {
             let input = String::from_utf8(standard_input().await?);
-            let input = input.map_err(|error| Failure::usage(format!("standard input: {error}: expected UTF-8")))?;
-            return parse::paragraphs(&input).and_then(parse::transaction).map_err(Failure::usage);
+            let input =
+                input.map_err(|error| CommandFailure::usage(format!("standard input: {error}: expected UTF-8")))?;
+            return parse::paragraphs(&input).and_then(parse::transaction).map_err(CommandFailure::usage);
         }
         let pieces = |option: &str, texts: Vec<String>| -> Vec<Piece> {
             let place = |at: usize| format!("--{option} {}", at + 1);
             texts.into_iter().enumerate().map(|(at, text)| Piece { place: place(at), text }).collect()
         };
         let all = [pieces("when", self.when), pieces("then", self.then), pieces("otherwise", self.otherwise)];
-        parse::transaction(all).map_err(Failure::usage)
+        parse::transaction(all).map_err(CommandFailure::usage)
     }
 }
 
 impl TxnAnswer {
     fn new(transaction: &Transaction, outcome: TransactionOutcome) -> Self {
-        let failed = outcome.failed.and_then(|FailedCompare { place, found }| {
-            let compare = transaction.compares.get(usize::try_from(place).ok()?)?;
-            Some(FailedAnswer { compare: compare.to_string(), found: found.map(StatAnswer::from) })
+        let failed = outcome.failed.and_then(|FailedCompare { index, found }| {
+            let compare = transaction.compares.get(usize::try_from(index).ok()?)?;
+            Some(FailedAnswer { compare: compare.to_string(), found: found.map(TxnStat::from) })
         });
         let operations = transaction.branch(outcome.branch()).iter().map(Operation::path);
-        let result = |(path, result): (&leasehold_client_cache::Path, OperationResult)| match result {
+        let result = |(path, result): (&leasehold_client_cache::NodePath, OperationResult)| match result {
             OperationResult::Put(stat) => ResultAnswer::Put { path: path.to_string(), stat: stat.into() },
             OperationResult::Deleted(removed) => ResultAnswer::Del { path: path.to_string(), removed },
         };
@@ -152,7 +153,7 @@ impl Text for TxnAnswer {
                 format!("FAILURE: {}: there is no such node\n", visible(compare))
             }
             Some(FailedAnswer { compare, found: Some(found) }) => {
-                let StatAnswer { revision, create_revision, version } = found;
+                let TxnStat { revision, create_revision, version } = found;
                 let compare = visible(compare);
                 format!("FAILURE: {compare}: found version {version}, create {create_revision}, mod {revision}\n")
             }
@@ -167,7 +168,7 @@ impl Text for TxnAnswer {
         }
     }
 
-    fn status(&self) -> Status {
-        if self.succeeded { Status::Done } else { Status::Refused }
+    fn status(&self) -> CliStatus {
+        if self.succeeded { CliStatus::Done } else { CliStatus::Refused }
     }
 }

@@ -2,7 +2,7 @@
 
 use clap::{Parser, error::ErrorKind};
 use leasehold_client_cache::{
-    Attach, Compare, LeaseId, Operation, Path, Relation, Revision, Target, Token, Transaction,
+    Attach, Compare, CompareTarget, LeaseId, NodePath, Operation, Relation, Revision, Token, Transaction,
 };
 
 use crate::{cli, commands::lease, words};
@@ -102,22 +102,22 @@ fn relation(text: &str) -> Result<(Relation, &str), String> {
     found.ok_or_else(|| format!("{text:?} does not begin with a relation: expected =, !=, < or >"))
 }
 
-fn target(what: &str, relation: Relation, than: &str) -> Result<Target, String> {
+fn target(what: &str, relation: Relation, than: &str) -> Result<CompareTarget, String> {
     let number =
         || than.parse::<u64>().map_err(|_| format!("{than:?} is not a number: expected one, as {what} is one"));
     match what {
-        "value" | "val" => Ok(Target::Value(relation, than.to_owned().into())),
-        "version" | "ver" => Ok(Target::Version(relation, number()?)),
-        "create" | "c" => Ok(Target::CreateRevision(relation, Revision(number()?))),
-        "mod" | "m" => Ok(Target::ModifyRevision(relation, Revision(number()?))),
+        "value" | "val" => Ok(CompareTarget::Value(relation, than.to_owned().into())),
+        "version" | "ver" => Ok(CompareTarget::Version(relation, number()?)),
+        "create" | "c" => Ok(CompareTarget::CreateRevision(relation, Revision(number()?))),
+        "mod" | "m" => Ok(CompareTarget::ModifyRevision(relation, Revision(number()?))),
         "exists" => match (relation, than) {
-            (Relation::Equal, "true") | (Relation::NotEqual, "false") => Ok(Target::Exists(true)),
-            (Relation::Equal, "false") | (Relation::NotEqual, "true") => Ok(Target::Exists(false)),
+            (Relation::Equal, "true") | (Relation::NotEqual, "false") => Ok(CompareTarget::Exists(true)),
+            (Relation::Equal, "false") | (Relation::NotEqual, "true") => Ok(CompareTarget::Exists(false)),
             _ => Err(format!("exists {relation} {than:?}: expected = or !=, and \"true\" or \"false\"")),
         },
         "held" => match relation {
-            Relation::Equal => Ok(Target::Held(true, Token(number()?))),
-            Relation::NotEqual => Ok(Target::Held(false, Token(number()?))),
+            Relation::Equal => Ok(CompareTarget::Locked(true, Token(number()?))),
+            Relation::NotEqual => Ok(CompareTarget::Locked(false, Token(number()?))),
             _ => Err(format!("held {relation} {than:?}: expected = or !=, and a token")),
         },
         _ => Err(format!("{what:?} cannot be compared: expected value, version, create, mod, exists or held")),
@@ -128,11 +128,11 @@ fn target(what: &str, relation: Relation, than: &str) -> Result<Target, String> 
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true, name = "", override_usage = "put PATH VALUE [--lease ID], or del [-r] PATH")]
 #[command(disable_help_flag = true, disable_help_subcommand = true, disable_version_flag = true)]
-enum Line {
+enum TxnLine {
     /// Set a node's value
     Put {
         #[arg(value_parser = cli::path)]
-        path: Path,
+        path: NodePath,
         #[arg(allow_negative_numbers = true)]
         value: String,
         #[arg(long, value_name = "ID", value_parser = lease::id)]
@@ -142,7 +142,7 @@ enum Line {
     #[command(alias = "rm")]
     Del {
         #[arg(value_parser = cli::path)]
-        path: Path,
+        path: NodePath,
         #[arg(short, long)]
         recursive: bool,
     },
@@ -150,12 +150,12 @@ enum Line {
 
 fn operation(text: &str) -> Result<Operation, String> {
     let words = words::split(text).map_err(|error| error.to_string())?;
-    match Line::try_parse_from(words) {
-        Ok(Line::Put { path, value, lease }) => {
+    match TxnLine::try_parse_from(words) {
+        Ok(TxnLine::Put { path, value, lease }) => {
             let attach = lease.map_or(Attach::Nothing, Attach::Lease);
             Ok(Operation::Put { path, value: value.into(), attach })
         }
-        Ok(Line::Del { path, recursive }) => Ok(Operation::Delete { path, recursive }),
+        Ok(TxnLine::Del { path, recursive }) => Ok(Operation::Delete { path, recursive }),
         Err(error) => Err(match error.kind() {
             ErrorKind::InvalidSubcommand => format!("{text:?} is no operation: expected put or del"),
             _ => cli::usage(&error).message,
@@ -167,8 +167,8 @@ fn operation(text: &str) -> Result<Operation, String> {
 mod tests {
     use super::*;
 
-    fn path(text: &str) -> Path {
-        Path::parse(text).expect("a valid path")
+    fn path(text: &str) -> NodePath {
+        NodePath::parse(text).expect("a valid path")
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
             (r#"create("/a") < "5""#, Compare::create_revision(a(), Relation::Less, five)),
             (r#"exists("/a (b)") = "true""#, Compare::exists(path("/a (b)"))),
             (r#"exists("/a") != "true""#, Compare::absent(a())),
-            (r#"held("/a") = "7""#, Compare::held(a(), Token(7))),
+            (r#"held("/a") = "7""#, Compare::locked(a(), Token(7))),
         ];
         for (text, expected) in cases {
             assert_eq!(compare(text).as_ref(), Ok(&expected), "{text}");

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use leasehold_protocol::{
-    command::{Command, Meant, Proposal, Write},
-    holder::Config,
+    command::{Command, IntendedLeases, Proposal, Write},
+    holder::HolderConfig,
     id::{Epoch, Revision, Sequence, SessionId},
-    lessor::Input,
+    lessor::LessorInput,
     object::ObjectSet,
-    path::Path,
+    path::NodePath,
     planted::Bug,
     state::State,
     time::ClusterTime,
@@ -85,7 +85,11 @@ pub(crate) fn begin(world: &World, bug: Option<Bug>) -> Result<Situation, String
 }
 
 fn client(world: &World, bug: Option<Bug>, place: usize) -> Client {
-    let config = Config { drift: world.drift(), planted: planted(bug), ..Config::new(format!("client {place}")) };
+    let config = HolderConfig {
+        drift_allowance: world.drift(),
+        planted: planted(bug),
+        ..HolderConfig::new(format!("client {place}"))
+    };
     Client::new(config, world.members[place].threads.len())
 }
 
@@ -94,8 +98,8 @@ fn first_state(world: &World, bug: Option<Bug>) -> State {
     let mut state = State::new(world.settings);
     plant(&mut state, bug);
     let session = SessionId(1);
-    let put = |(path, value): &(Path, &'static str)| Write::put(path.clone(), value.as_bytes().into());
-    let volume = |path: &Path| Write::CreateVolume { path: path.clone(), settings: settings_of(world) };
+    let put = |(path, value): &(NodePath, &'static str)| Write::put(path.clone(), value.as_bytes().into());
+    let volume = |path: &NodePath| Write::CreateVolume { path: path.clone(), settings: settings_of(world) };
     let writes = world.nodes.iter().map(put).chain(world.volumes.iter().map(volume));
     let mut commands = vec![Command::OpenSession { name: "the beginning".to_owned() }];
     commands.extend(writes.zip(1..).map(|(write, sequence)| Command::Write {
@@ -103,9 +107,9 @@ fn first_state(world: &World, bug: Option<Bug>) -> State {
         sequence: Sequence(sequence),
         unanswered_from: Sequence(sequence),
         write,
-        covers: vec![ObjectSet::Subtree(Path::root())],
-        meant: Meant::default(),
-        carried: Revision(0),
+        consented: vec![ObjectSet::Subtree(NodePath::root())],
+        intended: IntendedLeases::default(),
+        attached_through: Revision(0),
     }));
     commands.push(Command::CloseSession { session });
     state.apply(1, &Proposal { epoch: Epoch(0), number: 0, time: ClusterTime::ZERO, commands });
@@ -150,7 +154,7 @@ impl Run<'_> {
         let end = self.at.now + u64::try_from(silence.as_micros()).unwrap_or_default();
         while self.at.now < end {
             self.at.now = (self.at.now + JUMP).min(end);
-            self.step_lessor(self.at.leader, Input::Timeout);
+            self.step_lessor(self.at.leader, LessorInput::Timeout);
             self.settle(|_| false)?;
         }
         self.verdict()

@@ -8,12 +8,13 @@ use std::{
 use leasehold_protocol::{
     command::{Write, Written},
     holder::{
-        Config, Connection as Told, Effect, Holder, Input, ReadError, ReadId, WriteError, WriteId,
+        ConnectionNews as Told, Holder, HolderConfig, HolderEffect, HolderInput, ReadFailure, ReadId, WriteFailure,
+        WriteId,
         validity::{CopyLease, CopyValidity, VolumeValidity, may_use},
     },
     message::{Body, Request},
     object::{Content, Object},
-    path::Path,
+    path::NodePath,
     time::Instant,
 };
 
@@ -41,7 +42,7 @@ pub(crate) enum Thread {
 /// A volume's validity as it was when a copy was looked up.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Looked {
-    path: Path,
+    path: NodePath,
     validity: VolumeValidity,
 }
 
@@ -72,8 +73,8 @@ pub(crate) struct Copy {
 #[derive(Debug, Clone, Default, Hash)]
 pub(crate) struct Cache {
     pub(crate) copies: BTreeMap<Object, Copy>,
-    pub(crate) volumes: BTreeMap<Path, VolumeValidity>,
-    used: BTreeSet<Path>,
+    pub(crate) volumes: BTreeMap<NodePath, VolumeValidity>,
+    used: BTreeSet<NodePath>,
 }
 
 /// One client.
@@ -106,7 +107,7 @@ impl Cache {
 }
 
 impl Client {
-    pub(crate) fn new(config: Config, threads: usize) -> Self {
+    pub(crate) fn new(config: HolderConfig, threads: usize) -> Self {
         Self {
             holder: Holder::new(config),
             cache: Cache::default(),
@@ -150,11 +151,11 @@ impl Run<'_> {
             Op::Write(change) => self.write(place, Some((thread, next + 1)), change),
             Op::Evict(object) => {
                 if let Some(copy) = self.at.clients[place].change().cache.copies.remove(&object) {
-                    self.step_holder(place, Input::Evicted { object, stamp: copy.validity.stamp });
+                    self.step_holder(place, HolderInput::Evicted { object, stamp: copy.validity.stamp });
                 }
             }
             Op::Keep(id) => self.keep(place, id),
-            Op::Close => self.step_holder(place, Input::Close),
+            Op::Close => self.step_holder(place, HolderInput::Close),
             Op::Vanish => self.vanish(place),
         }
     }
@@ -181,7 +182,7 @@ impl Run<'_> {
         if let Some((thread, next)) = thread {
             client.threads[thread] = Thread::Writes(next, write);
         }
-        self.step_holder(place, Input::Write { write, change });
+        self.step_holder(place, HolderInput::Write { write, change });
     }
 
     /// The application reads: in a thread, or before anything else happens.
@@ -239,7 +240,7 @@ impl Run<'_> {
         if let Some((thread, next)) = thread {
             client.threads[thread] = Thread::Reads(next, read);
         }
-        self.step_holder(place, Input::Read { read, object });
+        self.step_holder(place, HolderInput::Read { read, object });
     }
 
     /// A read returns.
@@ -251,7 +252,7 @@ impl Run<'_> {
 
     pub(crate) fn client_timer(&mut self, place: usize) {
         let used = std::mem::take(&mut self.at.clients[place].change().cache.used);
-        self.step_holder(place, Input::Timeout { used });
+        self.step_holder(place, HolderInput::Timeout { used });
         let clock = self.world.client_clock(place, self.at.now);
         if self.at.clients[place].holder.next_deadline().is_some_and(|deadline| deadline <= clock) {
             self.demand(Err(format!("client {place} asks again to be called at {clock}")));
@@ -261,7 +262,7 @@ impl Run<'_> {
 
     /// The client hears that its connection is broken.
     pub(crate) fn notice(&mut self, place: usize) {
-        self.step_holder(place, Input::Disconnected);
+        self.step_holder(place, HolderInput::Disconnected);
         self.look_for_leader(place);
     }
 
@@ -282,11 +283,11 @@ impl Run<'_> {
         let id = LinkId { client: place, number: client.links };
         (client.link, client.seeks) = (Some(id), false);
         self.at.links.push(crate::part::Part::new(Link::new(id, server)));
-        self.step_holder(place, Input::Connected);
+        self.step_holder(place, HolderInput::Connected);
     }
 
     /// One step of a client's holder, and its effects in order, with the steps that these bring about.
-    pub(crate) fn step_holder(&mut self, place: usize, input: Input) {
+    pub(crate) fn step_holder(&mut self, place: usize, input: HolderInput) {
         let clock = self.world.client_clock(place, self.at.now);
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
@@ -301,74 +302,76 @@ impl Run<'_> {
         }
     }
 
-    fn carry_out_at_client(&mut self, place: usize, effect: Effect, inputs: &mut VecDeque<Input>) {
+    fn carry_out_at_client(&mut self, place: usize, effect: HolderEffect, inputs: &mut VecDeque<HolderInput>) {
         let client = self.at.clients[place].change();
         match effect {
-            Effect::Send { ticket, request } => {
+            HolderEffect::Send { send_id, request } => {
                 self.note_sent(place, &request);
                 if let Some(link) = self.carrying_link(place) {
-                    link.requests.push_back((ticket, Arc::new(request)));
+                    link.requests.push_back((send_id, Arc::new(request)));
                 }
             }
-            Effect::Consent(consent) => {
+            HolderEffect::Consent(consent) => {
                 if let Some(link) = self.carrying_link(place) {
                     link.consents.push_back(consent);
                 }
             }
-            Effect::Install { object, content, validity } => {
+            HolderEffect::Install { object, content, validity } => {
                 client.cache.copies.insert(object, Copy { content, validity });
             }
-            Effect::Revalidate { object, validity } => match client.cache.copies.get_mut(&object) {
+            HolderEffect::Revalidate { object, validity } => match client.cache.copies.get_mut(&object) {
                 Some(copy) => copy.validity = validity,
-                None => inputs.push_back(Input::Evicted { object, stamp: validity.stamp }),
+                None => inputs.push_back(HolderInput::Evicted { object, stamp: validity.stamp }),
             },
-            Effect::Drop(objects) => client.cache.copies.retain(|object, _| !objects.contains(object)),
-            Effect::DropAll => client.cache = Cache::default(),
-            Effect::VolumeValid { volume, validity } => {
+            HolderEffect::Drop(objects) => client.cache.copies.retain(|object, _| !objects.contains(object)),
+            HolderEffect::DropAll => client.cache = Cache::default(),
+            HolderEffect::VolumeValidityChanged { volume, validity } => {
                 client.cache.volumes.insert(volume, validity);
             }
-            Effect::Serve { reads, object, content, .. } => self.serve(place, &reads, &object, &content),
-            Effect::ServeCached { reads, object, stamp, .. } => {
+            HolderEffect::Serve { reads, object, content, .. } => self.serve(place, &reads, &object, &content),
+            HolderEffect::ServeCached { reads, object, stamp, .. } => {
                 let copy = client.cache.copies.get(&object).filter(|copy| copy.validity.stamp == stamp).cloned();
                 match copy {
                     Some(copy) => self.serve(place, &reads, &object, &copy.content),
                     None => {
-                        inputs.push_back(Input::Evicted { object: object.clone(), stamp });
-                        let again = |read| Input::Read { read, object: object.clone() };
+                        inputs.push_back(HolderInput::Evicted { object: object.clone(), stamp });
+                        let again = |read| HolderInput::Read { read, object: object.clone() };
                         inputs.extend(reads.into_iter().map(again));
                     }
                 }
             }
-            Effect::ReadFailed { reads, error } => self.reads_failed(place, &reads, &error),
-            Effect::WriteDone { write, result } => self.write_done(place, write, &result),
-            Effect::Connection(told) => {
+            HolderEffect::ReadFailed { reads, error } => self.reads_failed(place, &reads, &error),
+            HolderEffect::WriteDone { write, result } => self.write_done(place, write, &result),
+            HolderEffect::Connection(told) => {
                 if client.told.replace(told) == Some(told) {
                     self.demand(Err(format!("client {place} is told {told:?} twice")));
                 }
             }
-            Effect::LeaseKept { id, incarnation, until, .. } => self.lease_kept(place, id, (incarnation, until)),
-            Effect::LeaseOver { id } => self.lease_over(place, id),
+            HolderEffect::KeyLeaseRenewed { id, incarnation, until, .. } => {
+                self.lease_kept(place, id, (incarnation, until))
+            }
+            HolderEffect::KeyLeaseLost { id } => self.lease_over(place, id),
             // No world has nodes that go with sessions.
-            Effect::CarriedGone { .. } => {
+            HolderEffect::AttachedNodesLost { .. } => {
                 self.demand(Err(format!("client {place} has nodes of its own, which nobody asked for")));
             }
             // Nobody locks in any world.
-            Effect::HoldChanged { .. }
-            | Effect::HoldsOver { .. }
-            | Effect::CachingChanged { .. }
-            | Effect::FlushLost { .. } => {
+            HolderEffect::LockChanged { .. }
+            | HolderEffect::LocksLost { .. }
+            | HolderEffect::WriteLeaseChanged { .. }
+            | HolderEffect::FlushLost { .. } => {
                 self.demand(Err(format!("client {place} is told of a hold, which nobody asked for")));
             }
             // Nobody watches in any world.
-            Effect::Changes { .. } | Effect::WatchLost { .. } => {
+            HolderEffect::Changes { .. } | HolderEffect::WatchLost { .. } => {
                 self.demand(Err(format!("client {place} is told of a watch, which nobody asked for")));
             }
-            Effect::ClockChanged { .. } => {}
-            Effect::FindLeader { .. } => {
+            HolderEffect::ClockExcessChanged { .. } => {}
+            HolderEffect::FindLeader { .. } => {
                 self.look_for_leader(place);
-                inputs.push_back(Input::Disconnected);
+                inputs.push_back(HolderInput::Disconnected);
             }
-            Effect::Closed => {
+            HolderEffect::Closed => {
                 self.look_for_leader(place);
                 let client = self.at.clients[place].change();
                 (client.is_open, client.seeks) = (false, false);
@@ -410,17 +413,17 @@ impl Run<'_> {
         }
     }
 
-    fn reads_failed(&mut self, place: usize, reads: &[ReadId], error: &ReadError) {
+    fn reads_failed(&mut self, place: usize, reads: &[ReadId], error: &ReadFailure) {
         for read in reads {
             self.at.clients[place].change().reads.remove(read);
             self.go_on(place, |thread| matches!(thread, Thread::Reads(_, other) if other == read));
         }
-        if *error != ReadError::Closed {
+        if *error != ReadFailure::Closed {
             self.demand(Err(format!("client {place}: a read failed: {error}")));
         }
     }
 
-    fn write_done(&mut self, place: usize, write: WriteId, result: &Result<Written, WriteError>) {
+    fn write_done(&mut self, place: usize, write: WriteId, result: &Result<Written, WriteFailure>) {
         let held = match self.at.clients[place].change().writes.remove(&write) {
             Some(open) => self.at.oracle.change().end_write(open.key, result),
             None => Err(format!("{write:?} ended twice: {result:?}")),

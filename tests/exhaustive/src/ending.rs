@@ -1,7 +1,7 @@
 //! How a path ends: faults are over, everybody is heard again, and time goes by. Then every read and write has ended, and no
 //! lease is left of a client that has gone.
 
-use leasehold_protocol::{command::LeaseKey, lessor::Input, planted::Bug};
+use leasehold_protocol::{command::LeaseKey, lessor::LessorInput, planted::Bug};
 
 use crate::{action::Action, run::Run, situation::Situation, world::World};
 
@@ -44,7 +44,7 @@ impl Run<'_> {
                 return Ok(());
             }
             self.at.now += STEP;
-            self.step_lessor(self.at.leader, Input::Timeout);
+            self.step_lessor(self.at.leader, LessorInput::Timeout);
             self.verdict()?;
         }
         let waiting: Vec<_> =

@@ -7,7 +7,7 @@
 //!
 //! Reads, writes and horizons are judged in `oracle`; what must hold where a path ends, in `ending`.
 
-use leasehold_protocol::{id::SessionId, path::Path};
+use leasehold_protocol::{id::SessionId, path::NodePath};
 
 use crate::run::Run;
 
@@ -49,10 +49,10 @@ impl Run<'_> {
     }
 
     /// A lease has ended: no client counts on it, by its own clock.
-    pub(crate) fn nobody_counts_on(&mut self, session: SessionId, volume: &Path) {
+    pub(crate) fn nobody_counts_on(&mut self, session: SessionId, volume: &NodePath) {
         for place in 0..self.at.clients.len() {
             let client = &self.at.clients[place];
-            let left = client.holder.certain_for(volume, self.world.client_clock(place, self.at.now));
+            let left = client.holder.volume_remaining(volume, self.world.client_clock(place, self.at.now));
             if client.is_open && client.holder.session() == Some(session) && !left.is_zero() {
                 let what = format!("the lease of client {place} on {volume} has ended: it counts on it for {left:?}");
                 self.demand(Err(what));

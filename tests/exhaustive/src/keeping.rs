@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_protocol::{
-    command::{Granted, Outcome, Proposal},
-    holder::Input,
+    command::{GrantedKeyLease, Outcome, Proposal},
+    holder::HolderInput,
     id::{Incarnation, LeaseId},
     time::Instant,
 };
@@ -25,14 +25,14 @@ impl Run<'_> {
     /// The application wants a key lease kept alive from now on.
     pub(crate) fn keep(&mut self, place: usize, id: LeaseId) {
         self.at.clients[place].change().keeping.wanted.insert(id);
-        self.step_holder(place, Input::Keep(id));
+        self.step_holder(place, HolderInput::KeepAlive(id));
     }
 
     pub(crate) fn lease_kept(&mut self, place: usize, id: LeaseId, certain: (Incarnation, Instant)) {
         let client = self.at.clients[place].change();
         client.keeping.certain.insert(id, certain);
         let (is_wanted, session) = (client.keeping.wanted.contains(&id), client.holder.session());
-        let granted = Granted { id, incarnation: certain.0 };
+        let granted = GrantedKeyLease { id, incarnation: certain.0 };
         if !is_wanted && !self.at.oracle.has_granted(session, granted) {
             self.demand(Err(format!("client {place} is told that it has {granted:?}, which it did not grant")));
         }

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_protocol::{
-    command::{Command, Granted, LeaseKey, Outcome, Proposal, Write, Written},
-    holder::WriteError,
+    command::{Command, GrantedKeyLease, LeaseKey, Outcome, Proposal, Write, Written},
+    holder::WriteFailure,
     id::{Incarnation, LeaseId, Revision, Sequence, SessionId},
     object::{Content, Object},
     state::State,
@@ -29,7 +29,7 @@ pub(crate) struct Oracle {
     effects: BTreeMap<WriteKey, Revision>,
     never: BTreeSet<WriteKey>,
     /// The key leases that were granted, and by which writes.
-    granted: BTreeMap<WriteKey, Granted>,
+    granted: BTreeMap<WriteKey, GrantedKeyLease>,
     /// How often each revocation was found uncovered.
     uncovered: BTreeMap<WriteKey, u32>,
 }
@@ -73,7 +73,7 @@ impl Oracle {
             let key = (*session, *sequence);
             match (write, outcome) {
                 (Write::GrantLease { .. }, Outcome::Written(Ok(written))) => self.was_granted(key, written)?,
-                (Write::RevokeLease { .. }, Outcome::NotCovered) => self.was_uncovered(key)?,
+                (Write::RevokeLease { .. }, Outcome::MissingConsents) => self.was_uncovered(key)?,
                 (_, Outcome::Written(Ok(written))) if written.revision > before.revision() => {
                     self.took_effect(key, written.revision)?;
                 }
@@ -106,7 +106,7 @@ impl Oracle {
     }
 
     /// Whether a write of this session has granted the lease.
-    pub(crate) fn has_granted(&self, session: Option<SessionId>, lease: Granted) -> bool {
+    pub(crate) fn has_granted(&self, session: Option<SessionId>, lease: GrantedKeyLease) -> bool {
         self.granted.iter().any(|((by, _), granted)| Some(*by) == session && *granted == lease)
     }
 
@@ -144,20 +144,20 @@ impl Oracle {
     pub(crate) fn end_write(
         &mut self,
         key: Option<WriteKey>,
-        result: &Result<Written, WriteError>,
+        result: &Result<Written, WriteFailure>,
     ) -> Result<(), String> {
         let effect = key.and_then(|key| self.effects.get(&key)).copied();
         let granted = key.and_then(|key| self.granted.get(&key)).copied();
         let fits = match result {
             Ok(written) if written.lease.is_some() => granted == written.lease,
             Ok(written) => effect == Some(written.revision),
-            Err(WriteError::Refused(_)) => effect.is_none(),
-            Err(WriteError::NotSent) => key.is_none(),
-            Err(WriteError::OutcomeUnknown) => key.is_some(),
+            Err(WriteFailure::Refused(_)) => effect.is_none(),
+            Err(WriteFailure::NotSent) => key.is_none(),
+            Err(WriteFailure::OutcomeUnknown) => key.is_some(),
         };
         match (result, key) {
             (Ok(written), _) => self.acknowledged(written.revision),
-            (Err(WriteError::Refused(_)), Some(key)) => {
+            (Err(WriteFailure::Refused(_)), Some(key)) => {
                 self.never.insert(key);
             }
             _ => {}
@@ -205,7 +205,7 @@ pub(crate) fn expired<'a>(
 pub(crate) fn ended<'a>(
     proposal: &'a Proposal,
     outcomes: &'a [Outcome],
-) -> impl Iterator<Item = (&'a SessionId, &'a leasehold_protocol::path::Path)> {
+) -> impl Iterator<Item = (&'a SessionId, &'a leasehold_protocol::path::NodePath)> {
     proposal.commands.iter().zip(outcomes).filter_map(|(command, outcome)| match (command, outcome) {
         (Command::Expire { lease: LeaseKey::Volume(session, volume), .. }, Outcome::Expired) => Some((session, volume)),
         _ => None,

@@ -72,7 +72,7 @@ impl<'a> Run<'a> {
             Action::Commit => self.commit_oldest(),
             Action::Ask { server } => self.ask(server),
             Action::Verdict { server } => self.hear_verdict(server),
-            Action::ServerTimer { server } => self.step_lessor(server, lessor::Input::Timeout),
+            Action::ServerTimer { server } => self.step_lessor(server, lessor::LessorInput::Timeout),
             Action::Learn { server } => self.step_down(server),
             Action::Elect { server, kept, is_late } => self.elect(server, kept, is_late),
             Action::Advance => self.advance(),
@@ -122,7 +122,7 @@ impl<'a> Run<'a> {
         let Some(link) = self.at.link_mut(id) else { return };
         let server = link.server;
         if let Some(consent) = link.consents.pop_front() {
-            self.step_lessor(server, lessor::Input::Consent(consent));
+            self.step_lessor(server, lessor::LessorInput::Consent(consent));
         }
     }
 
@@ -130,15 +130,15 @@ impl<'a> Run<'a> {
         if place > 0 {
             self.at.left.overtakings -= 1;
         }
-        if let Some((ticket, response)) = self.at.link_mut(id).and_then(|link| link.responses.remove(place)) {
+        if let Some((send_id, response)) = self.at.link_mut(id).and_then(|link| link.responses.remove(place)) {
             let response = Arc::unwrap_or_clone(response);
-            self.step_holder(id.client, leasehold_protocol::holder::Input::Answered { ticket, response });
+            self.step_holder(id.client, leasehold_protocol::holder::HolderInput::Answered { send_id, response });
         }
     }
 
     fn down_recall(&mut self, id: LinkId) {
         if let Some(recall) = self.at.link_mut(id).and_then(|link| link.recalls.pop_front()) {
-            self.step_holder(id.client, leasehold_protocol::holder::Input::Recalled(recall));
+            self.step_holder(id.client, leasehold_protocol::holder::HolderInput::Recalled(recall));
         }
     }
 

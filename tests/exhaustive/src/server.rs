@@ -7,9 +7,9 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use leasehold_protocol::{
     command::{Command, Proposal},
-    holder::Ticket,
+    holder::SendId,
     id::{Epoch, RequestId},
-    lessor::{Bounds, Config, Effect, Input, Lessor},
+    lessor::{Lessor, LessorBounds, LessorConfig, LessorEffect, LessorInput},
     limits::Limits,
     message::{Body, Refusal, Request, Response},
 };
@@ -21,7 +21,7 @@ use crate::{
 
 impl Run<'_> {
     /// One step of a server's lessor, its effects in order, and what it then wants to propose.
-    pub(crate) fn step_lessor(&mut self, place: usize, input: Input) {
+    pub(crate) fn step_lessor(&mut self, place: usize, input: LessorInput) {
         let now = self.at.now;
         let clock = self.world.server_clock(place, now);
         self.say(|| format!("    server {place} <- {input:?}"));
@@ -35,36 +35,36 @@ impl Run<'_> {
         self.propose(place);
     }
 
-    fn carry_out(&mut self, place: usize, effects: Vec<Effect>) {
+    fn carry_out(&mut self, place: usize, effects: Vec<LessorEffect>) {
         for effect in effects {
             self.say(|| format!("    server {place} -> {effect:?}"));
             match effect {
-                Effect::Reply { id, response } => {
+                LessorEffect::Reply { id, response } => {
                     if let Some((link, ticket)) = self.at.servers[place].change().asked.remove(&id) {
                         self.send_down(link, ticket, response);
                     }
                 }
-                Effect::Recall(recall) => {
+                LessorEffect::Recall(recall) => {
                     let route = self.at.servers[place].routes.get(&recall.session).map(|(_, link)| *link);
                     if let Some(link) = route.and_then(|link| self.at.link_mut(link)).filter(|link| link.carries()) {
                         link.recalls.push_back(recall);
                     }
                 }
-                Effect::ClockChanged { .. } => {}
-                Effect::Prove { round } => {
+                LessorEffect::ClockChanged { .. } => {}
+                LessorEffect::Prove { round } => {
                     self.at.servers[place].change().proof = Some(Proof { round, verdict: None });
                 }
             }
         }
     }
 
-    fn send_down(&mut self, link: LinkId, ticket: Ticket, response: Response) {
+    fn send_down(&mut self, link: LinkId, ticket: SendId, response: Response) {
         if let Some(link) = self.at.link_mut(link).filter(|link| link.carries()) {
             link.responses.push_back((ticket, Arc::new(response)));
         }
     }
 
-    pub(crate) fn server_is_asked(&mut self, place: usize, link: LinkId, ticket: Ticket, request: &Request) {
+    pub(crate) fn server_is_asked(&mut self, place: usize, link: LinkId, ticket: SendId, request: &Request) {
         if self.at.servers[place].lessor.is_none() {
             let leader = Some(self.at.leader.to_string());
             let result = Err(Refusal::NotLeader { leader });
@@ -80,7 +80,7 @@ impl Run<'_> {
         let free = (1..).map(RequestId).find(|id| !server.asked.contains_key(id));
         let id = free.unwrap_or_default();
         server.asked.insert(id, (link, ticket));
-        self.step_lessor(place, Input::Request { id, request: request.clone() });
+        self.step_lessor(place, LessorInput::Request { id, request: request.clone() });
     }
 
     /// The server appends what its lessor has to propose. What one appends that leads no more is lost.
@@ -108,7 +108,7 @@ impl Run<'_> {
         let server = self.at.servers[leader].change();
         server.state = truth;
         if server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(&proposal)) {
-            self.step_lessor(leader, Input::committed(proposal.number, applied));
+            self.step_lessor(leader, LessorInput::committed(proposal.number, applied));
         }
     }
 
@@ -124,7 +124,8 @@ impl Run<'_> {
     pub(crate) fn hear_verdict(&mut self, place: usize) {
         let leads = self.at.leads(place);
         let Some(Proof { round, verdict }) = self.at.servers[place].change().proof.take() else { return };
-        let input = if verdict.unwrap_or(leads) { Input::Proven { round } } else { Input::NotProven { round } };
+        let input =
+            if verdict.unwrap_or(leads) { LessorInput::Proven { round } } else { LessorInput::NotProven { round } };
         self.step_lessor(place, input);
     }
 
@@ -152,12 +153,12 @@ impl Run<'_> {
         self.at.term += 1;
         self.at.leader = place;
         let (now, term) = (self.at.now, self.at.term);
-        let config = Config {
+        let config = LessorConfig {
             replica: place as u64,
             attempt: term,
             drift: self.world.drift(),
             limits: Limits::default(),
-            bounds: Bounds::DEFAULT,
+            bounds: LessorBounds::DEFAULT,
             planted: self.planted,
         };
         let clock = self.world.server_clock(place, now);

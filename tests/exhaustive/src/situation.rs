@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use leasehold_protocol::{
     command::Proposal,
-    holder::Ticket,
+    holder::SendId,
     id::{RequestId, SessionId},
     lessor::Lessor,
     message::{Consent, Recall, Request, Response},
@@ -41,9 +41,9 @@ pub(crate) struct Link {
     pub(crate) is_broken: bool,
     /// Everything on it is lost, and nobody knows.
     pub(crate) is_cut: bool,
-    pub(crate) requests: VecDeque<(Ticket, Arc<Request>)>,
+    pub(crate) requests: VecDeque<(SendId, Arc<Request>)>,
     pub(crate) consents: VecDeque<Consent>,
-    pub(crate) responses: VecDeque<(Ticket, Arc<Response>)>,
+    pub(crate) responses: VecDeque<(SendId, Arc<Response>)>,
     pub(crate) recalls: VecDeque<Recall>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Server {
     /// What it appended and no quorum has yet. Nothing on a server that was deposed: that is lost.
     pub(crate) tail: VecDeque<Arc<Proposal>>,
     pub(crate) routes: BTreeMap<SessionId, (u64, LinkId)>,
-    pub(crate) asked: BTreeMap<RequestId, (LinkId, Ticket)>,
+    pub(crate) asked: BTreeMap<RequestId, (LinkId, SendId)>,
     pub(crate) proof: Option<Proof>,
     /// The true time of its last step.
     pub(crate) stepped: u64,

@@ -10,7 +10,7 @@ use leasehold_protocol::{
     command::{Attach, Condition, Write},
     id::LeaseId,
     object::Object,
-    path::Path,
+    path::NodePath,
     time::{DriftAllowance, Instant},
     transaction::{Compare, Operation, Relation, Transaction},
     volume::{Tracking, VolumeSettings},
@@ -84,8 +84,8 @@ pub struct World {
     /// What can happen in it, in a sentence.
     pub about: &'static str,
     pub(crate) settings: VolumeSettings,
-    pub(crate) nodes: Vec<(Path, &'static str)>,
-    pub(crate) volumes: Vec<Path>,
+    pub(crate) nodes: Vec<(NodePath, &'static str)>,
+    pub(crate) volumes: Vec<NodePath>,
     pub(crate) members: Vec<Member>,
     /// By how many parts per million each server's clock is fast.
     pub(crate) servers: Vec<i64>,
@@ -314,8 +314,8 @@ pub(crate) fn settings(object_term: u64, tracking: Tracking) -> VolumeSettings {
 }
 
 /// A path. Worlds name only valid ones: the root stands for any other.
-pub fn path(text: &str) -> Path {
-    Path::parse(text).unwrap_or_else(|_| Path::root())
+pub fn path(text: &str) -> NodePath {
+    NodePath::parse(text).unwrap_or_else(|_| NodePath::root())
 }
 
 /// A node's data.

@@ -1,16 +1,16 @@
 //! A server's configuration: TOML, and what is checked of it before a server starts.
 
-use leasehold_server::Config;
+use leasehold_server::ServerConfig;
 
 /// Reads the bytes as a configuration file.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let config: Config = match toml::from_str(text) {
+    let config: ServerConfig = match toml::from_str(text) {
         Ok(config) => config,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
     let written = toml::to_string(&config).expect("what came from a file can be written to one");
-    assert_eq!(toml::from_str::<Config>(&written).as_ref(), Ok(&config), "what is written is read back");
+    assert_eq!(toml::from_str::<ServerConfig>(&written).as_ref(), Ok(&config), "what is written is read back");
     match config.checked() {
         Ok(config) => {
             assert!(config.cluster.contains_key(&config.id));

@@ -8,20 +8,21 @@ use std::time::Duration;
 use arbitrary::Unstructured;
 use leasehold_protocol::{
     change::Watched,
-    command::{Attach, Command, Condition, LeaseKey, Meant, Proposal, Renewal, Write},
+    command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Proposal, Renewal, Write},
     drift::{ClockQuestion, Excess},
-    hold::{HoldMode, HoldStatus},
     id::{
-        CoveringNumber, Epoch, Generation, HoldId, Incarnation, LeaseId, Revision, Sequence, SessionId, Stamp, Token,
+        CoveringNumber, Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, Stamp, Token,
+        VolumeGeneration,
     },
+    lock::{LockMode, LockStatus},
     message::{
-        AwaitHold, Body, Consent, Header, HeldPiece, Inspect, KeepLease, Kept, KeptSpan, KeysAfter, LastValid, Recall,
-        Renew, Request, Return,
+        AwaitedLock, Body, Consent, HolderReportPart, Inspect, KeepAliveResult, KeyLeasePromise, KeyLeaseRenewal,
+        LastValid, NodesAfter, Recall, Renew, Request, RequestHeader, Return,
     },
-    object::{Kind, Object, ObjectSet},
-    path::Path,
+    object::{Object, ObjectKind, ObjectSet},
+    path::NodePath,
     time::ClusterTime,
-    transaction::{Compare, Operation, Relation, Target, Transaction},
+    transaction::{Compare, CompareTarget, Operation, Relation, Transaction},
     volume::{Tracking, VolumeSettings},
 };
 
@@ -102,24 +103,24 @@ impl<'a> Draw<'a> {
     }
 
     /// A path: one of a few, seldom any.
-    pub fn path(&mut self) -> Path {
+    pub fn path(&mut self) -> NodePath {
         let text = if self.one_in(24) { format!("/{}", self.name()) } else { PATHS[self.below(8) as usize].to_owned() };
-        Path::parse(&text).unwrap_or_else(|_| Path::root())
+        NodePath::parse(&text).unwrap_or_else(|_| NodePath::root())
     }
 
     /// The top of what may be a volume.
-    pub fn top(&mut self) -> Path {
+    pub fn top(&mut self) -> NodePath {
         let tops = ["/", "/v", "/v/w", "/a"];
         if self.one_in(16) {
             self.path()
         } else {
-            Path::parse(tops[self.below(4) as usize]).unwrap_or_else(|_| Path::root())
+            NodePath::parse(tops[self.below(4) as usize]).unwrap_or_else(|_| NodePath::root())
         }
     }
 
     /// An object.
     pub fn object(&mut self) -> Object {
-        let kind = if self.below(3) == 1 { Kind::Children } else { Kind::Data };
+        let kind = if self.below(3) == 1 { ObjectKind::Children } else { ObjectKind::Data };
         Object { path: self.path(), kind }
     }
 
@@ -181,34 +182,34 @@ impl<'a> Draw<'a> {
     }
 
     fn write_of_hold(&mut self) -> Write {
-        let (path, hold, mode, wait) = (self.path(), HoldId(self.number(8)), self.hold_mode(), self.below(4) != 3);
+        let (path, lock, mode, wait) = (self.path(), LockId(self.number(8)), self.hold_mode(), self.below(4) != 3);
         match self.below(6) {
             5 => {
                 let value = self.maybe(|draw| draw.bytes(6).into());
-                Write::Flush { path, hold, token: Token(self.number(12)), value, ends: self.one_in(2) }
+                Write::Flush { path, lock, token: Token(self.number(12)), value, ends_write_lease: self.one_in(2) }
             }
-            4 => Write::Cache { path, hold },
-            3 if self.one_in(4) => Write::HandOver { path, hold, to: HoldId(self.number(8)) },
-            3 => Write::Unlock { path, hold },
-            2 => Write::Convert { path, hold, mode, wait },
+            4 => Write::TakeWriteLease { path, lock },
+            3 if self.one_in(4) => Write::HandOver { path, lock, successor: LockId(self.number(8)) },
+            3 => Write::Unlock { path, lock },
+            2 => Write::ChangeLockMode { path, lock, mode, wait },
             _ => Write::Lock { path, mode, wait, delay: if self.one_in(4) { self.span() } else { Duration::ZERO } },
         }
     }
 
     /// As what a node is held.
-    pub fn hold_mode(&mut self) -> HoldMode {
-        if self.below(2) == 1 { HoldMode::Exclusive } else { HoldMode::Shared }
+    pub fn hold_mode(&mut self) -> LockMode {
+        if self.below(2) == 1 { LockMode::Exclusive } else { LockMode::Shared }
     }
 
     /// How a hold stands.
-    pub fn hold_status(&mut self) -> HoldStatus {
+    pub fn hold_status(&mut self) -> LockStatus {
         match self.below(4) {
-            0 => HoldStatus::Over,
-            1 => HoldStatus::Waiting,
-            _ => HoldStatus::Held {
+            0 => LockStatus::Ended,
+            1 => LockStatus::Waiting,
+            _ => LockStatus::Granted {
                 token: Token(self.number(12)),
                 mode: self.hold_mode(),
-                is_wanted: self.below(2) == 1,
+                is_contended: self.below(2) == 1,
             },
         }
     }
@@ -236,12 +237,12 @@ impl<'a> Draw<'a> {
             _ => Relation::Equal,
         };
         let target = match self.below(6) {
-            5 => Target::Held(self.below(2) == 1, Token(self.number(12))),
-            1 => Target::Value(relation, self.bytes(6).into()),
-            2 => Target::Version(relation, self.number(4)),
-            3 => Target::ModifyRevision(relation, revision),
-            4 => Target::CreateRevision(relation, Revision(self.number(12))),
-            _ => Target::Exists(self.below(2) == 1),
+            5 => CompareTarget::Locked(self.below(2) == 1, Token(self.number(12))),
+            1 => CompareTarget::Value(relation, self.bytes(6).into()),
+            2 => CompareTarget::Version(relation, self.number(4)),
+            3 => CompareTarget::ModifyRevision(relation, revision),
+            4 => CompareTarget::CreateRevision(relation, Revision(self.number(12))),
+            _ => CompareTarget::Exists(self.below(2) == 1),
         };
         Compare { path: self.path(), target }
     }
@@ -261,7 +262,7 @@ impl<'a> Draw<'a> {
     /// What a node is to go with.
     pub fn attach(&mut self) -> Attach {
         match self.below(6) {
-            1 => Attach::Keep,
+            1 => Attach::Unchanged,
             2 | 3 => Attach::Lease(self.lease_id()),
             4 => Attach::Session,
             _ => Attach::Nothing,
@@ -269,20 +270,20 @@ impl<'a> Draw<'a> {
     }
 
     /// More time on a key lease, or not.
-    pub fn kept(&mut self) -> Kept {
-        Kept {
+    pub fn kept(&mut self) -> KeyLeasePromise {
+        KeyLeasePromise {
             id: self.lease_id(),
             incarnation: Incarnation(self.number(12)),
             ttl: self.span(),
-            span: self.kept_span(),
+            result: self.kept_span(),
         }
     }
 
-    fn kept_span(&mut self) -> KeptSpan {
+    fn kept_span(&mut self) -> KeepAliveResult {
         match self.below(4) {
-            1 => KeptSpan::NotNow,
-            2 => KeptSpan::Gone,
-            _ => KeptSpan::Promised(self.span()),
+            1 => KeepAliveResult::Unconfirmed,
+            2 => KeepAliveResult::NotFound,
+            _ => KeepAliveResult::Renewed(self.span()),
         }
     }
 
@@ -307,7 +308,7 @@ impl<'a> Draw<'a> {
                 renewals: self.list(3, |draw| Renewal {
                     lease: draw.lease(),
                     incarnation: Incarnation(draw.number(12)),
-                    at: ClusterTime::from_micros(draw.number(200).saturating_mul(100_000)),
+                    renewed_at: ClusterTime::from_micros(draw.number(200).saturating_mul(100_000)),
                 }),
             },
             8 => Command::Expire {
@@ -315,18 +316,18 @@ impl<'a> Draw<'a> {
                 incarnation: Incarnation(self.number(12)),
                 horizon: ClusterTime::from_micros(self.number(200).saturating_mul(100_000)),
             },
-            9 => Command::Remove { leases: self.list(3, |draw| Incarnation(draw.number(12))) },
+            9 => Command::Purge { leases: self.list(3, |draw| Incarnation(draw.number(12))) },
             _ => Command::Write {
                 session: self.session(),
                 sequence: Sequence(self.number(24)),
                 unanswered_from: Sequence(self.number(8)),
                 write: self.write(revision),
-                covers: self.list(3, Self::set),
-                meant: Meant {
+                consented: self.list(3, Self::set),
+                intended: IntendedLeases {
                     leases: self.list(2, |draw| Incarnation(draw.number(12))).into_iter().collect(),
-                    volume: self.one_in(2).then(|| Generation(self.number(12))),
+                    volume: self.one_in(2).then(|| VolumeGeneration(self.number(12))),
                 },
-                carried: Revision(self.number(12)),
+                attached_through: Revision(self.number(12)),
             },
         }
     }
@@ -339,8 +340,8 @@ impl<'a> Draw<'a> {
     }
 
     /// A header of this session in this epoch.
-    pub fn header(&mut self, session: SessionId, epoch: Epoch, registration: u64) -> Header {
-        Header {
+    pub fn header(&mut self, session: SessionId, epoch: Epoch, registration: u64) -> RequestHeader {
+        RequestHeader {
             session,
             epoch: if self.one_in(16) { Epoch(self.number(8)) } else { epoch },
             registration: if self.one_in(16) { self.number(4) } else { registration },
@@ -356,16 +357,16 @@ impl<'a> Draw<'a> {
     fn clock_question(&mut self) -> ClockQuestion {
         let excess =
             |draw: &mut Self| Excess { client: draw.span(), server: draw.span(), allowed_ppm: draw.number(3) as u32 };
-        ClockQuestion { mark: self.number(16), against: [0; 4].map(|_| self.number(16)), beyond: self.maybe(excess) }
+        ClockQuestion { mark: self.number(16), references: [0; 4].map(|_| self.number(16)), excess: self.maybe(excess) }
     }
 
     /// What is asked.
     pub fn body(&mut self, epoch: Epoch, revision: Revision) -> Body {
         match self.below(28) {
-            26 | 27 => Body::AwaitHolds {
-                holds: self.list(3, |draw| AwaitHold {
+            26 | 27 => Body::AwaitLocks {
+                locks: self.list(3, |draw| AwaitedLock {
                     path: draw.path(),
-                    hold: HoldId(draw.number(8)),
+                    lock: LockId(draw.number(8)),
                     known: draw.hold_status(),
                 }),
             },
@@ -376,8 +377,8 @@ impl<'a> Draw<'a> {
                 bytes_max: self.number(200) as u32,
             },
             25 => Body::List { path: self.path(), after: self.maybe(Self::path), nodes_max: self.number(4) as u32 },
-            20 | 21 => Body::KeepLeases {
-                leases: self.list(3, |draw| KeepLease {
+            20 | 21 => Body::KeepAlive {
+                leases: self.list(3, |draw| KeyLeaseRenewal {
                     id: draw.lease_id(),
                     incarnation: draw.maybe(|draw| Incarnation(draw.number(12))),
                 }),
@@ -385,12 +386,12 @@ impl<'a> Draw<'a> {
             0 => Body::Open { name: if self.one_in(8) { "x".repeat(300) } else { self.name() } },
             1 | 2 => Body::Register,
             3 => Body::Close,
-            4 => Body::KeepAlive(self.clock_question()),
+            4 => Body::Heartbeat(self.clock_question()),
             5..=7 => Body::Acquire {
                 path: self.path(),
-                valid_at: self.maybe(|draw| LastValid {
+                last_valid: self.maybe(|draw| LastValid {
                     incarnation: Incarnation(draw.number(12)),
-                    generation: Generation(draw.number(4)),
+                    generation: VolumeGeneration(draw.number(4)),
                     revision: Revision(draw.number(12)),
                 }),
             },
@@ -399,22 +400,22 @@ impl<'a> Draw<'a> {
             12..=16 => {
                 Body::Write { write: self.write(revision), dropped: self.list(2, Self::set), seen: self.stamp(epoch) }
             }
-            17 | 18 => Body::Held(self.held()),
+            17 | 18 => Body::HolderReport(self.held()),
             _ => Body::Inspect(match self.below(9) {
                 4 | 5 => {
                     let id = self.lease_id();
                     let keys_after = self.maybe(|draw| match draw.below(2) {
-                        0 => KeysAfter::Nothing,
-                        _ => KeysAfter::Path(draw.path()),
+                        0 => NodesAfter::Nothing,
+                        _ => NodesAfter::Path(draw.path()),
                     });
                     Inspect::Lease { id, keys_after }
                 }
-                7 => Inspect::Holds { path: self.path() },
+                7 => Inspect::Locks { path: self.path() },
                 6 => Inspect::Leases { after: self.maybe(Self::lease_id) },
                 0 => Inspect::Holders { path: self.path() },
-                1 => Inspect::Waits { path: self.path() },
+                1 => Inspect::PendingWrites { path: self.path() },
                 2 => Inspect::Volumes { path: self.path() },
-                8 => Inspect::ReadWaits { path: self.path() },
+                8 => Inspect::BlockedReads { path: self.path() },
                 _ => Inspect::Cluster,
             }),
         }
@@ -427,13 +428,13 @@ impl<'a> Draw<'a> {
     }
 
     /// A piece of a list.
-    pub fn held(&mut self) -> HeldPiece {
-        HeldPiece {
+    pub fn held(&mut self) -> HolderReportPart {
+        HolderReportPart {
             volume: self.top(),
             incarnation: Incarnation(self.number(12)),
             covering: CoveringNumber(self.number(8)),
-            piece: self.number(3) as u32,
-            pieces: self.number(4) as u32,
+            part: self.number(3) as u32,
+            parts: self.number(4) as u32,
             objects: self.list(3, Self::object),
         }
     }

@@ -13,17 +13,17 @@ use std::{
 
 use leasehold_protocol::{
     change::{Change, Changes},
-    command::{Granted, Write, Written},
-    drift::{ClockAnswer, Since},
-    hold::Taken,
-    holder::{Config, Effect, Holder, Input, ReadId, Ticket, WatchId, WriteId},
-    id::{CoveringNumber, Epoch, Generation, HoldId, Incarnation, Revision, SessionId, Stamp, Token},
+    command::{GrantedKeyLease, Write, Written},
+    drift::{ClockAnswer, SinceExchange},
+    holder::{Holder, HolderConfig, HolderEffect, HolderInput, ReadId, SendId, WatchId, WriteId},
+    id::{CoveringNumber, Epoch, Incarnation, LockId, Revision, SessionId, Stamp, Token, VolumeGeneration},
+    lock::LockGrant,
     message::{
-        Acquired, Answer, Body, Covering, Grant, KeepLease, Kept, Lapse, Promise, ReadAnswer, Recall, Refusal, Renew,
-        Request, Response, Revival,
+        AcquiredVolume, Answer, Body, CoveringLease, Grant, KeyLeasePromise, KeyLeaseRenewal, Lapse, Promise,
+        ReadAnswer, Recall, Refusal, Renew, Request, Response, Revival,
     },
-    object::{Children, Content, Data, Kind, Object, Stat, Value},
-    path::Path,
+    object::{Children, Content, Data, Object, ObjectKind, Stat, Value},
+    path::NodePath,
     time::{DriftAllowance, Instant},
     transaction::{FailedCompare, Transacted},
 };
@@ -61,7 +61,7 @@ struct World {
     now: Instant,
     is_honest: bool,
     is_closed: bool,
-    outstanding: Vec<(Ticket, Request)>,
+    outstanding: Vec<(SendId, Request)>,
     /// What the cache has: each copy's grant.
     cache: BTreeMap<Object, Stamp>,
     /// The recall that the holder is being told of.
@@ -86,7 +86,7 @@ struct World {
 impl World {
     fn new(is_honest: bool) -> Self {
         Self {
-            holder: Holder::new(Config::new("fuzz")),
+            holder: Holder::new(HolderConfig::new("fuzz")),
             now: Instant::from_micros(1_000_000),
             is_honest,
             is_closed: false,
@@ -112,7 +112,7 @@ impl World {
             0..=12 => self.answer_any(draw),
             13 => self.connect(draw.below(3) == 1),
             14 => {
-                self.step(Input::Disconnected);
+                self.step(HolderInput::Disconnected);
                 // Some of what was sent is still answered, and must not be looked at.
                 self.outstanding.truncate(4);
             }
@@ -122,20 +122,20 @@ impl World {
             24 => {
                 let object = draw.object();
                 let stamp = self.cache.remove(&object).unwrap_or_default();
-                self.step(Input::Evicted { object, stamp });
+                self.step(HolderInput::Evicted { object, stamp });
             }
             25 => {
                 let one = self.reads.first().copied();
                 let read = if draw.one_in(4) { Some(ReadId(draw.wild())) } else { one };
                 if let Some(read) = read {
                     self.reads.remove(&read);
-                    self.step(Input::GiveUpRead(read));
+                    self.step(HolderInput::CancelRead(read));
                 }
             }
             26 => {
                 let write = if draw.one_in(4) { Some(WriteId(draw.wild())) } else { self.writes.first().copied() };
                 if let Some(write) = write {
-                    self.step(Input::GiveUpWrite(write));
+                    self.step(HolderInput::CancelWrite(write));
                     let is_there = self.writes.contains(&write) && !self.lasting.contains(&write);
                     assert!(!is_there, "given up, and still there");
                 }
@@ -146,30 +146,34 @@ impl World {
                 0 if !self.is_honest => self.now = self.now.after(draw.span()),
                 2 if draw.one_in(2) => {
                     let id = draw.lease_id();
-                    self.step(if draw.below(3) == 1 { Input::LetGo(id) } else { Input::Keep(id) });
+                    self.step(if draw.below(3) == 1 {
+                        HolderInput::StopKeepAlive(id)
+                    } else {
+                        HolderInput::KeepAlive(id)
+                    });
                 }
                 2 if draw.one_in(2) => self.watch(draw),
                 2 => self.cache(draw),
                 1 if draw.one_in(8) => {
                     self.is_closed = true;
-                    self.step(Input::Close);
+                    self.step(HolderInput::Close);
                 }
-                _ => self.step(Input::Timeout { used: BTreeSet::new() }),
+                _ => self.step(HolderInput::Timeout { used: BTreeSet::new() }),
             },
         }
     }
 
     /// The application does something with a write lease, or with what is none.
     fn cache(&mut self, draw: &mut Draw<'_>) {
-        let hold = HoldId(draw.number(8));
+        let lock = LockId(draw.number(8));
         match draw.below(4) {
-            0 => self.step(Input::Flush(hold)),
-            1 => self.step(Input::EndCaching(hold)),
+            0 => self.step(HolderInput::Flush(lock)),
+            1 => self.step(HolderInput::ReleaseWriteLease(lock)),
             _ => {
                 let value: Value = draw.bytes(6).into();
-                let is_open = self.holder.cached(hold, self.now).is_some();
-                self.step(Input::SetCached { hold, value: value.clone() });
-                let kept = self.holder.cached(hold, self.now);
+                let is_open = self.holder.write_lease_value(lock, self.now).is_some();
+                self.step(HolderInput::SetUnderWriteLease { lock, value: value.clone() });
+                let kept = self.holder.write_lease_value(lock, self.now);
                 assert_eq!(kept, Some(&value).filter(|_| is_open), "what is set is there, if it may be set");
             }
         }
@@ -179,17 +183,17 @@ impl World {
     fn watch(&mut self, draw: &mut Draw<'_>) {
         let one = self.watches.keys().next().copied();
         match (draw.below(4), one) {
-            (0, Some(watch)) => self.step(Input::WatchMore(watch)),
+            (0, Some(watch)) => self.step(HolderInput::WatchMore(watch)),
             (1, Some(watch)) => {
                 self.watches.remove(&watch);
-                self.step(Input::GiveUpWatch(watch));
+                self.step(HolderInput::CancelWatch(watch));
             }
             _ => {
                 self.ids += 1;
                 let watch = WatchId(self.ids);
                 let (watched, after) = (draw.watched(), draw.maybe(|draw| Revision(draw.number(12))));
                 self.watches.insert(watch, after);
-                self.step(Input::Watch { watch, watched, after, bytes_max: draw.number(200) as u32 });
+                self.step(HolderInput::Watch { watch, watched, after, bytes_max: draw.number(200) as u32 });
             }
         }
     }
@@ -203,7 +207,7 @@ impl World {
         assert!(revisions().is_sorted_by(|one, other| one < other));
     }
 
-    fn step(&mut self, input: Input) {
+    fn step(&mut self, input: HolderInput) {
         let effects = self.holder.step(input, self.now);
         assert_eq!(self.holder.check(self.now), Ok(()));
         for effect in effects {
@@ -215,30 +219,30 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, effect: Effect) {
+    fn carry_out(&mut self, effect: HolderEffect) {
         match effect {
-            Effect::Send { ticket, request } => self.outstanding.push((ticket, request)),
-            Effect::Install { object, validity, .. } => {
+            HolderEffect::Send { send_id, request } => self.outstanding.push((send_id, request)),
+            HolderEffect::Install { object, validity, .. } => {
                 self.cache.insert(object, validity.stamp);
             }
-            Effect::Revalidate { object, validity } => {
+            HolderEffect::Revalidate { object, validity } => {
                 assert!(self.cache.insert(object, validity.stamp).is_some(), "what is not there is validated");
             }
-            Effect::Drop(objects) => {
+            HolderEffect::Drop(objects) => {
                 for object in objects {
                     assert!(self.cache.remove(&object).is_some(), "{object} is dropped, and was not there");
                 }
             }
-            Effect::DropAll => self.cache.clear(),
-            Effect::Consent(consent) => self.consented(consent.stamp),
-            Effect::Serve { reads, .. } | Effect::ReadFailed { reads, .. } => self.end_reads(&reads),
-            Effect::ServeCached { reads, object, stamp, .. } => {
+            HolderEffect::DropAll => self.cache.clear(),
+            HolderEffect::Consent(consent) => self.consented(consent.stamp),
+            HolderEffect::Serve { reads, .. } | HolderEffect::ReadFailed { reads, .. } => self.end_reads(&reads),
+            HolderEffect::ServeCached { reads, object, stamp, .. } => {
                 assert_eq!(self.cache.get(&object), Some(&stamp), "{object} is served from what is not there");
                 self.end_reads(&reads);
             }
-            Effect::WriteDone { write, .. } => assert!(self.writes.remove(&write), "{write:?} ends twice"),
-            Effect::Changes { watch, changes } => self.told(watch, &changes),
-            Effect::WatchLost { watch, .. } => {
+            HolderEffect::WriteDone { write, .. } => assert!(self.writes.remove(&write), "{write:?} ends twice"),
+            HolderEffect::Changes { watch, changes } => self.told(watch, &changes),
+            HolderEffect::WatchLost { watch, .. } => {
                 assert!(self.watches.remove(&watch).is_some(), "{watch:?} is lost twice");
             }
             // Nothing that a cache, a read or a write knows of.
@@ -266,32 +270,32 @@ impl World {
     fn read(&mut self, object: Object) {
         self.ids += 1;
         self.reads.insert(ReadId(self.ids));
-        self.step(Input::Read { read: ReadId(self.ids), object });
+        self.step(HolderInput::Read { read: ReadId(self.ids), object });
     }
 
     fn write(&mut self, draw: &mut Draw<'_>) {
         self.ids += 1;
         self.writes.insert(WriteId(self.ids));
         let change = draw.write(Revision(self.stamps));
-        if matches!(change, Write::Cache { .. } | Write::Flush { .. }) {
+        if matches!(change, Write::TakeWriteLease { .. } | Write::Flush { .. }) {
             self.lasting.insert(WriteId(self.ids));
         }
-        self.step(Input::Write { write: WriteId(self.ids), change });
+        self.step(HolderInput::Write { write: WriteId(self.ids), change });
     }
 
     fn connect(&mut self, is_new_leader: bool) {
         if is_new_leader {
             (self.epoch, self.recalls) = (self.epoch + 1, 0);
         }
-        self.step(Input::Connected);
+        self.step(HolderInput::Connected);
     }
 
     /// Lets the time come that the holder waits for.
     fn time_out(&mut self) {
         let Some(next) = self.holder.next_deadline() else { return };
         self.now = self.now.max(next);
-        let tops = TOPS.iter().filter_map(|top| Path::parse(top).ok());
-        self.step(Input::Timeout { used: tops.collect() });
+        let tops = TOPS.iter().filter_map(|top| NodePath::parse(top).ok());
+        self.step(HolderInput::Timeout { used: tops.collect() });
         let next = self.holder.next_deadline();
         let is_end = self.now == Instant::ZERO.after(Duration::MAX);
         assert!(is_end || next.is_none_or(|next| next > self.now), "{next:?} has been");
@@ -308,7 +312,7 @@ impl World {
         };
         self.recalled.insert(recall.stamp);
         self.recalling = Some(recall.clone());
-        self.step(Input::Recalled(recall));
+        self.step(HolderInput::Recalled(recall));
         self.recalling = None;
     }
 
@@ -322,21 +326,21 @@ impl World {
         if self.outstanding.is_empty() {
             if !self.is_honest {
                 let response = self.lie(draw);
-                self.step(Input::Answered { ticket: Ticket(draw.number(16)), response });
+                self.step(HolderInput::Answered { send_id: SendId(draw.number(16)), response });
             }
             return;
         }
         let at = draw.below(self.outstanding.len().min(256) as u64) as usize;
-        let (ticket, request) = self.outstanding.remove(at);
+        let (send_id, request) = self.outstanding.remove(at);
         let is_lie = !self.is_honest && draw.below(3) == 1;
         let response = if is_lie { self.lie(draw) } else { self.response(&request, draw) };
-        self.step(Input::Answered { ticket, response });
+        self.step(HolderInput::Answered { send_id, response });
     }
 
     /// From here on the server answers: everything that waits has to end.
     fn settle(&mut self) {
         self.outstanding.clear();
-        self.step(Input::Connected);
+        self.step(HolderInput::Connected);
         let nothing_more: &[u8] = &[];
         let mut kind = Draw::new(nothing_more);
         for _ in 0..SETTLE_MAX {
@@ -344,15 +348,15 @@ impl World {
                 return;
             }
             match self.outstanding.pop() {
-                Some((ticket, request)) => {
+                Some((send_id, request)) => {
                     let response = self.response(&request, &mut kind);
-                    self.step(Input::Answered { ticket, response });
+                    self.step(HolderInput::Answered { send_id, response });
                 }
                 None => {
                     let next = self.holder.next_deadline();
                     let next = next.unwrap_or_else(|| panic!("{:?} {:?} wait for nothing", self.reads, self.writes));
                     self.now = self.now.max(next);
-                    self.step(Input::Timeout { used: BTreeSet::new() });
+                    self.step(HolderInput::Timeout { used: BTreeSet::new() });
                 }
             }
         }

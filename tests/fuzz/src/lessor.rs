@@ -12,7 +12,7 @@ use std::{
 use leasehold_protocol::{
     command::{Command, Proposal},
     id::{Epoch, RequestId, SessionId},
-    lessor::{Bounds, Config, Effect, Input, Lessor},
+    lessor::{Lessor, LessorBounds, LessorConfig, LessorEffect, LessorInput},
     limits::Limits,
     message::{Body, Consent, Recall, Refusal, Response},
     planted::Planted,
@@ -91,10 +91,14 @@ impl World {
             }
             12 => {
                 if let Some(round) = self.round.take() {
-                    self.step(if draw.one_in(4) { Input::NotProven { round } } else { Input::Proven { round } });
+                    self.step(if draw.one_in(4) {
+                        LessorInput::NotProven { round }
+                    } else {
+                        LessorInput::Proven { round }
+                    });
                 }
             }
-            13 => self.let_be(Input::Proven { round: NO_ROUND }),
+            13 => self.let_be(LessorInput::Proven { round: NO_ROUND }),
             14 => self.take(),
             15..=17 => {
                 self.take();
@@ -102,22 +106,22 @@ impl World {
             }
             18 => self.commit(),
             19 => {
-                self.step(Input::Timeout);
+                self.step(LessorInput::Timeout);
             }
             20 => self.now = self.now.after(draw.span()),
             21 | 22 => {
                 let next = self.lessor.next_deadline(self.now);
                 assert!(next > self.now || self.now == Instant::ZERO.after(Duration::MAX));
                 self.now = next;
-                self.step(Input::Timeout);
+                self.step(LessorInput::Timeout);
             }
             _ => match draw.below(4) {
                 0 => self.elect(),
                 1 => self.elsewhere(draw),
-                2 => self.let_be(Input::Committed {
+                2 => self.let_be(LessorInput::Committed {
                     number: NO_ROUND,
                     outcomes: Vec::new(),
-                    held: Default::default(),
+                    locks_changed: Default::default(),
                     orphaned: Vec::new(),
                 }),
                 _ => self.replica.restart(),
@@ -141,8 +145,8 @@ impl World {
         let id = RequestId(self.requests);
         self.unanswered.insert(id);
         let mut before = self.lessor.clone();
-        let mut effects = self.step(Input::Request { id, request });
-        if matches!(effects.first(), Some(Effect::Reply { response, .. }) if is_not_ours(response)) {
+        let mut effects = self.step(LessorInput::Request { id, request });
+        if matches!(effects.first(), Some(LessorEffect::Reply { response, .. }) if is_not_ours(response)) {
             effects.remove(0);
             self.is_as(&mut before, &effects);
         }
@@ -151,7 +155,7 @@ impl World {
     fn consent_to_recall(&mut self, draw: &mut Draw<'_>) {
         if let Some(Recall { session, stamp, .. }) = draw.pick(&self.recalls) {
             self.recalls.retain(|recall| (recall.session, recall.stamp) != (session, stamp));
-            self.step(Input::Consent(Consent { session, stamp }));
+            self.step(LessorInput::Consent(Consent { session, stamp }));
         }
     }
 
@@ -159,37 +163,41 @@ impl World {
         let is_asked = |recall: &Recall| recall.session == consent.session && recall.stamp == consent.stamp;
         // A recall may wait for its session to register.
         let may_be_asked = !self.registrations.contains_key(&consent.session) || self.recalls.iter().any(is_asked);
-        if may_be_asked { drop(self.step(Input::Consent(consent))) } else { self.let_be(Input::Consent(consent)) }
+        if may_be_asked {
+            drop(self.step(LessorInput::Consent(consent)))
+        } else {
+            self.let_be(LessorInput::Consent(consent))
+        }
     }
 
     /// Takes an input that changes nothing.
-    fn let_be(&mut self, input: Input) {
+    fn let_be(&mut self, input: LessorInput) {
         let mut before = self.lessor.clone();
         let effects = self.step(input);
         self.is_as(&mut before, &effects);
     }
 
     /// The lessor is as if time had passed and nothing else had happened.
-    fn is_as(&self, before: &mut Lessor, effects: &[Effect]) {
-        let expected = before.step(Input::NotProven { round: NO_ROUND }, &self.replica.state, self.now);
+    fn is_as(&self, before: &mut Lessor, effects: &[LessorEffect]) {
+        let expected = before.step(LessorInput::NotProven { round: NO_ROUND }, &self.replica.state, self.now);
         assert_eq!(effects, expected);
         assert_eq!(&self.lessor, before);
     }
 
-    fn step(&mut self, input: Input) -> Vec<Effect> {
+    fn step(&mut self, input: LessorInput) -> Vec<LessorEffect> {
         let effects = self.lessor.step(input, &self.replica.state, self.now);
         assert_eq!(self.lessor.check(&self.replica.state), Ok(()));
         self.carry_out(&effects);
         effects
     }
 
-    fn carry_out(&mut self, effects: &[Effect]) {
+    fn carry_out(&mut self, effects: &[LessorEffect]) {
         for effect in effects {
             match effect {
-                Effect::Reply { id, .. } => assert!(self.unanswered.remove(id), "{id} is answered twice"),
-                Effect::Recall(recall) => self.recalls.push(recall.clone()),
-                Effect::ClockChanged { .. } => {}
-                Effect::Prove { round } => {
+                LessorEffect::Reply { id, .. } => assert!(self.unanswered.remove(id), "{id} is answered twice"),
+                LessorEffect::Recall(recall) => self.recalls.push(recall.clone()),
+                LessorEffect::ClockChanged { .. } => {}
+                LessorEffect::Prove { round } => {
                     assert_eq!(self.round.replace(*round), None, "one round at a time");
                 }
             }
@@ -210,7 +218,7 @@ impl World {
         let is_mine = self.lessor.is_mine(&proposal);
         let applied = self.replica.apply(&proposal);
         if is_mine {
-            self.step(Input::committed(proposal.number, applied));
+            self.step(LessorInput::committed(proposal.number, applied));
         } else if begins_epoch(&proposal) && self.lessor.epoch().is_some() {
             self.elect();
         }
@@ -239,20 +247,20 @@ impl World {
     }
 }
 
-fn config(attempt: u64, session_objects_max: usize) -> Config {
-    Config {
+fn config(attempt: u64, session_objects_max: usize) -> LessorConfig {
+    LessorConfig {
         replica: 1,
         attempt,
         drift: DriftAllowance::DEFAULT,
         limits: Limits { session_objects_max, ..Limits::default() },
-        bounds: Bounds::DEFAULT,
+        bounds: LessorBounds::DEFAULT,
         planted: Planted::default(),
     }
 }
 
 /// Refusals before anything of a request is looked at.
 fn is_not_ours(response: &Response) -> bool {
-    matches!(response.result, Err(Refusal::NotRegistered { .. } | Refusal::SessionGone { .. }))
+    matches!(response.result, Err(Refusal::NotRegistered { .. } | Refusal::SessionNotFound { .. }))
 }
 
 fn begins_epoch(proposal: &Proposal) -> bool {

@@ -13,10 +13,10 @@ use leasehold_protocol::{
 };
 use leasehold_server::{
     raft::{
-        peer::{Admitted, Founding, NotDone, PeerRefusal, PeerReport, PeerRequest, PeerResponse},
+        peer::{Admitted, Bootstrap, MembershipRefusal, PeerRefusal, PeerReport, PeerRequest, PeerResponse},
         types::Logged,
     },
-    store::snapshot::Header,
+    store::snapshot::SnapshotHeader,
 };
 use leasehold_wire::{
     codec::{Decode, Encode},
@@ -48,11 +48,11 @@ pub fn run(data: &[u8]) {
         11 => plain::<Outcome>(draw.rest()),
         12 => plain::<VolumeSettings>(draw.rest()),
         13 => plain::<Logged>(draw.rest()),
-        14 => plain::<Header>(draw.rest()),
-        15 => plain::<Founding>(draw.rest()),
+        14 => plain::<SnapshotHeader>(draw.rest()),
+        15 => plain::<Bootstrap>(draw.rest()),
         16 => plain::<PeerReport>(draw.rest()),
         17 => plain::<PeerRefusal>(draw.rest()),
-        18 => plain::<Result<Admitted, NotDone>>(draw.rest()),
+        18 => plain::<Result<Admitted, MembershipRefusal>>(draw.rest()),
         19 => framed::<ClientMessage<LeaseholdRequest>>(draw.rest()),
         20 => framed::<tarpc::Response<LeaseholdResponse>>(draw.rest()),
         21 => framed::<ClientMessage<CallbackRequest>>(draw.rest()),

@@ -51,7 +51,7 @@ impl Replica {
         let applied = self.state.apply(self.state.applied_index() + 1, proposal);
         assert_eq!(self.state.check(), Ok(()), "after {proposal:?}");
         assert_eq!(applied.outcomes.len(), proposal.commands.len());
-        for key in &applied.touched {
+        for key in &applied.changed_rows {
             let bytes = key.encode();
             assert_eq!(RowKey::decode(&bytes).as_ref(), Ok(key));
             match self.state.row(key) {
@@ -60,7 +60,7 @@ impl Replica {
             };
         }
         if applied.outcomes.iter().all(changes_nothing) {
-            assert!(applied.touched.iter().all(|key| *key == RowKey::Meta), "{applied:?}");
+            assert!(applied.changed_rows.iter().all(|key| *key == RowKey::Meta), "{applied:?}");
         }
         applied
     }
@@ -76,11 +76,11 @@ impl Replica {
 fn changes_nothing(outcome: &Outcome) -> bool {
     matches!(
         outcome,
-        Outcome::EpochOver
-            | Outcome::SessionGone
-            | Outcome::NotHeld
+        Outcome::EpochEnded
+            | Outcome::SessionNotFound
+            | Outcome::LeaseNotFound
             | Outcome::HorizonMoved { .. }
-            | Outcome::NotCovered
+            | Outcome::MissingConsents
             | Outcome::BelowWindow { .. }
             | Outcome::BeyondWindow { .. }
     )

@@ -6,19 +6,19 @@
 use std::{cell::OnceCell, collections::BTreeMap, fs, path::PathBuf, sync::LazyLock};
 
 use leasehold_protocol::{
-    command::{Command, Condition, Meant, Proposal, Write},
+    command::{Command, Condition, IntendedLeases, Proposal, Write},
     id::{Epoch, Revision, Sequence, SessionId},
     object::ObjectSet,
-    path::Path,
+    path::NodePath,
     state::{RowKey, State},
     time::ClusterTime,
     volume::VolumeSettings,
 };
 use leasehold_server::store::{
+    durable_index::{self, DurableIndex},
     log,
-    snapshot::{Header, SnapshotError, SnapshotReader},
-    standing,
-    witness::{self, Witness},
+    snapshot::{SnapshotFileError, SnapshotHeader, SnapshotReader},
+    store_identity,
 };
 
 use super::{draw::Draw, state::Replica};
@@ -41,8 +41,8 @@ pub fn run(data: &[u8]) {
     match draw.below(8) {
         0 => drop(read(draw.rest())),
         1 => row_key(draw.rest()),
-        2 => witness(&mut draw),
-        3 => standing(&mut draw),
+        2 => durable_index_file(&mut draw),
+        3 => store_identity_file(&mut draw),
         4 => entry(&mut draw),
         _ => snapshot(&mut draw),
     }
@@ -52,7 +52,7 @@ pub fn run(data: &[u8]) {
 type Pair = (Vec<u8>, Vec<u8>);
 
 /// Reads a whole snapshot.
-fn read(bytes: &[u8]) -> Result<(Header, Vec<Pair>), SnapshotError> {
+fn read(bytes: &[u8]) -> Result<(SnapshotHeader, Vec<Pair>), SnapshotFileError> {
     let mut reader = SnapshotReader::new(bytes)?;
     let mut rows = Vec::new();
     while let Some(row) = reader.next_row()? {
@@ -130,7 +130,7 @@ fn pair((key, value): (&Vec<u8>, &Vec<u8>)) -> (Vec<u8>, Vec<u8>) {
 }
 
 fn whole_header() -> Vec<u8> {
-    let header = Header { applied: None, membership: Default::default() };
+    let header = SnapshotHeader { applied: None, membership: Default::default() };
     postcard::to_allocvec(&header).expect("plain data encodes")
 }
 
@@ -175,16 +175,16 @@ fn go_on(mut state: State, draw: &mut Draw<'_>) {
 }
 
 fn small_state() -> State {
-    let path = |text: &str| Path::parse(text).unwrap_or_else(|_| Path::root());
+    let path = |text: &str| NodePath::parse(text).unwrap_or_else(|_| NodePath::root());
     let session = SessionId(1);
     let write = |sequence, write| Command::Write {
         session,
         sequence: Sequence(sequence),
         unanswered_from: Sequence(1),
         write,
-        covers: vec![ObjectSet::Subtree(Path::root())],
-        meant: Meant::default(),
-        carried: Revision(0),
+        consented: vec![ObjectSet::Subtree(NodePath::root())],
+        intended: IntendedLeases::default(),
+        attached_through: Revision(0),
     };
     let put = |text| Write::put(path(text), "value".into());
     let commands = vec![
@@ -195,7 +195,7 @@ fn small_state() -> State {
         write(3, put("/v/a")),
         write(4, Write::Delete { path: path("/none"), recursive: false, condition: Condition::Any }),
         Command::AcquireVolume { session, path: path("/v/a") },
-        Command::AcquireVolume { session: SessionId(2), path: Path::root() },
+        Command::AcquireVolume { session: SessionId(2), path: NodePath::root() },
     ];
     let mut state = State::new(VolumeSettings::DEFAULT);
     let entry = |epoch, commands| Proposal { epoch: Epoch(epoch), number: 1, time: ClusterTime::ZERO, commands };
@@ -211,14 +211,14 @@ fn file(name: &str, bytes: &[u8]) -> PathBuf {
     dir
 }
 
-fn witness(draw: &mut Draw<'_>) {
+fn durable_index_file(draw: &mut Draw<'_>) {
     let mut bytes = Vec::new();
     for _ in 0..2 {
         let mut slot = draw.bytes(64);
         slot.resize(SLOT_BYTES, 0);
         if !draw.one_in(4) {
             if !draw.one_in(8) {
-                slot[4] = witness::WITNESS_FORMAT;
+                slot[4] = durable_index::DURABLE_INDEX_FORMAT;
             }
             let crc = crc32fast::hash(&slot[4..]);
             slot[..4].copy_from_slice(&crc.to_le_bytes());
@@ -227,7 +227,7 @@ fn witness(draw: &mut Draw<'_>) {
     }
     bytes.truncate(2 * SLOT_BYTES - draw.below(2) as usize);
     let path = file("witness", &bytes).join("witness");
-    let mut opened = match Witness::open(&path) {
+    let mut opened = match DurableIndex::open(&path) {
         Ok(opened) => opened,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
@@ -237,17 +237,17 @@ fn witness(draw: &mut Draw<'_>) {
     }
     let next = opened.current();
     assert_eq!((next.last, next.vote), (found.last, found.vote));
-    assert_eq!(Witness::open(&path).expect("what was written is read").current(), next);
+    assert_eq!(DurableIndex::open(&path).expect("what was written is read").current(), next);
 }
 
-fn standing(draw: &mut Draw<'_>) {
+fn store_identity_file(draw: &mut Draw<'_>) {
     let mut bytes = vec![if draw.one_in(8) { 2 } else { 1 }];
     bytes.extend_from_slice(&draw.bytes(80));
     if !draw.one_in(4) {
         bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
     }
     let dir = file("standing", &bytes);
-    match standing::load(&dir, 1) {
+    match store_identity::load(&dir, 1) {
         Ok(standing) => assert_eq!(standing.map(|standing| standing.replica), Some(1)),
         Err(error) => assert!(error.to_string().contains("expected"), "{error}"),
     }

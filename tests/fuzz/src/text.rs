@@ -3,7 +3,7 @@
 //! The last two are private to the binary, which has no library: their files are taken in here as they are. What stands
 //! between them and the rules, clap and the parsers of single arguments, is run on the same corpus by a test in `src/shell.rs`.
 
-use leasehold_protocol::{limits::Limits, path::Path};
+use leasehold_protocol::{limits::Limits, path::NodePath};
 
 // What of it is not called here is called in the binary.
 #[allow(dead_code)]
@@ -21,7 +21,7 @@ pub fn run(data: &[u8]) {
 }
 
 fn path(text: &str) {
-    let path = match Path::parse(text) {
+    let path = match NodePath::parse(text) {
         Ok(path) => path,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
@@ -31,7 +31,7 @@ fn path(text: &str) {
     assert!(path.ancestors().all(|above| above.contains(&path) && !path.contains(&above) && above < path));
     if let (Some(above), Some(name)) = (path.parent(), path.name()) {
         assert_eq!(above.child(name), Ok(path.clone()));
-        assert!(path.as_str().starts_with(&above.below()));
+        assert!(path.as_str().starts_with(&above.prefix_below()));
     }
     let limits = Limits::default();
     assert_eq!(limits.check_path(&path).is_ok(), path.depth() <= limits.depth_max, "{path}");

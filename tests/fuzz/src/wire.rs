@@ -11,7 +11,7 @@ use std::{
 use bytes::{BufMut, BytesMut};
 use futures::{Sink, Stream, task::noop_waker_ref};
 use leasehold_wire::{
-    ConnectionError, Driver, HandshakeError, Role,
+    ConnectionError, HandshakeError, MuxDriver, Role,
     codec::{Decode, Encode},
     frame::FRAME_MAX_BYTES,
     handshake::{self, CLUSTER_BYTES, MAGIC, PROTOCOL_VERSION, REASON_MAX_BYTES},
@@ -215,7 +215,7 @@ fn put_message(out: &mut BytesMut, tag: Option<u8>, id: u64, length: usize) {
 struct Mux {
     far: Far,
     channels: [Channel; 2],
-    driver: Driver,
+    driver: MuxDriver,
     /// Frames fed, and those taken out, as windows count them.
     fed: [usize; 2],
     taken: [usize; 2],

@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_protocol::{
-    holder::{Config, Effect, Holder, Input, ReadId, Ticket},
-    id::{Epoch, Generation, Incarnation, Revision, SessionId, Stamp},
-    message::{Acquired, Answer, Grant, Promise, ReadAnswer, Recall, Response, Revival},
-    object::{Content, Data, Kind, Object, ObjectSet, Stat},
-    path::Path,
+    holder::{Holder, HolderConfig, HolderEffect, HolderInput, ReadId, SendId},
+    id::{Epoch, Incarnation, Revision, SessionId, Stamp, VolumeGeneration},
+    message::{AcquiredVolume, Answer, Grant, Promise, ReadAnswer, Recall, Response, Revival},
+    object::{Content, Data, Object, ObjectKind, ObjectSet, Stat},
+    path::NodePath,
     planted::Planted,
     time::DriftAllowance,
 };
@@ -19,7 +19,7 @@ use loom::sync::{
     },
 };
 
-use crate::{cache::Cache, clock, leases::Leases};
+use crate::{cache::Cache, clock, volume_leases::VolumeLeases};
 
 const SESSION: SessionId = SessionId(7);
 const EPOCH: Epoch = Epoch(3);
@@ -35,9 +35,9 @@ pub(crate) const NEW: &str = "new";
 /// What the driver's lock protects.
 pub(crate) struct Core {
     holder: Holder,
-    pub(crate) leases: Leases,
+    pub(crate) leases: VolumeLeases,
     /// Sent and not answered.
-    sent: Vec<Ticket>,
+    sent: Vec<SendId>,
 }
 
 /// One client, and what its servers have told another one.
@@ -49,7 +49,7 @@ pub(crate) struct Client {
 }
 
 pub(crate) fn object() -> Object {
-    Object::data(Path::parse("/a").expect("valid"))
+    Object::data(NodePath::parse("/a").expect("valid"))
 }
 
 fn stamp(sequence: u64) -> Stamp {
@@ -71,15 +71,15 @@ pub(crate) fn content(value: &str, revision: u64) -> Content {
 impl Client {
     /// Registered, with a volume lease on the root.
     pub(crate) fn leased(planted: Planted) -> Self {
-        let drift = DriftAllowance::from_ppm(0).expect("within bounds");
-        let config = Config { drift, planted, ..Config::new("model") };
-        let core = Core { holder: Holder::new(config), leases: Leases::default(), sent: Vec::new() };
+        let drift_allowance = DriftAllowance::from_ppm(0).expect("within bounds");
+        let config = HolderConfig { drift_allowance, planted, ..HolderConfig::new("model") };
+        let core = Core { holder: Holder::new(config), leases: VolumeLeases::default(), sent: Vec::new() };
         let client = Self { cache: Cache::new(1 << 20), core: Mutex::new(core), acknowledged: AtomicBool::new(false) };
-        client.step(Input::Connected);
+        client.step(HolderInput::Connected);
         client.answer(Answer::Opened { session: SESSION, term: 6 * TERM });
         client.answer(Answer::Registered { coverings: vec![] });
         client.begin_read(1, "/first");
-        client.answer(Answer::Acquired(Acquired { promise: promise(), stamp: stamp(1), revival: Revival::None }));
+        client.answer(Answer::Acquired(AcquiredVolume { promise: promise(), stamp: stamp(1), revival: Revival::None }));
         client.answer(read_answer(OLD, None));
         client
     }
@@ -103,9 +103,9 @@ impl Client {
     pub(crate) fn end_fill(&self) {
         let grant = Grant {
             stamp: stamp(2),
-            volume: Path::root(),
+            volume: NodePath::root(),
             incarnation: Incarnation(1),
-            generation: Generation(1),
+            generation: VolumeGeneration(1),
             span: OBJECT_TERM,
         };
         self.answer(read_answer(OLD, Some(grant)));
@@ -114,7 +114,7 @@ impl Client {
     /// The recall for the write. The consent lets the write take effect and be acknowledged at once.
     pub(crate) fn recall(&self) {
         let sets = vec![ObjectSet::One(object())];
-        self.step(Input::Recalled(Recall { session: SESSION, stamp: stamp(3), number: 1, sets }));
+        self.step(HolderInput::Recalled(Recall { session: SESSION, stamp: stamp(3), number: 1, sets }));
     }
 
     /// Nobody needs to be asked any more: the write takes effect, and whoever wrote it is told.
@@ -130,7 +130,7 @@ impl Client {
     }
 
     fn hit(&self) -> Option<String> {
-        let hit = self.cache.hit(Kind::Data, &object().path)?;
+        let hit = self.cache.hit(ObjectKind::Data, &object().path)?;
         match &*hit.content {
             Content::Data(Some(data)) => Some(String::from_utf8_lossy(&data.value).into_owned()),
             _ => None,
@@ -138,60 +138,60 @@ impl Client {
     }
 
     fn begin_read(&self, read: u64, path: &str) {
-        let object = Object::data(Path::parse(path).expect("valid"));
-        self.step(Input::Read { read: ReadId(read), object });
+        let object = Object::data(NodePath::parse(path).expect("valid"));
+        self.step(HolderInput::Read { read: ReadId(read), object });
     }
 
     /// Answers the one request that waits for an answer.
     fn answer(&self, answer: Answer) {
-        let ticket = self.core.lock().expect("not poisoned").sent.remove(0);
+        let send_id = self.core.lock().expect("not poisoned").sent.remove(0);
         let response = Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Ok(answer) };
-        self.step(Input::Answered { ticket, response });
+        self.step(HolderInput::Answered { send_id, response });
     }
 
     /// A step of the rules and its effects, in order, under the lock.
-    fn step(&self, input: Input) {
+    fn step(&self, input: HolderInput) {
         let mut core = self.core.lock().expect("not poisoned");
         for effect in core.holder.step(input, clock::now()) {
             self.carry_out(&mut core, effect);
         }
     }
 
-    fn carry_out(&self, core: &mut Core, effect: Effect) {
+    fn carry_out(&self, core: &mut Core, effect: HolderEffect) {
         match effect {
-            Effect::Send { ticket, .. } => core.sent.push(ticket),
-            Effect::Install { object, content, validity } => {
+            HolderEffect::Send { send_id, .. } => core.sent.push(send_id),
+            HolderEffect::Install { object, content, validity } => {
                 let volume = core.leases.cell(&validity.volume, validity.incarnation);
                 self.cache.install(&object, content, &validity, volume);
             }
-            Effect::Revalidate { object, validity } => {
+            HolderEffect::Revalidate { object, validity } => {
                 let volume = core.leases.cell(&validity.volume, validity.incarnation);
                 assert!(self.cache.revalidate(&object, &validity, volume), "no model evicts");
             }
-            Effect::Drop(objects) => objects.iter().for_each(|object| self.cache.remove(object)),
-            Effect::DropAll => {
+            HolderEffect::Drop(objects) => objects.iter().for_each(|object| self.cache.remove(object)),
+            HolderEffect::DropAll => {
                 core.leases.end_all();
                 self.cache.clear();
             }
-            Effect::VolumeValid { volume, validity } => core.leases.set(&volume, validity),
-            Effect::Consent(_) => self.acknowledge(),
-            Effect::Serve { .. }
-            | Effect::ServeCached { .. }
-            | Effect::ReadFailed { .. }
-            | Effect::WriteDone { .. }
-            | Effect::LeaseKept { .. }
-            | Effect::LeaseOver { .. }
-            | Effect::CarriedGone { .. }
-            | Effect::HoldChanged { .. }
-            | Effect::HoldsOver { .. }
-            | Effect::CachingChanged { .. }
-            | Effect::FlushLost { .. }
-            | Effect::Changes { .. }
-            | Effect::WatchLost { .. }
-            | Effect::Connection(_)
-            | Effect::ClockChanged { .. }
-            | Effect::FindLeader { .. }
-            | Effect::Closed => {}
+            HolderEffect::VolumeValidityChanged { volume, validity } => core.leases.set(&volume, validity),
+            HolderEffect::Consent(_) => self.acknowledge(),
+            HolderEffect::Serve { .. }
+            | HolderEffect::ServeCached { .. }
+            | HolderEffect::ReadFailed { .. }
+            | HolderEffect::WriteDone { .. }
+            | HolderEffect::KeyLeaseRenewed { .. }
+            | HolderEffect::KeyLeaseLost { .. }
+            | HolderEffect::AttachedNodesLost { .. }
+            | HolderEffect::LockChanged { .. }
+            | HolderEffect::LocksLost { .. }
+            | HolderEffect::WriteLeaseChanged { .. }
+            | HolderEffect::FlushLost { .. }
+            | HolderEffect::Changes { .. }
+            | HolderEffect::WatchLost { .. }
+            | HolderEffect::Connection(_)
+            | HolderEffect::ClockExcessChanged { .. }
+            | HolderEffect::FindLeader { .. }
+            | HolderEffect::Closed => {}
         }
     }
 
@@ -201,7 +201,7 @@ impl Client {
         let until = clock::now().after(OBJECT_TERM);
         let validity = leasehold_protocol::holder::validity::CopyValidity {
             stamp: stamp(9),
-            volume: Path::root(),
+            volume: NodePath::root(),
             incarnation,
             until,
         };
@@ -212,9 +212,9 @@ impl Client {
 
 fn promise() -> Promise {
     Promise {
-        volume: Path::root(),
+        volume: NodePath::root(),
         incarnation: Incarnation(1),
-        generation: Generation(1),
+        generation: VolumeGeneration(1),
         span: TERM,
         term: TERM,
         revision: Revision(1),
@@ -222,5 +222,10 @@ fn promise() -> Promise {
 }
 
 fn read_answer(value: &str, grant: Option<Grant>) -> Answer {
-    Answer::Read(ReadAnswer { content: Some(content(value, 10)), grant, volume: Path::root(), applied: Revision(20) })
+    Answer::Read(ReadAnswer {
+        content: Some(content(value, 10)),
+        grant,
+        volume: NodePath::root(),
+        applied: Revision(20),
+    })
 }

@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use leasehold_protocol::{holder::validity::VolumeValidity, id::Incarnation, path::Path, planted::Planted};
+use leasehold_protocol::{holder::validity::VolumeValidity, id::Incarnation, path::NodePath, planted::Planted};
 use loom::thread::{self, JoinHandle};
 
 use crate::{
@@ -93,7 +93,7 @@ pub fn another_lease_and_a_hit_without_a_border() -> usize {
 }
 
 fn begin_another_lease(client: &Client) {
-    client.core.lock().expect("not poisoned").leases.set(&Path::root(), VolumeValidity::default());
+    client.core.lock().expect("not poisoned").leases.set(&NodePath::root(), VolumeValidity::default());
     client.acknowledge();
     set(client, 2);
     client.install_new(Incarnation(2));
@@ -107,7 +107,7 @@ fn begin_another_lease_without_a_border(client: &Client) {
 
 fn set(client: &Client, since: u64) {
     let validity = VolumeValidity { since: Incarnation(since), until: clock::now().after(TERM) };
-    client.core.lock().expect("not poisoned").leases.set(&Path::root(), validity);
+    client.core.lock().expect("not poisoned").leases.set(&NodePath::root(), validity);
 }
 
 /// The session is over: all copies go at once, and the write goes on.

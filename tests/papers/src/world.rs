@@ -7,13 +7,13 @@ use std::{
 
 use leasehold_protocol::{
     command::{Proposal, Write},
-    holder::{self, Effect, Holder, Input, ReadId, Ticket, WriteId},
+    holder::{self, Holder, HolderEffect, HolderInput, ReadId, SendId, WriteId},
     id::{RequestId, SessionId},
     lessor::{self, Lessor},
     limits::Limits,
     message::{Body, Request},
     object::Object,
-    path::Path,
+    path::NodePath,
     planted::Planted,
     state::State,
     time::{DriftAllowance, Instant},
@@ -127,9 +127,9 @@ enum Kind {
 impl Kind {
     fn of(body: &Body) -> Self {
         match body {
-            Body::KeepAlive(_) => Self::Renewal,
+            Body::Heartbeat(_) => Self::Renewal,
             Body::Acquire { .. } => Self::Acquisition,
-            Body::Held(_) => Self::List,
+            Body::HolderReport(_) => Self::List,
             Body::Read { known: Some(_), .. } => Self::Validation,
             Body::Read { known: None, .. } => Self::Fetch,
             Body::Write { .. } => Self::Write,
@@ -151,8 +151,8 @@ const OBJECT_TERM: Duration = Duration::from_secs(24 * 3600);
 const WARM_UP: Duration = Duration::from_secs(60);
 
 enum Event {
-    ToServer(Kind, lessor::Input),
-    ToClient(usize, Input),
+    ToServer(Kind, lessor::LessorInput),
+    ToClient(usize, HolderInput),
     Commit(Proposal),
     Proven(u64),
     Read(usize),
@@ -174,11 +174,11 @@ struct World {
     /// When it wants to be stepped, as it said after its last step.
     lessor_due: Instant,
     committed: Instant,
-    asked: BTreeMap<RequestId, (usize, Ticket, Kind)>,
+    asked: BTreeMap<RequestId, (usize, SendId, Kind)>,
     holders: Vec<Holder>,
     sessions: BTreeMap<SessionId, usize>,
     /// Volumes of which a copy was read from memory since the holder was told last.
-    used: Vec<BTreeSet<Path>>,
+    used: Vec<BTreeSet<NodePath>>,
     wakes: BTreeSet<(Instant, usize)>,
     wake: Vec<Option<Instant>>,
 }
@@ -201,18 +201,21 @@ impl World {
         let drift = DriftAllowance::DEFAULT;
         let settings = VolumeSettings::new(load.term, OBJECT_TERM, MARGIN, Tracking::Objects, drift);
         let state = State::new(settings.expect("a term within bounds"));
-        let config = lessor::Config {
+        let config = lessor::LessorConfig {
             replica: 1,
             attempt: 1,
             drift,
             limits: Limits::default(),
-            bounds: lessor::Bounds::DEFAULT,
+            bounds: lessor::LessorBounds::DEFAULT,
             planted: Planted::default(),
         };
         let lessor = Lessor::new(config, &state, Duration::ZERO, now);
         let holder = |client: usize| {
             let spread_permille = u16::try_from(client * 1000 / load.clients).expect("less than a thousand");
-            Holder::new(holder::Config { spread_permille, ..holder::Config::new(format!("client {client}")) })
+            Holder::new(holder::HolderConfig {
+                spread_permille,
+                ..holder::HolderConfig::new(format!("client {client}"))
+            })
         };
         let mut world = Self {
             load,
@@ -241,7 +244,7 @@ impl World {
     /// Everybody connects; the first of each group makes its files; then all read and write.
     fn begin(&mut self) {
         for client in 0..self.load.clients {
-            self.later(COMMIT * 10, Event::ToClient(client, Input::Connected));
+            self.later(COMMIT * 10, Event::ToClient(client, HolderInput::Connected));
             if client % self.load.sharing == 0 {
                 let makes = (0..self.load.files).map(|file| Event::Make(client, file));
                 makes.for_each(|make| self.later(COMMIT * 100, make));
@@ -279,9 +282,9 @@ impl World {
                 self.happen(event);
             } else if let Some((_, client)) = self.wakes.first().copied().filter(|(at, _)| *at == first) {
                 let used = std::mem::take(&mut self.used[client]);
-                self.client(client, Input::Timeout { used });
+                self.client(client, HolderInput::Timeout { used });
             } else {
-                self.lessor(lessor::Input::Timeout);
+                self.lessor(lessor::LessorInput::Timeout);
             }
         }
     }
@@ -296,9 +299,9 @@ impl World {
             Event::Commit(proposal) => {
                 assert!(self.lessor.is_mine(&proposal), "nobody else leads");
                 let applied = self.state.apply(self.state.applied_index() + 1, &proposal);
-                self.lessor(lessor::Input::committed(proposal.number, applied));
+                self.lessor(lessor::LessorInput::committed(proposal.number, applied));
             }
-            Event::Proven(round) => self.lessor(lessor::Input::Proven { round }),
+            Event::Proven(round) => self.lessor(lessor::LessorInput::Proven { round }),
             Event::Read(client) => {
                 self.read(client);
                 self.again(self.load.reads, Event::Read(client));
@@ -318,9 +321,9 @@ impl World {
         }
     }
 
-    fn file(&self, client: usize, file: u64) -> Path {
+    fn file(&self, client: usize, file: u64) -> NodePath {
         let text = format!("/group-{}/file-{file}", client / self.load.sharing);
-        Path::parse(&text).expect("made of valid components")
+        NodePath::parse(&text).expect("made of valid components")
     }
 
     fn read(&mut self, client: usize) {
@@ -336,36 +339,36 @@ impl World {
             self.used[client].insert(volume);
         } else {
             self.numbers += 1;
-            self.client(client, Input::Read { read: ReadId(self.numbers), object });
+            self.client(client, HolderInput::Read { read: ReadId(self.numbers), object });
         }
     }
 
     fn write(&mut self, client: usize, file: u64) {
         self.numbers += 1;
         let change = Write::put(self.file(client, file), "content".into());
-        self.client(client, Input::Write { write: WriteId(self.numbers), change });
+        self.client(client, HolderInput::Write { write: WriteId(self.numbers), change });
     }
 
-    fn client(&mut self, client: usize, input: Input) {
+    fn client(&mut self, client: usize, input: HolderInput) {
         for effect in self.holders[client].step(input, self.now) {
             match effect {
-                Effect::Send { ticket, request } => self.send(client, ticket, request),
-                Effect::Consent(consent) => {
-                    self.later(DELAY, Event::ToServer(Kind::Recall, lessor::Input::Consent(consent)));
+                HolderEffect::Send { send_id, request } => self.send(client, send_id, request),
+                HolderEffect::Consent(consent) => {
+                    self.later(DELAY, Event::ToServer(Kind::Recall, lessor::LessorInput::Consent(consent)));
                 }
-                Effect::Connection(holder::Connection::Connected { session }) => {
+                HolderEffect::Connection(holder::ConnectionNews::Connected { session }) => {
                     self.sessions.insert(session, client);
                 }
-                Effect::WriteDone { result, .. } => drop(result.expect("nothing refuses it")),
+                HolderEffect::WriteDone { result, .. } => drop(result.expect("nothing refuses it")),
                 // The contents are nobody's business here, and a volume that nobody reads from lapses.
-                Effect::Install { .. }
-                | Effect::Revalidate { .. }
-                | Effect::Drop(_)
-                | Effect::DropAll
-                | Effect::VolumeValid { .. }
-                | Effect::Serve { .. }
-                | Effect::ServeCached { .. }
-                | Effect::Connection(holder::Connection::Jeopardy) => {}
+                HolderEffect::Install { .. }
+                | HolderEffect::Revalidate { .. }
+                | HolderEffect::Drop(_)
+                | HolderEffect::DropAll
+                | HolderEffect::VolumeValidityChanged { .. }
+                | HolderEffect::Serve { .. }
+                | HolderEffect::ServeCached { .. }
+                | HolderEffect::Connection(holder::ConnectionNews::Jeopardy) => {}
                 other => panic!("nothing fails here: {other:?}"),
             }
         }
@@ -378,28 +381,28 @@ impl World {
         }
     }
 
-    fn send(&mut self, client: usize, ticket: Ticket, request: Request) {
+    fn send(&mut self, client: usize, ticket: SendId, request: Request) {
         self.numbers += 1;
         let (id, kind) = (RequestId(self.numbers), Kind::of(&request.body));
         self.asked.insert(id, (client, ticket, kind));
-        self.later(DELAY, Event::ToServer(kind, lessor::Input::Request { id, request }));
+        self.later(DELAY, Event::ToServer(kind, lessor::LessorInput::Request { id, request }));
     }
 
-    fn lessor(&mut self, input: lessor::Input) {
+    fn lessor(&mut self, input: lessor::LessorInput) {
         for effect in self.lessor.step(input, &self.state, self.now) {
             match effect {
-                lessor::Effect::Reply { id, response } => {
-                    let (client, ticket, kind) = self.asked.remove(&id).expect("it was asked");
+                lessor::LessorEffect::Reply { id, response } => {
+                    let (client, send_id, kind) = self.asked.remove(&id).expect("it was asked");
                     self.count(kind);
-                    self.later(DELAY, Event::ToClient(client, Input::Answered { ticket, response }));
+                    self.later(DELAY, Event::ToClient(client, HolderInput::Answered { send_id, response }));
                 }
-                lessor::Effect::Recall(recall) => {
+                lessor::LessorEffect::Recall(recall) => {
                     self.count(Kind::Recall);
                     let client = self.sessions[&recall.session];
-                    self.later(DELAY, Event::ToClient(client, Input::Recalled(recall)));
+                    self.later(DELAY, Event::ToClient(client, HolderInput::Recalled(recall)));
                 }
-                lessor::Effect::ClockChanged { .. } => {}
-                lessor::Effect::Prove { round } => self.later(COMMIT, Event::Proven(round)),
+                lessor::LessorEffect::ClockChanged { .. } => {}
+                lessor::LessorEffect::Prove { round } => self.later(COMMIT, Event::Proven(round)),
             }
         }
         self.lessor_due = self.lessor.next_deadline(self.now);

@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_client_cache::{Client, Content, Options, Path};
+use leasehold_client_cache::{Client, Content, NodePath, Options};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -103,7 +103,7 @@ pub(super) fn be_a_reader(task: Task) {
 }
 
 async fn read(client: &Client, notes: &Notes) {
-    let nodes: Vec<Path> = (0..NODES).map(|number| path(&node(number))).collect();
+    let nodes: Vec<NodePath> = (0..NODES).map(|number| path(&node(number))).collect();
     let mut pending: BTreeMap<(usize, bool), Reads> = BTreeMap::new();
     let (mut looks, mut noted) = (0, Instant::now());
     let mut pace = tokio::time::interval(READ_PACE);
@@ -138,14 +138,14 @@ fn number(value: &[u8]) -> u64 {
     text.parse().expect("the writer writes numbers")
 }
 
-fn from_memory(client: &Client, path: &Path) -> Option<u64> {
+fn from_memory(client: &Client, path: &NodePath) -> Option<u64> {
     match &*client.cached(path)? {
         Content::Data(Some(data)) => Some(number(&data.value)),
         _ => None,
     }
 }
 
-async fn from_anywhere(client: &Client, path: &Path) -> Option<u64> {
+async fn from_anywhere(client: &Client, path: &NodePath) -> Option<u64> {
     // Whoever is cut off gets no answer.
     let entry = client.get(path).await.ok()??;
     Some(number(&entry.value))

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_client_cache::{Change, Data, Event, EventKind, Path, Reason};
+use leasehold_client_cache::{Change, ChangeReason, Data, Event, EventKind, NodePath};
 
 use super::{
     watcher::Said,
@@ -22,7 +22,7 @@ pub(super) struct Happened(BTreeMap<u64, Vec<Event>>);
 /// How far one watch is.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
-    watched: Option<(Path, bool)>,
+    watched: Option<(NodePath, bool)>,
     /// Everything before this has been told.
     pub(super) next: u64,
     pub(super) changes: u64,
@@ -55,7 +55,7 @@ impl Happened {
     }
 
     /// All nodes at a revision.
-    pub(super) fn at(&self, revision: u64) -> BTreeMap<Path, Data> {
+    pub(super) fn at(&self, revision: u64) -> BTreeMap<NodePath, Data> {
         let mut nodes = BTreeMap::new();
         for event in self.0.range(..=revision).flat_map(|(_, events)| events) {
             apply(&mut nodes, event, None).expect("it has been looked at");
@@ -64,12 +64,12 @@ impl Happened {
     }
 
     /// What happened to a node.
-    pub(super) fn of_node(&self, path: &Path) -> Vec<&Event> {
+    pub(super) fn of_node(&self, path: &NodePath) -> Vec<&Event> {
         self.0.values().flatten().filter(|event| event.path == *path).collect()
     }
 
     /// The first change of what is watched from a revision on.
-    fn next(&self, (top, is_recursive): &(Path, bool), from: u64) -> Option<(u64, Vec<&Event>)> {
+    fn next(&self, (top, is_recursive): &(NodePath, bool), from: u64) -> Option<(u64, Vec<&Event>)> {
         let is_watched = |event: &&Event| event.path == *top || (*is_recursive && top.contains(&event.path));
         let mut changes = self.0.range(from..).map(|(revision, events)| (*revision, events.iter().filter(is_watched)));
         changes.find_map(|(revision, events)| {
@@ -145,13 +145,13 @@ impl Happened {
         let mut expected: Vec<&str> = deed.puts.iter().map(String::as_str).collect();
         puts.sort_unstable();
         expected.sort_unstable();
-        let is_removed = |path: &Path| deed.removals.iter().any(|top| crate::path(top).contains(path));
+        let is_removed = |path: &NodePath| deed.removals.iter().any(|top| crate::path(top).contains(path));
         let mut removed = events.iter().filter(|event| event.kind == EventKind::Delete);
         let all_removed = deed
             .removals
             .iter()
             .all(|top| events.iter().any(|event| event.path.as_str() == top && event.kind == EventKind::Delete));
-        let are_asked_for = events.iter().all(|event| event.reason == Reason::Request);
+        let are_asked_for = events.iter().all(|event| event.reason == ChangeReason::Request);
         if puts != expected || !all_removed || !removed.all(|event| is_removed(&event.path)) || !are_asked_for {
             return Err(format!("{deed:?} is {events:?} at {revision}"));
         }
@@ -160,7 +160,7 @@ impl Happened {
 }
 
 /// What an event makes of the nodes; with the revision of its change, also whether it can be.
-fn apply(nodes: &mut BTreeMap<Path, Data>, event: &Event, at: Option<u64>) -> Result<(), String> {
+fn apply(nodes: &mut BTreeMap<NodePath, Data>, event: &Event, at: Option<u64>) -> Result<(), String> {
     let before = nodes.remove(&event.path);
     if let EventKind::Put(data) = &event.kind {
         nodes.insert(event.path.clone(), data.clone());
@@ -243,11 +243,11 @@ mod tests {
             owner: None,
         };
         let kind = EventKind::Put(Data { value: value.to_owned().into(), stat });
-        Event { path: path(at), kind, reason: Reason::Request }
+        Event { path: path(at), kind, reason: ChangeReason::Request }
     }
 
     fn delete(at: &str) -> Event {
-        Event { path: path(at), kind: EventKind::Delete, reason: Reason::Request }
+        Event { path: path(at), kind: EventKind::Delete, reason: ChangeReason::Request }
     }
 
     fn change(revision: u64, events: Vec<Event>) -> Change {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold_client_cache::{Change, EventKind, Path, Reason};
+use leasehold_client_cache::{Change, ChangeReason, EventKind, NodePath};
 
 use super::{
     Duty, ROLE, Task, WRITES,
@@ -171,7 +171,7 @@ impl Record {
         let happened = Happened::of(changes).expect("what happened can have happened");
         let mut list: BTreeMap<_, _> = list.expect("it was listed").into_iter().collect();
         // It was there before anything happened.
-        list.remove(&Path::root());
+        list.remove(&NodePath::root());
         assert_eq!(list, happened.at(last), "what is there is not what happened");
         happened
     }
@@ -184,7 +184,7 @@ impl Record {
             let live = crate::path(&format!("{LIVE}/{name}"));
             let events = happened.of_node(&live);
             let removed = events.last().filter(|event| event.kind == EventKind::Delete);
-            let expected = removed.is_some_and(|event| event.reason == Reason::Expired);
+            let expected = removed.is_some_and(|event| event.reason == ChangeReason::Expired);
             assert!(expected, "{name} was not heard of any more, and {live} went: {events:?}");
         }
         let (last, killed) = (happened.last(), self.killed.len());

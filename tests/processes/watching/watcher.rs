@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use leasehold_client_cache::{Change, Client, Data, Path, Revision, Subtree, Told, Watch, WatchOptions};
+use leasehold_client_cache::{Change, Client, Data, NodePath, Revision, Subtree, Watch, WatchItem, WatchOptions};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde::{Deserialize, Serialize};
 use tokio::time::interval;
@@ -29,13 +29,13 @@ pub(super) struct Note {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Said {
     /// It watches a node, or all below it too, from this revision on.
-    From { top: Path, is_recursive: bool, revision: Revision },
+    From { top: NodePath, is_recursive: bool, revision: Revision },
     /// It was told this.
     Change(Change),
     /// It was told that everything up to here has been told.
     Mark(Revision),
     /// It has read a subtree.
-    Listed { top: Path, revision: Revision, nodes: Vec<(Path, Data)> },
+    Listed { top: NodePath, revision: Revision, nodes: Vec<(NodePath, Data)> },
     /// It could not go on.
     Failed(String),
 }
@@ -71,7 +71,7 @@ struct Watcher<'a> {
     task: &'a Task,
     notes: &'a Notes,
     name: &'static str,
-    top: Path,
+    top: NodePath,
     is_recursive: bool,
     random: SmallRng,
     /// How many clients it has had.
@@ -92,7 +92,7 @@ pub(super) async fn watch(task: Task) {
 pub(super) async fn replay(task: Task) {
     let notes = Notes::open(&task.notes);
     let random = SmallRng::seed_from_u64(task.seed);
-    let (top, name) = (Path::root(), "replay");
+    let (top, name) = (NodePath::root(), "replay");
     let mut replay = Watcher { task: &task, notes: &notes, name, top, is_recursive: true, random, clients: 0 };
     let client = replay.client().await;
     match client.list_and_watch(&replay.top).await {
@@ -139,7 +139,7 @@ impl Watcher<'_> {
                 from = match way {
                     Way::Steady | Way::Narrow | Way::Listed => self.take(watch, |_, _| false).await,
                     Way::Resumed => self.take(watch, |_, taken| taken >= count).await,
-                    Way::ResumedFromMarks => self.take(watch, |told, _| matches!(told, Told::Progress(_))).await,
+                    Way::ResumedFromMarks => self.take(watch, |told, _| matches!(told, WatchItem::Progress(_))).await,
                 };
             }
             client = self.client().await;
@@ -148,7 +148,7 @@ impl Watcher<'_> {
     }
 
     /// Says what is told, until it is enough. Returns where the next one goes on.
-    async fn take(&self, mut watch: Watch, is_enough: impl Fn(&Told, u32) -> bool) -> Revision {
+    async fn take(&self, mut watch: Watch, is_enough: impl Fn(&WatchItem, u32) -> bool) -> Revision {
         let mut taken = 0;
         loop {
             let told = match watch.next().await {
@@ -161,8 +161,8 @@ impl Watcher<'_> {
             taken += 1;
             let enough = is_enough(&told, taken);
             self.say(match told {
-                Told::Change(change) => Said::Change(change),
-                Told::Progress(revision) => Said::Mark(revision),
+                WatchItem::Change(change) => Said::Change(change),
+                WatchItem::Progress(revision) => Said::Mark(revision),
             });
             if enough {
                 return watch.resume_from();

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use leasehold_protocol::{
     command::{Attach, Condition, Write, Written},
-    holder::{Input, WriteError, WriteId},
+    holder::{HolderInput, WriteFailure, WriteId},
     id::LeaseId,
     object::{Content, Object},
-    path::Path,
+    path::NodePath,
     volume::{Tracking, VolumeSettings},
 };
 
@@ -68,7 +68,7 @@ impl World {
             return;
         }
         let write = self.begin_write(place, &change);
-        self.step_holder(place, Input::Write { write, change });
+        self.step_holder(place, HolderInput::Write { write, change });
     }
 
     /// The application waits for a write from now on.
@@ -94,7 +94,7 @@ impl World {
         let object = self.rng.pick(&self.profile.objects).clone();
         // What changes a list of children is a child that comes or goes.
         let path = match object {
-            Object { path, kind: leasehold_protocol::object::Kind::Data } => path,
+            Object { path, kind: leasehold_protocol::object::ObjectKind::Data } => path,
             Object { path, .. } => {
                 let names = ["a", "x", "y"];
                 child(&path, names[self.rng.index(names.len())])
@@ -116,13 +116,13 @@ impl World {
     }
 
     /// What a put attaches its node to. Not one that histories are judged by: the end of a lease is no client's operation.
-    pub(crate) fn attach(&mut self, path: &Path) -> Attach {
+    pub(crate) fn attach(&mut self, path: &NodePath) -> Attach {
         if invariants::linearizability::KEYS.contains(&path.as_str()) || !self.rng.chance(self.profile.lease_writes * 3)
         {
             return Attach::Nothing;
         }
         match (self.rng.below(4), self.leases.last()) {
-            (0, _) => Attach::Keep,
+            (0, _) => Attach::Unchanged,
             (1, _) => Attach::Session,
             (_, Some(_)) => Attach::Lease(*self.rng.pick(&self.leases)),
             (_, None) => Attach::Nothing,
@@ -154,14 +154,14 @@ impl World {
 
     /// The application does not want a key lease kept alive any more.
     pub(crate) fn let_go(&mut self, place: usize, id: LeaseId) {
-        self.step_holder(place, Input::LetGo(id));
+        self.step_holder(place, HolderInput::StopKeepAlive(id));
         let client = &mut self.clients[place];
         client.keeps.remove(&id);
         client.kept.remove(&id);
     }
 
     fn change_of_volume(&mut self) -> Write {
-        let path = Path::parse("/v").expect("a path");
+        let path = NodePath::parse("/v").expect("a path");
         if self.profile.inner.is_empty() {
             return Write::RemoveVolume { path };
         }
@@ -179,8 +179,8 @@ impl World {
         }
     }
 
-    pub(crate) fn write_done(&mut self, place: usize, write: WriteId, result: &Result<Written, WriteError>) {
-        if let Err(WriteError::OutcomeUnknown) = result {
+    pub(crate) fn write_done(&mut self, place: usize, write: WriteId, result: &Result<Written, WriteFailure>) {
+        if let Err(WriteFailure::OutcomeUnknown) = result {
             self.tally.add("writes of unknown outcome");
         }
         let client = &mut self.clients[place];
@@ -201,7 +201,7 @@ impl World {
             self.leases.push(granted.id);
             self.granted(place, granted.id);
         }
-        if let Ok(Written { taken: Some(taken), .. }) = result {
+        if let Ok(Written { lock: Some(taken), .. }) = result {
             self.taken(place, change.as_ref(), taken);
         }
         invariants::lives::wrote(&mut self.clients[place], change.as_ref(), result);
@@ -221,10 +221,10 @@ impl World {
         if let Some(read) = read {
             client.reads.remove(&read);
             self.tally.add("reads given up");
-            self.step_holder(place, Input::GiveUpRead(read));
+            self.step_holder(place, HolderInput::CancelRead(read));
         } else if let Some(write) = write {
             self.tally.add("writes given up");
-            self.step_holder(place, Input::GiveUpWrite(write));
+            self.step_holder(place, HolderInput::CancelWrite(write));
         }
     }
 
@@ -235,11 +235,11 @@ impl World {
         let Some((object, copy)) = client.cache.copies.iter().nth(at) else { return };
         let (object, stamp) = (object.clone(), copy.validity.stamp);
         client.cache.copies.remove(&object);
-        self.step_holder(place, Input::Evicted { object, stamp });
+        self.step_holder(place, HolderInput::Evicted { object, stamp });
     }
 
     pub(crate) fn close_client(&mut self, place: usize) {
-        self.step_holder(place, Input::Close);
+        self.step_holder(place, HolderInput::Close);
     }
 
     /// Nobody waits for the client's writes any more: they may have taken effect, or may yet.
@@ -272,7 +272,7 @@ impl World {
     }
 }
 
-fn child(path: &Path, name: &str) -> Path {
+fn child(path: &NodePath, name: &str) -> NodePath {
     let parent = if path.is_root() { "" } else { path.as_str() };
-    Path::parse(&format!("{parent}/{name}")).expect("a path")
+    NodePath::parse(&format!("{parent}/{name}")).expect("a path")
 }

@@ -11,7 +11,7 @@ use leasehold_protocol::{
         validity::{CopyValidity, VolumeValidity, may_use},
     },
     object::{Content, Object},
-    path::Path,
+    path::NodePath,
     time::Instant,
 };
 
@@ -26,9 +26,9 @@ pub(crate) struct Copy {
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
     pub(crate) copies: BTreeMap<Object, Copy>,
-    pub(crate) volumes: BTreeMap<Path, VolumeValidity>,
+    pub(crate) volumes: BTreeMap<NodePath, VolumeValidity>,
     /// Volumes of which copies were served since the holder was last told.
-    pub(crate) used: BTreeSet<Path>,
+    pub(crate) used: BTreeSet<NodePath>,
     /// The holder has a planted mistake, and is asked itself.
     pub(crate) asks_holder: bool,
 }

@@ -2,12 +2,12 @@
 
 use leasehold_protocol::{
     command::{Command, Outcome as CommandOutcome, Proposal, Write},
-    hold::{CachingStatus, HoldMode, HoldStatus},
-    holder::Input,
-    id::HoldId,
+    holder::HolderInput,
+    id::LockId,
+    lock::{LockMode, LockStatus, WriteLeaseStatus},
     object::Value,
-    path::Path,
-    transaction::Target,
+    path::NodePath,
+    transaction::CompareTarget,
 };
 
 use crate::{history::Outcome, invariants, world::World};
@@ -15,7 +15,7 @@ use crate::{history::Outcome, invariants, world::World};
 /// What one application has kept to itself under one hold, since it was let.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
-    pub(crate) path: Path,
+    pub(crate) path: NodePath,
     /// What was there when it began, once it was read: a lease may be over by this clock in the moment in which it is told.
     pub(crate) first: Option<Value>,
     /// What it has set, and in which steps.
@@ -23,7 +23,7 @@ pub(crate) struct Kept {
     /// How many of these are on the servers, or lost and told to be.
     pub(crate) flushed: usize,
     /// As it was told last.
-    pub(crate) status: CachingStatus,
+    pub(crate) status: WriteLeaseStatus,
 }
 
 impl Kept {
@@ -39,51 +39,51 @@ impl Kept {
 
 impl World {
     /// The application does something with a hold of its own as a write lease, if it can be one. Returns whether it did.
-    pub(crate) fn keep_to_itself(&mut self, place: usize, hold: HoldId, path: &Path) -> bool {
+    pub(crate) fn keep_to_itself(&mut self, place: usize, lock: LockId, path: &NodePath) -> bool {
         let client = &self.clients[place];
-        let status = client.holds.get(&hold).map(|(_, status)| *status);
-        let is_alone = matches!(status, Some(HoldStatus::Held { mode: HoldMode::Exclusive, .. }));
+        let status = client.holds.get(&lock).map(|(_, status)| *status);
+        let is_alone = matches!(status, Some(LockStatus::Granted { mode: LockMode::Exclusive, .. }));
         let mut changes = client.writes.values().map(|open| &open.change);
         let is_asked_for = changes.any(|change| match change {
-            Write::Cache { hold: other, .. }
-            | Write::Convert { hold: other, .. }
-            | Write::HandOver { hold: other, .. } => *other == hold,
+            Write::TakeWriteLease { lock: other, .. }
+            | Write::ChangeLockMode { lock: other, .. }
+            | Write::HandOver { lock: other, .. } => *other == lock,
             _ => false,
         });
         if !is_alone || is_asked_for {
             return false;
         }
         let clock = client.machine.clock.read(self.now);
-        let found = client.holder.cached(hold, clock).cloned();
+        let found = client.holder.write_lease_value(lock, clock).cloned();
         match found {
-            Some(found) => self.use_kept(place, hold, &found),
-            None if self.clients[place].kept_data.contains_key(&hold) => return false,
+            Some(found) => self.use_kept(place, lock, &found),
+            None if self.clients[place].kept_data.contains_key(&lock) => return false,
             None if self.oracle.truth.node(path).is_none() => {
                 let client = &self.clients[place];
                 let value = format!("{}.{}", client.life, client.numbers).into_bytes();
                 self.write(place, Write::put(path.clone(), value.into()));
             }
-            None => self.write(place, Write::Cache { path: path.clone(), hold }),
+            None => self.write(place, Write::TakeWriteLease { path: path.clone(), lock }),
         }
         true
     }
 
     /// The application does something under one of its write leases.
     pub(crate) fn use_some_kept(&mut self, place: usize) {
-        let kept: Vec<(HoldId, Path)> =
+        let kept: Vec<(LockId, NodePath)> =
             self.clients[place].kept_data.iter().map(|(hold, kept)| (*hold, kept.path.clone())).collect();
         let (hold, path) = self.rng.pick(&kept).clone();
         self.keep_to_itself(place, hold, &path);
     }
 
-    fn use_kept(&mut self, place: usize, hold: HoldId, found: &Value) {
-        let Some(kept) = self.clients[place].kept_data.get_mut(&hold) else {
-            return self.demand(Err(format!("client {place} may use hold {hold} and was not told so")));
+    fn use_kept(&mut self, place: usize, lock: LockId, found: &Value) {
+        let Some(kept) = self.clients[place].kept_data.get_mut(&lock) else {
+            return self.demand(Err(format!("client {place} may use hold {lock} and was not told so")));
         };
         let last = kept.last().unwrap_or(found).clone();
         kept.first.get_or_insert_with(|| found.clone());
         if last != *found {
-            self.demand(Err(format!("client {place} set {last:?} under hold {hold}, and reads {found:?}")));
+            self.demand(Err(format!("client {place} set {last:?} under hold {lock}, and reads {found:?}")));
         }
         self.tally.add("reads under a write lease");
         match self.rng.below(10) {
@@ -91,20 +91,20 @@ impl World {
                 let client = &mut self.clients[place];
                 client.numbers += 1;
                 let value: Value = format!("{}.{}k", client.life, client.numbers).into_bytes().into();
-                if let Some(kept) = client.kept_data.get_mut(&hold) {
+                if let Some(kept) = client.kept_data.get_mut(&lock) {
                     kept.changes.push((value.clone(), self.steps));
                 }
                 self.tally.add("changes under a write lease");
-                self.step_holder(place, Input::SetCached { hold, value });
+                self.step_holder(place, HolderInput::SetUnderWriteLease { lock, value });
             }
-            6 | 7 => self.step_holder(place, Input::Flush(hold)),
-            8 => self.step_holder(place, Input::EndCaching(hold)),
+            6 | 7 => self.step_holder(place, HolderInput::Flush(lock)),
+            8 => self.step_holder(place, HolderInput::ReleaseWriteLease(lock)),
             _ => {}
         }
     }
 
     /// A write lease stands otherwise.
-    pub(crate) fn caching_changed(&mut self, place: usize, hold: HoldId, status: CachingStatus) {
+    pub(crate) fn caching_changed(&mut self, place: usize, hold: LockId, status: WriteLeaseStatus) {
         let client = &mut self.clients[place];
         let clock = client.machine.clock.read(self.now);
         let Some((path, _)) = client.holds.get(&hold) else {
@@ -112,15 +112,15 @@ impl World {
                 .demand(Err(format!("client {place} is told of a write lease under hold {hold}, which it has not")));
         };
         let path = path.clone();
-        if status.is_open && status.changes == 0 {
+        if status.is_open && status.set_count == 0 {
             self.tally.add("write leases");
-            let first = client.holder.cached(hold, clock).cloned();
+            let first = client.holder.write_lease_value(hold, clock).cloned();
             let kept = Kept { path, first, changes: Vec::new(), flushed: 0, status };
             client.kept_data.insert(hold, kept);
             return;
         }
         let Some(kept) = client.kept_data.get_mut(&hold) else { return };
-        let flushed = usize::try_from(status.flushed).expect("few").min(kept.changes.len());
+        let flushed = usize::try_from(status.flushed_count).expect("few").min(kept.changes.len());
         let revision = status.stat.filter(|_| flushed > kept.flushed).map(|stat| stat.modify_revision);
         kept.status = status;
         if let Some(revision) = revision {
@@ -131,14 +131,14 @@ impl World {
             self.kept(place, &path, &value, since, Outcome::Done { revision: revision.0 });
         }
         let client = &mut self.clients[place];
-        let is_caching = client.holder.is_caching(hold);
+        let is_caching = client.holder.has_write_lease(hold);
         if !is_caching && client.kept_data.get(&hold).is_some_and(|kept| !kept.is_dirty()) {
             client.kept_data.remove(&hold);
         }
     }
 
     /// What was set is not, and will not be, on the servers.
-    pub(crate) fn flush_lost(&mut self, place: usize, hold: HoldId, value: &Value, may_be_there: bool) {
+    pub(crate) fn flush_lost(&mut self, place: usize, hold: LockId, value: &Value, may_be_there: bool) {
         self.tally.add("changes lost");
         let Some(kept) = self.clients[place].kept_data.get_mut(&hold) else {
             return self.demand(Err(format!("client {place} is told to have lost {value:?}, which it did not set")));
@@ -158,7 +158,7 @@ impl World {
     }
 
     /// A hold is over, or given back: nothing may have been forgotten in silence (S10).
-    pub(crate) fn kept_is_over(&mut self, place: usize, hold: HoldId) {
+    pub(crate) fn kept_is_over(&mut self, place: usize, hold: LockId) {
         if let Some(kept) = self.clients[place].kept_data.remove(&hold)
             && kept.is_dirty()
         {
@@ -176,7 +176,7 @@ impl World {
     }
 
     /// A change that was made in memory at once, for all the world to see later, and came to this.
-    fn kept(&mut self, place: usize, path: &Path, value: &Value, since: u64, outcome: Outcome) {
+    fn kept(&mut self, place: usize, path: &NodePath, value: &Value, since: u64, outcome: Outcome) {
         let now = self.steps;
         if self.is_put_down_to_clocks(place) {
             // It may have had the node to itself no longer: then it took effect when it was flushed.
@@ -194,12 +194,13 @@ impl World {
             else {
                 continue;
             };
-            let of_data = transaction.compares.iter().filter(|compare| !matches!(compare.target, Target::Held(..)));
+            let of_data =
+                transaction.compares.iter().filter(|compare| !matches!(compare.target, CompareTarget::Locked(..)));
             for path in of_data.map(|compare| &compare.path) {
                 let keeps = self.clients.iter().find(|client| {
                     let clock = client.machine.clock.read(self.now);
                     let mut kept = client.kept_data.iter().filter(|(_, kept)| kept.path == *path && kept.is_dirty());
-                    client.is_open && kept.any(|(hold, _)| client.holder.cached(*hold, clock).is_some())
+                    client.is_open && kept.any(|(hold, _)| client.holder.write_lease_value(*hold, clock).is_some())
                 });
                 if let Some(place) = keeps.map(|client| client.place) {
                     let what = format!("{path} was compared while client {place} kept it to itself");

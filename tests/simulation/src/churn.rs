@@ -3,18 +3,19 @@
 
 use leasehold_protocol::{
     command::{Attach, Command, Condition, Outcome, Write},
-    hold::HoldStatus,
-    holder::{Input, Ticket},
-    id::{CoveringNumber, HoldId, Incarnation, LeaseId, Stamp, Token},
-    lessor::Bounds,
+    holder::{HolderInput, SendId},
+    id::{CoveringNumber, Incarnation, LeaseId, LockId, Stamp, Token},
+    lessor::LessorBounds,
+    lock::LockStatus,
     message::{
-        AWAIT_HOLDS_MAX, AwaitHold, Body, CONSENTS_MAX, DROPPED_SETS_MAX, HELD_PIECE_OBJECTS_MAX, Header, HeldPiece,
-        Inspect, KEEP_LEASES_MAX, KeepLease, KeysAfter, RENEWALS_MAX, RETURNS_MAX, Renew, Request, Return,
+        AWAIT_LOCKS_MAX, AwaitedLock, Body, CONSENTS_MAX, DROPPED_SETS_MAX, HolderReportPart, Inspect, KEEP_ALIVES_MAX,
+        KeyLeaseRenewal, NodesAfter, RENEWALS_MAX, REPORT_PART_OBJECTS_MAX, RETURNS_MAX, Renew, Request, RequestHeader,
+        Return,
     },
     object::{Object, ObjectSet},
-    path::Path,
-    state::Lease,
-    transaction::{Compare, Operation as Part, Target, Transaction},
+    path::NodePath,
+    state::LeaseRecord,
+    transaction::{Compare, CompareTarget, Operation as Part, Transaction},
     volume::{Tracking, VolumeSettings},
 };
 
@@ -91,7 +92,7 @@ impl World {
                 let path = self.rng.pick(&swarm.leaves).clone();
                 let attach = match self.rng.below(8) {
                     0 => Attach::Session,
-                    1 => Attach::Keep,
+                    1 => Attach::Unchanged,
                     _ => Attach::Lease(self.some_lease()),
                 };
                 self.put(place, path, attach);
@@ -119,7 +120,7 @@ impl World {
             Operation::OpenSession => self.ask_unheard(place, Body::Open { name: "nobody".to_owned() }),
             Operation::ReadHeld => {
                 for path in NODES {
-                    self.read(place, Object::data(Path::parse(path).expect("a path")));
+                    self.read(place, Object::data(NodePath::parse(path).expect("a path")));
                 }
             }
             Operation::AskTooMuch => self.ask_too_much(place),
@@ -142,7 +143,7 @@ impl World {
     /// The application wants a key lease kept alive.
     pub(crate) fn keep(&mut self, place: usize, id: LeaseId) {
         // What is told of an earlier keeping in this step is told before this one begins.
-        self.step_holder(place, Input::Keep(id));
+        self.step_holder(place, HolderInput::KeepAlive(id));
         self.clients[place].keeps.insert(id);
     }
 
@@ -159,7 +160,7 @@ impl World {
         format!("{}.{}", client.life, client.numbers).into_bytes()
     }
 
-    fn put(&mut self, place: usize, path: Path, attach: Attach) {
+    fn put(&mut self, place: usize, path: NodePath, attach: Attach) {
         let value = self.value(place).into();
         self.write(place, Write::Put { path, value, condition: Condition::Any, attach });
     }
@@ -170,7 +171,7 @@ impl World {
         let (count, lists) = (self.rng.between(2, MANY), self.rng.between(1, 4));
         let value = self.value(place);
         let part = |number: u64| Part::Put {
-            path: Path::parse(&format!("/m{}/{number}", number % lists)).expect("a path"),
+            path: NodePath::parse(&format!("/m{}/{number}", number % lists)).expect("a path"),
             value: value.clone().into(),
             attach,
         };
@@ -185,12 +186,12 @@ impl World {
         let count = if self.rng.chance(700) { most } else { self.rng.between(1, most) };
         let count = usize::try_from(count).expect("small");
         // Of a token that was never granted: they hold, and change nothing.
-        let target = |place: usize| Target::Held(false, Token(u64::MAX - number - place as u64));
-        let compare = |place: usize| Compare { path: Path::root(), target: target(place) };
+        let target = |place: usize| CompareTarget::Locked(false, Token(u64::MAX - number - place as u64));
+        let compare = |place: usize| Compare { path: NodePath::root(), target: target(place) };
         let compares = (0..count).map(compare).collect();
         // What is done if they do not hold: nothing ever comes of it.
         let put = |number: usize| Part::Put {
-            path: Path::parse(&format!("/{number}")).expect("a path"),
+            path: NodePath::parse(&format!("/{number}")).expect("a path"),
             value: Vec::new().into(),
             attach: Attach::Lease(LeaseId(u64::MAX)),
         };
@@ -218,7 +219,7 @@ impl World {
 
     /// Puts the node by which others know that this client is there.
     fn register_node(&mut self, place: usize) {
-        let path = Path::parse(&format!("/r/{place}")).expect("a path");
+        let path = NodePath::parse(&format!("/r/{place}")).expect("a path");
         let is_open = |write: &Write| matches!(write, Write::Put { path: other, .. } if *other == path);
         // One after the other, so that it is known which of them stands.
         if !self.clients[place].writes.values().any(|open| is_open(&open.change)) {
@@ -228,19 +229,19 @@ impl World {
 
     fn inspect_something(&mut self, place: usize, swarm: &Swarm) {
         let path = self.rng.pick(&swarm.leaves).clone();
-        let top = if self.rng.chance(500) { Path::root() } else { path.clone() };
+        let top = if self.rng.chance(500) { NodePath::root() } else { path.clone() };
         let truth = &self.oracle.truth;
-        let carries = |lease: &Lease| truth.carried_count(lease.incarnation) > 0;
+        let carries = |lease: &LeaseRecord| truth.attached_node_count(lease.incarnation) > 0;
         let carrying = truth.key_leases_after(None).find(|(_, lease)| carries(lease)).map(|(id, _)| id);
         let id = carrying.unwrap_or_else(|| self.some_lease());
         let inspect = match self.rng.below(8) {
             0 => Inspect::Holders { path },
-            1 => Inspect::Waits { path },
-            2 => Inspect::ReadWaits { path: top },
+            1 => Inspect::PendingWrites { path },
+            2 => Inspect::BlockedReads { path: top },
             3 => Inspect::Volumes { path: top },
-            4 => Inspect::Lease { id, keys_after: Some(KeysAfter::Nothing) },
+            4 => Inspect::Lease { id, keys_after: Some(NodesAfter::Nothing) },
             5 => Inspect::Leases { after: None },
-            6 => Inspect::Holds { path },
+            6 => Inspect::Locks { path },
             _ => Inspect::Services { path: top, after: None },
         };
         self.ask_unheard(place, Body::Inspect(inspect));
@@ -248,43 +249,43 @@ impl World {
 
     /// Only contents of a few bytes are told.
     pub(crate) fn has_short_contents(&self) -> bool {
-        self.swarm().is_some_and(|swarm| swarm.bounds.content_bytes_max < Bounds::DEFAULT.content_bytes_max)
+        self.swarm().is_some_and(|swarm| swarm.bounds.content_bytes_max < LessorBounds::DEFAULT.content_bytes_max)
     }
 
     /// A request that carries one more of something than it may.
     fn ask_too_much(&mut self, place: usize) {
-        let (root, header) = (Path::root(), Header::default());
+        let (root, header) = (NodePath::root(), RequestHeader::default());
         let (renew, stamp) = (Renew { volume: root.clone(), incarnation: Incarnation(0) }, Stamp::default());
         let given_back = Return { object: Object::data(root.clone()), stamp };
         let held = |objects| {
             let (volume, incarnation, covering) = (root.clone(), Incarnation(0), CoveringNumber::default());
-            Body::Held(HeldPiece { volume, incarnation, covering, piece: 0, pieces: 1, objects })
+            Body::HolderReport(HolderReportPart { volume, incarnation, covering, part: 0, parts: 1, objects })
         };
-        let keep = KeepLease { id: LeaseId(0), incarnation: None };
-        let hold = AwaitHold { path: root.clone(), hold: HoldId(0), known: HoldStatus::Over };
+        let keep = KeyLeaseRenewal { id: LeaseId(0), incarnation: None };
+        let hold = AwaitedLock { path: root.clone(), lock: LockId(0), known: LockStatus::Ended };
         let dropped = vec![ObjectSet::Subtree(root.clone()); DROPPED_SETS_MAX + 1];
         let write = Write::RevokeLease { id: LeaseId(u64::MAX) };
         let (header, body) = match self.rng.below(7) {
-            0 => (Header { renew: vec![renew; RENEWALS_MAX + 1], ..header }, Body::Close),
-            1 => (Header { consents: vec![stamp; CONSENTS_MAX + 1], ..header }, Body::Close),
-            2 => (Header { returns: vec![given_back; RETURNS_MAX + 1], ..header }, Body::Close),
+            0 => (RequestHeader { renew: vec![renew; RENEWALS_MAX + 1], ..header }, Body::Close),
+            1 => (RequestHeader { consents: vec![stamp; CONSENTS_MAX + 1], ..header }, Body::Close),
+            2 => (RequestHeader { returns: vec![given_back; RETURNS_MAX + 1], ..header }, Body::Close),
             3 => (header, Body::Write { write, dropped, seen: stamp }),
-            4 => (header, held(vec![Object::data(root.clone()); HELD_PIECE_OBJECTS_MAX + 1])),
-            5 => (header, Body::KeepLeases { leases: vec![keep; KEEP_LEASES_MAX + 1] }),
-            _ => (header, Body::AwaitHolds { holds: vec![hold; AWAIT_HOLDS_MAX + 1] }),
+            4 => (header, held(vec![Object::data(root.clone()); REPORT_PART_OBJECTS_MAX + 1])),
+            5 => (header, Body::KeepAlive { leases: vec![keep; KEEP_ALIVES_MAX + 1] }),
+            _ => (header, Body::AwaitLocks { locks: vec![hold; AWAIT_LOCKS_MAX + 1] }),
         };
         self.send_unheard(place, Request { header, body });
     }
 
     /// Asks something whose answer nobody waits for.
     fn ask_unheard(&mut self, place: usize, body: Body) {
-        self.send_unheard(place, Request { header: Header::default(), body });
+        self.send_unheard(place, Request { header: RequestHeader::default(), body });
     }
 
     fn send_unheard(&mut self, place: usize, request: Request) {
         let client = &mut self.clients[place];
         client.numbers += 1;
-        let (ticket, connection) = (Ticket(UNHEARD_TICKETS + client.numbers), client.connection);
+        let (ticket, connection) = (SendId(UNHEARD_TICKETS + client.numbers), client.connection);
         if let Some(connection) = connection {
             self.send_up(connection, Up::Request(ticket, Box::new(request)));
         }

@@ -7,13 +7,15 @@ use std::{
 
 use leasehold_protocol::{
     command::Write,
-    hold::HoldStatus,
-    holder::{Config, Connection as Told, Effect, Holder, Input, ReadError, ReadId, Ticket, WriteId},
-    id::{HoldId, Incarnation, LeaseId},
+    holder::{
+        ConnectionNews as Told, Holder, HolderConfig, HolderEffect, HolderInput, ReadFailure, ReadId, SendId, WriteId,
+    },
+    id::{Incarnation, LeaseId, LockId},
     limits::LimitError,
-    message::{Acquired, Answer, Body, Refusal, Request, Response, Revival},
+    lock::LockStatus,
+    message::{AcquiredVolume, Answer, Body, Refusal, Request, Response, Revival},
     object::{Content, Object},
-    path::Path,
+    path::NodePath,
     time::Instant,
 };
 
@@ -71,9 +73,9 @@ pub(crate) struct Client {
     /// The nodes by which it says that it is there.
     pub(crate) lives: Lives,
     /// Its holds, and how each stands as far as it was told.
-    pub(crate) holds: BTreeMap<HoldId, (Path, HoldStatus)>,
+    pub(crate) holds: BTreeMap<LockId, (NodePath, LockStatus)>,
     /// What it keeps to itself under holds that are write leases.
-    pub(crate) kept_data: BTreeMap<HoldId, Kept>,
+    pub(crate) kept_data: BTreeMap<LockId, Kept>,
     /// What the last read of each object found.
     pub(crate) last_read: BTreeMap<Object, Content>,
     pub(crate) watches: Watches,
@@ -89,7 +91,7 @@ impl Client {
         Self {
             place,
             machine,
-            holder: Holder::new(Config::new("not begun")),
+            holder: Holder::new(HolderConfig::new("not begun")),
             cache: Cache::default(),
             connection: None,
             life: 0,
@@ -123,12 +125,12 @@ impl World {
         self.lives += 1;
         self.forget_writes(place);
         self.forget_kept(place);
-        let config = Config {
-            drift: self.profile.drift,
+        let config = HolderConfig {
+            drift_allowance: self.profile.drift,
             spread_permille: u16::try_from(self.rng.below(1001)).expect("small"),
             bounds: self.swarm().map(|swarm| swarm.client_bounds).unwrap_or_default(),
             planted: self.planted,
-            ..Config::new(format!("client {place}"))
+            ..HolderConfig::new(format!("client {place}"))
         };
         let client = &mut self.clients[place];
         client.life = self.lives;
@@ -178,13 +180,13 @@ impl World {
         client.connection = Some(self.connections.len());
         client.watches.asked_at = self.now;
         self.connections.push(Connection::new(place, life, server));
-        self.step_holder(place, Input::Connected);
+        self.step_holder(place, HolderInput::Connected);
     }
 
     pub(crate) fn disconnect(&mut self, place: usize, life: u64, connection: usize) {
         let client = &mut self.clients[place];
         if client.life == life && client.connection == Some(connection) {
-            self.step_holder(place, Input::Disconnected);
+            self.step_holder(place, HolderInput::Disconnected);
             self.look_for_leader(place, None);
         }
     }
@@ -197,17 +199,17 @@ impl World {
             return;
         }
         if let Down::Response(_, response) = &message
-            && let Response { result: Ok(Answer::Acquired(Acquired { revival, .. })), .. } = &**response
+            && let Response { result: Ok(Answer::Acquired(AcquiredVolume { revival, .. })), .. } = &**response
             && *revival != Revival::None
         {
             self.tally.add("copies revived");
         }
         match message {
             Down::Response(ticket, response) if self.hears_of_list(place, ticket, &response) => {}
-            Down::Response(ticket, response) => {
-                self.step_holder(place, Input::Answered { ticket, response: *response })
+            Down::Response(send_id, response) => {
+                self.step_holder(place, HolderInput::Answered { send_id, response: *response })
             }
-            Down::Recall(recall) => self.step_holder(place, Input::Recalled(recall)),
+            Down::Recall(recall) => self.step_holder(place, HolderInput::Recalled(recall)),
         }
     }
 
@@ -215,7 +217,7 @@ impl World {
         let client = &mut self.clients[place];
         if client.life == life && client.timer == at && client.is_open {
             let used = std::mem::take(&mut client.cache.used);
-            self.step_holder(place, Input::Timeout { used });
+            self.step_holder(place, HolderInput::Timeout { used });
             let client = &mut self.clients[place];
             let clock = client.machine.clock.read(self.now);
             let spins = client.holder.next_deadline().is_some_and(|deadline| deadline <= clock);
@@ -227,7 +229,7 @@ impl World {
     }
 
     /// One step of a client's holder, and its effects in order, with the steps that these bring about.
-    pub(crate) fn step_holder(&mut self, place: usize, input: Input) {
+    pub(crate) fn step_holder(&mut self, place: usize, input: HolderInput) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             self.trace.say(self.now, || format!("client {place} <- {input:?}"));
@@ -265,89 +267,91 @@ impl World {
         }
     }
 
-    fn carry_out_at_client(&mut self, place: usize, effect: Effect, inputs: &mut VecDeque<Input>) {
+    fn carry_out_at_client(&mut self, place: usize, effect: HolderEffect, inputs: &mut VecDeque<HolderInput>) {
         let client = &mut self.clients[place];
         match effect {
-            Effect::Send { ticket, request } => self.send_request(place, ticket, request),
-            Effect::Consent(consent) => {
+            HolderEffect::Send { send_id, request } => self.send_request(place, send_id, request),
+            HolderEffect::Consent(consent) => {
                 if let Some(connection) = client.connection {
                     self.send_up(connection, Up::Consent(consent));
                 }
             }
-            Effect::Install { object, content, validity } => {
+            HolderEffect::Install { object, content, validity } => {
                 client.cache.copies.insert(object, Copy { content, validity });
             }
-            Effect::Revalidate { object, validity } => match client.cache.copies.get_mut(&object) {
+            HolderEffect::Revalidate { object, validity } => match client.cache.copies.get_mut(&object) {
                 Some(copy) => copy.validity = validity,
-                None => inputs.push_back(Input::Evicted { object, stamp: validity.stamp }),
+                None => inputs.push_back(HolderInput::Evicted { object, stamp: validity.stamp }),
             },
-            Effect::Drop(objects) => objects.iter().for_each(|object| {
+            HolderEffect::Drop(objects) => objects.iter().for_each(|object| {
                 client.cache.copies.remove(object);
             }),
-            Effect::DropAll => {
+            HolderEffect::DropAll => {
                 client.cache.copies.clear();
                 client.cache.volumes.clear();
             }
-            Effect::VolumeValid { volume, validity } => {
+            HolderEffect::VolumeValidityChanged { volume, validity } => {
                 client.cache.volumes.insert(volume, validity);
             }
-            Effect::Serve { reads, object, content, .. } => self.serve(place, reads, &object, &content),
-            Effect::ServeCached { reads, object, stamp, .. } => {
+            HolderEffect::Serve { reads, object, content, .. } => self.serve(place, reads, &object, &content),
+            HolderEffect::ServeCached { reads, object, stamp, .. } => {
                 let copy = client.cache.copies.get(&object).filter(|copy| copy.validity.stamp == stamp);
                 match copy.map(|copy| Arc::clone(&copy.content)) {
                     Some(content) => self.serve(place, reads, &object, &content),
                     None => {
-                        inputs.push_back(Input::Evicted { object: object.clone(), stamp });
-                        let again = |read| Input::Read { read, object: object.clone() };
+                        inputs.push_back(HolderInput::Evicted { object: object.clone(), stamp });
+                        let again = |read| HolderInput::Read { read, object: object.clone() };
                         inputs.extend(reads.into_iter().map(again));
                     }
                 }
             }
-            Effect::ReadFailed { reads, error } => self.reads_failed(place, &reads, &error),
-            Effect::WriteDone { write, result } => self.write_done(place, write, &result),
-            Effect::Connection(told) => self.tell(place, told),
-            Effect::ClockChanged { beyond } => self.clock_changed(place, beyond),
-            Effect::FindLeader { hint } => {
+            HolderEffect::ReadFailed { reads, error } => self.reads_failed(place, &reads, &error),
+            HolderEffect::WriteDone { write, result } => self.write_done(place, write, &result),
+            HolderEffect::Connection(told) => self.tell(place, told),
+            HolderEffect::ClockExcessChanged { excess } => self.clock_changed(place, excess),
+            HolderEffect::FindLeader { hint } => {
                 let hint = hint.and_then(|hint| hint.parse().ok());
                 self.look_for_leader(place, hint);
-                inputs.push_back(Input::Disconnected);
+                inputs.push_back(HolderInput::Disconnected);
             }
             // The latest of what it was promised binds, whichever answer brought it.
-            Effect::LeaseKept { id, incarnation, until, .. } => {
+            HolderEffect::KeyLeaseRenewed { id, incarnation, until, .. } => {
                 let kept = client.kept.entry(id).or_insert((incarnation, until));
                 *kept = (incarnation, until).max(*kept);
             }
-            Effect::LeaseOver { id } => {
+            HolderEffect::KeyLeaseLost { id } => {
                 client.kept.remove(&id);
                 self.tally.add("kept key leases that were over");
                 if !self.clients[place].keeps.remove(&id) {
                     self.demand(Err(format!("client {place} is told that lease {id} is over, which it does not keep")));
                 }
             }
-            Effect::CarriedGone { nodes } => {
+            HolderEffect::AttachedNodesLost { nodes } => {
                 client.lives.lost(&nodes);
                 self.tally.add("volume leases over that carried nodes");
             }
-            Effect::HoldChanged { hold, status } => self.hold_changed(place, hold, status),
-            Effect::HoldsOver { holds } => self.holds_over(place, &holds, inputs),
-            Effect::CachingChanged { hold, status } => self.caching_changed(place, hold, status),
-            Effect::FlushLost { hold, value, may_be_there, .. } => self.flush_lost(place, hold, &value, may_be_there),
-            Effect::Closed => self.closed(place),
-            Effect::Changes { watch, changes } => {
+            HolderEffect::LockChanged { lock, status } => self.hold_changed(place, lock, status),
+            HolderEffect::LocksLost { locks } => self.holds_over(place, &locks, inputs),
+            HolderEffect::WriteLeaseChanged { lock, status } => self.caching_changed(place, lock, status),
+            HolderEffect::FlushLost { lock, value, may_be_there, .. } => {
+                self.flush_lost(place, lock, &value, may_be_there)
+            }
+            HolderEffect::Closed => self.closed(place),
+            HolderEffect::Changes { watch, changes } => {
                 if self.told(place, watch, &changes) {
-                    inputs.push_back(Input::WatchMore(watch));
+                    inputs.push_back(HolderInput::WatchMore(watch));
                 }
             }
-            Effect::WatchLost { watch, error } => self.watch_lost(place, watch, &error),
+            HolderEffect::WatchLost { watch, error } => self.watch_lost(place, watch, &error),
         }
     }
 
-    fn send_request(&mut self, place: usize, ticket: Ticket, request: Request) {
+    fn send_request(&mut self, place: usize, ticket: SendId, request: Request) {
         self.tally.add(match request.body {
-            Body::Held(_) => "lists told",
+            Body::HolderReport(_) => "lists told",
             Body::Write { .. } => "writes sent",
-            Body::KeepAlive(_) => "renewals sent",
-            Body::KeepLeases { .. } => "renewals of key leases sent",
+            Body::Heartbeat(_) => "renewals sent",
+            Body::KeepAlive { .. } => "renewals of key leases sent",
             Body::Watch { .. } => "watches sent",
             Body::Read { known: Some(_), .. } => "copies to be validated",
             Body::AwaitRead { .. } => "reads that wait for write leases",
@@ -390,14 +394,14 @@ impl World {
         }
     }
 
-    fn reads_failed(&mut self, place: usize, reads: &[ReadId], error: &ReadError) {
+    fn reads_failed(&mut self, place: usize, reads: &[ReadId], error: &ReadFailure) {
         for read in reads {
             self.clients[place].reads.remove(read);
         }
-        let is_long = matches!(error, ReadError::Refused(Refusal::Limit(LimitError::Content { .. })));
+        let is_long = matches!(error, ReadFailure::Refused(Refusal::Limit(LimitError::Content { .. })));
         if is_long && self.has_short_contents() {
             self.tally.add("reads of contents that are too long");
-        } else if *error != ReadError::Closed {
+        } else if *error != ReadFailure::Closed {
             self.demand(Err(format!("client {place}: a read failed: {error}")));
         }
     }
@@ -435,7 +439,7 @@ impl World {
         client.numbers += 1;
         let read = ReadId(client.numbers);
         client.reads.insert(read, OpenRead { object: object.clone(), begun, since: self.steps });
-        self.step_holder(place, Input::Read { read, object });
+        self.step_holder(place, HolderInput::Read { read, object });
     }
 
     /// The application has the answer to a read that began in a step.

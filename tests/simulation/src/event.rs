@@ -2,7 +2,7 @@
 
 use leasehold_protocol::{
     command::Proposal,
-    holder::Ticket,
+    holder::SendId,
     message::{Consent, Recall, Request, Response},
 };
 
@@ -18,14 +18,14 @@ pub(crate) enum Host {
 /// From a client to a server.
 #[derive(Debug, Clone)]
 pub(crate) enum Up {
-    Request(Ticket, Box<Request>),
+    Request(SendId, Box<Request>),
     Consent(Consent),
 }
 
 /// From a server to a client.
 #[derive(Debug, Clone)]
 pub(crate) enum Down {
-    Response(Ticket, Box<Response>),
+    Response(SendId, Box<Response>),
     Recall(Recall),
 }
 

@@ -4,10 +4,10 @@ use std::{collections::VecDeque, time::Duration};
 
 use leasehold_protocol::{
     command::Write,
-    hold::{HoldMode, HoldStatus, Taken},
-    holder::Input,
-    id::HoldId,
-    path::Path,
+    holder::HolderInput,
+    id::LockId,
+    lock::{LockGrant, LockMode, LockStatus},
+    path::NodePath,
 };
 
 use crate::{
@@ -28,22 +28,22 @@ pub(crate) fn is_about_holds(change: &Write) -> bool {
     matches!(
         change,
         Write::Lock { .. }
-            | Write::Convert { .. }
+            | Write::ChangeLockMode { .. }
             | Write::Unlock { .. }
             | Write::HandOver { .. }
-            | Write::Cache { .. }
+            | Write::TakeWriteLease { .. }
     )
 }
 
 impl World {
     /// The application takes a hold, or does something with one that it has.
     pub(crate) fn lock_or_unlock(&mut self, place: usize) {
-        let holds: Vec<(HoldId, Path)> =
+        let holds: Vec<(LockId, NodePath)> =
             self.clients[place].holds.iter().map(|(id, (path, _))| (*id, path.clone())).collect();
-        let mode = *self.rng.pick(&[HoldMode::Shared, HoldMode::Exclusive]);
+        let mode = *self.rng.pick(&[LockMode::Shared, LockMode::Exclusive]);
         let wait = !self.rng.chance(250);
         if holds.is_empty() || (holds.len() < HOLDS_MAX && self.rng.chance(400)) {
-            let path = Path::parse(NODES[self.rng.index(NODES.len())]).expect("a path");
+            let path = NodePath::parse(NODES[self.rng.index(NODES.len())]).expect("a path");
             let delay = if self.rng.chance(100) {
                 Duration::from_micros(self.rng.between(MS, self.term()))
             } else {
@@ -51,82 +51,82 @@ impl World {
             };
             return self.write(place, Write::Lock { path, mode, wait, delay });
         }
-        let (hold, path) = self.rng.pick(&holds).clone();
-        if self.rng.chance(600) && self.keep_to_itself(place, hold, &path) {
+        let (lock, path) = self.rng.pick(&holds).clone();
+        if self.rng.chance(600) && self.keep_to_itself(place, lock, &path) {
             return;
         }
         let is_converting = |open: &OpenWrite| match open.change {
-            Write::Convert { hold: other, .. } | Write::HandOver { hold: other, .. } => other == hold,
+            Write::ChangeLockMode { lock: other, .. } | Write::HandOver { lock: other, .. } => other == lock,
             _ => false,
         };
         if self.rng.chance(400) {
             // What is a write lease, or about to be one, is made nothing else: the holder would not ask.
             let client = &self.clients[place];
-            if !client.writes.values().any(is_converting) && !client.holder.is_caching(hold) {
+            if !client.writes.values().any(is_converting) && !client.holder.has_write_lease(lock) {
                 if self.rng.chance(300) {
-                    let to = self.successor(&path);
-                    return self.write(place, Write::HandOver { path, hold, to });
+                    let successor = self.successor(&path);
+                    return self.write(place, Write::HandOver { path, lock, successor });
                 }
-                self.lower(place, hold, mode);
-                self.write(place, Write::Convert { path, hold, mode, wait });
+                self.lower(place, lock, mode);
+                self.write(place, Write::ChangeLockMode { path, lock, mode, wait });
             }
             return;
         }
         // From now on it is not used any more.
-        let change = Write::Unlock { path, hold };
+        let change = Write::Unlock { path, lock };
         let write = self.begin_write(place, &change);
-        self.step_holder(place, Input::Write { write, change });
-        self.clients[place].holds.remove(&hold);
-        self.kept_is_over(place, hold);
+        self.step_holder(place, HolderInput::Write { write, change });
+        self.clients[place].holds.remove(&lock);
+        self.kept_is_over(place, lock);
     }
 
     /// One that waits for the node, if anybody knows of one.
-    fn successor(&mut self, path: &Path) -> HoldId {
+    fn successor(&mut self, path: &NodePath) -> LockId {
         let holds = self.clients.iter().flat_map(|client| &client.holds);
-        let waits = holds.filter(|(_, (at, status))| at == path && *status == HoldStatus::Waiting);
-        let waiting: Vec<HoldId> = waits.map(|(id, _)| *id).collect();
-        if waiting.is_empty() { HoldId(1) } else { *self.rng.pick(&waiting) }
+        let waits = holds.filter(|(_, (at, status))| at == path && *status == LockStatus::Waiting);
+        let waiting: Vec<LockId> = waits.map(|(id, _)| *id).collect();
+        if waiting.is_empty() { LockId(1) } else { *self.rng.pick(&waiting) }
     }
 
     /// A hold was handed over. If that was refused, or nobody knows, it is as before, or will be told to be over.
     pub(crate) fn handed_over(&mut self, place: usize, change: Option<&Write>) {
-        if let Some(Write::HandOver { hold, .. }) = change {
-            self.clients[place].holds.remove(hold);
+        if let Some(Write::HandOver { lock, .. }) = change {
+            self.clients[place].holds.remove(lock);
         }
     }
 
     /// The application will not count on being alone any more.
-    fn lower(&mut self, place: usize, hold: HoldId, mode: HoldMode) {
-        if let Some((_, HoldStatus::Held { mode: known, .. })) = self.clients[place].holds.get_mut(&hold)
-            && mode == HoldMode::Shared
+    fn lower(&mut self, place: usize, hold: LockId, mode: LockMode) {
+        if let Some((_, LockStatus::Granted { mode: known, .. })) = self.clients[place].holds.get_mut(&hold)
+            && mode == LockMode::Shared
         {
             *known = mode;
         }
     }
 
     /// A request for a hold was answered.
-    pub(crate) fn taken(&mut self, place: usize, change: Option<&Write>, taken: &Taken) {
+    pub(crate) fn taken(&mut self, place: usize, change: Option<&Write>, taken: &LockGrant) {
         let status = match taken.token {
-            Some(token) => HoldStatus::Held { token, mode: taken.mode, is_wanted: false },
-            None => HoldStatus::Waiting,
+            Some(token) => LockStatus::Granted { token, mode: taken.mode, is_contended: false },
+            None => LockStatus::Waiting,
         };
-        let is_conversion = matches!(change, Some(Write::Convert { .. }));
+        let is_conversion = matches!(change, Some(Write::ChangeLockMode { .. }));
         let holds = &mut self.clients[place].holds;
-        match holds.get(&taken.hold) {
+        match holds.get(&taken.lock) {
             // What was told of it since is newer.
-            Some((_, HoldStatus::Held { token, .. })) if taken.token.is_none_or(|taken| taken < *token) => {}
+            Some((_, LockStatus::Granted { token, .. })) if taken.token.is_none_or(|taken| taken < *token) => {}
             // One that was given back while it was being made another is not there any more.
             None if is_conversion => {}
             _ => {
-                holds.insert(taken.hold, (taken.path.clone(), status));
+                holds.insert(taken.lock, (taken.path.clone(), status));
             }
         }
     }
 
     /// A hold stands otherwise than before.
-    pub(crate) fn hold_changed(&mut self, place: usize, hold: HoldId, status: HoldStatus) {
+    pub(crate) fn hold_changed(&mut self, place: usize, hold: LockId, status: LockStatus) {
         self.tally.add(match status {
-            HoldStatus::Held { is_wanted: true, .. } => "holds that others want",
+            LockStatus::Granted { is_contended: true, .. } => "holds that others want",
             _ => "holds that changed",
         });
         match self.clients[place].holds.get_mut(&hold) {
@@ -136,7 +136,7 @@ impl World {
     }
 
     /// Holds are over. The servers may not know it yet.
-    pub(crate) fn holds_over(&mut self, place: usize, holds: &[HoldId], inputs: &mut VecDeque<Input>) {
+    pub(crate) fn holds_over(&mut self, place: usize, holds: &[LockId], inputs: &mut VecDeque<HolderInput>) {
         for hold in holds {
             self.tally.add("holds lost");
             self.kept_is_over(place, *hold);
@@ -146,8 +146,8 @@ impl World {
                     .demand(Err(format!("client {place} is told that hold {hold} is over, which it does not have")));
             };
             if client.is_open {
-                let change = Write::Unlock { path, hold: *hold };
-                inputs.push_back(Input::Write { write: self.begin_write(place, &change), change });
+                let change = Write::Unlock { path, lock: *hold };
+                inputs.push_back(HolderInput::Write { write: self.begin_write(place, &change), change });
             }
         }
     }

@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 
 use leasehold_protocol::{
-    holder::Ticket,
+    holder::SendId,
     message::{Body, Request},
 };
 
@@ -41,7 +41,7 @@ pub(crate) struct Connection {
     /// Recalls on it are lost, and nothing else.
     pub(crate) is_deaf: bool,
     /// The requests on it that were refused.
-    refused: BTreeSet<Ticket>,
+    refused: BTreeSet<SendId>,
     last: [u64; STREAMS],
 }
 

@@ -11,9 +11,9 @@ use std::{
 
 use leasehold_protocol::{
     command::{Command, Outcome, Proposal, WriteRefusal},
-    id::{HoldId, Revision, Sequence, SessionId},
+    id::{LockId, Revision, Sequence, SessionId},
     object::{Content, Object},
-    state::{Answered, State},
+    state::{RequestStatus, State},
 };
 
 use crate::{
@@ -88,16 +88,16 @@ impl Oracle {
         let bounds = prolonging::bounds(&self.truth, proposal);
         let is_new = |command: &Command| match command {
             Command::Write { session, sequence, .. } => {
-                matches!(self.truth.answered(*session, *sequence), Some(Answered::Never))
+                matches!(self.truth.request_status(*session, *sequence), Some(RequestStatus::Unanswered))
             }
             _ => false,
         };
         let are_new: Vec<bool> = proposal.commands.iter().map(is_new).collect();
-        let waiting: BTreeSet<HoldId> =
-            self.truth.holds().filter(|(_, _, hold)| hold.token.is_none()).map(|(id, ..)| id).collect();
+        let waiting: BTreeSet<LockId> =
+            self.truth.locks().filter(|(_, _, hold)| hold.token.is_none()).map(|(id, ..)| id).collect();
         let before = transactions::has_any(proposal).then(|| self.truth.clone());
         let applied = self.truth.apply(index, proposal);
-        self.have_holds_changed = !applied.held().is_empty();
+        self.have_holds_changed = !applied.nodes_with_changed_locks().is_empty();
         let outcomes = applied.outcomes;
         self.truth.check()?;
         let (granted, late) = self.tokens.check(&self.truth, |id| waiting.contains(&id))?;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use leasehold_protocol::{
     limits::Limits,
-    object::{Kind, Object},
-    path::Path,
+    object::{Object, ObjectKind},
+    path::NodePath,
     state::State,
     time::DriftAllowance,
     volume::{Tracking, VolumeSettings},
@@ -282,7 +282,7 @@ pub(crate) fn settings(drift: DriftAllowance, rng: &mut Rng) -> VolumeSettings {
 }
 
 fn objects(has_inner: bool, rng: &mut Rng) -> Vec<Object> {
-    let path = |text: &str| Path::parse(text).expect("a path");
+    let path = |text: &str| NodePath::parse(text).expect("a path");
     let mut all = vec![
         Object::data(path("/a")),
         Object::children(path("/")),
@@ -294,7 +294,7 @@ fn objects(has_inner: bool, rng: &mut Rng) -> Vec<Object> {
         all.extend([
             Object::data(path("/v")),
             Object::data(path("/v/y")),
-            Object { path: path("/v"), kind: Kind::Children },
+            Object { path: path("/v"), kind: ObjectKind::Children },
         ]);
     }
     let keep = usize::try_from(rng.between(2, 5)).expect("small");

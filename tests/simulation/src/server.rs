@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, mem, time::Duration};
 
 use leasehold_protocol::{
     command::{Command, Outcome, Proposal, WriteRefusal},
-    holder::Ticket,
+    holder::SendId,
     id::{Epoch, RequestId, SessionId},
-    lessor::{Bounds, Config, Effect, Input, Lessor},
+    lessor::{Lessor, LessorBounds, LessorConfig, LessorEffect, LessorInput},
     message::{Answer, Body, Refusal, Request, Response},
     state::State,
     time::{ClusterTime, Instant},
@@ -54,7 +54,7 @@ pub(crate) struct Server {
     timer: u64,
     /// The connection that each session registered on last, and under which number: the one that gets recalls.
     routes: BTreeMap<SessionId, (u64, usize)>,
-    asked: BTreeMap<RequestId, (usize, Ticket, WriteKey)>,
+    asked: BTreeMap<RequestId, (usize, SendId, WriteKey)>,
     /// Proofs of leadership that wait for entries to be applied.
     pub(crate) proofs: Vec<(u64, u64)>,
     pub(crate) waits: Waits,
@@ -114,7 +114,7 @@ impl Server {
 
 impl World {
     /// One step of a server's lessor, and its effects in order.
-    pub(crate) fn step_lessor(&mut self, place: usize, input: Input) {
+    pub(crate) fn step_lessor(&mut self, place: usize, input: LessorInput) {
         let server = &mut self.servers[place];
         let Some(lessor) = &mut server.lessor else { return };
         let clock = server.machine.clock.read(self.now);
@@ -181,29 +181,29 @@ impl World {
     pub(crate) fn server_timer(&mut self, place: usize, boot: u64, at: u64) {
         let server = &self.servers[place];
         if server.is(boot) && server.timer == at {
-            self.step_lessor(place, Input::Timeout);
+            self.step_lessor(place, LessorInput::Timeout);
         }
     }
 
-    fn carry_out(&mut self, place: usize, effects: Vec<Effect>) {
+    fn carry_out(&mut self, place: usize, effects: Vec<LessorEffect>) {
         for effect in effects {
             self.trace.say(self.now, || format!("server {place} -> {effect:?}"));
             match effect {
-                Effect::Reply { id, response } => {
+                LessorEffect::Reply { id, response } => {
                     self.servers[place].waits.end(id);
                     if let Some((connection, ticket, key)) = self.servers[place].asked.remove(&id) {
                         self.look_at_answer(place, key, &response);
                         self.send_down(connection, Down::Response(ticket, Box::new(response)));
                     }
                 }
-                Effect::Recall(recall) => {
+                LessorEffect::Recall(recall) => {
                     if let Some(&(_, connection)) = self.servers[place].routes.get(&recall.session) {
                         self.tally.add("recalls sent");
                         self.send_down(connection, Down::Recall(recall));
                     }
                 }
-                Effect::ClockChanged { .. } => {}
-                Effect::Prove { round } => self.prove(place, round),
+                LessorEffect::ClockChanged { .. } => {}
+                LessorEffect::Prove { round } => self.prove(place, round),
             }
         }
     }
@@ -213,8 +213,8 @@ impl World {
         let server = &mut self.servers[place];
         let clock = server.machine.clock.read(self.now);
         match &response.result {
-            Ok(Answer::Kept(kept)) => kept.iter().for_each(|kept| server.kept.renewed(kept, clock)),
-            Ok(Answer::Written { kept: Some(kept), .. }) => {
+            Ok(Answer::KeptAlive(kept)) => kept.iter().for_each(|kept| server.kept.renewed(kept, clock)),
+            Ok(Answer::Written { key_lease: Some(kept), .. }) => {
                 let held = self.grants.check(key, kept);
                 self.demand_by(Judge::Grants, held);
             }
@@ -239,12 +239,12 @@ impl World {
             return;
         }
         match message {
-            Up::Consent(consent) => self.step_lessor(place, Input::Consent(consent)),
+            Up::Consent(consent) => self.step_lessor(place, LessorInput::Consent(consent)),
             Up::Request(ticket, request) => self.server_is_asked(place, connection, ticket, *request),
         }
     }
 
-    fn server_is_asked(&mut self, place: usize, connection: usize, ticket: Ticket, request: Request) {
+    fn server_is_asked(&mut self, place: usize, connection: usize, ticket: SendId, request: Request) {
         let server = &mut self.servers[place];
         let session = request.header.session;
         let Some(lessor) = &server.lessor else {
@@ -265,10 +265,10 @@ impl World {
             let clock = server.machine.clock.read(self.now);
             server.waits.begin(id, key, write, clock);
         }
-        self.step_lessor(place, Input::Request { id, request });
+        self.step_lessor(place, LessorInput::Request { id, request });
     }
 
-    fn refuse(&mut self, connection: usize, ticket: Ticket, refusal: Refusal) {
+    fn refuse(&mut self, connection: usize, ticket: SendId, refusal: Refusal) {
         self.tally.add("requests to servers that do not lead");
         let result: Result<Answer, Refusal> = Err(refusal);
         let response = Response { epoch: Epoch(0), promises: Vec::new(), lapses: Vec::new(), result };
@@ -365,7 +365,7 @@ impl World {
         let held = self.oracle.check_replica(place, &server.state, self.profile.swarm.is_some());
         let clock = server.machine.clock.read(self.now);
         for (command, outcome) in proposal.commands.iter().zip(&applied.outcomes) {
-            if let (Command::Write { session, sequence, .. }, Outcome::NotCovered) = (command, outcome) {
+            if let (Command::Write { session, sequence, .. }, Outcome::MissingConsents) = (command, outcome) {
                 server.waits.again((*session, *sequence), clock);
             }
         }
@@ -378,7 +378,7 @@ impl World {
             let server = &mut self.servers[place];
             let held = server.kept.check(proposal, &applied.outcomes, clock);
             self.demand_by(Judge::Kept, held);
-            self.step_lessor(place, Input::committed(proposal.number, applied));
+            self.step_lessor(place, LessorInput::committed(proposal.number, applied));
         }
     }
 
@@ -391,7 +391,7 @@ impl World {
         let was_waiting = server.raft.leading_mut().is_none_or(|leading| leading.proofs.remove(&round).is_some());
         if was_waiting && server.lessor.is_some() {
             self.tally.add("leaderships not proven");
-            self.step_lessor(place, Input::NotProven { round });
+            self.step_lessor(place, LessorInput::NotProven { round });
         }
     }
 
@@ -403,7 +403,7 @@ impl World {
         server.proofs = rest;
         let ready: Vec<(u64, u64)> = ready;
         for (round, _) in ready {
-            self.step_lessor(place, Input::Proven { round });
+            self.step_lessor(place, LessorInput::Proven { round });
         }
     }
 
@@ -414,12 +414,12 @@ impl World {
             return;
         }
         self.step_down(place);
-        let config = Config {
+        let config = LessorConfig {
             replica: place as u64,
             attempt: self.rng.next(),
             drift: self.profile.drift,
             limits: self.profile.limits,
-            bounds: self.swarm().map_or(Bounds::DEFAULT, |swarm| swarm.bounds),
+            bounds: self.swarm().map_or(LessorBounds::DEFAULT, |swarm| swarm.bounds),
             planted: self.planted,
         };
         let server = &mut self.servers[place];

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use leasehold_protocol::{holder, id::LeaseId, lessor::Bounds, object::Object, path::Path};
+use leasehold_protocol::{holder, id::LeaseId, lessor::LessorBounds, object::Object, path::NodePath};
 
 use crate::{
     churn::MANY,
@@ -98,15 +98,15 @@ pub(crate) struct Swarm {
     /// How many of a thousand granted leases their clients keep from then on.
     pub(crate) keeps: u64,
     /// The nodes that are attached and detached. No histories are judged of them.
-    pub(crate) leaves: Vec<Path>,
+    pub(crate) leaves: Vec<NodePath>,
     /// The volumes that are made and removed.
-    pub(crate) volumes: Vec<Path>,
+    pub(crate) volumes: Vec<NodePath>,
     /// The first entry of an epoch is with Raft so much later at the most.
     pub(crate) first_late: u64,
     /// How often a leader is cut off from the other servers, and from no client; 0 for never.
     pub(crate) alone_every: u64,
-    pub(crate) bounds: Bounds,
-    pub(crate) client_bounds: holder::Bounds,
+    pub(crate) bounds: LessorBounds,
+    pub(crate) client_bounds: holder::HolderBounds,
     /// How many of a thousand messages between clients and servers come twice.
     pub(crate) twice: u64,
     /// The most bytes that the shell proposes at once: about four times what the lessor means to, as at a server.
@@ -126,8 +126,8 @@ impl Swarm {
         for operation in [Operation::GrantNamed, Operation::Revoke, Operation::Attach, Operation::Read] {
             weights[operation as usize] += 2 + rng.below(6);
         }
-        let path = |text: &str| Path::parse(text).expect("a path");
-        let mut leaves: Vec<Path> = ["/k/a", "/k/b", "/c", "/a/y", "/v/k", "/v/w/k"].map(path).to_vec();
+        let path = |text: &str| NodePath::parse(text).expect("a path");
+        let mut leaves: Vec<NodePath> = ["/k/a", "/k/b", "/c", "/a/y", "/v/k", "/v/w/k"].map(path).to_vec();
         leaves.truncate(1 + rng.index(leaves.len()));
         let volumes = ["/", "/v", "/v/w", "/k", "/v/w/z"].map(path).to_vec();
         let names = *rng.pick(&[1, 2, 6]);
@@ -155,7 +155,7 @@ impl Swarm {
 
     /// Whether a leader grants few leases.
     pub(crate) fn has_few_leases(&self) -> bool {
-        self.bounds.renewals_per_second_max < Bounds::DEFAULT.renewals_per_second_max
+        self.bounds.renewals_per_second_max < LessorBounds::DEFAULT.renewals_per_second_max
     }
 
     /// A term for a key lease.
@@ -170,15 +170,15 @@ const COMMAND_MAX_BYTES: usize = 5 << 10;
 /// How many renewals a second go into ticks of so many bytes, which follow one another with each commit, if need be. At a server more
 /// leases than that are never granted (S10b): these bounds belong together (seed 1845). A server whose clock is twice as fast has half as
 /// many ticks in what it takes for a second (seed 20656).
-fn renewals_in_time(bounds: &Bounds, rogue: Option<Host>) -> usize {
+fn renewals_in_time(bounds: &LessorBounds, rogue: Option<Host>) -> usize {
     const RENEWAL_BYTES: usize = 32;
     let ticks_per_second = if matches!(rogue, Some(Host::Server(_))) { 20 } else { 40 };
     (bounds.tick_bytes_max / RENEWAL_BYTES).max(1) * ticks_per_second
 }
 
 /// Bounds of which some are low.
-fn bounds(rng: &mut Rng) -> Bounds {
-    let mut bounds = Bounds::DEFAULT;
+fn bounds(rng: &mut Rng) -> LessorBounds {
+    let mut bounds = LessorBounds::DEFAULT;
     let mut low = |bound: &mut usize, values: &[usize]| {
         if rng.chance(300) {
             *bound = *rng.pick(values);
@@ -187,24 +187,24 @@ fn bounds(rng: &mut Rng) -> Bounds {
     low(&mut bounds.writes_max, &[4, 12]);
     // About two writes, and ten: each takes 1 KiB and more.
     low(&mut bounds.writes_bytes_max, &[2 << 10, 12 << 10]);
-    low(&mut bounds.write_askers_max, &[1, 2]);
+    low(&mut bounds.write_requesters_max, &[1, 2]);
     low(&mut bounds.content_bytes_max, &[12, 64]);
     low(&mut bounds.reads_max, &[2, 6]);
-    low(&mut bounds.parked_max, &[1]);
+    low(&mut bounds.blocked_reads_max, &[1]);
     low(&mut bounds.tick_bytes_max, &[1, 64, 320]);
     low(&mut bounds.list_bytes_max, &[1, 200]);
     low(&mut bounds.watches_max, &[2, 8]);
     low(&mut bounds.session_watches_max, &[1, 3]);
     low(&mut bounds.watch_looks_max, &[1, 5]);
-    low(&mut bounds.watch_told_per_step, &[1, 3]);
+    low(&mut bounds.watch_events_per_step, &[1, 3]);
     low(&mut bounds.sweep_max, &[1, 4]);
     low(&mut bounds.expiries_waiting_max, &[1, 3]);
     low(&mut bounds.expiry_looks_per_step, &[1, 3]);
-    low(&mut bounds.removal_leases_per_round, &[1, 2]);
-    low(&mut bounds.removal_rounds_max, &[1, 2]);
-    low(&mut bounds.removal_sets_max, &[1, 3]);
+    low(&mut bounds.purge_leases_max, &[1, 2]);
+    low(&mut bounds.purges_max, &[1, 2]);
+    low(&mut bounds.purge_sets_max, &[1, 3]);
     low(&mut bounds.rows_max, &[1, 3]);
-    low(&mut bounds.places_max, &[3, 16]);
+    low(&mut bounds.scan_max, &[3, 16]);
     low(&mut bounds.departed_max, &[1, 4]);
     // Few ask for what these are about.
     if rng.chance(700) {
@@ -224,7 +224,7 @@ fn bounds(rng: &mut Rng) -> Bounds {
 }
 
 /// More of them: drawn last, so that all else of a world is what it was without these.
-fn more_bounds(bounds: &mut Bounds, rng: &mut Rng) {
+fn more_bounds(bounds: &mut LessorBounds, rng: &mut Rng) {
     let mut low = |bound: &mut usize, values: &[usize]| {
         if rng.chance(200) {
             *bound = *rng.pick(values);
@@ -238,14 +238,14 @@ fn more_bounds(bounds: &mut Bounds, rng: &mut Rng) {
     low(&mut bounds.reads_per_step, &[1, 2]);
     low(&mut bounds.recalls_again_max, &[1, 2]);
     low(&mut bounds.renewals_waiting_max, &[0, 2]);
-    low(&mut bounds.renewals_told_per_step, &[1, 2]);
+    low(&mut bounds.renewals_answered_per_step, &[1, 2]);
     low(&mut bounds.recall_sets_max, &[1, 2]);
     low(&mut bounds.claims_max, &[1, 4]);
 }
 
 /// Bounds of clients of which some are low.
-fn client_bounds(rng: &mut Rng) -> holder::Bounds {
-    let mut bounds = holder::Bounds::DEFAULT;
+fn client_bounds(rng: &mut Rng) -> holder::HolderBounds {
+    let mut bounds = holder::HolderBounds::DEFAULT;
     let mut low = |bound: &mut usize, values: &[usize]| {
         if rng.chance(250) {
             *bound = *rng.pick(values);
@@ -287,11 +287,11 @@ impl Profile {
             self.inner = (0..2).map(|_| crate::profile::settings(self.drift, rng)).collect();
         }
         self.objects.extend(swarm.leaves.iter().take(3).cloned().map(Object::data));
-        let lists = swarm.leaves.iter().take(2).filter_map(Path::parent).map(Object::children);
+        let lists = swarm.leaves.iter().take(2).filter_map(NodePath::parent).map(Object::children);
         let new: Vec<Object> = lists.filter(|list| !self.objects.contains(list)).collect();
         self.objects.extend(new);
         if swarm.weights[Operation::ReadHeld as usize] > 0 {
-            self.objects.extend(NODES.map(|path| Object::data(Path::parse(path).expect("a path"))));
+            self.objects.extend(NODES.map(|path| Object::data(NodePath::parse(path).expect("a path"))));
             self.holds = self.holds.max(250);
         }
         self.objects.sort();

@@ -2,11 +2,11 @@
 
 use leasehold_protocol::{
     command::Write,
-    hold::HoldStatus,
     id::Token,
+    lock::LockStatus,
     object::{Content, Object},
-    path::Path,
-    transaction::{Compare, Operation, Relation, Target, Transaction},
+    path::NodePath,
+    transaction::{Compare, CompareTarget, Operation, Relation, Transaction},
 };
 
 use crate::{invariants::linearizability::KEYS, world::World};
@@ -34,10 +34,10 @@ impl World {
     }
 
     /// A node that is judged, or one that applications look at.
-    fn node(&mut self) -> Path {
+    fn node(&mut self) -> NodePath {
         if self.rng.chance(500) {
             let key: &str = KEYS[self.rng.index(KEYS.len())];
-            return Path::parse(key).expect("a path");
+            return NodePath::parse(key).expect("a path");
         }
         self.rng.pick(&self.profile.objects).path.clone()
     }
@@ -57,18 +57,18 @@ impl World {
     fn compare(&mut self, place: usize) -> Compare {
         let path = self.node();
         let tokens = self.clients[place].holds.values().filter_map(|(held, status)| match status {
-            HoldStatus::Held { token, .. } => Some((held.clone(), *token)),
+            LockStatus::Granted { token, .. } => Some((held.clone(), *token)),
             _ => None,
         });
-        let tokens: Vec<(Path, Token)> = tokens.collect();
+        let tokens: Vec<(NodePath, Token)> = tokens.collect();
         if !tokens.is_empty() && self.rng.chance(300) {
             let (path, token) = self.rng.pick(&tokens).clone();
-            return Compare::held(path, token);
+            return Compare::locked(path, token);
         }
         let known = match self.clients[place].last_read.get(&Object::data(path.clone())) {
             Some(Content::Data(Some(data))) => data.clone(),
             Some(_) => return Compare::absent(path),
-            None => return Compare { path, target: Target::Exists(self.rng.chance(700)) },
+            None => return Compare { path, target: CompareTarget::Exists(self.rng.chance(700)) },
         };
         let stat = known.stat;
         let relation = *self.rng.pick(&[Relation::Equal, Relation::Equal, Relation::Less, Relation::Greater]);

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_protocol::{
     change::{Changes, Watched},
-    holder::{Input, Ticket, WatchError, WatchId},
+    holder::{HolderInput, SendId, WatchFailure, WatchId},
     id::Revision,
-    lessor::Bounds,
-    message::{Answer, Body, CHANGES_BYTES_MAX, Header, LIST_NODES_MAX, Listed, Request, Response},
-    path::Path,
+    lessor::LessorBounds,
+    message::{Answer, Body, CHANGES_BYTES_MAX, LIST_NODES_MAX, ListPage, Request, RequestHeader, Response},
+    path::NodePath,
 };
 
 use crate::{
@@ -49,15 +49,15 @@ pub(crate) struct OpenWatch {
 /// A subtree that is kept in memory.
 #[derive(Debug, Clone)]
 struct Mirror {
-    top: Path,
+    top: NodePath,
     nodes: Tree,
     /// The last path of each page but the last, and the revision of the page.
-    pages: Vec<(Option<Path>, Revision)>,
+    pages: Vec<(Option<NodePath>, Revision)>,
 }
 
 impl Mirror {
     /// What was there when the page was made that a path would be on.
-    fn listed_at(&self, path: &Path) -> Revision {
+    fn listed_at(&self, path: &NodePath) -> Revision {
         let page = self.pages.iter().find(|(last, _)| last.as_ref().is_none_or(|last| path <= last));
         page.map_or(Revision(0), |(_, revision)| *revision)
     }
@@ -85,7 +85,7 @@ impl Mirror {
 /// A list that is being read.
 #[derive(Debug, Clone)]
 pub(crate) struct Listing {
-    ticket: Ticket,
+    ticket: SendId,
     acknowledged: Revision,
     mirror: Mirror,
 }
@@ -158,25 +158,25 @@ impl World {
         };
         client.watches.open.insert(watch, open);
         self.tally.add("watches begun");
-        self.step_holder(place, Input::Watch { watch, watched, after, bytes_max });
+        self.step_holder(place, HolderInput::Watch { watch, watched, after, bytes_max });
     }
 
     /// Whether a leader looks at a few changes for one answer, whatever the watcher takes.
     fn looks_are_few(&self) -> bool {
-        self.swarm().is_some_and(|swarm| swarm.bounds.watch_looks_max < Bounds::DEFAULT.watch_looks_max)
+        self.swarm().is_some_and(|swarm| swarm.bounds.watch_looks_max < LessorBounds::DEFAULT.watch_looks_max)
     }
 
     fn watch_more(&mut self, place: usize, watch: WatchId) {
         if let Some(open) = self.clients[place].watches.open.get_mut(&watch) {
             open.waits = true;
-            self.step_holder(place, Input::WatchMore(watch));
+            self.step_holder(place, HolderInput::WatchMore(watch));
         }
     }
 
     fn give_up_watch(&mut self, place: usize, watch: WatchId) {
         self.clients[place].watches.open.remove(&watch);
         self.tally.add("watches given up");
-        self.step_holder(place, Input::GiveUpWatch(watch));
+        self.step_holder(place, HolderInput::CancelWatch(watch));
     }
 
     /// The application is told what has happened. True if it wants more at once.
@@ -212,17 +212,17 @@ impl World {
     }
 
     /// A watch of the application is over.
-    pub(crate) fn watch_lost(&mut self, place: usize, watch: WatchId, error: &WatchError) {
+    pub(crate) fn watch_lost(&mut self, place: usize, watch: WatchId, error: &WatchFailure) {
         let Some(open) = self.clients[place].watches.open.remove(&watch) else {
             return self.demand(Err(format!("client {place} loses {watch:?}, which it does not watch")));
         };
         let start = self.oracle.truth.history_start();
         match error {
-            WatchError::Compacted { after, .. } if open.told == Some(*after) && *after < start => {
+            WatchFailure::Compacted { after, .. } if open.told == Some(*after) && *after < start => {
                 self.tally.add("watches that had to start over");
                 self.clients[place].watches.bookmarks.retain(|revision| *revision >= start);
             }
-            WatchError::Closed => {}
+            WatchFailure::Closed => {}
             error => {
                 self.demand(Err(format!("client {place} loses {open:?}: {error}, and all is known after {start}")))
             }
@@ -240,15 +240,15 @@ impl World {
         let client = &mut self.clients[place];
         let Some(connection) = client.connection else { return };
         client.watches.last_ticket += 1;
-        let ticket = Ticket(OWN_TICKETS + client.watches.last_ticket);
+        let ticket = SendId(OWN_TICKETS + client.watches.last_ticket);
         let after = mirror.pages.last().and_then(|(last, _)| last.clone());
         let body = Body::List { path: mirror.top.clone(), after, nodes_max };
         client.watches.listing = Some(Listing { ticket, acknowledged: self.oracle.acknowledged, mirror });
-        self.send_up(connection, Up::Request(ticket, Box::new(Request { header: Header::default(), body })));
+        self.send_up(connection, Up::Request(ticket, Box::new(Request { header: RequestHeader::default(), body })));
     }
 
     /// An answer to what the application asked without the holder. False if the holder is to have it.
-    pub(crate) fn hears_of_list(&mut self, place: usize, ticket: Ticket, response: &Response) -> bool {
+    pub(crate) fn hears_of_list(&mut self, place: usize, ticket: SendId, response: &Response) -> bool {
         if ticket.0 < OWN_TICKETS {
             return false;
         }
@@ -259,7 +259,7 @@ impl World {
         true
     }
 
-    fn listed(&mut self, place: usize, Listing { acknowledged, mut mirror, .. }: Listing, page: &Listed) {
+    fn listed(&mut self, place: usize, Listing { acknowledged, mut mirror, .. }: Listing, page: &ListPage) {
         self.tally.add("pages of lists");
         let after = mirror.pages.last().and_then(|(last, _)| last.clone());
         let held = self.oracle.happened.check_page((&mirror.top, after.as_ref()), acknowledged, page);
@@ -302,10 +302,10 @@ impl World {
         let late = |watch: &OpenWatch| watch.told.is_none_or(|told| told < asked) && !moves_on(watch) && !is_asked_anew;
         let Client { is_open, watches, .. } = &self.clients[place];
         // Where a leader takes few, some are refused, whichever asks first: those of connections that are gone count for a while.
-        let Bounds { session_watches_max, watches_max, .. } =
+        let LessorBounds { session_watches_max, watches_max, .. } =
             self.swarm().map(|swarm| swarm.bounds).unwrap_or_default();
-        let are_taken =
-            session_watches_max == Bounds::DEFAULT.session_watches_max && watches_max == Bounds::DEFAULT.watches_max;
+        let are_taken = session_watches_max == LessorBounds::DEFAULT.session_watches_max
+            && watches_max == LessorBounds::DEFAULT.watches_max;
         let is_asked = *is_open && are_taken;
         let behind: Vec<&OpenWatch> = watches.open.values().filter(|watch| is_asked && late(watch)).collect();
         let held = match behind.first() {

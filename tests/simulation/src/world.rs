@@ -6,7 +6,7 @@ use leasehold_protocol::{
     command::{Command, Outcome, Proposal, Write},
     drift::Excess,
     id::{LeaseId, Revision},
-    lessor::Bounds,
+    lessor::LessorBounds,
     planted::{Bug, Planted},
     state::State,
 };
@@ -525,7 +525,7 @@ impl World {
     /// client is refused together it asks for together again, after up to 2 s, and in the same
     /// order: the last comes late (seed 45691).
     fn rereads(&self) -> u64 {
-        let Some(Bounds { reads_max, .. }) = self.swarm().map(|swarm| swarm.bounds) else { return 0 };
+        let Some(LessorBounds { reads_max, .. }) = self.swarm().map(|swarm| swarm.bounds) else { return 0 };
         let (objects, taken) = (self.oracle.versions.len() as u64, reads_max.max(1) as u64);
         let all = objects * self.clients.len() as u64;
         if all <= taken { 0 } else { 4 * SECOND + objects.div_ceil(taken) * 2 * SECOND }
@@ -534,7 +534,8 @@ impl World {
     /// How long the writes that clients have open take, where a leader takes few at a time: the others are refused as busy, and asked
     /// for again within seconds.
     fn drain(&self) -> u64 {
-        let Some(Bounds { writes_max, writes_bytes_max, results_max, .. }) = self.swarm().map(|swarm| swarm.bounds)
+        let Some(LessorBounds { writes_max, writes_bytes_max, results_max, .. }) =
+            self.swarm().map(|swarm| swarm.bounds)
         else {
             return 0;
         };

@@ -3,17 +3,24 @@
 use super::*;
 use crate::{
     command::{WriteRefusal, Written},
-    hold::{CachingStatus, HoldMode, Taken},
-    id::{HoldId, Token},
+    id::{LockId, Token},
+    lock::{LockGrant, LockMode, WriteLeaseStatus},
     object::Value,
 };
 
-const HOLD: HoldId = HoldId(4);
+const HOLD: LockId = LockId(4);
 const FLUSH: u64 = 1 << 63 | 4;
 
 fn done(written: Written, sequence: u64, cached: Option<Data>) -> Answer {
-    let cached = cached.map(Box::new);
-    Answer::Written { written, stamp: stamp(sequence), grant: None, applied: Revision(30), kept: None, cached }
+    let write_lease_data = cached.map(Box::new);
+    Answer::Written {
+        written,
+        stamp: stamp(sequence),
+        grant: None,
+        applied: Revision(30),
+        key_lease: None,
+        write_lease_data,
+    }
 }
 
 fn stat(revision: u64) -> Stat {
@@ -22,17 +29,17 @@ fn stat(revision: u64) -> Stat {
 }
 
 fn cache() -> Write {
-    Write::Cache { path: path("/a"), hold: HOLD }
+    Write::TakeWriteLease { path: path("/a"), lock: HOLD }
 }
 
-fn flush(value: Option<&'static str>, ends: bool) -> Body {
+fn flush(value: Option<&'static str>, ends_write_lease: bool) -> Body {
     let value = value.map(Value::from);
-    let write = Write::Flush { path: path("/a"), hold: HOLD, token: Token(9), value, ends };
+    let write = Write::Flush { path: path("/a"), lock: HOLD, token: Token(9), value, ends_write_lease };
     Body::Write { write, dropped: vec![one("/a")], seen: stamp(0) }
 }
 
 /// The flush among the effects, whatever it has seen.
-fn flushes(effects: &[Effect]) -> Option<(Ticket, Body)> {
+fn flushes(effects: &[HolderEffect]) -> Option<(SendId, Body)> {
     let flush =
         sent(effects).into_iter().find(|(_, body)| matches!(body, Body::Write { write: Write::Flush { .. }, .. }));
     flush.map(|(ticket, body)| match body {
@@ -42,34 +49,34 @@ fn flushes(effects: &[Effect]) -> Option<(Ticket, Body)> {
 }
 
 /// The consents that requests carry.
-fn carried(effects: &[Effect]) -> Vec<Stamp> {
+fn carried(effects: &[HolderEffect]) -> Vec<Stamp> {
     requests(effects).into_iter().flat_map(|(_, request)| request.header.consents).collect()
 }
 
-fn lost(text: &'static str, may_be_there: bool) -> Effect {
-    Effect::FlushLost { hold: HOLD, value: text.into(), may_be_there, refusal: None }
+fn lost(text: &'static str, may_be_there: bool) -> HolderEffect {
+    HolderEffect::FlushLost { lock: HOLD, value: text.into(), may_be_there, refusal: None }
 }
 
-fn status(is_open: bool, changes: u64, flushed: u64, revision: u64) -> Effect {
-    let status = CachingStatus { is_open, changes, flushed, stat: Some(stat(revision)) };
-    Effect::CachingChanged { hold: HOLD, status }
+fn status(is_open: bool, set_count: u64, flushed_count: u64, revision: u64) -> HolderEffect {
+    let status = WriteLeaseStatus { is_open, set_count, flushed_count, stat: Some(stat(revision)) };
+    HolderEffect::WriteLeaseChanged { lock: HOLD, status }
 }
 
 impl Client {
     fn holding() -> Self {
         let mut client = Self::leased();
-        let lock = Write::Lock { path: path("/a"), mode: HoldMode::Exclusive, wait: true, delay: Duration::ZERO };
+        let lock = Write::Lock { path: path("/a"), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO };
         let effects = client.write(5, lock);
         let ticket = client.only(&effects).0;
-        let taken = Taken {
+        let taken = LockGrant {
             path: path("/a"),
-            hold: HOLD,
-            mode: HoldMode::Exclusive,
+            lock: HOLD,
+            mode: LockMode::Exclusive,
             token: Some(Token(9)),
-            volume: Path::root(),
+            volume: NodePath::root(),
             incarnation: Incarnation(1),
         };
-        client.answer(ticket, done(Written { taken: Some(Box::new(taken)), ..Written::default() }, 40, None));
+        client.answer(ticket, done(Written { lock: Some(Box::new(taken)), ..Written::default() }, 40, None));
         client
     }
 
@@ -84,15 +91,15 @@ impl Client {
         client
     }
 
-    fn set(&mut self, text: &'static str) -> Vec<Effect> {
-        self.step(Input::SetCached { hold: HOLD, value: text.into() })
+    fn set(&mut self, text: &'static str) -> Vec<HolderEffect> {
+        self.step(HolderInput::SetUnderWriteLease { lock: HOLD, value: text.into() })
     }
 
     fn kept(&self) -> Option<Value> {
-        self.holder.cached(HOLD, self.now).cloned()
+        self.holder.write_lease_value(HOLD, self.now).cloned()
     }
 
-    fn flushed(&mut self, ticket: Ticket, revision: Option<u64>) -> Vec<Effect> {
+    fn flushed(&mut self, ticket: SendId, revision: Option<u64>) -> Vec<HolderEffect> {
         let written = Written { stat: revision.map(stat), ..Written::default() };
         self.answer(ticket, done(written, 50, None))
     }
@@ -105,32 +112,32 @@ fn what_is_set_is_read_back_and_sent_when_it_is_asked_for() {
     assert_eq!(sent(&client.set("one")), []);
     assert_eq!(sent(&client.set("two")), []);
     assert_eq!(client.kept(), Some("two".into()));
-    let effects = client.step(Input::Flush(HOLD));
+    let effects = client.step(HolderInput::Flush(HOLD));
     let (ticket, body) = flushes(&effects).expect("it is sent");
     assert_eq!(body, flush(Some("two"), false));
     client.set("three");
-    assert_eq!(flushes(&client.step(Input::Flush(HOLD))), None, "one at a time");
+    assert_eq!(flushes(&client.step(HolderInput::Flush(HOLD))), None, "one at a time");
     let effects = client.flushed(ticket, Some(9));
     assert!(effects.contains(&status(true, 3, 2, 9)), "{effects:?}");
-    let effects = client.step(Input::Flush(HOLD));
+    let effects = client.step(HolderInput::Flush(HOLD));
     let (ticket, body) = flushes(&effects).expect("it is sent");
     assert_eq!(body, flush(Some("three"), false));
     let effects = client.flushed(ticket, Some(10));
     assert!(effects.contains(&status(true, 3, 3, 10)), "{effects:?}");
-    assert_eq!(flushes(&client.step(Input::Flush(HOLD))), None, "there is nothing to flush");
+    assert_eq!(flushes(&client.step(HolderInput::Flush(HOLD))), None, "there is nothing to flush");
 }
 
 #[test]
 fn write_lease_consents_once_flushed_and_ended_at_servers() {
     let mut client = Client::caching();
     client.set("one");
-    let effects = client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
+    let effects = client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
     let (ticket, body) = flushes(&effects).expect("it is flushed at once");
     assert_eq!(body, flush(Some("one"), true));
     assert!(!effects.contains(&consent(45)) && carried(&effects).is_empty());
     assert_eq!(client.kept(), None, "nothing more is set, or read");
     assert_eq!(client.set("two"), []);
-    let effects = client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
+    let effects = client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
     assert!(!effects.contains(&consent(45)) && carried(&effects).is_empty(), "asked again");
     let effects = client.flushed(ticket, Some(9));
     assert!(carried(&effects) == [stamp(45)] && effects.contains(&status(false, 1, 1, 9)), "{effects:?}");
@@ -140,9 +147,9 @@ fn write_lease_consents_once_flushed_and_ended_at_servers() {
 fn a_flush_under_way_is_followed_by_what_was_set_since() {
     let mut client = Client::caching();
     client.set("one");
-    let (first, _) = flushes(&client.step(Input::Flush(HOLD))).expect("it is sent");
+    let (first, _) = flushes(&client.step(HolderInput::Flush(HOLD))).expect("it is sent");
     client.set("two");
-    let effects = client.step(Input::Recalled(recall(45, 1, vec![ObjectSet::Subtree(Path::root())])));
+    let effects = client.step(HolderInput::Recalled(recall(45, 1, vec![ObjectSet::Subtree(NodePath::root())])));
     assert_eq!(flushes(&effects), None, "the first could be sent again after it");
     let effects = client.flushed(first, Some(9));
     let (second, body) = flushes(&effects).expect("then it follows");
@@ -153,14 +160,17 @@ fn a_flush_under_way_is_followed_by_what_was_set_since() {
 #[test]
 fn what_is_given_up_unchanged_says_so_and_brings_nothing() {
     let mut client = Client::caching();
-    let effects = client.step(Input::EndCaching(HOLD));
+    let effects = client.step(HolderInput::ReleaseWriteLease(HOLD));
     let (ticket, body) = flushes(&effects).expect("the servers are told");
     assert_eq!(body, flush(None, true));
     let effects = client.flushed(ticket, None);
     assert!(effects.contains(&status(false, 0, 0, 8)), "{effects:?}");
-    assert!(client.holder.hold_certain_for(HOLD, client.now) > Duration::ZERO, "it is still held");
+    assert!(client.holder.lock_remaining(HOLD, client.now) > Duration::ZERO, "it is still held");
     let effects = client.write(7, cache());
-    assert!(matches!(client.only(&effects).1.body, Body::Write { write: Write::Cache { .. }, .. }), "once more");
+    assert!(
+        matches!(client.only(&effects).1.body, Body::Write { write: Write::TakeWriteLease { .. }, .. }),
+        "once more"
+    );
 }
 
 #[test]
@@ -170,7 +180,7 @@ fn flush_gets_number_though_waiting_writes_took_all_others() {
     for write in 100..100 + crate::state::State::ANSWERS_MAX {
         client.write(write, put("/a"));
     }
-    let effects = client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
+    let effects = client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
     assert_eq!(flushes(&effects).map(|(_, body)| body), Some(flush(Some("one"), true)));
 }
 
@@ -179,7 +189,7 @@ fn a_recall_before_the_answer_may_be_of_a_write_before_it() {
     let mut client = Client::holding();
     let effects = client.write(6, cache());
     let ticket = client.only(&effects).0;
-    let effects = client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
+    let effects = client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
     assert!(effects.contains(&consent(45)), "else that write would wait for this request, and this for it");
     let data = Data { value: "old".into(), stat: stat(8) };
     client.answer(ticket, done(Written::default(), 46, Some(data)));
@@ -191,7 +201,7 @@ fn a_recall_that_overtakes_the_answer_is_of_what_it_brings() {
     let mut client = Client::holding();
     let effects = client.write(6, cache());
     let ticket = client.only(&effects).0;
-    client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
+    client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
     let data = Data { value: "old".into(), stat: stat(8) };
     let effects = client.answer(ticket, done(Written::default(), 41, Some(data)));
     assert_eq!(flushes(&effects).map(|(_, body)| body), Some(flush(None, true)));
@@ -202,11 +212,11 @@ fn a_recall_that_overtakes_the_answer_is_of_what_it_brings() {
 fn write_lease_request_excludes_second_request_and_downgrade() {
     let mut client = Client::holding();
     client.write(6, cache());
-    let not_sent = |write| Effect::WriteDone { write: WriteId(write), result: Err(WriteError::NotSent) };
+    let not_sent = |write| HolderEffect::WriteDone { write: WriteId(write), result: Err(WriteFailure::NotSent) };
     assert!(client.write(7, cache()).contains(&not_sent(7)));
-    let convert = Write::Convert { path: path("/a"), hold: HOLD, mode: HoldMode::Shared, wait: false };
+    let convert = Write::ChangeLockMode { path: path("/a"), lock: HOLD, mode: LockMode::Shared, wait: false };
     assert!(client.write(8, convert).contains(&not_sent(8)), "nobody could tell what it would be then");
-    assert_eq!(client.step(Input::GiveUpWrite(WriteId(6))), [], "what came of it has to be known");
+    assert_eq!(client.step(HolderInput::CancelWrite(WriteId(6))), [], "what came of it has to be known");
 }
 
 #[test]
@@ -216,7 +226,7 @@ fn what_the_clock_ends_is_lost_with_its_value_and_told_once() {
     client.now = at(110);
     assert_eq!(client.kept(), None);
     let effects = client.timeout(&[]);
-    let told = [lost("one", false), Effect::HoldsOver { holds: vec![HOLD] }];
+    let told = [lost("one", false), HolderEffect::LocksLost { locks: vec![HOLD] }];
     let told: Vec<_> = told.iter().map(|told| effects.iter().position(|effect| effect == told)).collect();
     assert!(told[0].is_some() && told[0] < told[1], "{effects:?}");
     assert!(!client.timeout(&[]).contains(&lost("one", false)));
@@ -226,7 +236,7 @@ fn what_the_clock_ends_is_lost_with_its_value_and_told_once() {
 fn what_was_on_its_way_may_be_there() {
     let mut client = Client::caching();
     client.set("one");
-    client.step(Input::Flush(HOLD));
+    client.step(HolderInput::Flush(HOLD));
     client.now = at(110);
     assert!(client.timeout(&[]).contains(&lost("one", true)));
 }
@@ -235,8 +245,8 @@ fn what_was_on_its_way_may_be_there() {
 fn what_was_not_sent_is_not_sent_any_more() {
     let mut client = Client::caching();
     client.set("one");
-    client.step(Input::Disconnected);
-    client.step(Input::Flush(HOLD));
+    client.step(HolderInput::Disconnected);
+    client.step(HolderInput::Flush(HOLD));
     client.now = at(110);
     assert!(client.timeout(&[]).contains(&lost("one", false)));
     assert!(!client.holder.writes.is_pending(WriteId(FLUSH)));
@@ -259,7 +269,7 @@ fn a_late_renewal_has_it_flushed_while_there_is_time() {
 fn what_is_given_back_unflushed_is_told_to_be_lost() {
     let mut client = Client::caching();
     client.set("one");
-    let effects = client.write(7, Write::Unlock { path: path("/a"), hold: HOLD });
+    let effects = client.write(7, Write::Unlock { path: path("/a"), lock: HOLD });
     assert!(effects.contains(&lost("one", false)), "{effects:?}");
 }
 
@@ -267,16 +277,19 @@ fn what_is_given_back_unflushed_is_told_to_be_lost() {
 fn a_flush_that_is_refused_is_lost_and_the_lease_given_up() {
     let mut client = Client::caching();
     client.set("one");
-    let (ticket, _) = flushes(&client.step(Input::Flush(HOLD))).expect("it is sent");
-    let refusal = WriteRefusal::TokenOver { path: path("/a"), hold: HOLD, got: Token(9), expected: Token(11) };
+    let (ticket, _) = flushes(&client.step(HolderInput::Flush(HOLD))).expect("it is sent");
+    let refusal = WriteRefusal::TokenMismatch { path: path("/a"), lock: HOLD, got: Token(9), expected: Token(11) };
     let effects = client.refuse(ticket, Refusal::Write(refusal.clone()));
     let why = Some(Refusal::Write(refusal.clone()));
-    let refused = Effect::FlushLost { hold: HOLD, value: "one".into(), may_be_there: false, refusal: why };
+    let refused = HolderEffect::FlushLost { lock: HOLD, value: "one".into(), may_be_there: false, refusal: why };
     assert!(effects.contains(&refused), "{effects:?}");
     let (ticket, body) = flushes(&effects).expect("the rest is given up");
     assert_eq!(body, flush(None, true));
     let effects = client.refuse(ticket, Refusal::Write(refusal));
-    assert!(matches!(effects[..], [.., Effect::CachingChanged { status: CachingStatus { is_open: false, .. }, .. }]));
+    assert!(matches!(
+        effects[..],
+        [.., HolderEffect::WriteLeaseChanged { status: WriteLeaseStatus { is_open: false, .. }, .. }]
+    ));
     assert_eq!(flushes(&client.timeout(&[])), None, "there is none any more");
 }
 
@@ -284,11 +297,11 @@ fn a_flush_that_is_refused_is_lost_and_the_lease_given_up() {
 fn with_the_session_goes_what_it_kept() {
     let mut client = Client::caching();
     client.set("one");
-    client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
-    let effects = client.step(Input::Close);
+    client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
+    let effects = client.step(HolderInput::Close);
     assert!(effects.contains(&lost("one", true)), "{effects:?}");
     assert!(!effects.contains(&consent(45)) && carried(&effects).is_empty());
-    let is_flush = |effect: &Effect| matches!(effect, Effect::WriteDone { write: WriteId(FLUSH), .. });
+    let is_flush = |effect: &HolderEffect| matches!(effect, HolderEffect::WriteDone { write: WriteId(FLUSH), .. });
     assert!(!effects.iter().any(is_flush), "the application knows of no such write");
 }
 
@@ -296,16 +309,19 @@ fn with_the_session_goes_what_it_kept() {
 fn value_is_not_kept_in_memory_while_clocks_are_beyond() {
     let mut client = Client::caching();
     let question = |(ticket, body)| match body {
-        Body::KeepAlive(question) => Some((ticket, question)),
+        Body::Heartbeat(question) => Some((ticket, question)),
         _ => None,
     };
     client.now = at(105);
     let effects = client.timeout(&[]);
     let (ticket, question) = sent(&effects).into_iter().find_map(question).expect("it renews");
     assert_eq!(client.kept(), Some("old".into()));
-    let since = vec![crate::drift::Since { mark: question.against[0], span: TERM }];
-    let answer =
-        Answer::Alive(crate::drift::ClockAnswer { since, allowance: DriftAllowance::DEFAULT, waited: Duration::ZERO });
+    let since = vec![crate::drift::SinceExchange { mark: question.references[0], span: TERM }];
+    let answer = Answer::Heartbeat(crate::drift::ClockAnswer {
+        since,
+        allowance: DriftAllowance::DEFAULT,
+        delay: Duration::ZERO,
+    });
     client.answer_renewing(ticket, answer);
     assert_eq!(client.kept(), None, "another may have written by now");
     client.set("one");
@@ -315,28 +331,28 @@ fn value_is_not_kept_in_memory_while_clocks_are_beyond() {
 #[test]
 fn status_is_told_of_an_open_write_lease_only() {
     let mut client = Client::holding();
-    assert!(!client.holder.is_caching(HOLD));
+    assert!(!client.holder.has_write_lease(HOLD));
     let effects = client.write(6, cache());
     let ticket = client.only(&effects).0;
-    assert!(client.holder.is_caching(HOLD));
-    assert_eq!(client.holder.caching_status(HOLD), None, "it is only asked for");
+    assert!(client.holder.has_write_lease(HOLD));
+    assert_eq!(client.holder.write_lease_status(HOLD), None, "it is only asked for");
     let data = Data { value: "old".into(), stat: stat(8) };
     client.answer(ticket, done(Written::default(), 41, Some(data)));
-    let open = CachingStatus { is_open: true, changes: 0, flushed: 0, stat: Some(stat(8)) };
-    assert_eq!(client.holder.caching_status(HOLD), Some(open));
+    let open = WriteLeaseStatus { is_open: true, set_count: 0, flushed_count: 0, stat: Some(stat(8)) };
+    assert_eq!(client.holder.write_lease_status(HOLD), Some(open));
 }
 
 #[test]
 fn write_lease_is_not_asked_for_while_its_hold_changes() {
     let mut client = Client::holding();
-    let convert = |mode| Write::Convert { path: path("/a"), hold: HOLD, mode, wait: false };
-    let not_sent = |write| Effect::WriteDone { write: WriteId(write), result: Err(WriteError::NotSent) };
-    let effects = client.write(6, convert(HoldMode::Exclusive));
+    let convert = |mode| Write::ChangeLockMode { path: path("/a"), lock: HOLD, mode, wait: false };
+    let not_sent = |write| HolderEffect::WriteDone { write: WriteId(write), result: Err(WriteFailure::NotSent) };
+    let effects = client.write(6, convert(LockMode::Exclusive));
     let ticket = client.only(&effects).0;
     assert!(client.write(7, cache()).contains(&not_sent(7)));
-    let refusal = || Refusal::Write(WriteRefusal::NoSuccessor { path: path("/a"), to: HOLD });
+    let refusal = || Refusal::Write(WriteRefusal::SuccessorNotWaiting { path: path("/a"), successor: HOLD });
     client.refuse(ticket, refusal());
-    let effects = client.write(8, convert(HoldMode::Shared));
+    let effects = client.write(8, convert(LockMode::Shared));
     let ticket = client.only(&effects).0;
     client.refuse(ticket, refusal());
     assert!(client.write(9, cache()).contains(&not_sent(9)), "others may hold it, too");
@@ -354,10 +370,10 @@ fn late_renewal_flushes_nothing_that_was_not_set() {
 fn consent_owed_to_an_earlier_leader_is_not_given_to_the_next() {
     let mut client = Client::caching();
     client.set("one");
-    let effects = client.step(Input::Recalled(recall(45, 1, vec![one("/a")])));
+    let effects = client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
     assert!(flushes(&effects).is_some());
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
     let (register, _) = client.only(&effects);
     let epoch = Epoch(EPOCH.0 + 1);
     let respond = |client: &mut Client, ticket, answer| {

@@ -18,29 +18,36 @@ fn written(revision: u64, volume: &str, incarnation: u64) -> Answer {
     let attached = vec![VolumeLease { volume: path(volume), incarnation: Incarnation(incarnation) }];
     let written = Written { revision: Revision(revision), attached, ..Written::default() };
     let applied = Revision(revision);
-    Answer::Written { written, stamp: stamp(40 + revision), grant: None, applied, kept: None, cached: None }
+    Answer::Written {
+        written,
+        stamp: stamp(40 + revision),
+        grant: None,
+        applied,
+        key_lease: None,
+        write_lease_data: None,
+    }
 }
 
-fn gone(text: &str) -> Effect {
-    Effect::CarriedGone { nodes: vec![path(text)] }
+fn gone(text: &str) -> HolderEffect {
+    HolderEffect::AttachedNodesLost { nodes: vec![path(text)] }
 }
 
-fn tells_gone(effects: &[Effect]) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::CarriedGone { .. }))
+fn tells_gone(effects: &[HolderEffect]) -> bool {
+    effects.iter().any(|effect| matches!(effect, HolderEffect::AttachedNodesLost { .. }))
 }
 
 impl Client {
-    fn send(&mut self, write: u64, change: Write) -> Ticket {
+    fn send(&mut self, write: u64, change: Write) -> SendId {
         let effects = self.write(write, change);
         self.only(&effects).0
     }
 
     fn carries(&self, volume: &str, text: &str) -> bool {
-        self.holder.volumes.get(&path(volume)).is_some_and(|volume| volume.carries.contains_key(&path(text)))
+        self.holder.volumes.get(&path(volume)).is_some_and(|volume| volume.attached.contains_key(&path(text)))
     }
 
     /// The lease on the root is over, and another has taken its place.
-    fn replace_lease(&mut self) -> Vec<Effect> {
+    fn replace_lease(&mut self) -> Vec<HolderEffect> {
         let (mut told, ticket) = self.lose_lease();
         told.extend(self.answer(ticket, acquired("/", 2, 50)));
         told
@@ -48,13 +55,13 @@ impl Client {
 
     /// The lease on the root is over. Returns what the application is told of that, and the request
     /// for another lease.
-    fn lose_lease(&mut self) -> (Vec<Effect>, Ticket) {
+    fn lose_lease(&mut self) -> (Vec<HolderEffect>, SendId) {
         let effects = self.read(70, "/lapsed");
         let read = self.only(&effects).0;
-        let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(1) }];
+        let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(1) }];
         let result = Ok(answer(Some(value(9)), None));
         let told = self.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
-        let acquire = |effects: &[Effect]| {
+        let acquire = |effects: &[HolderEffect]| {
             let mut sent = sent(effects).into_iter().filter(|(_, body)| matches!(body, Body::Acquire { .. }));
             sent.next().map(|(ticket, _)| ticket)
         };
@@ -139,7 +146,7 @@ fn lease_that_came_another_way_is_asked_for_again() {
     let put = client.only(&effects).0;
     client.answer(put, written(30, "/v", 5));
     client.refuse(outer, Refusal::Retry);
-    let is_acquire = |(_, body): &(Ticket, Body)| matches!(body, Body::Acquire { .. });
+    let is_acquire = |(_, body): &(SendId, Body)| matches!(body, Body::Acquire { .. });
     let mut again = None;
     for _ in 0..20 {
         client.now = client.holder.next_deadline().expect("it tries again").max(client.now);
@@ -180,7 +187,7 @@ fn lapsed_lease_of_attaching_put_is_renewed_before_new_one() {
     client.now = client.now.after(TERM * 2);
     let mut effects = client.timeout(&["/"]);
     effects.extend(client.read(5, "/b"));
-    let is_acquire = |(_, body): &(Ticket, Body)| matches!(body, Body::Acquire { .. });
+    let is_acquire = |(_, body): &(SendId, Body)| matches!(body, Body::Acquire { .. });
     assert!(!sent(&effects).iter().any(is_acquire), "{effects:?}");
     let (asked, renewed) = keep_alive(&effects).expect("it asks whether the lease goes on");
     assert_eq!(renewed, [root(1)]);
@@ -193,8 +200,8 @@ fn lapsed_lease_of_attaching_put_is_renewed_before_new_one() {
 #[test]
 fn late_answer_from_before_a_volume_was_made_ends_no_hold_in_it() {
     use crate::{
-        hold::{HoldMode, Taken},
-        id::{HoldId, Token},
+        id::{LockId, Token},
+        lock::{LockGrant, LockMode},
     };
     let mut client = Client::leased();
     let effects = client.read(5, "/v/x");
@@ -205,17 +212,23 @@ fn late_answer_from_before_a_volume_was_made_ends_no_hold_in_it() {
     let effects = client.answer(read, of_volume);
     let acquire = client.only(&effects).0;
     client.answer(acquire, acquired("/v", 2, 13));
-    let lock = Write::Lock { path: path("/v/l"), mode: HoldMode::Exclusive, wait: true, delay: Duration::ZERO };
+    let lock = Write::Lock { path: path("/v/l"), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO };
     let ticket = client.send(7, lock);
-    let (hold, token) = (HoldId(4), Some(Token(5)));
+    let (lock, token) = (LockId(4), Some(Token(5)));
     let (volume, incarnation) = (path("/v"), Incarnation(2));
-    let taken = Taken { path: path("/v/l"), hold, mode: HoldMode::Exclusive, token, volume, incarnation };
-    let written = Written { taken: Some(Box::new(taken)), ..Written::default() };
-    let answered =
-        Answer::Written { written, stamp: stamp(40), grant: None, applied: Revision(30), kept: None, cached: None };
+    let taken = LockGrant { path: path("/v/l"), lock, mode: LockMode::Exclusive, token, volume, incarnation };
+    let written = Written { lock: Some(Box::new(taken)), ..Written::default() };
+    let answered = Answer::Written {
+        written,
+        stamp: stamp(40),
+        grant: None,
+        applied: Revision(30),
+        key_lease: None,
+        write_lease_data: None,
+    };
     client.answer(ticket, answered);
-    assert!(!client.holder.hold_certain_for(hold, client.now).is_zero());
+    assert!(!client.holder.lock_remaining(lock, client.now).is_zero());
     let effects = client.answer(late, answer(Some(value(10)), None));
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::HoldsOver { .. })), "{effects:?}");
-    assert!(!client.holder.hold_certain_for(hold, client.now).is_zero());
+    assert!(!effects.iter().any(|effect| matches!(effect, HolderEffect::LocksLost { .. })), "{effects:?}");
+    assert!(!client.holder.lock_remaining(lock, client.now).is_zero());
 }

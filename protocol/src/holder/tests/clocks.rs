@@ -1,19 +1,19 @@
 //! Drift supervision: when clocks are compared, what stops beyond the allowance, and when it goes on.
 
 use super::*;
-use crate::drift::{ClockAnswer, ClockQuestion, Excess, RESUME_WINDOW, Since};
+use crate::drift::{ClockAnswer, ClockQuestion, Excess, RESUME_WINDOW, SinceExchange};
 
 /// What a keep-alive among the effects asks.
-fn asked(effects: &[Effect]) -> Option<(Ticket, ClockQuestion)> {
+fn asked(effects: &[HolderEffect]) -> Option<(SendId, ClockQuestion)> {
     sent(effects).into_iter().find_map(|(ticket, body)| match body {
-        Body::KeepAlive(question) => Some((ticket, question)),
+        Body::Heartbeat(question) => Some((ticket, question)),
         _ => None,
     })
 }
 
-fn told(effects: &[Effect]) -> Vec<Option<Excess>> {
-    let change = |effect: &Effect| match effect {
-        Effect::ClockChanged { beyond } => Some(*beyond),
+fn told(effects: &[HolderEffect]) -> Vec<Option<Excess>> {
+    let change = |effect: &HolderEffect| match effect {
+        HolderEffect::ClockExcessChanged { excess } => Some(*excess),
         _ => None,
     };
     effects.iter().filter_map(change).collect()
@@ -35,23 +35,20 @@ impl Pair {
     }
 
     /// Answers, and renews the lease on the root.
-    fn answer(&mut self, ticket: Ticket, question: &ClockQuestion) -> Vec<Effect> {
+    fn answer(&mut self, ticket: SendId, question: &ClockQuestion) -> Vec<HolderEffect> {
         let answer = self.count(question);
-        self.client.answer_renewing(ticket, Answer::Alive(answer))
+        self.client.answer_renewing(ticket, Answer::Heartbeat(answer))
     }
 
     /// What the leader counted.
     fn count(&mut self, question: &ClockQuestion) -> ClockAnswer {
         let now = self.client.now;
-        let asked = self.noted.iter().filter(|(mark, _)| question.against.contains(mark));
-        let since =
-            asked.map(|(mark, at)| Since { mark: *mark, span: now.since(*at) * self.permille / 1_000 }).collect();
+        let asked = self.noted.iter().filter(|(mark, _)| question.references.contains(mark));
+        let since = asked
+            .map(|(mark, at)| SinceExchange { mark: *mark, span: now.since(*at) * self.permille / 1_000 })
+            .collect();
         self.noted.push((question.mark, now));
-        ClockAnswer {
-            since,
-            allowance: DriftAllowance::from_ppm(1_000).expect("within bounds"),
-            waited: Duration::ZERO,
-        }
+        ClockAnswer { since, allowance: DriftAllowance::from_ppm(1_000).expect("within bounds"), delay: Duration::ZERO }
     }
 
     /// Goes on until then, reading `/a` all the time. What the application was told, and when.
@@ -77,14 +74,14 @@ fn client_with_a_lease_compares_soon_after_registering() {
     pair.client.now = soon;
     let effects = pair.client.timeout(&[]);
     let (ticket, question) = asked(&effects).expect("it compares clocks");
-    assert_eq!(question, ClockQuestion { mark: ticket.0, against: [2, 0, 0, 0], beyond: None });
+    assert_eq!(question, ClockQuestion { mark: ticket.0, references: [2, 0, 0, 0], excess: None });
     pair.answer(ticket, &question);
     let again = soon.after(Duration::from_secs(2));
     assert_eq!(pair.client.holder.next_deadline(), Some(again));
     pair.client.now = again;
     let effects = pair.client.timeout(&[]);
     let (_, question) = asked(&effects).expect("it compares clocks again");
-    assert_eq!(question.against, [2, ticket.0, 0, 0]);
+    assert_eq!(question.references, [2, ticket.0, 0, 0]);
 }
 
 #[test]
@@ -105,14 +102,14 @@ fn leader_at_double_speed_stops_reads_from_memory() {
     let (client, server) = (Duration::from_millis(500), Duration::from_secs(1));
     let excess = Excess { client, server, allowed_ppm: 1_000 };
     assert_eq!(excess.ppm(), -500_000);
-    let over = Effect::VolumeValid { volume: Path::root(), validity: VolumeValidity::default() };
-    let place = |effect: &Effect| effects.iter().position(|other| other == effect);
-    let (stopped, told) = (place(&over), place(&Effect::ClockChanged { beyond: Some(excess) }));
+    let over = HolderEffect::VolumeValidityChanged { volume: NodePath::root(), validity: VolumeValidity::default() };
+    let place = |effect: &HolderEffect| effects.iter().position(|other| other == effect);
+    let (stopped, told) = (place(&over), place(&HolderEffect::ClockExcessChanged { excess: Some(excess) }));
     assert!(stopped.is_some() && stopped < told, "the cache is told first: {effects:?}");
-    assert_eq!(asked(&effects).expect("the leader is told at once").1.beyond, Some(excess));
+    assert_eq!(asked(&effects).expect("the leader is told at once").1.excess, Some(excess));
     assert!(!pair.client.may_serve("/a"));
     assert_eq!(pair.client.holder.clock_excess(), Some(excess));
-    assert_eq!(pair.client.holder.certain_for(&Path::root(), pair.client.now), Duration::ZERO);
+    assert_eq!(pair.client.holder.volume_remaining(&NodePath::root(), pair.client.now), Duration::ZERO);
 }
 
 #[test]
@@ -157,22 +154,22 @@ fn reads_from_memory_resume_after_one_whole_window() {
     let waited = resumed.since(stopped);
     assert!(waited >= RESUME_WINDOW && waited <= RESUME_WINDOW + TERM, "{waited:?}");
     assert_eq!(pair.client.holder.clock_excess(), None);
-    assert!(pair.client.holder.certain_for(&Path::root(), pair.client.now) > Duration::ZERO);
+    assert!(pair.client.holder.volume_remaining(&NodePath::root(), pair.client.now) > Duration::ZERO);
 }
 
 #[test]
 fn new_leader_is_told_at_once_and_counts_from_its_own_exchanges() {
     let mut pair = Pair::new(2_000);
     pair.go_on(at(101));
-    pair.client.step(Input::Disconnected);
-    let effects = pair.client.step(Input::Connected);
+    pair.client.step(HolderInput::Disconnected);
+    let effects = pair.client.step(HolderInput::Connected);
     let (register, _) = pair.client.only(&effects);
     let result = Ok(Answer::Registered { coverings: vec![] });
     let response = Response { epoch: Epoch(9), promises: vec![], lapses: vec![], result };
     let effects = pair.client.respond(register, response);
     let (_, question) = asked(&effects).expect("the leader is told");
-    assert_eq!(question.against, [register.0, 0, 0, 0]);
-    assert!(question.beyond.is_some());
+    assert_eq!(question.references, [register.0, 0, 0, 0]);
+    assert!(question.excess.is_some());
 }
 
 #[test]
@@ -188,7 +185,7 @@ fn comparisons_renew_nothing_that_nobody_uses() {
             assert_eq!(renewals, [], "at {deadline}");
             let (ticket, question) = asked(&effects).expect("a keep-alive compares clocks");
             let answer = pair.count(&question);
-            pair.client.answer(ticket, Answer::Alive(answer));
+            pair.client.answer(ticket, Answer::Heartbeat(answer));
             compared.push(deadline);
         }
     }
@@ -201,13 +198,13 @@ fn comparisons_renew_nothing_that_nobody_uses() {
 fn connection_to_the_same_leader_forgets_no_exchange() {
     let mut pair = Pair::new(1_000);
     pair.client.now = at(101);
-    pair.client.step(Input::Disconnected);
-    let effects = pair.client.step(Input::Connected);
+    pair.client.step(HolderInput::Disconnected);
+    let effects = pair.client.step(HolderInput::Connected);
     let register = pair.client.only(&effects).0;
     pair.client.answer(register, Answer::Registered { coverings: vec![] });
     pair.client.now = at(102);
     let (_, question) = asked(&pair.client.timeout(&[])).expect("it compares clocks");
-    assert_eq!(question.against, [2, register.0, 0, 0]);
+    assert_eq!(question.references, [2, register.0, 0, 0]);
 }
 
 #[test]
@@ -216,7 +213,7 @@ fn clock_of_another_leader_is_not_compared() {
     pair.client.now = at(100).after(Duration::from_millis(500));
     let effects = pair.client.timeout(&["/"]);
     let (ticket, question) = asked(&effects).expect("it compares clocks");
-    let result = Ok(Answer::Alive(pair.count(&question)));
+    let result = Ok(Answer::Heartbeat(pair.count(&question)));
     let epoch = Epoch(EPOCH.0 + 1);
     let effects = pair.client.respond(ticket, Response { epoch, promises: vec![], lapses: vec![], result });
     assert_eq!((told(&effects), pair.client.holder.clock_excess()), (vec![], None));

@@ -3,62 +3,69 @@
 use super::*;
 use crate::{
     command::{WriteRefusal, Written},
-    hold::{HoldMode, HoldStatus, Taken},
-    id::{HoldId, Token},
-    message::{AWAIT_HOLDS_MAX, AwaitHold, CONSENTS_MAX, Lapse, RENEWALS_MAX, RETURNS_MAX},
+    id::{LockId, Token},
+    lock::{LockGrant, LockMode, LockStatus},
+    message::{AWAIT_LOCKS_MAX, AwaitedLock, CONSENTS_MAX, Lapse, RENEWALS_MAX, RETURNS_MAX},
     path::PATH_MAX_BYTES,
 };
 
-const HOLD: HoldId = HoldId(4);
+const HOLD: LockId = LockId(4);
 
 fn lock() -> Write {
-    Write::Lock { path: path("/a"), mode: HoldMode::Exclusive, wait: true, delay: Duration::ZERO }
+    Write::Lock { path: path("/a"), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO }
 }
 
 fn taken(token: Option<u64>, incarnation: u64) -> Answer {
-    let taken = Taken {
+    let taken = LockGrant {
         path: path("/a"),
-        hold: HOLD,
-        mode: HoldMode::Exclusive,
+        lock: HOLD,
+        mode: LockMode::Exclusive,
         token: token.map(Token),
-        volume: Path::root(),
+        volume: NodePath::root(),
         incarnation: Incarnation(incarnation),
     };
-    let written = Written { taken: Some(Box::new(taken)), ..Written::default() };
-    Answer::Written { written, stamp: stamp(40), grant: None, applied: Revision(30), kept: None, cached: None }
+    let written = Written { lock: Some(Box::new(taken)), ..Written::default() };
+    Answer::Written {
+        written,
+        stamp: stamp(40),
+        grant: None,
+        applied: Revision(30),
+        key_lease: None,
+        write_lease_data: None,
+    }
 }
 
-fn held(token: u64, is_wanted: bool) -> HoldStatus {
-    HoldStatus::Held { token: Token(token), mode: HoldMode::Exclusive, is_wanted }
+fn held(token: u64, is_contended: bool) -> LockStatus {
+    LockStatus::Granted { token: Token(token), mode: LockMode::Exclusive, is_contended }
 }
 
-fn awaits(known: HoldStatus) -> Body {
-    Body::AwaitHolds { holds: vec![AwaitHold { path: path("/a"), hold: HOLD, known }] }
+fn awaits(known: LockStatus) -> Body {
+    Body::AwaitLocks { locks: vec![AwaitedLock { path: path("/a"), lock: HOLD, known }] }
 }
 
-fn over() -> Effect {
-    Effect::HoldsOver { holds: vec![HOLD] }
+fn over() -> HolderEffect {
+    HolderEffect::LocksLost { locks: vec![HOLD] }
 }
 
 impl Client {
     /// Asks for a hold, and is told this.
-    fn lock(&mut self, token: Option<u64>, incarnation: u64) -> Vec<Effect> {
+    fn lock(&mut self, token: Option<u64>, incarnation: u64) -> Vec<HolderEffect> {
         let effects = self.write(5, lock());
         let ticket = self.only(&effects).0;
         self.answer(ticket, taken(token, incarnation))
     }
 
     fn certain(&self) -> Duration {
-        self.holder.hold_certain_for(HOLD, self.now)
+        self.holder.lock_remaining(HOLD, self.now)
     }
 }
 
 /// One that waits for the hold, and its request to be told.
-fn waiting() -> (Client, Ticket) {
+fn waiting() -> (Client, SendId) {
     let mut client = Client::leased();
     let effects = client.lock(None, 1);
     let (ticket, body) = sent(&effects).pop().expect("it asks");
-    assert_eq!(body, awaits(HoldStatus::Waiting));
+    assert_eq!(body, awaits(LockStatus::Waiting));
     assert_eq!(client.certain(), Duration::ZERO);
     (client, ticket)
 }
@@ -84,10 +91,10 @@ fn lock_in_unknown_volume_is_resent_once_with_new_sequence() {
     assert!(matches!(request.body, Body::Acquire { .. }));
     let effects = client.answer(acquire, acquired("/a", 2, 50));
     let (ticket, second) = client.only(&effects);
-    assert!(second.header.sequence > first.header.sequence && !matches!(second.body, Body::KeepAlive(_)));
+    assert!(second.header.sequence > first.header.sequence && !matches!(second.body, Body::Heartbeat(_)));
     let effects = client.refuse(ticket, refusal("/a"));
-    let error = Err(WriteError::Refused(refusal("/a")));
-    assert!(effects.contains(&Effect::WriteDone { write: WriteId(5), result: error }), "{effects:?}");
+    let error = Err(WriteFailure::Refused(refusal("/a")));
+    assert!(effects.contains(&HolderEffect::WriteDone { write: WriteId(5), result: error }), "{effects:?}");
 }
 
 #[test]
@@ -100,7 +107,7 @@ fn lock_whose_volume_lease_was_replaced_is_sent_again_once() {
     let (ticket, second) = client.only(&effects);
     assert!(second.header.sequence > first.header.sequence, "the first number has its outcome");
     let effects = client.refuse(ticket, refusal());
-    let told = Effect::WriteDone { write: WriteId(5), result: Err(WriteError::Refused(refusal())) };
+    let told = HolderEffect::WriteDone { write: WriteId(5), result: Err(WriteFailure::Refused(refusal())) };
     assert!(effects.contains(&told), "{effects:?}");
 }
 
@@ -122,7 +129,7 @@ fn waiter_outlives_local_lease_end_but_late_grant_is_unused() {
     let (mut client, ticket) = waiting();
     client.now = at(110);
     assert!(!client.timeout(&[]).contains(&over()), "the lease may be renewed yet");
-    let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, false))]));
+    let effects = client.answer(ticket, Answer::LockStatuses(vec![(HOLD, held(9, false))]));
     assert_eq!(effects, [], "nobody knows whether it is still held");
     assert_eq!(client.certain(), Duration::ZERO);
 }
@@ -134,13 +141,16 @@ fn downgrade_counts_as_shared_from_request_on() {
     client.now = at(100).after(Duration::from_millis(100));
     let effects = client.timeout(&[]);
     let asked = client.only(&effects).0;
-    let lower = Write::Convert { path: path("/a"), hold: HOLD, mode: HoldMode::Shared, wait: true };
+    let lower = Write::ChangeLockMode { path: path("/a"), lock: HOLD, mode: LockMode::Shared, wait: true };
     client.write(6, lower.clone());
-    let done = Effect::WriteDone { write: WriteId(7), result: Err(WriteError::NotSent) };
+    let done = HolderEffect::WriteDone { write: WriteId(7), result: Err(WriteFailure::NotSent) };
     assert_eq!(client.write(7, lower), [done], "one thing at a time");
-    let effects = client.answer(asked, Answer::Holds(vec![(HOLD, held(9, true))]));
-    let status = HoldStatus::Held { token: Token(9), mode: HoldMode::Shared, is_wanted: true };
-    assert!(effects.contains(&Effect::HoldChanged { hold: HOLD, status }), "the leader did not know: {effects:?}");
+    let effects = client.answer(asked, Answer::LockStatuses(vec![(HOLD, held(9, true))]));
+    let status = LockStatus::Granted { token: Token(9), mode: LockMode::Shared, is_contended: true };
+    assert!(
+        effects.contains(&HolderEffect::LockChanged { lock: HOLD, status }),
+        "the leader did not know: {effects:?}"
+    );
 }
 
 #[test]
@@ -154,28 +164,28 @@ fn grant_under_other_lease_is_lost_at_once() {
 #[test]
 fn one_that_waits_is_told_its_turn_and_asks_on() {
     let (mut client, ticket) = waiting();
-    let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, false))]));
-    assert!(effects.contains(&Effect::HoldChanged { hold: HOLD, status: held(9, false) }));
+    let effects = client.answer(ticket, Answer::LockStatuses(vec![(HOLD, held(9, false))]));
+    assert!(effects.contains(&HolderEffect::LockChanged { lock: HOLD, status: held(9, false) }));
     assert_eq!(client.certain(), TERM);
     let (ticket, body) = sent(&effects).pop().expect("it asks on");
     assert_eq!(body, awaits(held(9, false)));
-    let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, true))]));
-    assert!(effects.contains(&Effect::HoldChanged { hold: HOLD, status: held(9, true) }), "somebody waits");
+    let effects = client.answer(ticket, Answer::LockStatuses(vec![(HOLD, held(9, true))]));
+    assert!(effects.contains(&HolderEffect::LockChanged { lock: HOLD, status: held(9, true) }), "somebody waits");
 }
 
 #[test]
 fn what_is_past_is_not_taken_for_news() {
     let (mut client, ticket) = waiting();
-    let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, false))]));
+    let effects = client.answer(ticket, Answer::LockStatuses(vec![(HOLD, held(9, false))]));
     let (ticket, _) = sent(&effects).pop().expect("it asks on");
-    for past in [HoldStatus::Waiting, held(8, true), held(9, false)] {
-        assert!(!super::super::holding::is_newer(held(9, false), past), "{past:?}");
+    for past in [LockStatus::Waiting, held(8, true), held(9, false)] {
+        assert!(!super::super::locks::is_newer(held(9, false), past), "{past:?}");
     }
-    let shared = HoldStatus::Held { token: Token(9), mode: HoldMode::Shared, is_wanted: false };
-    assert!(super::super::holding::is_newer(held(9, false), shared), "alone first, then with others");
-    assert!(!super::super::holding::is_newer(shared, held(9, false)));
-    let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, HoldStatus::Waiting)]));
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::HoldChanged { .. })), "{effects:?}");
+    let shared = LockStatus::Granted { token: Token(9), mode: LockMode::Shared, is_contended: false };
+    assert!(super::super::locks::is_newer(held(9, false), shared), "alone first, then with others");
+    assert!(!super::super::locks::is_newer(shared, held(9, false)));
+    let effects = client.answer(ticket, Answer::LockStatuses(vec![(HOLD, LockStatus::Waiting)]));
+    assert!(!effects.iter().any(|effect| matches!(effect, HolderEffect::LockChanged { .. })), "{effects:?}");
 }
 
 #[test]
@@ -187,11 +197,11 @@ fn owned_lock_is_queried_only_after_a_while() {
     assert_eq!(due, at(100).after(Duration::from_millis(100)));
     client.now = due;
     assert_eq!(
-        client.only(&client.holder.clone().step(Input::Timeout { used: BTreeSet::new() }, due)).1.body,
+        client.only(&client.holder.clone().step(HolderInput::Timeout { used: BTreeSet::new() }, due)).1.body,
         awaits(held(9, false))
     );
-    client.write(6, Write::Unlock { path: path("/a"), hold: HOLD });
-    let asks = |effects: &[Effect]| sent(effects).iter().any(|(_, body)| matches!(body, Body::AwaitHolds { .. }));
+    client.write(6, Write::Unlock { path: path("/a"), lock: HOLD });
+    let asks = |effects: &[HolderEffect]| sent(effects).iter().any(|(_, body)| matches!(body, Body::AwaitLocks { .. }));
     assert!(!asks(&client.timeout(&[])), "it was given back");
 }
 
@@ -199,9 +209,9 @@ fn owned_lock_is_queried_only_after_a_while() {
 fn released_lock_ends_at_once_and_is_never_reported_lost() {
     let mut client = Client::leased();
     client.lock(Some(9), 1);
-    client.write(6, Write::Unlock { path: path("/a"), hold: HOLD });
+    client.write(6, Write::Unlock { path: path("/a"), lock: HOLD });
     assert_eq!(client.certain(), Duration::ZERO, "before the server knows");
-    let effects = client.step(Input::Close);
+    let effects = client.step(HolderInput::Close);
     assert!(!effects.contains(&over()));
 }
 
@@ -214,20 +224,20 @@ fn locks_are_lost_once_with_lease_session_or_client() {
     let mut client = Client::leased();
     client.lock(Some(9), 1);
     let read = gone(&mut client);
-    let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(1) }];
+    let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(1) }];
     let result = Ok(answer(Some(value(9)), None));
     let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
     assert!(effects.contains(&over()));
-    assert!(!client.step(Input::Close).contains(&over()));
+    assert!(!client.step(HolderInput::Close).contains(&over()));
 
     let mut client = Client::leased();
     client.lock(Some(9), 1);
     let read = gone(&mut client);
-    assert!(client.refuse(read, Refusal::SessionGone { session: SESSION }).contains(&over()));
+    assert!(client.refuse(read, Refusal::SessionNotFound { session: SESSION }).contains(&over()));
 
     let mut client = Client::leased();
     client.lock(Some(9), 1);
-    assert!(client.step(Input::Close).contains(&over()));
+    assert!(client.step(HolderInput::Close).contains(&over()));
 }
 
 #[test]
@@ -239,11 +249,11 @@ fn lease_with_locks_is_renewed_without_reads() {
         client.now = client.holder.next_deadline().expect("always something").max(client.now);
         for (ticket, request) in requests(&client.timeout(&[])) {
             match request.body {
-                Body::KeepAlive(_) => {
+                Body::Heartbeat(_) => {
                     renewals += usize::from(!request.header.renew.is_empty());
                     client.renew(ticket, promise("/", 1));
                 }
-                Body::AwaitHolds { .. } => assert!(request.header.renew.is_empty(), "its answer is long in coming"),
+                Body::AwaitLocks { .. } => assert!(request.header.renew.is_empty(), "its answer is long in coming"),
                 other => panic!("{other:?}"),
             }
         }
@@ -254,8 +264,8 @@ fn lease_with_locks_is_renewed_without_reads() {
 #[test]
 fn a_request_that_waits_for_long_is_made_anew() {
     let (mut client, first) = waiting();
-    let asked = |effects: &[Effect]| {
-        let mut asked = sent(effects).into_iter().filter(|(_, body)| matches!(body, Body::AwaitHolds { .. }));
+    let asked = |effects: &[HolderEffect]| {
+        let mut asked = sent(effects).into_iter().filter(|(_, body)| matches!(body, Body::AwaitLocks { .. }));
         asked.next().map(|(ticket, _)| ticket)
     };
     let mut second = None;
@@ -264,22 +274,22 @@ fn a_request_that_waits_for_long_is_made_anew() {
         let effects = client.timeout(&[]);
         second = asked(&effects);
         for (ticket, request) in requests(&effects) {
-            if matches!(request.body, Body::KeepAlive(_)) {
+            if matches!(request.body, Body::Heartbeat(_)) {
                 client.renew(ticket, promise("/", 1));
             }
         }
     }
     assert_eq!(client.now, at(120));
-    let told = || Answer::Holds(vec![(HOLD, held(9, false))]);
-    assert_eq!(client.answer(first, Answer::Holds(vec![])), [], "it has been overtaken");
+    let told = || Answer::LockStatuses(vec![(HOLD, held(9, false))]);
+    assert_eq!(client.answer(first, Answer::LockStatuses(vec![])), [], "it has been overtaken");
     let effects = client.answer(second.expect("asked"), told());
-    assert!(effects.contains(&Effect::HoldChanged { hold: HOLD, status: held(9, false) }), "{effects:?}");
+    assert!(effects.contains(&HolderEffect::LockChanged { lock: HOLD, status: held(9, false) }), "{effects:?}");
 }
 
 /// The holds that the step's request names, and its ticket.
-fn asked_after(effects: &[Effect]) -> Option<(Ticket, Vec<HoldId>)> {
+fn asked_after(effects: &[HolderEffect]) -> Option<(SendId, Vec<LockId>)> {
     requests(effects).into_iter().find_map(|(ticket, request)| match request.body {
-        Body::AwaitHolds { holds } => Some((ticket, holds.into_iter().map(|hold| hold.hold).collect())),
+        Body::AwaitLocks { locks } => Some((ticket, locks.into_iter().map(|hold| hold.lock).collect())),
         _ => None,
     })
 }
@@ -287,34 +297,38 @@ fn asked_after(effects: &[Effect]) -> Option<(Ticket, Vec<HoldId>)> {
 #[test]
 fn holds_beyond_one_request_are_asked_after_in_turn() {
     let mut client = Client::leased();
-    let count = AWAIT_HOLDS_MAX as u64 + 10;
+    let count = AWAIT_LOCKS_MAX as u64 + 10;
     for number in 1..=count {
-        let hold = Taken {
+        let hold = LockGrant {
             path: path("/a"),
-            hold: HoldId(number),
-            mode: HoldMode::Exclusive,
+            lock: LockId(number),
+            mode: LockMode::Exclusive,
             token: (number != count).then_some(Token(number)),
-            volume: Path::root(),
+            volume: NodePath::root(),
             incarnation: Incarnation(1),
         };
-        client.holder.taken(&lock(), &Written { taken: Some(Box::new(hold)), ..Written::default() }, client.now);
+        client.holder.apply_lock_grant(
+            &lock(),
+            &Written { lock: Some(Box::new(hold)), ..Written::default() },
+            client.now,
+        );
     }
     // After a reconnection the leader knows of none of them.
-    client.step(Input::Disconnected);
-    let register = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let register = client.step(HolderInput::Connected);
     let register = client.only(&register).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
     let (_, first) = asked_after(&effects).expect("it asks at once");
-    assert_eq!(first.len(), AWAIT_HOLDS_MAX);
+    assert_eq!(first.len(), AWAIT_LOCKS_MAX);
     client.now = client.now.after(Duration::from_secs(1));
     let effects = client.timeout(&[]);
     let (ticket, second) = asked_after(&effects).expect("the others have their turn");
-    assert_eq!(second.len(), AWAIT_HOLDS_MAX);
-    let named: BTreeSet<HoldId> = first.into_iter().chain(second).collect();
-    assert_eq!(named, (1..=count).map(HoldId).collect());
+    assert_eq!(second.len(), AWAIT_LOCKS_MAX);
+    let named: BTreeSet<LockId> = first.into_iter().chain(second).collect();
+    assert_eq!(named, (1..=count).map(LockId).collect());
     let granted = held(count, false);
-    let effects = client.answer(ticket, Answer::Holds(vec![(HoldId(count), granted)]));
-    assert!(effects.contains(&Effect::HoldChanged { hold: HoldId(count), status: granted }), "{effects:?}");
+    let effects = client.answer(ticket, Answer::LockStatuses(vec![(LockId(count), granted)]));
+    assert!(effects.contains(&HolderEffect::LockChanged { lock: LockId(count), status: granted }), "{effects:?}");
 }
 
 /// `FRAME_MAX_BYTES` of the wire.
@@ -328,15 +342,19 @@ fn encoded_bytes(value: &impl serde::Serialize) -> usize {
 fn holds_with_long_paths_are_asked_after_in_turn() {
     let mut client = Client::leased();
     let dirs = format!("/{}", "d".repeat(255)).repeat(15);
-    for number in 1..=AWAIT_HOLDS_MAX as u64 {
+    for number in 1..=AWAIT_LOCKS_MAX as u64 {
         let path = path(&format!("{dirs}/{number:0>255}"));
         assert_eq!(path.as_str().len(), PATH_MAX_BYTES);
-        let (hold, mode, token) = (HoldId(number), HoldMode::Exclusive, Some(Token(number)));
-        let taken = Taken { path, hold, mode, token, volume: Path::root(), incarnation: Incarnation(1) };
-        client.holder.taken(&lock(), &Written { taken: Some(Box::new(taken)), ..Written::default() }, client.now);
+        let (id, mode, token) = (LockId(number), LockMode::Exclusive, Some(Token(number)));
+        let taken = LockGrant { path, lock: id, mode, token, volume: NodePath::root(), incarnation: Incarnation(1) };
+        client.holder.apply_lock_grant(
+            &lock(),
+            &Written { lock: Some(Box::new(taken)), ..Written::default() },
+            client.now,
+        );
     }
-    client.step(Input::Disconnected);
-    let register = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let register = client.step(HolderInput::Connected);
     let register = client.only(&register).0;
     let mut effects = client.answer(register, Answer::Registered { coverings: vec![] });
     let mut named = BTreeSet::new();
@@ -349,22 +367,22 @@ fn holds_with_long_paths_are_asked_after_in_turn() {
         client.now = client.now.after(Duration::from_secs(1));
         effects = client.timeout(&[]);
     }
-    assert_eq!(named, (1..=AWAIT_HOLDS_MAX as u64).map(HoldId).collect());
-    let told = (0..AWAIT_HOLDS_MAX as u64).map(|_| (HoldId(u64::MAX), held(u64::MAX, true))).collect();
+    assert_eq!(named, (1..=AWAIT_LOCKS_MAX as u64).map(LockId).collect());
+    let told = (0..AWAIT_LOCKS_MAX as u64).map(|_| (LockId(u64::MAX), held(u64::MAX, true))).collect();
     let promises = RENEWALS_MAX * (PATH_MAX_BYTES + 100);
-    assert!(encoded_bytes(&Answer::Holds(told)) + promises < FRAME_BYTES_MAX, "the answer fits too");
+    assert!(encoded_bytes(&Answer::LockStatuses(told)) + promises < FRAME_BYTES_MAX, "the answer fits too");
 }
 
 #[test]
 fn another_connection_is_asked_anew() {
     let (mut client, ticket) = waiting();
-    client.step(Input::Disconnected);
-    assert_eq!(client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, false))])), [], "nobody listens there");
-    let effects = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    assert_eq!(client.answer(ticket, Answer::LockStatuses(vec![(HOLD, held(9, false))])), [], "nobody listens there");
+    let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
     let asked: Vec<Body> = sent(&effects).into_iter().map(|(_, body)| body).collect();
-    assert!(asked.contains(&awaits(HoldStatus::Waiting)), "{asked:?}");
+    assert!(asked.contains(&awaits(LockStatus::Waiting)), "{asked:?}");
 }
 
 #[test]
@@ -373,20 +391,20 @@ fn a_leader_that_cannot_tell_is_asked_again_later() {
     assert_eq!(sent(&client.refuse(ticket, Refusal::Retry)), []);
     client.now = at(100).after(Duration::from_millis(100));
     let (_, body) = sent(&client.timeout(&[])).pop().expect("it asks again");
-    assert_eq!(body, awaits(HoldStatus::Waiting));
+    assert_eq!(body, awaits(LockStatus::Waiting));
 }
 
 #[test]
 fn handed_over_lock_ends_at_once_and_returns_only_if_refused() {
-    let hand_over = || Write::HandOver { path: path("/a"), hold: HOLD, to: HoldId(5) };
+    let hand_over = || Write::HandOver { path: path("/a"), lock: HOLD, successor: LockId(5) };
     let mut client = Client::leased();
     client.lock(Some(9), 1);
     let effects = client.write(6, hand_over());
     let ticket = client.only(&effects).0;
     assert_eq!(client.certain(), Duration::ZERO, "before the server knows");
     let effects = client.write(7, hand_over());
-    assert!(matches!(effects[..], [Effect::WriteDone { result: Err(WriteError::NotSent), .. }]), "{effects:?}");
-    let refusal = Refusal::Write(WriteRefusal::NoSuccessor { path: path("/a"), to: HoldId(5) });
+    assert!(matches!(effects[..], [HolderEffect::WriteDone { result: Err(WriteFailure::NotSent), .. }]), "{effects:?}");
+    let refusal = Refusal::Write(WriteRefusal::SuccessorNotWaiting { path: path("/a"), successor: LockId(5) });
     client.refuse(ticket, refusal);
     assert!(client.certain() > Duration::ZERO, "it is held as before");
 
@@ -395,37 +413,44 @@ fn handed_over_lock_ends_at_once_and_returns_only_if_refused() {
     let written = Written::default();
     let effects = client.answer(
         ticket,
-        Answer::Written { written, stamp: stamp(41), grant: None, applied: Revision(31), kept: None, cached: None },
+        Answer::Written {
+            written,
+            stamp: stamp(41),
+            grant: None,
+            applied: Revision(31),
+            key_lease: None,
+            write_lease_data: None,
+        },
     );
     assert_eq!(client.certain(), Duration::ZERO);
     assert!(!effects.contains(&over()), "whoever has given it away knows");
-    assert!(client.holder.holding.holds.is_empty(), "it is nobody's business any more");
+    assert!(client.holder.locks.by_id.is_empty(), "it is nobody's business any more");
 
     let mut client = Client::leased();
     client.lock(Some(9), 1);
     client.write(6, hand_over());
-    client.step(Input::GiveUpWrite(WriteId(6)));
+    client.step(HolderInput::CancelWrite(WriteId(6)));
     assert_eq!(client.certain(), Duration::ZERO, "nobody knows");
 }
 
 /// What a step tells of the connection.
-fn told(effects: &[Effect]) -> Vec<&Connection> {
+fn told(effects: &[HolderEffect]) -> Vec<&ConnectionNews> {
     let states = effects.iter().filter_map(|effect| match effect {
-        Effect::Connection(state) => Some(state),
+        HolderEffect::Connection(state) => Some(state),
         _ => None,
     });
     states.collect()
 }
 
 /// A client that waits for a hold, and has stood still past its term with no renewal under way: what it sends then to renew, and to be told.
-fn stood_still() -> (Client, Ticket, Ticket) {
+fn stood_still() -> (Client, SendId, SendId) {
     let (mut client, _) = waiting();
     client.now = at(150);
     let effects = client.timeout(&[]);
-    assert_eq!(told(&effects), [&Connection::Jeopardy]);
+    assert_eq!(told(&effects), [&ConnectionNews::Jeopardy]);
     let (alive, renew) = keep_alive(&effects).expect("it asks whether it still has its place");
     assert_eq!(renew, [root(1)]);
-    let asked = sent(&effects).into_iter().find(|(_, body)| *body == awaits(HoldStatus::Waiting));
+    let asked = sent(&effects).into_iter().find(|(_, body)| *body == awaits(LockStatus::Waiting));
     (client, alive, asked.expect("it asks on").0)
 }
 
@@ -433,25 +458,25 @@ fn stood_still() -> (Client, Ticket, Ticket) {
 fn paused_client_stays_in_lock_queue_if_servers_still_have_it() {
     let (mut client, alive, asked) = stood_still();
     let effects = client.renew(alive, promise("/", 1));
-    assert_eq!(told(&effects), [&Connection::Connected { session: SESSION }]);
+    assert_eq!(told(&effects), [&ConnectionNews::Connected { session: SESSION }]);
     assert!(!effects.contains(&over()));
-    let effects = client.answer(asked, Answer::Holds(vec![(HOLD, held(9, false))]));
-    assert!(effects.contains(&Effect::HoldChanged { hold: HOLD, status: held(9, false) }), "{effects:?}");
+    let effects = client.answer(asked, Answer::LockStatuses(vec![(HOLD, held(9, false))]));
+    assert!(effects.contains(&HolderEffect::LockChanged { lock: HOLD, status: held(9, false) }), "{effects:?}");
     assert_eq!(client.certain(), TERM);
 }
 
 #[test]
 fn grant_during_client_pause_counts_after_lease_renewal() {
     let (mut client, alive, asked) = stood_still();
-    let granted = || Answer::Holds(vec![(HOLD, held(9, false))]);
+    let granted = || Answer::LockStatuses(vec![(HOLD, held(9, false))]);
     assert_eq!(client.answer(asked, granted()), [], "not by this clock");
     client.renew(alive, promise("/", 1));
     client.now = client.holder.next_deadline().expect("it asks again");
     let effects = client.timeout(&[]);
     let (asked, request) = client.only(&effects);
-    assert_eq!(request.body, awaits(HoldStatus::Waiting));
+    assert_eq!(request.body, awaits(LockStatus::Waiting));
     let effects = client.answer(asked, granted());
-    assert!(effects.contains(&Effect::HoldChanged { hold: HOLD, status: held(9, false) }), "{effects:?}");
+    assert!(effects.contains(&HolderEffect::LockChanged { lock: HOLD, status: held(9, false) }), "{effects:?}");
     assert!(client.certain() > Duration::ZERO);
 }
 
@@ -459,29 +484,30 @@ fn grant_during_client_pause_counts_after_lease_renewal() {
 fn paused_client_is_in_jeopardy_until_its_lease_is_renewed() {
     let (mut client, ticket) = waiting();
     client.now = at(150);
-    let effects = client.answer(ticket, Answer::Holds(vec![(HOLD, held(9, false))]));
-    assert_eq!(told(&effects), [&Connection::Jeopardy], "{effects:?}");
+    let effects = client.answer(ticket, Answer::LockStatuses(vec![(HOLD, held(9, false))]));
+    assert_eq!(told(&effects), [&ConnectionNews::Jeopardy], "{effects:?}");
     let (alive, _) = keep_alive(&client.timeout(&[])).expect("it asks whether it still has its place");
-    assert_eq!(told(&client.renew(alive, promise("/", 1))), [&Connection::Connected { session: SESSION }]);
+    assert_eq!(told(&client.renew(alive, promise("/", 1))), [&ConnectionNews::Connected { session: SESSION }]);
 }
 
 #[test]
 fn paused_client_is_notified_if_servers_lost_its_position() {
     let (mut client, alive, _) = stood_still();
-    let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(1) }];
-    let effects = client.respond(alive, Response { epoch: EPOCH, promises: vec![], lapses, result: Ok(Answer::Noted) });
+    let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(1) }];
+    let effects =
+        client.respond(alive, Response { epoch: EPOCH, promises: vec![], lapses, result: Ok(Answer::ReportReceived) });
     assert!(effects.contains(&over()));
-    assert_eq!(told(&effects), [&Connection::Connected { session: SESSION }]);
+    assert_eq!(told(&effects), [&ConnectionNews::Connected { session: SESSION }]);
 }
 
 #[test]
 fn paused_client_without_leader_asks_next_for_its_position() {
     let (mut client, _) = waiting();
-    client.step(Input::Disconnected);
+    client.step(HolderInput::Disconnected);
     client.now = client.holder.next_deadline().expect("its end is noted");
-    assert_eq!((client.now, told(&client.timeout(&[]))), (at(110), vec![&Connection::Jeopardy]));
+    assert_eq!((client.now, told(&client.timeout(&[]))), (at(110), vec![&ConnectionNews::Jeopardy]));
     client.now = at(120);
-    let effects = client.step(Input::Connected);
+    let effects = client.step(HolderInput::Connected);
     let (_, request) = client.only(&effects);
     assert_eq!((request.body, request.header.renew), (Body::Register, vec![root(1)]));
 }

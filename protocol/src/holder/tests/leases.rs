@@ -1,11 +1,12 @@
 //! T2, T6, section 5, S7: volume leases, their renewal, their return, and what is told of them.
 
 use super::*;
-use crate::message::{Covering, HELD_PIECE_OBJECTS_MAX, HeldPiece, Lapse, LastValid};
+use crate::message::{CoveringLease, HolderReportPart, Lapse, LastValid, REPORT_PART_OBJECTS_MAX};
 
 #[test]
 fn a_term_counts_from_the_sending_and_is_counted_short() {
-    let mut client = Client::with(|config| config.drift = DriftAllowance::from_ppm(10_000).expect("valid")).connect();
+    let mut client =
+        Client::with(|config| config.drift_allowance = DriftAllowance::from_ppm(10_000).expect("valid")).connect();
     let effects = client.read(1, "/a");
     let acquire = client.only(&effects).0;
     client.now = at(104);
@@ -20,14 +21,18 @@ fn what_remains_of_a_term_is_less_by_the_round_trip() {
     for ppm in [0, 1, 1_000, 10_000, 99_999, 100_000] {
         for round_trip in (0..=12_000).step_by(375).map(Duration::from_millis) {
             let drift = DriftAllowance::from_ppm(ppm).expect("within bounds");
-            let mut client = Client::with(|config| config.drift = drift).connect();
+            let mut client = Client::with(|config| config.drift_allowance = drift).connect();
             let effects = client.read(1, "/a");
             let acquire = client.only(&effects).0;
             let asked = client.now;
             client.now = asked.after(round_trip);
             client.answer(acquire, acquired("/", 1, 1));
             let expected = (TERM - TERM * ppm / 1_000_000).saturating_sub(round_trip);
-            assert_eq!(client.holder.certain_for(&Path::root(), client.now), expected, "{ppm} ppm, {round_trip:?}");
+            assert_eq!(
+                client.holder.volume_remaining(&NodePath::root(), client.now),
+                expected,
+                "{ppm} ppm, {round_trip:?}"
+            );
         }
     }
 }
@@ -41,8 +46,13 @@ fn the_volume_deadline_never_moves_back() {
     let effects = client.read(6, "/c");
     let late = client.only(&effects).0;
     assert_eq!(client.renew(late, promise("/", 1))[0], volume_valid("/", 1, at(114)));
-    assert!(client.renew(early, promise("/", 1)).iter().all(|effect| !matches!(effect, Effect::VolumeValid { .. })));
-    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::from_secs(10));
+    assert!(
+        client
+            .renew(early, promise("/", 1))
+            .iter()
+            .all(|effect| !matches!(effect, HolderEffect::VolumeValidityChanged { .. }))
+    );
+    assert_eq!(client.holder.volume_remaining(&NodePath::root(), client.now), Duration::from_secs(10));
 }
 
 #[test]
@@ -56,13 +66,13 @@ fn copies_become_unusable_at_volume_lease_deadline() {
 
 #[test]
 fn promise_for_other_incarnation_or_generation_is_refused() {
-    for other in [promise("/", 2), promise("/", 0), Promise { generation: Generation(0), ..promise("/", 1) }] {
+    for other in [promise("/", 2), promise("/", 0), Promise { generation: VolumeGeneration(0), ..promise("/", 1) }] {
         let mut client = Client::cached();
         client.now = at(104);
         let effects = client.read(5, "/b");
         let read = client.only(&effects).0;
         client.renew(read, other);
-        assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::from_secs(6));
+        assert_eq!(client.holder.volume_remaining(&NodePath::root(), client.now), Duration::from_secs(6));
     }
 }
 
@@ -89,7 +99,7 @@ fn an_idle_lease_is_looked_at_and_left_to_lapse_without_alarm() {
         effects.extend(client.timeout(&[]));
     }
     assert_eq!(effects, []);
-    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::ZERO);
+    assert_eq!(client.holder.volume_remaining(&NodePath::root(), client.now), Duration::ZERO);
 }
 
 #[test]
@@ -117,12 +127,12 @@ fn jeopardy_lasts_while_leader_extends_no_promise() {
             effects.extend(client.renew(ticket, Promise { span, ..promise("/", 1) }));
         }
         let states = effects.into_iter().filter_map(|effect| match effect {
-            Effect::Connection(state) => Some((state, next)),
+            HolderEffect::Connection(state) => Some((state, next)),
             _ => None,
         });
         told.extend(states);
     }
-    let [(Connection::Jeopardy, lost), (Connection::Connected { session: SESSION }, found)] = told[..] else {
+    let [(ConnectionNews::Jeopardy, lost), (ConnectionNews::Connected { session: SESSION }, found)] = told[..] else {
         panic!("{told:?}")
     };
     assert_eq!(lost, at(110));
@@ -138,7 +148,7 @@ fn an_unanswered_renewal_is_tried_again_until_the_lease_is_over() {
         client.now = next;
         let effects = client.timeout(&["/"]);
         tries.extend(keep_alive(&effects).map(|_| next));
-        if effects.contains(&Effect::Connection(Connection::Jeopardy)) {
+        if effects.contains(&HolderEffect::Connection(ConnectionNews::Jeopardy)) {
             break;
         }
     }
@@ -158,7 +168,7 @@ fn requests_carry_what_is_due_after_a_third_of_a_term() {
     let effects = client.answer(acquire, acquired("/v", 2, 2));
     let read = client.only(&effects).0;
     client.renew(read, promise("/v", 2));
-    client.holder.step(Input::Timeout { used: BTreeSet::from([path("/v")]) }, at(101));
+    client.holder.step(HolderInput::Timeout { used: BTreeSet::from([path("/v")]) }, at(101));
     client.now = at(102);
     let effects = client.read(6, "/b");
     assert_eq!(client.only(&effects).1.header.renew, [root(1)]);
@@ -173,13 +183,13 @@ fn a_lapse_ends_the_lease_and_keeps_its_copies_for_validation() {
     let mut client = Client::cached();
     let effects = client.read(5, "/b");
     let read = client.only(&effects).0;
-    let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(1) }];
+    let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(1) }];
     let result = Ok(answer(Some(value(10)), None));
     let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
     assert_eq!(effects[0], volume_valid("/", 0, Instant::ZERO));
     assert!(!client.may_serve("/a"));
-    let last = LastValid { incarnation: Incarnation(1), generation: Generation(1), revision: Revision(20) };
-    assert_eq!(client.only(&effects).1.body, Body::Acquire { path: path("/b"), valid_at: Some(last) });
+    let last = LastValid { incarnation: Incarnation(1), generation: VolumeGeneration(1), revision: Revision(20) };
+    assert_eq!(client.only(&effects).1.body, Body::Acquire { path: path("/b"), last_valid: Some(last) });
 }
 
 #[test]
@@ -188,8 +198,12 @@ fn last_valid_revision_comes_only_from_promises_and_grants() {
     let mut client = {
         let effects = client.read(5, "/a");
         let read = client.only(&effects).0;
-        let found =
-            ReadAnswer { content: Some(value(10)), grant: Some(grant(2)), volume: Path::root(), applied: Revision(15) };
+        let found = ReadAnswer {
+            content: Some(value(10)),
+            grant: Some(grant(2)),
+            volume: NodePath::root(),
+            applied: Revision(15),
+        };
         client.answer(read, Answer::Read(found));
         client
     };
@@ -198,8 +212,8 @@ fn last_valid_revision_comes_only_from_promises_and_grants() {
     client.answer(read, answer(Some(value(10)), None));
     client.now = at(150);
     let effects = client.read(7, "/a");
-    let last = LastValid { incarnation: Incarnation(1), generation: Generation(1), revision: Revision(15) };
-    assert_eq!(client.only(&effects).1.body, Body::Acquire { path: path("/a"), valid_at: Some(last) });
+    let last = LastValid { incarnation: Incarnation(1), generation: VolumeGeneration(1), revision: Revision(15) };
+    assert_eq!(client.only(&effects).1.body, Body::Acquire { path: path("/a"), last_valid: Some(last) });
 }
 
 #[test]
@@ -211,12 +225,12 @@ fn asking_for_a_new_lease_ends_the_old_one_from_the_sending_on() {
     let effects = client.read(6, "/a");
     assert!(effects.contains(&volume_valid("/", 0, Instant::ZERO)), "{effects:?}");
     client.renew(old, promise("/", 1));
-    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::ZERO);
+    assert_eq!(client.holder.volume_remaining(&NodePath::root(), client.now), Duration::ZERO);
 }
 
 fn revival(changed: Vec<ObjectSet>) -> Answer {
-    let revival = Revival::AllBut { changed, covering: CoveringNumber(4) };
-    Answer::Acquired(Acquired { promise: promise("/", 2), stamp: stamp(9), revival })
+    let revival = Revival::AllExcept { changed, covering: CoveringNumber(4) };
+    Answer::Acquired(AcquiredVolume { promise: promise("/", 2), stamp: stamp(9), revival })
 }
 
 #[test]
@@ -224,7 +238,7 @@ fn unchanged_copies_are_revived_while_object_lease_lasts() {
     let mut client = Client::cached().cache("/b", 3).cache("/c", 4);
     client.holder.copies.insert(
         &data("/c"),
-        copies::Copy {
+        copies::CachedCopy {
             validity: validity(4, 1, at(120)),
             ..client.holder.copies.get(&data("/c")).expect("held").clone()
         },
@@ -233,18 +247,18 @@ fn unchanged_copies_are_revived_while_object_lease_lasts() {
     let effects = client.read(5, "/a");
     let acquire = client.only(&effects).0;
     let effects = client.answer(acquire, revival(vec![one("/b")]));
-    let piece = HeldPiece {
-        volume: Path::root(),
+    let piece = HolderReportPart {
+        volume: NodePath::root(),
         incarnation: Incarnation(2),
         covering: CoveringNumber(4),
-        piece: 0,
-        pieces: 1,
+        part: 0,
+        parts: 1,
         objects: vec![data("/a")],
     };
-    let expected = [Effect::Drop(vec![data("/b")]), volume_valid("/", 1, at(160))];
+    let expected = [HolderEffect::Drop(vec![data("/b")]), volume_valid("/", 1, at(160))];
     assert_eq!(effects[..2], expected, "what changed is dropped before the rest is good");
     assert_eq!(effects[2], served_cached(&[5], "/a", 2, Some(at(160))));
-    assert_eq!(sent(&effects)[0].1, Body::Held(piece));
+    assert_eq!(sent(&effects)[0].1, Body::HolderReport(piece));
     assert!(client.may_serve("/a") && !client.may_serve("/b") && !client.may_serve("/c"));
 }
 
@@ -271,8 +285,8 @@ fn copies_left_out_of_one_revival_are_not_part_of_the_next() {
     client.now = at(170);
     let effects = client.read(6, "/c");
     let acquire = client.only(&effects).0;
-    let revival = Revival::AllBut { changed: vec![], covering: CoveringNumber(4) };
-    client.answer(acquire, Answer::Acquired(Acquired { promise: promise("/", 3), stamp: stamp(10), revival }));
+    let revival = Revival::AllExcept { changed: vec![], covering: CoveringNumber(4) };
+    client.answer(acquire, Answer::Acquired(AcquiredVolume { promise: promise("/", 3), stamp: stamp(10), revival }));
     assert!(client.may_serve("/b") && !client.may_serve("/a"));
 }
 
@@ -297,8 +311,8 @@ fn a_lease_on_a_volume_that_the_path_is_not_in_begins_nothing() {
     let effects = client.read(5, "/a");
     let acquire = client.only(&effects).0;
     client.answer(acquire, acquired("/v", 2, 9));
-    assert_eq!(client.holder.certain_for(&path("/v"), client.now), Duration::ZERO);
-    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::ZERO);
+    assert_eq!(client.holder.volume_remaining(&path("/v"), client.now), Duration::ZERO);
+    assert_eq!(client.holder.volume_remaining(&NodePath::root(), client.now), Duration::ZERO);
     assert!(!client.may_serve("/a"));
 }
 
@@ -307,45 +321,43 @@ fn a_newer_generation_drops_the_copies_of_the_older() {
     let mut client = Client::cached();
     let effects = client.read(5, "/b");
     let read = client.only(&effects).0;
-    let changed = Promise { generation: Generation(2), ..promise("/", 1) };
-    assert_eq!(client.renew(read, changed)[0], Effect::Drop(vec![data("/a")]));
+    let changed = Promise { generation: VolumeGeneration(2), ..promise("/", 1) };
+    assert_eq!(client.renew(read, changed)[0], HolderEffect::Drop(vec![data("/a")]));
 }
 
 #[test]
 fn a_covering_leader_is_told_what_is_held_in_pieces() {
     let mut client = Client::leased();
-    let many = HELD_PIECE_OBJECTS_MAX as u64 + 1;
+    let many = REPORT_PART_OBJECTS_MAX as u64 + 1;
     for i in 0..many {
         client = client.cache(&format!("/many/{i}"), 10 + i);
     }
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let number = CoveringNumber(5);
-    let covering = |incarnation| Covering { volume: Path::root(), incarnation: Incarnation(incarnation), number };
+    let covering =
+        |incarnation| CoveringLease { volume: NodePath::root(), incarnation: Incarnation(incarnation), number };
     let effects = client.answer(register, Answer::Registered { coverings: vec![covering(9), covering(1)] });
     let (first, request) = client.only(&effects);
-    let Body::Held(piece) = request.body else { panic!("{effects:?}") };
-    assert_eq!(
-        (piece.piece, piece.pieces, piece.covering, piece.objects.len()),
-        (0, 2, number, HELD_PIECE_OBJECTS_MAX)
-    );
-    let effects = client.answer(first, Answer::Noted);
+    let Body::HolderReport(piece) = request.body else { panic!("{effects:?}") };
+    assert_eq!((piece.part, piece.parts, piece.covering, piece.objects.len()), (0, 2, number, REPORT_PART_OBJECTS_MAX));
+    let effects = client.answer(first, Answer::ReportReceived);
     let (second, request) = client.only(&effects);
-    let Body::Held(piece) = request.body else { panic!("{effects:?}") };
-    assert_eq!((piece.piece, piece.pieces, piece.objects.len()), (1, 2, 1));
-    assert_eq!(client.answer(second, Answer::Noted), []);
-    assert!(client.holder.held.is_empty());
+    let Body::HolderReport(piece) = request.body else { panic!("{effects:?}") };
+    assert_eq!((piece.part, piece.parts, piece.objects.len()), (1, 2, 1));
+    assert_eq!(client.answer(second, Answer::ReportReceived), []);
+    assert!(client.holder.holder_reports.is_empty());
 }
 
 #[test]
 fn certain_for_is_what_is_left_on_this_clock() {
     let mut client = Client::cached();
     client.now = at(103);
-    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::from_secs(7));
-    assert_eq!(client.holder.certain_for(&path("/elsewhere"), client.now), Duration::ZERO);
+    assert_eq!(client.holder.volume_remaining(&NodePath::root(), client.now), Duration::from_secs(7));
+    assert_eq!(client.holder.volume_remaining(&path("/elsewhere"), client.now), Duration::ZERO);
     client.now = at(900);
-    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::ZERO);
+    assert_eq!(client.holder.volume_remaining(&NodePath::root(), client.now), Duration::ZERO);
 }
 
 #[test]
@@ -357,7 +369,7 @@ fn a_new_lease_is_renewed_at_half_of_its_term() {
     let read = client.only(&effects).0;
     client.answer(read, answer(Some(value(9)), None));
     assert_eq!(client.holder.next_deadline(), Some(at(105)));
-    client.step(Input::Disconnected);
+    client.step(HolderInput::Disconnected);
     assert_eq!(client.holder.next_deadline(), Some(at(110)), "if nobody is there to renew it, its end is noted");
 }
 
@@ -373,8 +385,8 @@ fn a_lease_that_lives_on_is_not_asked_for_anew() {
     // The lease is over on this clock: the answer is to be asked for again under a new one, as soon as there is a leader.
     client.now = at(110);
     assert_eq!(sent(&client.answer(late, answer(Some(value(10)), None))), []);
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
     let bodies: BTreeSet<_> = sent(&effects).into_iter().map(|(_, body)| format!("{body:?}")).collect();
@@ -388,8 +400,8 @@ fn client_without_revivable_copies_asks_for_no_changes() {
         client.now = at(secs);
         let effects = client.read(90, "/b");
         let (acquire, request) = client.only(&effects);
-        let Body::Acquire { valid_at, .. } = request.body else { panic!("{request:?}") };
-        (acquire, valid_at.is_some())
+        let Body::Acquire { last_valid, .. } = request.body else { panic!("{request:?}") };
+        (acquire, last_valid.is_some())
     };
     assert!(!asks(&mut Client::leased(), 150).1, "it has no copies");
     assert!(!asks(&mut Client::cached(), 200).1, "the object lease of its copy is over");
@@ -426,7 +438,7 @@ fn lease_counts_as_used_after_read_from_memory() {
 #[test]
 fn an_idle_lease_lapses_without_alarm_though_there_is_no_leader() {
     let mut client = Client::leased();
-    client.step(Input::Disconnected);
+    client.step(HolderInput::Disconnected);
     client.now = client.holder.next_deadline().expect("its end is noted");
     assert_eq!((client.now, client.timeout(&[])), (at(110), vec![]));
 }
@@ -436,7 +448,7 @@ fn lapse_of_an_earlier_lease_leaves_the_present_one() {
     let mut client = Client::cached();
     let effects = client.read(5, "/b");
     let read = client.only(&effects).0;
-    let lapses = vec![Lapse { volume: Path::root(), incarnation: Incarnation(0) }];
+    let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(0) }];
     let result = Ok(answer(Some(value(10)), None));
     client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
     assert!(client.may_serve("/a"), "its answer was long in coming, and a new lease has come since");
@@ -449,7 +461,7 @@ fn new_lease_of_another_epoch_is_asked_for_again() {
     let acquire = client.only(&effects).0;
     let (epoch, result) = (Epoch(EPOCH.0 - 1), Ok(acquired("/", 1, 1)));
     client.respond(acquire, Response { epoch, promises: vec![], lapses: vec![], result });
-    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::ZERO);
+    assert_eq!(client.holder.volume_remaining(&NodePath::root(), client.now), Duration::ZERO);
     client.now = client.holder.next_deadline().expect("it is asked for again");
     let effects = client.timeout(&[]);
     assert!(matches!(client.only(&effects).1.body, Body::Acquire { .. }));
@@ -469,7 +481,8 @@ fn late_answer_that_names_a_replaced_lease_begins_none() {
     // There is no volume `/v/w`. The lease that comes first is the later one, and is over before it is used.
     let nothing = Promise { span: Duration::ZERO, ..promise("/v", 6) };
     let acquired_late = acquired("/v", 5, 50);
-    client.answer(early, Answer::Acquired(Acquired { promise: nothing, stamp: stamp(51), revival: Revival::None }));
+    client
+        .answer(early, Answer::Acquired(AcquiredVolume { promise: nothing, stamp: stamp(51), revival: Revival::None }));
     let lapses = vec![Lapse { volume: path("/v"), incarnation: Incarnation(6) }];
     let effects = client.read(4, "/first");
     let (read, _) = client.only(&effects);
@@ -481,7 +494,7 @@ fn late_answer_that_names_a_replaced_lease_begins_none() {
 
 #[test]
 fn late_answer_for_a_volume_that_was_forgotten_begins_no_lease() {
-    let mut volumes = crate::holder::volumes::Volumes::new(&Bounds::DEFAULT);
+    let mut volumes = crate::holder::volume_leases::KnownVolumes::new(&HolderBounds::DEFAULT);
     volumes.learn(&path("/v")).begun = stamp(51);
     volumes.forget(&path("/v"));
     assert_eq!([volumes.begun(&path("/v")), volumes.learn(&path("/v")).begun], [stamp(51); 2]);

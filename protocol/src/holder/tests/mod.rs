@@ -24,9 +24,10 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use super::*;
 use crate::{
     command::{Condition, Write},
-    id::{CoveringNumber, Generation, Incarnation, Revision, Sequence},
+    id::{CoveringNumber, Incarnation, Revision, Sequence, VolumeGeneration},
     message::{
-        Acquired, Answer, Body, Consent, Grant, Promise, ReadAnswer, Recall, Refusal, Renew, Request, Response, Revival,
+        AcquiredVolume, Answer, Body, Consent, Grant, Promise, ReadAnswer, Recall, Refusal, Renew, Request, Response,
+        Revival,
     },
     object::{Content, Data, Stat},
     time::DriftAllowance,
@@ -38,8 +39,8 @@ const TERM: Duration = Duration::from_secs(10);
 const OBJECT_TERM: Duration = Duration::from_secs(100);
 const SESSION_TERM: Duration = Duration::from_secs(60);
 
-fn path(text: &str) -> Path {
-    Path::parse(text).expect("a valid path")
+fn path(text: &str) -> NodePath {
+    NodePath::parse(text).expect("a valid path")
 }
 
 fn data(text: &str) -> Object {
@@ -77,7 +78,7 @@ fn promise(volume: &str, incarnation: u64) -> Promise {
     Promise {
         volume: path(volume),
         incarnation: Incarnation(incarnation),
-        generation: Generation(1),
+        generation: VolumeGeneration(1),
         span: TERM,
         term: TERM,
         revision: Revision(1),
@@ -87,50 +88,53 @@ fn promise(volume: &str, incarnation: u64) -> Promise {
 fn grant(sequence: u64) -> Grant {
     Grant {
         stamp: stamp(sequence),
-        volume: Path::root(),
+        volume: NodePath::root(),
         incarnation: Incarnation(1),
-        generation: Generation(1),
+        generation: VolumeGeneration(1),
         span: OBJECT_TERM,
     }
 }
 
 fn answer(content: Option<Content>, grant: Option<Grant>) -> Answer {
-    Answer::Read(ReadAnswer { content, grant, volume: Path::root(), applied: Revision(20) })
+    Answer::Read(ReadAnswer { content, grant, volume: NodePath::root(), applied: Revision(20) })
 }
 
 fn recall(sequence: u64, number: u64, sets: Vec<ObjectSet>) -> Recall {
     Recall { session: SESSION, stamp: stamp(sequence), number, sets }
 }
 
-fn consent(sequence: u64) -> Effect {
-    Effect::Consent(Consent { session: SESSION, stamp: stamp(sequence) })
+fn consent(sequence: u64) -> HolderEffect {
+    HolderEffect::Consent(Consent { session: SESSION, stamp: stamp(sequence) })
 }
 
 fn validity(sequence: u64, incarnation: u64, until: Instant) -> CopyValidity {
-    CopyValidity { stamp: stamp(sequence), volume: Path::root(), incarnation: Incarnation(incarnation), until }
+    CopyValidity { stamp: stamp(sequence), volume: NodePath::root(), incarnation: Incarnation(incarnation), until }
 }
 
-fn volume_valid(volume: &str, since: u64, until: Instant) -> Effect {
-    Effect::VolumeValid { volume: path(volume), validity: VolumeValidity { since: Incarnation(since), until } }
+fn volume_valid(volume: &str, since: u64, until: Instant) -> HolderEffect {
+    HolderEffect::VolumeValidityChanged {
+        volume: path(volume),
+        validity: VolumeValidity { since: Incarnation(since), until },
+    }
 }
 
 /// The tickets and bodies of the requests among the effects.
-fn sent(effects: &[Effect]) -> Vec<(Ticket, Body)> {
+fn sent(effects: &[HolderEffect]) -> Vec<(SendId, Body)> {
     requests(effects).into_iter().map(|(ticket, request)| (ticket, request.body)).collect()
 }
 
-fn keep_alive(effects: &[Effect]) -> Option<(Ticket, Vec<Renew>)> {
-    let found = requests(effects).into_iter().find(|(_, request)| matches!(request.body, Body::KeepAlive(_)));
+fn keep_alive(effects: &[HolderEffect]) -> Option<(SendId, Vec<Renew>)> {
+    let found = requests(effects).into_iter().find(|(_, request)| matches!(request.body, Body::Heartbeat(_)));
     found.map(|(ticket, request)| (ticket, request.header.renew))
 }
 
 fn root(incarnation: u64) -> Renew {
-    Renew { volume: Path::root(), incarnation: Incarnation(incarnation) }
+    Renew { volume: NodePath::root(), incarnation: Incarnation(incarnation) }
 }
 
-fn requests(effects: &[Effect]) -> Vec<(Ticket, Request)> {
-    let send = |effect: &Effect| match effect {
-        Effect::Send { ticket, request } => Some((*ticket, request.clone())),
+fn requests(effects: &[HolderEffect]) -> Vec<(SendId, Request)> {
+    let send = |effect: &HolderEffect| match effect {
+        HolderEffect::Send { send_id, request } => Some((*send_id, request.clone())),
         _ => None,
     };
     effects.iter().filter_map(send).collect()
@@ -147,9 +151,9 @@ impl Client {
         Self::with(|_| {})
     }
 
-    fn with(configure: impl FnOnce(&mut Config)) -> Self {
-        let mut config = Config::new("test");
-        config.drift = DriftAllowance::from_ppm(0).expect("within bounds");
+    fn with(configure: impl FnOnce(&mut HolderConfig)) -> Self {
+        let mut config = HolderConfig::new("test");
+        config.drift_allowance = DriftAllowance::from_ppm(0).expect("within bounds");
         configure(&mut config);
         Self { holder: Holder::new(config), now: at(0) }
     }
@@ -163,7 +167,7 @@ impl Client {
 
     fn connect(mut self) -> Self {
         self.now = at(100);
-        let effects = self.step(Input::Connected);
+        let effects = self.step(HolderInput::Connected);
         let open = self.only(&effects).0;
         let effects = self.answer(open, Answer::Opened { session: SESSION, term: SESSION_TERM });
         let register = self.only(&effects).0;
@@ -198,49 +202,49 @@ impl Client {
         self
     }
 
-    fn step(&mut self, input: Input) -> Vec<Effect> {
+    fn step(&mut self, input: HolderInput) -> Vec<HolderEffect> {
         let effects = self.holder.step(input, self.now);
         self.holder.check(self.now).expect("the invariants hold");
         effects
     }
 
-    fn read(&mut self, read: u64, text: &str) -> Vec<Effect> {
-        self.step(Input::Read { read: ReadId(read), object: data(text) })
+    fn read(&mut self, read: u64, text: &str) -> Vec<HolderEffect> {
+        self.step(HolderInput::Read { read: ReadId(read), object: data(text) })
     }
 
-    fn write(&mut self, write: u64, change: Write) -> Vec<Effect> {
-        self.step(Input::Write { write: WriteId(write), change })
+    fn write(&mut self, write: u64, change: Write) -> Vec<HolderEffect> {
+        self.step(HolderInput::Write { write: WriteId(write), change })
     }
 
-    fn respond(&mut self, ticket: Ticket, response: Response) -> Vec<Effect> {
-        self.step(Input::Answered { ticket, response })
+    fn respond(&mut self, send_id: SendId, response: Response) -> Vec<HolderEffect> {
+        self.step(HolderInput::Answered { send_id, response })
     }
 
-    fn answer(&mut self, ticket: Ticket, answer: Answer) -> Vec<Effect> {
+    fn answer(&mut self, ticket: SendId, answer: Answer) -> Vec<HolderEffect> {
         self.respond(ticket, Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Ok(answer) })
     }
 
     /// With more time on the lease on the root.
-    fn answer_renewing(&mut self, ticket: Ticket, answer: Answer) -> Vec<Effect> {
+    fn answer_renewing(&mut self, ticket: SendId, answer: Answer) -> Vec<HolderEffect> {
         let promises = vec![promise("/", 1)];
         self.respond(ticket, Response { epoch: EPOCH, promises, lapses: vec![], result: Ok(answer) })
     }
 
-    fn refuse(&mut self, ticket: Ticket, refusal: Refusal) -> Vec<Effect> {
+    fn refuse(&mut self, ticket: SendId, refusal: Refusal) -> Vec<HolderEffect> {
         self.respond(ticket, Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Err(refusal) })
     }
 
-    fn renew(&mut self, ticket: Ticket, promise: Promise) -> Vec<Effect> {
-        let result = Ok(Answer::Noted);
+    fn renew(&mut self, ticket: SendId, promise: Promise) -> Vec<HolderEffect> {
+        let result = Ok(Answer::ReportReceived);
         self.respond(ticket, Response { epoch: EPOCH, promises: vec![promise], lapses: vec![], result })
     }
 
-    fn recall(&mut self, recall: Recall) -> Vec<Effect> {
-        self.step(Input::Recalled(recall))
+    fn recall(&mut self, recall: Recall) -> Vec<HolderEffect> {
+        self.step(HolderInput::Recalled(recall))
     }
 
-    fn timeout(&mut self, used: &[&str]) -> Vec<Effect> {
-        self.step(Input::Timeout { used: used.iter().map(|text| path(text)).collect::<BTreeSet<_>>() })
+    fn timeout(&mut self, used: &[&str]) -> Vec<HolderEffect> {
+        self.step(HolderInput::Timeout { used: used.iter().map(|text| path(text)).collect::<BTreeSet<_>>() })
     }
 
     fn may_serve(&self, text: &str) -> bool {
@@ -248,7 +252,7 @@ impl Client {
     }
 
     /// The only request among the effects.
-    fn only(&self, effects: &[Effect]) -> (Ticket, Request) {
+    fn only(&self, effects: &[HolderEffect]) -> (SendId, Request) {
         let mut requests = requests(effects);
         assert_eq!(requests.len(), 1, "{effects:?}");
         requests.remove(0)
@@ -257,11 +261,11 @@ impl Client {
 
 fn acquired(volume: &str, incarnation: u64, sequence: u64) -> Answer {
     let promise = promise(volume, incarnation);
-    Answer::Acquired(Acquired { promise, stamp: stamp(sequence), revival: Revival::None })
+    Answer::Acquired(AcquiredVolume { promise, stamp: stamp(sequence), revival: Revival::None })
 }
 
-fn served(reads: &[u64], text: &str, content: Content, valid_until: Option<Instant>) -> Effect {
-    Effect::Serve {
+fn served(reads: &[u64], text: &str, content: Content, valid_until: Option<Instant>) -> HolderEffect {
+    HolderEffect::Serve {
         reads: reads.iter().map(|read| ReadId(*read)).collect(),
         object: data(text),
         content: Arc::new(content),
@@ -270,11 +274,11 @@ fn served(reads: &[u64], text: &str, content: Content, valid_until: Option<Insta
     }
 }
 
-fn served_cached(reads: &[u64], text: &str, sequence: u64, valid_until: Option<Instant>) -> Effect {
+fn served_cached(reads: &[u64], text: &str, sequence: u64, valid_until: Option<Instant>) -> HolderEffect {
     let reads = reads.iter().map(|read| ReadId(*read)).collect();
-    Effect::ServeCached { reads, object: data(text), stamp: stamp(sequence), valid_until }
+    HolderEffect::ServeCached { reads, object: data(text), stamp: stamp(sequence), valid_until }
 }
 
-fn installed(text: &str, revision: u64, validity: CopyValidity) -> Effect {
-    Effect::Install { object: data(text), content: Arc::new(value(revision)), validity }
+fn installed(text: &str, revision: u64, validity: CopyValidity) -> HolderEffect {
+    HolderEffect::Install { object: data(text), content: Arc::new(value(revision)), validity }
 }

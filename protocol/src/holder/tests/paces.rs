@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     holder::{pace::Pace, tests::random::Numbers},
     id::LeaseId,
-    message::{Kept, KeptSpan},
+    message::{KeepAliveResult, KeyLeasePromise},
 };
 
 const ROUNDS: u64 = 100_000;
@@ -53,13 +53,18 @@ fn a_lease_ends_a_term_after_its_renewal_was_sent_or_earlier() {
     for _ in 0..1_000 {
         let (span, took) = (some_time(&mut numbers), some_time(&mut numbers));
         let mut client = Client::registered();
-        let effects = client.step(Input::Keep(LeaseId(1)));
+        let effects = client.step(HolderInput::KeepAlive(LeaseId(1)));
         let (sent, (ticket, _)) = (client.now, client.only(&effects));
         client.now = sent.after(took);
-        let kept = Kept { id: LeaseId(1), incarnation: Incarnation(5), ttl: span, span: KeptSpan::Promised(span) };
-        let effects = client.answer(ticket, Answer::Kept(vec![kept]));
+        let kept = KeyLeasePromise {
+            id: LeaseId(1),
+            incarnation: Incarnation(5),
+            ttl: span,
+            result: KeepAliveResult::Renewed(span),
+        };
+        let effects = client.answer(ticket, Answer::KeptAlive(vec![kept]));
         let until = effects.iter().find_map(|effect| match effect {
-            Effect::LeaseKept { until, .. } => Some(*until),
+            HolderEffect::KeyLeaseRenewed { until, .. } => Some(*until),
             _ => None,
         });
         let until = until.unwrap_or_else(|| panic!("{span:?}, answered after {took:?}: {effects:?}"));

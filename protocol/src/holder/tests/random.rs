@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     change::{Change, Changes, Watched},
     command::Attach,
-    message::{Covering, Lapse},
+    message::{CoveringLease, Lapse},
     transaction::{FailedCompare, Operation, Transacted, Transaction},
 };
 
@@ -26,7 +26,7 @@ impl Numbers {
 struct World {
     client: Client,
     numbers: Numbers,
-    outstanding: Vec<(Ticket, Request)>,
+    outstanding: Vec<(SendId, Request)>,
     reads: BTreeSet<ReadId>,
     writes: BTreeSet<WriteId>,
     /// How far each watch has been told, and whether it is to be told more.
@@ -64,8 +64,8 @@ impl World {
         PATHS[self.numbers.below(PATHS.len() as u64) as usize]
     }
 
-    fn volume(&mut self, of: &Path) -> Path {
-        let all: Vec<Path> = VOLUMES.iter().map(|top| path(top)).filter(|top| top.contains(of)).collect();
+    fn volume(&mut self, of: &NodePath) -> NodePath {
+        let all: Vec<NodePath> = VOLUMES.iter().map(|top| path(top)).filter(|top| top.contains(of)).collect();
         // Mostly the nearest; now and then its border has just moved.
         let at = if self.numbers.below(8) == 0 { self.numbers.below(all.len() as u64) as usize } else { all.len() - 1 };
         all[at].clone()
@@ -78,45 +78,47 @@ impl World {
         Stamp { epoch: Epoch(self.epoch), sequence }
     }
 
-    fn step(&mut self, input: Input) {
+    fn step(&mut self, input: HolderInput) {
         for effect in self.client.step(input) {
             match effect {
-                Effect::Send { ticket, request } => self.outstanding.push((ticket, request)),
-                Effect::Serve { reads, .. } | Effect::ServeCached { reads, .. } | Effect::ReadFailed { reads, .. } => {
+                HolderEffect::Send { send_id, request } => self.outstanding.push((send_id, request)),
+                HolderEffect::Serve { reads, .. }
+                | HolderEffect::ServeCached { reads, .. }
+                | HolderEffect::ReadFailed { reads, .. } => {
                     for read in reads {
                         assert!(self.reads.remove(&read), "{read:?} is answered twice");
                     }
                 }
-                Effect::WriteDone { write, .. } => {
+                HolderEffect::WriteDone { write, .. } => {
                     assert!(self.writes.remove(&write), "{write:?} is answered twice");
                 }
-                Effect::Changes { watch, changes } => {
+                HolderEffect::Changes { watch, changes } => {
                     let (told, waits) = self.watches.get_mut(&watch).expect("nothing is told of what was given up");
                     let revisions = || changes.changes.iter().map(|change| change.revision);
                     assert!(*waits && *told <= changes.through && revisions().all(|revision| revision > *told));
                     assert!(revisions().is_sorted() && revisions().all(|revision| revision <= changes.through));
                     (*told, *waits) = (changes.through, false);
                 }
-                Effect::WatchLost { watch, .. } => {
+                HolderEffect::WatchLost { watch, .. } => {
                     assert!(self.watches.remove(&watch).is_some(), "{watch:?} is lost twice");
                 }
-                Effect::FindLeader { .. } => self.ids += 1,
+                HolderEffect::FindLeader { .. } => self.ids += 1,
                 _ => {}
             }
         }
     }
 
-    fn answer(&mut self, (ticket, request): (Ticket, Request), is_kind: bool) {
+    fn answer(&mut self, (send_id, request): (SendId, Request), is_kind: bool) {
         let choice = if is_kind { 9 } else { self.numbers.below(10) };
         let result = match choice {
             0 => Err(Refusal::Retry),
-            1 => Err(Refusal::Unknown),
+            1 => Err(Refusal::OutcomeUnknown),
             2 => Err(Refusal::NotRegistered { got: request.header.epoch, expected: Epoch(self.epoch) }),
             3 if self.numbers.below(4) == 0 => Err(Refusal::NotLeader { leader: None }),
             5 if self.numbers.below(8) == 0 && matches!(request.body, Body::Watch { .. }) => {
                 Err(Refusal::Compacted { after: Revision(0), oldest: Revision(self.stamps) })
             }
-            4 if self.numbers.below(8) == 0 => Err(Refusal::SessionGone { session: request.header.session }),
+            4 if self.numbers.below(8) == 0 => Err(Refusal::SessionNotFound { session: request.header.session }),
             _ => Ok(self.answer_to(&request)),
         };
         let mut response = Response { epoch: Epoch(self.epoch), promises: vec![], lapses: vec![], result };
@@ -124,19 +126,19 @@ impl World {
             if !is_kind && self.numbers.below(5) == 0 {
                 response.lapses.push(Lapse { volume: renew.volume, incarnation: renew.incarnation });
             } else {
-                let generation = Generation(1 + self.stamps / 200);
+                let generation = VolumeGeneration(1 + self.stamps / 200);
                 let span = Duration::from_secs(if is_kind { 10 } else { self.numbers.below(11) });
                 let volume = renew.volume.as_str();
                 response.promises.push(Promise { generation, span, ..promise(volume, renew.incarnation.0) });
             }
         }
-        self.step(Input::Answered { ticket, response });
+        self.step(HolderInput::Answered { send_id, response });
     }
 
     fn answer_to(&mut self, request: &Request) -> Answer {
-        let granted = |world: &mut Self, of: &Path| {
+        let granted = |world: &mut Self, of: &NodePath| {
             let volume = world.volume(of);
-            let generation = Generation(1 + world.stamps / 200);
+            let generation = VolumeGeneration(1 + world.stamps / 200);
             let incarnation = Incarnation(world.incarnations.saturating_sub(world.numbers.below(3)));
             let grant = Grant { stamp: world.next_stamp(), volume, incarnation, generation, span: OBJECT_TERM };
             (world.numbers.below(4) > 0).then_some(grant)
@@ -149,21 +151,21 @@ impl World {
             Body::Register => {
                 let volume = self.volume(&path("/v/w/a"));
                 let incarnation = Incarnation(self.incarnations);
-                Answer::Registered { coverings: vec![Covering { volume, incarnation, number: CoveringNumber(1) }] }
+                Answer::Registered { coverings: vec![CoveringLease { volume, incarnation, number: CoveringNumber(1) }] }
             }
             Body::Acquire { path, .. } => {
                 self.incarnations += 1;
                 let volume = self.volume(path);
-                let generation = Generation(1 + self.stamps / 200);
+                let generation = VolumeGeneration(1 + self.stamps / 200);
                 let promise = Promise { generation, ..promise(volume.as_str(), self.incarnations) };
                 let changed = vec![ObjectSet::Subtree(self::path(self.path()))];
                 let revival = match self.numbers.below(2) {
                     0 => Revival::None,
-                    _ => Revival::AllBut { changed, covering: CoveringNumber(2) },
+                    _ => Revival::AllExcept { changed, covering: CoveringNumber(2) },
                 };
-                Answer::Acquired(Acquired { promise, stamp: self.next_stamp(), revival })
+                Answer::Acquired(AcquiredVolume { promise, stamp: self.next_stamp(), revival })
             }
-            Body::Read { .. } if self.numbers.below(8) == 0 => Answer::Recalling,
+            Body::Read { .. } if self.numbers.below(8) == 0 => Answer::ReadBlocked,
             Body::Read { object, known } | Body::AwaitRead { object, known } => {
                 let content =
                     if known.is_some() && self.numbers.below(2) == 0 { None } else { Some(value(self.stamps)) };
@@ -176,17 +178,17 @@ impl World {
                 let revision = Revision(self.stamps);
                 let mut written = crate::command::Written { revision, stat: Some(found.stat), ..Default::default() };
                 if let Write::Transaction(_) = write {
-                    let place = self.numbers.below(2) as u32;
-                    let failed = (place == 0).then_some(FailedCompare { place, found: None });
+                    let index = self.numbers.below(2) as u32;
+                    let failed = (index == 0).then_some(FailedCompare { index, found: None });
                     written.transaction = Some(Box::new(Transacted { failed, results: vec![] }));
                 }
                 // By no other lease than it may have, and now and then by one that it has not.
-                let volume = write.path().map_or_else(Path::root, |path| self.volume(path));
+                let volume = write.path().map_or_else(NodePath::root, |path| self.volume(path));
                 let incarnation = crate::id::Incarnation(1 + self.numbers.below(8));
                 written.attached = vec![crate::command::VolumeLease { volume, incarnation }];
                 let stamp = self.next_stamp();
                 let grant = write.path().and_then(|path| granted(self, path));
-                Answer::Written { written, stamp, grant, applied: revision, kept: None, cached: None }
+                Answer::Written { written, stamp, grant, applied: revision, key_lease: None, write_lease_data: None }
             }
             Body::Close => Answer::Closed,
             Body::Watch { after, .. } => {
@@ -197,7 +199,7 @@ impl World {
                 let change = |revision| Change { revision: Revision(revision), events: vec![] };
                 Answer::Changes(Changes { changes: revisions.map(change).collect(), through })
             }
-            _ => Answer::Noted,
+            _ => Answer::ReportReceived,
         }
     }
 
@@ -209,12 +211,12 @@ impl World {
                 if let Some((watch, (_, waits))) = self.watches.iter_mut().next() {
                     *waits = true;
                     let watch = *watch;
-                    self.step(Input::WatchMore(watch));
+                    self.step(HolderInput::WatchMore(watch));
                 }
             }
             26 if self.watches.len() > 2 => {
                 if let Some((watch, _)) = self.watches.pop_first() {
-                    self.step(Input::GiveUpWatch(watch));
+                    self.step(HolderInput::CancelWatch(watch));
                 }
             }
             0 if self.numbers.below(4) == 0 => self.disconnect(),
@@ -226,21 +228,21 @@ impl World {
                 let sets = vec![ObjectSet::Subtree(path(self.path())), one(self.path())];
                 let stamp = self.next_stamp();
                 let session = SessionId(self.sessions);
-                self.step(Input::Recalled(Recall { session, stamp, number: self.recalls, sets }));
+                self.step(HolderInput::Recalled(Recall { session, stamp, number: self.recalls, sets }));
             }
             10 => {
                 let object = data(self.path());
                 let stamp = self.client.holder.copies.get(&object).map(|copy| copy.validity.stamp);
-                self.step(Input::Evicted { object, stamp: stamp.unwrap_or_default() });
+                self.step(HolderInput::Evicted { object, stamp: stamp.unwrap_or_default() });
             }
             11 => {
                 if let Some(read) = self.reads.pop_first() {
-                    self.step(Input::GiveUpRead(read));
+                    self.step(HolderInput::CancelRead(read));
                 }
             }
             12 => {
                 if let Some(write) = self.writes.first().copied() {
-                    self.step(Input::GiveUpWrite(write));
+                    self.step(HolderInput::CancelWrite(write));
                     assert!(!self.writes.contains(&write));
                 }
             }
@@ -248,7 +250,7 @@ impl World {
             14 => {
                 if let Some(next) = self.client.holder.next_deadline() {
                     self.client.now = self.client.now.max(next);
-                    self.step(Input::Timeout { used });
+                    self.step(HolderInput::Timeout { used });
                     let next = self.client.holder.next_deadline();
                     assert!(next.is_none_or(|next| next > self.client.now), "{next:?} has been");
                 }
@@ -268,14 +270,14 @@ impl World {
         let after = (self.numbers.below(3) > 0).then(|| Revision(self.numbers.below(100)));
         let (watch, watched) = (WatchId(self.ids), Watched::Subtree(path(self.path())));
         self.watches.insert(watch, (after.unwrap_or_default(), true));
-        self.step(Input::Watch { watch, watched, after, bytes_max: 1 });
+        self.step(HolderInput::Watch { watch, watched, after, bytes_max: 1 });
     }
 
     fn new_read(&mut self) {
         self.ids += 1;
         let (read, object) = (ReadId(self.ids), data(self.path()));
         self.reads.insert(read);
-        self.step(Input::Read { read, object });
+        self.step(HolderInput::Read { read, object });
     }
 
     fn new_write(&mut self) {
@@ -287,7 +289,7 @@ impl World {
             _ => put(self.path()),
         };
         self.writes.insert(write);
-        self.step(Input::Write { write, change });
+        self.step(HolderInput::Write { write, change });
     }
 
     /// Some of its nodes are to go with leases of the session.
@@ -304,7 +306,7 @@ impl World {
     }
 
     fn disconnect(&mut self) {
-        self.step(Input::Disconnected);
+        self.step(HolderInput::Disconnected);
         // Some of what was sent is still answered, and must not be looked at.
         self.outstanding.truncate(4);
     }
@@ -313,13 +315,13 @@ impl World {
         if self.numbers.below(3) == 0 {
             (self.epoch, self.recalls) = (self.epoch + 1, 0);
         }
-        self.step(Input::Connected);
+        self.step(HolderInput::Connected);
     }
 
     /// From here on the servers answer: everything that waits has to end.
     fn settle(&mut self) {
         self.outstanding.clear();
-        self.step(Input::Connected);
+        self.step(HolderInput::Connected);
         for _ in 0..2000 {
             let is_told = self.watches.values().all(|(_, waits)| !waits);
             if self.reads.is_empty() && self.writes.is_empty() && is_told {
@@ -330,7 +332,7 @@ impl World {
                 None => {
                     let next = self.client.holder.next_deadline().expect("something waits");
                     self.client.now = self.client.now.max(next);
-                    self.step(Input::Timeout { used: BTreeSet::new() });
+                    self.step(HolderInput::Timeout { used: BTreeSet::new() });
                 }
             }
         }

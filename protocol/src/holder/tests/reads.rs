@@ -7,7 +7,7 @@ fn the_first_read_of_a_fresh_client_acquires_the_volume_first() {
     let mut client = Client::registered();
     let effects = client.read(1, "/a");
     let (acquire, request) = client.only(&effects);
-    assert_eq!(request.body, Body::Acquire { path: path("/a"), valid_at: None });
+    assert_eq!(request.body, Body::Acquire { path: path("/a"), last_valid: None });
     assert_eq!(effects.len(), 1);
     let effects = client.answer(acquire, acquired("/", 1, 1));
     assert_eq!(effects[0], volume_valid("/", 1, at(110)));
@@ -51,7 +51,7 @@ fn read_answered_from_other_volume_is_repeated_with_its_lease() {
     let elsewhere = ReadAnswer { content: Some(value(10)), grant: None, volume: path("/v"), applied: Revision(20) };
     let effects = client.answer(read, Answer::Read(elsewhere));
     let (acquire, request) = client.only(&effects);
-    assert_eq!(request.body, Body::Acquire { path: path("/v/a"), valid_at: None });
+    assert_eq!(request.body, Body::Acquire { path: path("/v/a"), last_valid: None });
     assert_eq!(effects[0], volume_valid("/", 0, Instant::ZERO), "it may turn out to be the root's");
     let effects = client.answer(acquire, acquired("/v", 2, 2));
     assert_eq!(effects[..2], [volume_valid("/v", 2, at(110)), volume_valid("/", 1, at(110))]);
@@ -139,7 +139,7 @@ fn a_lapsed_copy_is_validated_by_its_revision() {
     let granted = Grant { incarnation: Incarnation(2), ..grant(4) };
     let effects = client.answer(read, answer(None, Some(granted)));
     let validity = validity(4, 2, at(250));
-    let good = Effect::Revalidate { object: data("/a"), validity };
+    let good = HolderEffect::Revalidate { object: data("/a"), validity };
     assert_eq!(effects, [good, served_cached(&[5], "/a", 4, Some(at(160)))]);
     assert!(client.may_serve("/a"));
     client.now = at(250);
@@ -179,8 +179,10 @@ fn read_that_joined_does_not_use_a_not_modified_without_a_lease() {
 
 #[test]
 fn not_modified_is_no_answer_once_the_copy_is_gone() {
-    for gone in [Input::Evicted { object: data("/a"), stamp: stamp(2) }, Input::Recalled(recall(5, 1, vec![one("/a")]))]
-    {
+    for gone in [
+        HolderInput::Evicted { object: data("/a"), stamp: stamp(2) },
+        HolderInput::Recalled(recall(5, 1, vec![one("/a")])),
+    ] {
         let mut client = Client::cached();
         client.now = at(150);
         let effects = client.read(5, "/a");
@@ -208,9 +210,9 @@ fn reads_are_resent_on_next_connection_and_share_one_answer() {
     let effects = client.read(5, "/a");
     let old = client.only(&effects).0;
     client.read(6, "/a");
-    assert_eq!(client.step(Input::Disconnected), []);
+    assert_eq!(client.step(HolderInput::Disconnected), []);
     assert_eq!(client.answer(old, answer(Some(value(10)), Some(grant(2)))), [], "its ticket has ended");
-    let effects = client.step(Input::Connected);
+    let effects = client.step(HolderInput::Connected);
     let (register, request) = client.only(&effects);
     assert_eq!(request.body, Body::Register);
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
@@ -230,7 +232,7 @@ fn refused_read_is_retried_with_growing_pauses() {
         let next = client.holder.next_deadline().expect("it waits");
         waits.push(next.since(client.now).as_millis());
         client.now = next;
-        read = client.only(&client.holder.clone().step(Input::Timeout { used: BTreeSet::new() }, next)).0;
+        read = client.only(&client.holder.clone().step(HolderInput::Timeout { used: BTreeSet::new() }, next)).0;
         client.timeout(&[]);
     }
     assert_eq!(waits, [20, 40, 80, 160, 320, 640, 1000, 1000]);
@@ -244,8 +246,8 @@ fn a_read_that_is_refused_for_good_fails() {
     let effects = client.read(5, "/a");
     let read = client.only(&effects).0;
     let refusal = Refusal::Limit(crate::limits::LimitError::Value { got: 2, expected: 1 });
-    let error = ReadError::Refused(refusal.clone());
-    assert_eq!(client.refuse(read, refusal), [Effect::ReadFailed { reads: vec![ReadId(5)], error }]);
+    let error = ReadFailure::Refused(refusal.clone());
+    assert_eq!(client.refuse(read, refusal), [HolderEffect::ReadFailed { reads: vec![ReadId(5)], error }]);
 }
 
 #[test]
@@ -303,7 +305,7 @@ fn a_fetch_goes_on_for_those_who_still_wait() {
         client.read(joined, "/a");
     }
     for given_up in [5, 6] {
-        assert_eq!(client.step(Input::GiveUpRead(ReadId(given_up))), []);
+        assert_eq!(client.step(HolderInput::CancelRead(ReadId(given_up))), []);
     }
     let effects = client.answer(read, answer(Some(value(10)), Some(grant(2))));
     assert_eq!(effects[1..], [served(&[7], "/a", value(10), Some(at(110)))]);
@@ -319,11 +321,11 @@ fn fetch_in_flight_is_not_resent_when_lease_arrives() {
 
 impl Client {
     /// With a read of `/a` that waits for whoever keeps it to itself, asked for at 100 s.
-    fn waiting() -> (Self, Ticket) {
+    fn waiting() -> (Self, SendId) {
         let mut client = Self::leased();
         let effects = client.read(5, "/a");
         let read = client.only(&effects).0;
-        let effects = client.answer_renewing(read, Answer::Recalling);
+        let effects = client.answer_renewing(read, Answer::ReadBlocked);
         let (read, request) = client.only(&effects);
         assert_eq!(request.body, Body::AwaitRead { object: data("/a"), known: None });
         (client, read)
@@ -337,9 +339,9 @@ fn answering_server_is_not_silent_while_read_is_blocked() {
     while client.now < end {
         client.now = client.holder.next_deadline().expect("it waits for an answer").min(end);
         let effects = client.timeout(&[]);
-        assert!(!effects.contains(&Effect::FindLeader { hint: None }), "at {}", client.now);
+        assert!(!effects.contains(&HolderEffect::FindLeader { hint: None }), "at {}", client.now);
         for (ticket, body) in sent(&effects) {
-            assert!(matches!(body, Body::KeepAlive(_)), "{body:?}");
+            assert!(matches!(body, Body::Heartbeat(_)), "{body:?}");
             client.renew(ticket, promise("/", 1));
         }
     }
@@ -352,7 +354,7 @@ fn blocked_read_leaves_dead_connection_after_silence() {
     let (mut client, _) = Client::waiting();
     let found = loop {
         client.now = client.holder.next_deadline().expect("it waits for an answer");
-        if client.timeout(&[]).contains(&Effect::FindLeader { hint: None }) {
+        if client.timeout(&[]).contains(&HolderEffect::FindLeader { hint: None }) {
             break client.now;
         }
     };
@@ -362,8 +364,8 @@ fn blocked_read_leaves_dead_connection_after_silence() {
 #[test]
 fn another_leader_is_asked_anew_whether_a_read_has_to_wait() {
     let (mut client, late) = Client::waiting();
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
     let (read, request) = client.only(&effects);
@@ -399,9 +401,9 @@ fn blocked_read_refused_as_busy_is_retried_later_and_later() {
         let effects = client.timeout(&[]);
         let (quick, request) = client.only(&effects);
         assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
-        let effects = client.answer_renewing(quick, Answer::Recalling);
+        let effects = client.answer_renewing(quick, Answer::ReadBlocked);
         read = client.only(&effects).0;
     }
     assert_eq!(waits, [20, 40, 80]);
-    assert_eq!(client.answer(read, Answer::Recalling), [], "not an answer to what was asked");
+    assert_eq!(client.answer(read, Answer::ReadBlocked), [], "not an answer to what was asked");
 }

@@ -6,7 +6,7 @@ use super::*;
 fn a_recall_drops_the_copy_and_then_consents() {
     let mut client = Client::cached();
     let effects = client.recall(recall(3, 1, vec![one("/a")]));
-    assert_eq!(effects, [Effect::Drop(vec![data("/a")]), consent(3)]);
+    assert_eq!(effects, [HolderEffect::Drop(vec![data("/a")]), consent(3)]);
     assert!(!client.may_serve("/a"));
 }
 
@@ -14,7 +14,7 @@ fn a_recall_drops_the_copy_and_then_consents() {
 fn a_recall_of_a_subtree_is_one_of_each_object_in_it() {
     let mut client = Client::cached().cache("/a/b", 3).cache("/ab", 4);
     let effects = client.recall(recall(5, 1, vec![ObjectSet::Subtree(path("/a"))]));
-    assert_eq!(effects, [Effect::Drop(vec![data("/a"), data("/a/b")]), consent(5)]);
+    assert_eq!(effects, [HolderEffect::Drop(vec![data("/a"), data("/a/b")]), consent(5)]);
     assert!(client.may_serve("/ab"));
 }
 
@@ -61,7 +61,7 @@ fn an_answer_that_was_abandoned_is_not_looked_at() {
     let effects = client.read(5, "/a");
     let old = client.only(&effects).0;
     client.recall(recall(3, 1, vec![one("/a")]));
-    assert_eq!(client.step(Input::GiveUpRead(ReadId(5))), []);
+    assert_eq!(client.step(HolderInput::CancelRead(ReadId(5))), []);
     assert_eq!(client.answer(old, answer(Some(value(10)), Some(grant(2)))), []);
     assert!(!client.may_serve("/a"));
 }
@@ -72,7 +72,7 @@ fn a_recall_reaches_copies_that_have_lapsed() {
     client.now = at(150);
     assert!(!client.may_serve("/a"));
     let effects = client.recall(recall(3, 1, vec![one("/a")]));
-    assert_eq!(effects, [Effect::Drop(vec![data("/a")]), consent(3)]);
+    assert_eq!(effects, [HolderEffect::Drop(vec![data("/a")]), consent(3)]);
 }
 
 #[test]
@@ -81,18 +81,18 @@ fn a_recall_reaches_copies_that_a_new_lease_may_make_good_again() {
     client.now = at(150);
     let effects = client.read(5, "/b");
     assert!(
-        matches!(client.only(&effects).1.body, Body::Acquire { valid_at: Some(_), .. }),
+        matches!(client.only(&effects).1.body, Body::Acquire { last_valid: Some(_), .. }),
         "the old lease is given up"
     );
     let effects = client.recall(recall(3, 1, vec![one("/a")]));
-    assert_eq!(effects, [Effect::Drop(vec![data("/a")]), consent(3)]);
+    assert_eq!(effects, [HolderEffect::Drop(vec![data("/a")]), consent(3)]);
 }
 
 #[test]
 fn recall_gap_drops_all_copies_and_consents_to_arrivals() {
     let mut client = Client::cached().cache("/b", 3);
     let effects = client.recall(recall(9, 3, vec![one("/c")]));
-    assert_eq!(effects, [Effect::Drop(vec![data("/a"), data("/b")]), consent(9)]);
+    assert_eq!(effects, [HolderEffect::Drop(vec![data("/a"), data("/b")]), consent(9)]);
     let effects = client.recall(recall(8, 2, vec![one("/c")]));
     assert_eq!(effects, [consent(8)], "what was missing comes later, and is consented to as well");
 }
@@ -130,9 +130,9 @@ fn consents_piggyback_until_request_with_them_is_answered() {
 #[test]
 fn an_evicted_copy_is_given_back_with_the_next_request() {
     let mut client = Client::cached();
-    assert_eq!(client.step(Input::Evicted { object: data("/a"), stamp: stamp(1) }), []);
+    assert_eq!(client.step(HolderInput::Evicted { object: data("/a"), stamp: stamp(1) }), []);
     assert!(client.may_serve("/a"), "an eviction of an earlier copy says nothing of this one");
-    client.step(Input::Evicted { object: data("/a"), stamp: stamp(2) });
+    client.step(HolderInput::Evicted { object: data("/a"), stamp: stamp(2) });
     assert!(!client.may_serve("/a"));
     let effects = client.read(5, "/a");
     let (_, request) = client.only(&effects);
@@ -151,7 +151,11 @@ fn a_grant_of_an_older_epoch_is_not_cached() {
     client.now = at(105);
     let effects = client.respond(read, response);
     assert_eq!(effects, [served(&[5], "/a", value(10), None)]);
-    assert_eq!(client.holder.certain_for(&Path::root(), client.now), Duration::from_secs(5), "nor is its promise");
+    assert_eq!(
+        client.holder.volume_remaining(&NodePath::root(), client.now),
+        Duration::from_secs(5),
+        "nor is its promise"
+    );
 }
 
 #[test]
@@ -168,11 +172,11 @@ fn all_that_one_recall_names_is_forgotten_again() {
 fn returns_piggyback_until_request_with_them_is_answered() {
     let mut client = Client::cached().cache("/b", 3);
     let returned = |text, sequence| crate::message::Return { object: data(text), stamp: stamp(sequence) };
-    client.step(Input::Evicted { object: data("/a"), stamp: stamp(2) });
+    client.step(HolderInput::Evicted { object: data("/a"), stamp: stamp(2) });
     let effects = client.read(5, "/x");
     let (first, request) = client.only(&effects);
     assert_eq!(request.header.returns, [returned("/a", 2)]);
-    client.step(Input::Evicted { object: data("/b"), stamp: stamp(3) });
+    client.step(HolderInput::Evicted { object: data("/b"), stamp: stamp(3) });
     client.answer(first, answer(Some(value(10)), None));
     let effects = client.read(6, "/y");
     assert_eq!(client.only(&effects).1.header.returns, [returned("/b", 3)]);
@@ -181,11 +185,11 @@ fn returns_piggyback_until_request_with_them_is_answered() {
 #[test]
 fn new_leader_gets_no_consents_or_returns_of_older_epoch() {
     let mut client = Client::cached();
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     client.recall(recall(3, 1, vec![one("/x")]));
-    client.step(Input::Evicted { object: data("/a"), stamp: stamp(2) });
+    client.step(HolderInput::Evicted { object: data("/a"), stamp: stamp(2) });
     // The new leader's first recall can overtake its answer.
     let stamp = Stamp { epoch: Epoch(9), sequence: 1 };
     client.recall(Recall { stamp, ..recall(0, 1, vec![one("/y")]) });
@@ -201,7 +205,7 @@ fn a_recall_is_not_remembered_for_requests_that_bring_no_lease() {
     let mut client = Client::cached();
     client.now = at(105);
     let effects = client.timeout(&["/"]);
-    assert!(matches!(client.only(&effects).1.body, Body::KeepAlive(_)));
+    assert!(matches!(client.only(&effects).1.body, Body::Heartbeat(_)));
     client.recall(recall(3, 1, vec![one("/x")]));
     assert_eq!(client.holder.recalls.check(None), Ok(()));
 }
@@ -214,7 +218,7 @@ fn the_planted_mistakes_are_the_ones_that_they_say() {
     let mut client = with(Bug::ConsentBeforeDrop).cache("/a", 2);
     assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), [consent(3)]);
     assert!(client.may_serve("/a"));
-    assert_eq!(client.timeout(&[]), [Effect::Drop(vec![data("/a")])]);
+    assert_eq!(client.timeout(&[]), [HolderEffect::Drop(vec![data("/a")])]);
 
     let mut client = with(Bug::CacheOvertakenGrant);
     let effects = client.read(5, "/a");
@@ -232,7 +236,7 @@ fn the_planted_mistakes_are_the_ones_that_they_say() {
     let read = client.only(&effects).0;
     client.now = at(104);
     client.renew(read, promise("/", 1));
-    assert_eq!(client.holder.certain_for(&Path::root(), client.now), TERM);
+    assert_eq!(client.holder.volume_remaining(&NodePath::root(), client.now), TERM);
 }
 
 #[test]
@@ -255,13 +259,13 @@ fn grant_from_before_one_that_was_given_back_is_not_cached() {
     let effects = client.write(1, put("/a"));
     let (late, _) = client.only(&effects);
     let mut client = client.cache("/a", 6);
-    client.step(Input::Evicted { object: data("/a"), stamp: stamp(6) });
+    client.step(HolderInput::Evicted { object: data("/a"), stamp: stamp(6) });
     let Content::Data(Some(Data { stat, .. })) = value(10) else { unreachable!("it is data") };
     let written = crate::command::Written { revision: Revision(10), stat: Some(stat), ..Default::default() };
     let (grant, applied) = (Some(grant(4)), Revision(10));
-    let answer = Answer::Written { written, stamp: stamp(4), grant, applied, kept: None, cached: None };
+    let answer = Answer::Written { written, stamp: stamp(4), grant, applied, key_lease: None, write_lease_data: None };
     let effects = client.answer(late, answer);
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Install { .. })), "{effects:?}");
+    assert!(!effects.iter().any(|effect| matches!(effect, HolderEffect::Install { .. })), "{effects:?}");
     assert!(!client.may_serve("/a"));
     let effects = client.read(9, "/a");
     let (read, request) = client.only(&effects);

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn told(effects: &[Effect]) -> Vec<Connection> {
-    let state = |effect: &Effect| match effect {
-        Effect::Connection(state) => Some(*state),
+fn told(effects: &[HolderEffect]) -> Vec<ConnectionNews> {
+    let state = |effect: &HolderEffect| match effect {
+        HolderEffect::Connection(state) => Some(*state),
         _ => None,
     };
     effects.iter().filter_map(state).collect()
@@ -14,25 +14,25 @@ fn told(effects: &[Effect]) -> Vec<Connection> {
 fn a_session_is_opened_then_registered_then_connected() {
     let mut client = Client::new();
     client.now = at(100);
-    let effects = client.step(Input::Connected);
+    let effects = client.step(HolderInput::Connected);
     let (open, request) = client.only(&effects);
     assert_eq!(request.body, Body::Open { name: "test".into() });
-    assert_eq!(request.header, crate::message::Header::default());
+    assert_eq!(request.header, crate::message::RequestHeader::default());
     let effects = client.answer(open, Answer::Opened { session: SESSION, term: SESSION_TERM });
     let (register, request) = client.only(&effects);
     assert_eq!((request.body, request.header.session, request.header.epoch), (Body::Register, SESSION, Epoch(0)));
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
-    assert_eq!(effects, [Effect::Connection(Connection::Connected { session: SESSION })]);
+    assert_eq!(effects, [HolderEffect::Connection(ConnectionNews::Connected { session: SESSION })]);
     assert_eq!((client.holder.session(), client.holder.epoch()), (Some(SESSION), EPOCH));
 }
 
 #[test]
 fn nothing_of_a_session_is_sent_before_it_has_registered() {
     let mut client = Client::cached();
-    client.step(Input::Disconnected);
+    client.step(HolderInput::Disconnected);
     assert_eq!(client.read(5, "/b"), []);
     assert_eq!(client.write(1, put("/b")), []);
-    let effects = client.step(Input::Connected);
+    let effects = client.step(HolderInput::Connected);
     assert_eq!(client.only(&effects).1.body, Body::Register);
     assert_eq!(client.read(6, "/c"), []);
 }
@@ -42,9 +42,9 @@ fn copies_survive_leader_change_and_registration_renews_them() {
     let mut client = Client::cached();
     client.now = at(104);
     client.timeout(&["/"]);
-    client.step(Input::Disconnected);
+    client.step(HolderInput::Disconnected);
     assert!(client.may_serve("/a"));
-    let effects = client.step(Input::Connected);
+    let effects = client.step(HolderInput::Connected);
     let (register, request) = client.only(&effects);
     assert_eq!(request.header.renew, [Renew { volume: path("/"), incarnation: Incarnation(1) }]);
     client.now = at(105);
@@ -59,17 +59,17 @@ fn copies_survive_leader_change_and_registration_renews_them() {
 fn recalls_of_a_new_epoch_are_counted_from_one() {
     let mut client = Client::cached().cache("/b", 3);
     client.recall(recall(5, 1, vec![one("/x")]));
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let result = Ok(Answer::Registered { coverings: vec![] });
     client.respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], result });
     let stamp = Stamp { epoch: Epoch(9), sequence: 1 };
     let first = Recall { stamp, ..recall(0, 1, vec![one("/a")]) };
-    let consent = Effect::Consent(Consent { session: SESSION, stamp });
-    assert_eq!(client.recall(first), [Effect::Drop(vec![data("/a")]), consent]);
+    let consent = HolderEffect::Consent(Consent { session: SESSION, stamp });
+    assert_eq!(client.recall(first), [HolderEffect::Drop(vec![data("/a")]), consent]);
     let late = client.recall(recall(4, 7, vec![one("/b")]));
-    assert_eq!(late[0], Effect::Drop(vec![data("/b")]), "one of the old epoch still drops, and is no gap");
+    assert_eq!(late[0], HolderEffect::Drop(vec![data("/b")]), "one of the old epoch still drops, and is no gap");
     let effects = client.write(1, put("/b"));
     let Some((_, Body::Write { seen, .. })) = sent(&effects).pop() else { panic!("{effects:?}") };
     assert_eq!(seen, stamp, "stamps of the registered epoch only");
@@ -81,10 +81,10 @@ fn a_server_that_does_not_lead_is_left_for_the_one_it_names() {
     let effects = client.read(5, "/a");
     let read = client.only(&effects).0;
     let effects = client.refuse(read, Refusal::NotLeader { leader: Some("n2".into()) });
-    assert_eq!(effects, [Effect::FindLeader { hint: Some("n2".into()) }]);
+    assert_eq!(effects, [HolderEffect::FindLeader { hint: Some("n2".into()) }]);
     assert_eq!(client.read(6, "/b"), []);
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
     assert_eq!(sent(&effects).len(), 2, "both reads go to the next");
@@ -93,12 +93,12 @@ fn a_server_that_does_not_lead_is_left_for_the_one_it_names() {
 #[test]
 fn a_leader_of_an_older_epoch_is_not_believed() {
     let mut client = Client::cached();
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let result = Ok(Answer::Registered { coverings: vec![] });
     let effects = client.respond(register, Response { epoch: Epoch(2), promises: vec![], lapses: vec![], result });
-    assert_eq!(effects, [Effect::FindLeader { hint: None }]);
+    assert_eq!(effects, [HolderEffect::FindLeader { hint: None }]);
     assert_eq!(client.holder.epoch(), EPOCH);
 }
 
@@ -123,7 +123,7 @@ fn a_silent_server_is_left_within_a_third_of_the_term() {
     client.read(5, "/b");
     let found = loop {
         client.now = client.holder.next_deadline().expect("it waits for an answer");
-        if client.timeout(&[]).contains(&Effect::FindLeader { hint: None }) {
+        if client.timeout(&[]).contains(&HolderEffect::FindLeader { hint: None }) {
             break client.now;
         }
     };
@@ -135,19 +135,19 @@ fn jeopardy_is_told_once_by_the_clock_and_again_connected_once() {
     let mut client = Client::cached();
     client.now = at(104);
     client.timeout(&["/"]);
-    client.step(Input::Disconnected);
+    client.step(HolderInput::Disconnected);
     let mut states = Vec::new();
     while let Some(next) = client.holder.next_deadline() {
         assert!(next > client.now);
         client.now = next;
         states.extend(told(&client.timeout(&["/"])).into_iter().map(|state| (state, next)));
     }
-    assert_eq!(states, [(Connection::Jeopardy, at(110))]);
+    assert_eq!(states, [(ConnectionNews::Jeopardy, at(110))]);
     assert!(!client.may_serve("/a"));
-    let effects = client.step(Input::Connected);
+    let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
-    assert_eq!(told(&effects), [Connection::Connected { session: SESSION }]);
+    assert_eq!(told(&effects), [ConnectionNews::Connected { session: SESSION }]);
 }
 
 #[test]
@@ -157,12 +157,12 @@ fn idle_session_is_renewed_or_enters_jeopardy() {
     client.now = at(130);
     let effects = client.timeout(&[]);
     let (ticket, request) = client.only(&effects);
-    assert!(matches!(request.body, Body::KeepAlive(_)) && request.header.renew.is_empty(), "{request:?}");
-    client.answer(ticket, Answer::Alive(Default::default()));
-    client.step(Input::Disconnected);
+    assert!(matches!(request.body, Body::Heartbeat(_)) && request.header.renew.is_empty(), "{request:?}");
+    client.answer(ticket, Answer::Heartbeat(Default::default()));
+    client.step(HolderInput::Disconnected);
     assert_eq!(client.holder.next_deadline(), Some(at(190)));
     client.now = at(190);
-    assert_eq!(client.timeout(&[]), [Effect::Connection(Connection::Jeopardy)]);
+    assert_eq!(client.timeout(&[]), [HolderEffect::Connection(ConnectionNews::Jeopardy)]);
     assert_eq!(client.holder.next_deadline(), None);
 }
 
@@ -172,20 +172,20 @@ fn expired_session_restarts_reads_and_sent_writes_are_unknown() {
     let effects = client.read(5, "/b");
     let read = client.only(&effects).0;
     client.write(1, put("/c"));
-    let effects = client.refuse(read, Refusal::SessionGone { session: SESSION });
-    let unknown = Effect::WriteDone { write: WriteId(1), result: Err(WriteError::OutcomeUnknown) };
-    let expired = Effect::Connection(Connection::Expired { session: SESSION });
-    assert_eq!(effects[..3], [Effect::DropAll, unknown, expired]);
+    let effects = client.refuse(read, Refusal::SessionNotFound { session: SESSION });
+    let unknown = HolderEffect::WriteDone { write: WriteId(1), result: Err(WriteFailure::OutcomeUnknown) };
+    let expired = HolderEffect::Connection(ConnectionNews::Expired { session: SESSION });
+    assert_eq!(effects[..3], [HolderEffect::DropAll, unknown, expired]);
     let (open, request) = client.only(&effects);
     assert_eq!(request.body, Body::Open { name: "test".into() });
     let effects = client.answer(open, Answer::Opened { session: SessionId(8), term: SESSION_TERM });
     let register = client.only(&effects).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
-    assert_eq!(told(&effects), [Connection::Connected { session: SessionId(8) }]);
+    assert_eq!(told(&effects), [ConnectionNews::Connected { session: SessionId(8) }]);
     let (_, request) = client.only(&effects);
     assert_eq!(
         (request.body, request.header.session),
-        (Body::Acquire { path: path("/b"), valid_at: None }, SessionId(8))
+        (Body::Acquire { path: path("/b"), last_valid: None }, SessionId(8))
     );
 }
 
@@ -193,31 +193,31 @@ fn expired_session_restarts_reads_and_sent_writes_are_unknown() {
 fn closing_drops_everything_before_the_server_is_told() {
     let mut client = Client::cached();
     client.read(5, "/b");
-    let effects = client.step(Input::Close);
-    let failed = Effect::ReadFailed { reads: vec![ReadId(5)], error: ReadError::Closed };
-    assert_eq!(effects[..2], [Effect::DropAll, failed]);
+    let effects = client.step(HolderInput::Close);
+    let failed = HolderEffect::ReadFailed { reads: vec![ReadId(5)], error: ReadFailure::Closed };
+    assert_eq!(effects[..2], [HolderEffect::DropAll, failed]);
     let (close, request) = client.only(&effects);
     assert_eq!(request.body, Body::Close);
-    assert_eq!(client.answer(close, Answer::Closed), [Effect::Closed]);
-    assert_eq!(client.step(Input::Connected), []);
-    assert_eq!(client.read(6, "/a"), [Effect::ReadFailed { reads: vec![ReadId(6)], error: ReadError::Closed }]);
+    assert_eq!(client.answer(close, Answer::Closed), [HolderEffect::Closed]);
+    assert_eq!(client.step(HolderInput::Connected), []);
+    assert_eq!(client.read(6, "/a"), [HolderEffect::ReadFailed { reads: vec![ReadId(6)], error: ReadFailure::Closed }]);
     assert_eq!(client.holder.next_deadline(), None);
 }
 
 #[test]
 fn closing_without_a_connection_is_done_at_once() {
     let mut client = Client::cached();
-    client.step(Input::Disconnected);
-    assert_eq!(client.step(Input::Close), [Effect::DropAll, Effect::Closed]);
+    client.step(HolderInput::Disconnected);
+    assert_eq!(client.step(HolderInput::Close), [HolderEffect::DropAll, HolderEffect::Closed]);
 }
 
 #[test]
 fn a_write_does_not_wait_for_ever_on_a_connection_that_is_dead() {
     let mut client = Client::registered();
-    client.step(Input::Write { write: WriteId(1), change: put("/a") });
+    client.step(HolderInput::Write { write: WriteId(1), change: put("/a") });
     let found = loop {
         client.now = client.holder.next_deadline().expect("it waits for an answer");
-        if client.timeout(&[]).contains(&Effect::FindLeader { hint: None }) {
+        if client.timeout(&[]).contains(&HolderEffect::FindLeader { hint: None }) {
             break client.now;
         }
     };
@@ -228,7 +228,7 @@ fn a_write_does_not_wait_for_ever_on_a_connection_that_is_dead() {
 fn a_session_that_cannot_be_opened_yet_is_asked_for_again_later() {
     let mut client = Client::new();
     client.now = at(100);
-    let effects = client.step(Input::Connected);
+    let effects = client.step(HolderInput::Connected);
     let open = client.only(&effects).0;
     assert_eq!(client.refuse(open, Refusal::Retry), []);
     client.now = client.holder.next_deadline().expect("it waits");
@@ -240,7 +240,7 @@ fn a_session_that_cannot_be_opened_yet_is_asked_for_again_later() {
 fn refused_session_is_requested_again_only_by_next_call() {
     let mut client = Client::new();
     client.now = at(100);
-    let effects = client.step(Input::Connected);
+    let effects = client.step(HolderInput::Connected);
     let open = client.only(&effects).0;
     let refusal = || Refusal::Limit(crate::limits::LimitError::SessionName { got: 2, expected: 1 });
     assert_eq!(client.refuse(open, refusal()), []);
@@ -248,8 +248,8 @@ fn refused_session_is_requested_again_only_by_next_call() {
     let (open, request) = client.only(&effects);
     assert_eq!(request.body, Body::Open { name: "test".into() });
     assert_eq!(client.write(1, put("/a")), []);
-    let not_sent = Effect::WriteDone { write: WriteId(1), result: Err(WriteError::NotSent) };
-    let failed = Effect::ReadFailed { reads: vec![ReadId(1)], error: ReadError::Refused(refusal()) };
+    let not_sent = HolderEffect::WriteDone { write: WriteId(1), result: Err(WriteFailure::NotSent) };
+    let failed = HolderEffect::ReadFailed { reads: vec![ReadId(1)], error: ReadFailure::Refused(refusal()) };
     assert_eq!(client.refuse(open, refusal()), [not_sent, failed]);
     let effects = client.write(2, put("/a"));
     assert_eq!(client.only(&effects).1.body, Body::Open { name: "test".into() });
@@ -258,8 +258,8 @@ fn refused_session_is_requested_again_only_by_next_call() {
 #[test]
 fn requests_name_the_registration_that_they_belong_to() {
     let mut client = Client::leased();
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
     let (register, request) = client.only(&effects);
     assert_eq!(request.header.registration, register.0);
     client.answer(register, Answer::Registered { coverings: vec![] });
@@ -272,9 +272,9 @@ fn a_deposed_leader_that_does_not_know_the_session_is_left() {
     let mut client = Client::cached();
     let effects = client.read(5, "/b");
     let read = client.only(&effects).0;
-    let result = Err(Refusal::SessionGone { session: SESSION });
+    let result = Err(Refusal::SessionNotFound { session: SESSION });
     let effects = client.respond(read, Response { epoch: Epoch(2), promises: vec![], lapses: vec![], result });
-    assert_eq!(effects, [Effect::FindLeader { hint: None }]);
+    assert_eq!(effects, [HolderEffect::FindLeader { hint: None }]);
     assert_eq!(client.holder.session(), Some(SESSION));
 }
 
@@ -283,7 +283,7 @@ fn that_another_session_is_gone_ends_nothing() {
     let mut client = Client::cached();
     let effects = client.read(5, "/b");
     let read = client.only(&effects).0;
-    assert_eq!(client.refuse(read, Refusal::SessionGone { session: SessionId(8) }), []);
+    assert_eq!(client.refuse(read, Refusal::SessionNotFound { session: SessionId(8) }), []);
     assert!(client.may_serve("/a"));
 }
 
@@ -294,7 +294,7 @@ fn with_a_shorter_term_a_silent_server_is_left_sooner() {
         let mut client = Client::registered();
         let effects = client.read(1, "/a");
         let acquire = client.only(&effects).0;
-        let lease = Acquired {
+        let lease = AcquiredVolume {
             promise: Promise { span: term, term, ..promise("/", 1) },
             stamp: stamp(1),
             revival: Revival::None,
@@ -302,7 +302,7 @@ fn with_a_shorter_term_a_silent_server_is_left_sooner() {
         let effects = client.answer(acquire, Answer::Acquired(lease));
         assert!(matches!(client.only(&effects).1.body, Body::Read { .. }));
         let silent_from = client.now;
-        while !client.timeout(&[]).contains(&Effect::FindLeader { hint: None }) {
+        while !client.timeout(&[]).contains(&HolderEffect::FindLeader { hint: None }) {
             client.now = client.holder.next_deadline().expect("it waits for an answer");
         }
         assert_eq!(client.now.since(silent_from), silence, "{term:?}");
@@ -327,7 +327,7 @@ fn what_was_sent_before_the_last_registration_asks_for_no_other() {
 fn answer_after_session_term_does_not_connect() {
     let mut client = Client::new();
     client.now = at(100);
-    let effects = client.step(Input::Connected);
+    let effects = client.step(HolderInput::Connected);
     let open = client.only(&effects).0;
     let effects = client.answer(open, Answer::Opened { session: SESSION, term: SESSION_TERM });
     let register = client.only(&effects).0;
@@ -346,7 +346,7 @@ fn answer_on_abandoned_connection_does_not_connect() {
     client.now = at(109);
     client.timeout(&["/"]);
     client.now = at(110);
-    assert_eq!(told(&client.timeout(&["/"])), [Connection::Jeopardy]);
+    assert_eq!(told(&client.timeout(&["/"])), [ConnectionNews::Jeopardy]);
     assert_eq!(told(&client.answer(late, answer(Some(value(10)), Some(grant(3))))), []);
 }
 
@@ -355,7 +355,7 @@ fn stamps_of_a_session_that_is_gone_were_not_seen_by_the_next() {
     let mut client = Client::cached();
     let effects = client.read(5, "/b");
     let read = client.only(&effects).0;
-    let effects = client.refuse(read, Refusal::SessionGone { session: SESSION });
+    let effects = client.refuse(read, Refusal::SessionNotFound { session: SESSION });
     let open = client.only(&effects).0;
     let effects = client.answer(open, Answer::Opened { session: SessionId(8), term: SESSION_TERM });
     let register = client.only(&effects).0;
@@ -368,7 +368,7 @@ fn stamps_of_a_session_that_is_gone_were_not_seen_by_the_next() {
 #[test]
 fn probe_asks_a_server_that_was_silent_for_a_sign_of_life() {
     let mut client = Client::registered();
-    let probes = |client: &mut Client| sent(&client.step(Input::Probe)).len();
+    let probes = |client: &mut Client| sent(&client.step(HolderInput::Probe)).len();
     assert_eq!(probes(&mut client), 0, "it was heard of just now");
     client.now = client.now.after(Duration::from_secs(3));
     assert_eq!(probes(&mut client), 1);
@@ -376,6 +376,6 @@ fn probe_asks_a_server_that_was_silent_for_a_sign_of_life() {
     let silent = client.now.after(Duration::from_secs(3));
     assert_eq!(client.holder.next_deadline(), Some(silent), "without it another server is looked for");
     client.now = silent;
-    assert!(client.timeout(&[]).iter().any(|effect| matches!(effect, Effect::FindLeader { .. })));
+    assert!(client.timeout(&[]).iter().any(|effect| matches!(effect, HolderEffect::FindLeader { .. })));
     assert_eq!(probes(&mut client), 0, "it is not asked any more");
 }

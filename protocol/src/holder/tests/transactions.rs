@@ -20,12 +20,19 @@ fn children(at: &str) -> ObjectSet {
 
 fn answer_to(failed: Option<FailedCompare>) -> Answer {
     let transaction = Some(Box::new(Transacted { failed, results: vec![] }));
-    let attached = vec![VolumeLease { volume: Path::root(), incarnation: Incarnation(1) }];
+    let attached = vec![VolumeLease { volume: NodePath::root(), incarnation: Incarnation(1) }];
     let written = Written { revision: Revision(30), transaction, attached, ..Written::default() };
-    Answer::Written { written, stamp: stamp(9), grant: None, applied: Revision(30), kept: None, cached: None }
+    Answer::Written {
+        written,
+        stamp: stamp(9),
+        grant: None,
+        applied: Revision(30),
+        key_lease: None,
+        write_lease_data: None,
+    }
 }
 
-const FAILED: Option<FailedCompare> = Some(FailedCompare { place: 0, found: None });
+const FAILED: Option<FailedCompare> = Some(FailedCompare { index: 0, found: None });
 
 #[test]
 fn transaction_writer_drops_footprint_of_both_branches_only() {
@@ -58,7 +65,7 @@ fn transaction_answer_recalls_footprint_of_both_branches() {
 #[test]
 fn session_attachments_follow_chosen_branch() {
     let carries = |client: &Client, at: &str| {
-        client.holder.volumes.get(&Path::root()).is_some_and(|root| root.carries.contains_key(&path(at)))
+        client.holder.volumes.get(&NodePath::root()).is_some_and(|root| root.attached.contains_key(&path(at)))
     };
     for failed in [None, FAILED] {
         let mut client = Client::leased();
@@ -84,9 +91,9 @@ fn transaction_waits_for_lease_its_node_attaches_to() {
     let transaction = || Transaction::new().then(put_op("/a")).otherwise(attach("/b"));
     let effects = client.write(1, Write::Transaction(transaction()));
     let (ticket, request) = client.only(&effects);
-    let body = Body::Acquire { path: path("/b"), valid_at: None };
+    let body = Body::Acquire { path: path("/b"), last_valid: None };
     assert_eq!(request.body, body, "first the lease");
-    let acquired = Acquired { promise: promise("/", 1), stamp: stamp(1), revival: Revival::None };
+    let acquired = AcquiredVolume { promise: promise("/", 1), stamp: stamp(1), revival: Revival::None };
     let effects = client.answer(ticket, Answer::Acquired(acquired));
     let Body::Write { write, .. } = client.only(&effects).1.body else { panic!("{effects:?}") };
     assert_eq!(write, Write::Transaction(transaction()));
@@ -99,7 +106,7 @@ fn transaction_in_a_volume_that_was_not_known_is_sent_again() {
     let ticket = client.only(&effects).0;
     let refusal = Box::new(WriteRefusal::NoVolumeLease { path: path("/v/a"), volume: path("/v") });
     let effects =
-        client.refuse(ticket, Refusal::Write(WriteRefusal::Operation { branch: Branch::Then, place: 0, refusal }));
+        client.refuse(ticket, Refusal::Write(WriteRefusal::Operation { branch: Branch::Then, index: 0, refusal }));
     let (acquire, request) = client.only(&effects);
     assert!(matches!(request.body, Body::Acquire { .. }), "{request:?}");
     let effects = client.answer(acquire, acquired("/v", 2, 50));

@@ -1,7 +1,7 @@
 //! Volumes inside of others, volumes that go, and volumes whose borders or settings change (S7, S8).
 
 use super::*;
-use crate::message::Covering;
+use crate::message::CoveringLease;
 
 impl Client {
     /// With a lease on `/v` too, incarnation 2, and a copy of `/v/a` under it.
@@ -28,10 +28,10 @@ fn removed_volume_drops_only_its_own_copies() {
     let effects = client.read(6, "/v/b");
     let read = client.only(&effects).0;
     let effects = client.answer(read, answer(Some(value(10)), None));
-    assert_eq!(effects[0], Effect::Drop(vec![data("/v/a")]), "the answer was from the root");
+    assert_eq!(effects[0], HolderEffect::Drop(vec![data("/v/a")]), "the answer was from the root");
     assert!(client.may_serve("/a"));
-    assert_eq!(client.holder.certain_for(&path("/v"), client.now), Duration::ZERO);
-    assert_eq!(client.holder.volume_of(&path("/v/b")), Path::root());
+    assert_eq!(client.holder.volume_remaining(&path("/v"), client.now), Duration::ZERO);
+    assert_eq!(client.holder.volume_of(&path("/v/b")), NodePath::root());
 }
 
 #[test]
@@ -40,10 +40,10 @@ fn lease_of_newer_generation_drops_older_copies() {
     client.now = at(150);
     let effects = client.read(5, "/b");
     let acquire = client.only(&effects).0;
-    let promise = Promise { generation: Generation(2), ..promise("/", 2) };
-    let newer = Acquired { promise, stamp: stamp(9), revival: Revival::None };
+    let promise = Promise { generation: VolumeGeneration(2), ..promise("/", 2) };
+    let newer = AcquiredVolume { promise, stamp: stamp(9), revival: Revival::None };
     let effects = client.answer(acquire, Answer::Acquired(newer));
-    assert!(effects.contains(&Effect::Drop(vec![data("/a")])), "{effects:?}");
+    assert!(effects.contains(&HolderEffect::Drop(vec![data("/a")])), "{effects:?}");
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_newer_generation_drops_no_copies_of_a_volume_below() {
     let mut client = Client::cached().cache_below();
     let effects = client.read(5, "/b");
     let read = client.only(&effects).0;
-    client.renew(read, Promise { generation: Generation(2), ..promise("/", 1) });
+    client.renew(read, Promise { generation: VolumeGeneration(2), ..promise("/", 1) });
     assert!(client.may_serve("/v/a") && !client.may_serve("/a"));
 }
 
@@ -72,12 +72,12 @@ fn a_list_names_what_is_good_under_the_lease_and_nothing_else() {
     let read = client.only(&effects).0;
     client.answer(read, granted(17, 5));
     client.now = at(155);
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
-    let covering = Covering { volume: Path::root(), incarnation: Incarnation(2), number: CoveringNumber(5) };
+    let covering = CoveringLease { volume: NodePath::root(), incarnation: Incarnation(2), number: CoveringNumber(5) };
     let effects = client.answer(register, Answer::Registered { coverings: vec![covering] });
-    let Body::Held(piece) = client.only(&effects).1.body else { panic!("{effects:?}") };
+    let Body::HolderReport(piece) = client.only(&effects).1.body else { panic!("{effects:?}") };
     assert_eq!(
         piece.objects,
         [data("/kept")],
@@ -89,7 +89,7 @@ impl Client {
     /// The client knows the volume `/v`, which may have been removed, and its lease there has lapsed. It
     /// asks for a new one, and the connection breaks before the answer. It asks again, and is refused.
     /// Returns what it does then.
-    fn ask_twice_in_vain(&mut self) -> Vec<Effect> {
+    fn ask_twice_in_vain(&mut self) -> Vec<HolderEffect> {
         self.now = at(109);
         let effects = self.timeout(&["/"]);
         self.renew(keep_alive(&effects).expect("it is due").0, promise("/", 1));
@@ -98,8 +98,8 @@ impl Client {
         let effects = self.read(5, "/v/b");
         assert!(acquiring(&effects).is_some(), "{effects:?}");
         assert!(!self.may_serve("/a"), "the root's lease may be replaced");
-        self.step(Input::Disconnected);
-        let effects = self.step(Input::Connected);
+        self.step(HolderInput::Disconnected);
+        let effects = self.step(HolderInput::Connected);
         let register = self.only(&effects).0;
         let registered = Ok(Answer::Registered { coverings: vec![] });
         let promises = vec![promise("/", 1)];
@@ -107,7 +107,7 @@ impl Client {
         let again = acquiring(&effects).expect("it is asked again");
         let busy = Refusal::Busy { what: "requests to propose".to_owned(), got: 9, most: 8 };
         let effects = self.refuse(again, busy);
-        let reads = |(_, body): &(Ticket, Body)| matches!(body, Body::Read { .. } | Body::AwaitRead { .. });
+        let reads = |(_, body): &(SendId, Body)| matches!(body, Body::Read { .. } | Body::AwaitRead { .. });
         assert!(sent(&effects).iter().any(reads), "it reads without a lease: {effects:?}");
         assert!(!self.may_serve("/a"), "the first request may be done, and nobody would recall the copy");
         effects
@@ -115,7 +115,7 @@ impl Client {
 }
 
 /// A request for a volume lease among the effects.
-fn acquiring(effects: &[Effect]) -> Option<Ticket> {
+fn acquiring(effects: &[HolderEffect]) -> Option<SendId> {
     sent(effects).into_iter().find_map(|(ticket, body)| matches!(body, Body::Acquire { .. }).then_some(ticket))
 }
 
@@ -133,15 +133,20 @@ fn lease_with_nodes_that_may_be_replaced_is_asked_about() {
     let attach = crate::command::Attach::Session;
     let change = Write::Put { path: path("/n"), value: "v".into(), condition: Condition::Any, attach };
     let effects = client.write(3, change);
-    let attached = vec![crate::command::VolumeLease { volume: Path::root(), incarnation: Incarnation(1) }];
+    let attached = vec![crate::command::VolumeLease { volume: NodePath::root(), incarnation: Incarnation(1) }];
     let written = crate::command::Written { revision: Revision(30), attached, ..Default::default() };
     let ticket = client.only(&effects).0;
     let (stamp, applied) = (stamp(40), Revision(30));
-    client.answer(ticket, Answer::Written { written, stamp, grant: None, applied, kept: None, cached: None });
+    client.answer(
+        ticket,
+        Answer::Written { written, stamp, grant: None, applied, key_lease: None, write_lease_data: None },
+    );
     client.ask_twice_in_vain();
     client.now = at(113);
     let again = acquiring(&client.timeout(&[])).expect("whether the lease goes on is to be known");
-    let gone = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::CarriedGone { .. }));
+    let gone = |effects: &[HolderEffect]| {
+        effects.iter().any(|effect| matches!(effect, HolderEffect::AttachedNodesLost { .. }))
+    };
     let effects = client.answer(again, acquired("/", 1, 50));
     assert!(!gone(&effects) && client.may_serve("/a"), "it is the one that there was: {effects:?}");
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    change::{Change, Changes, Event, EventKind, Reason, Watched},
-    holder::{WATCH_WAIT, WatchError, flights::Purpose},
+    change::{Change, ChangeReason, Changes, Event, EventKind, Watched},
+    holder::{WATCH_WAIT, WatchFailure, in_flight::Purpose},
 };
 
 const ONE: WatchId = WatchId(1);
@@ -12,8 +12,8 @@ fn watched() -> Watched {
     Watched::Subtree(path("/a"))
 }
 
-fn begin(after: Option<u64>) -> Input {
-    Input::Watch { watch: ONE, watched: watched(), after: after.map(Revision), bytes_max: 100 }
+fn begin(after: Option<u64>) -> HolderInput {
+    HolderInput::Watch { watch: ONE, watched: watched(), after: after.map(Revision), bytes_max: 100 }
 }
 
 /// What is asked as long as there may be something to tell at once.
@@ -28,13 +28,13 @@ fn waiting(after: u64) -> Body {
 
 /// Changes of these revisions, and how far that goes.
 fn changes(revisions: &[u64], through: u64) -> Changes {
-    let event = || Event { path: path("/a/x"), kind: EventKind::Delete, reason: Reason::Request };
+    let event = || Event { path: path("/a/x"), kind: EventKind::Delete, reason: ChangeReason::Request };
     let change = |revision: &u64| Change { revision: Revision(*revision), events: vec![event()] };
     Changes { changes: revisions.iter().map(change).collect(), through: Revision(through) }
 }
 
-fn told(revisions: &[u64], through: u64) -> Effect {
-    Effect::Changes { watch: ONE, changes: changes(revisions, through) }
+fn told(revisions: &[u64], through: u64) -> HolderEffect {
+    HolderEffect::Changes { watch: ONE, changes: changes(revisions, through) }
 }
 
 fn answer(revisions: &[u64], through: u64) -> Answer {
@@ -42,7 +42,7 @@ fn answer(revisions: &[u64], through: u64) -> Answer {
 }
 
 /// One that watches after revision 5, with the ticket of what it sent.
-fn watching() -> (Client, Ticket) {
+fn watching() -> (Client, SendId) {
     let mut client = Client::registered();
     let effects = client.step(begin(Some(5)));
     let (ticket, request) = client.only(&effects);
@@ -54,13 +54,13 @@ fn watching() -> (Client, Ticket) {
 fn watch_resumes_after_last_change_and_only_on_demand() {
     let (mut client, ticket) = watching();
     assert_eq!(client.answer(ticket, answer(&[6, 8], 9)), [told(&[6, 8], 9)]);
-    let effects = client.step(Input::WatchMore(ONE));
+    let effects = client.step(HolderInput::WatchMore(ONE));
     let (ticket, request) = client.only(&effects);
     assert_eq!(request.body, body(Some(9)));
-    assert_eq!(client.step(Input::WatchMore(ONE)), [], "it was asked already");
+    assert_eq!(client.step(HolderInput::WatchMore(ONE)), [], "it was asked already");
     assert_eq!(client.answer(ticket, answer(&[], 12)), [told(&[], 12)], "a progress mark");
     for (after, revisions) in [(12, &[13][..]), (13, &[]), (14, &[15])] {
-        let effects = client.step(Input::WatchMore(ONE));
+        let effects = client.step(HolderInput::WatchMore(ONE));
         let (ticket, request) = client.only(&effects);
         assert_eq!(request.body, waiting(after), "it has heard everything once");
         client.answer(ticket, answer(revisions, after + 1));
@@ -74,15 +74,15 @@ fn a_watch_from_now_on_is_told_first_where_it_begins() {
     let (ticket, request) = client.only(&effects);
     assert_eq!(request.body, body(None));
     assert_eq!(client.answer(ticket, answer(&[], 7)), [told(&[], 7)]);
-    let effects = client.step(Input::WatchMore(ONE));
+    let effects = client.step(HolderInput::WatchMore(ONE));
     assert_eq!(client.only(&effects).1.body, body(Some(7)));
 }
 
 #[test]
 fn a_watch_goes_on_from_the_same_revision_on_another_connection() {
     let (mut client, first) = watching();
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
     let (second, request) = client.only(&effects);
@@ -95,9 +95,9 @@ fn a_watch_goes_on_from_the_same_revision_on_another_connection() {
 fn a_watch_outlives_the_session() {
     let (mut client, ticket) = watching();
     client.answer(ticket, answer(&[6], 6));
-    let effects = client.step(Input::WatchMore(ONE));
+    let effects = client.step(HolderInput::WatchMore(ONE));
     let ticket = client.only(&effects).0;
-    let effects = client.refuse(ticket, Refusal::SessionGone { session: SESSION });
+    let effects = client.refuse(ticket, Refusal::SessionNotFound { session: SESSION });
     let open = sent(&effects)[0].0;
     let effects = client.answer(open, Answer::Opened { session: SessionId(8), term: SESSION_TERM });
     let register = client.only(&effects).0;
@@ -110,9 +110,9 @@ fn a_watch_outlives_the_session() {
 fn what_is_not_known_any_more_ends_the_watch_with_where_it_was() {
     let (mut client, ticket) = watching();
     let effects = client.refuse(ticket, Refusal::Compacted { after: Revision(5), oldest: Revision(20) });
-    let error = WatchError::Compacted { after: Revision(5), oldest: Revision(20) };
-    assert_eq!(effects, [Effect::WatchLost { watch: ONE, error }]);
-    assert_eq!(client.step(Input::WatchMore(ONE)), []);
+    let error = WatchFailure::Compacted { after: Revision(5), oldest: Revision(20) };
+    assert_eq!(effects, [HolderEffect::WatchLost { watch: ONE, error }]);
+    assert_eq!(client.step(HolderInput::WatchMore(ONE)), []);
 }
 
 #[test]
@@ -138,19 +138,19 @@ fn an_answer_that_is_none_is_not_told() {
 #[test]
 fn nothing_is_told_of_a_watch_that_was_given_up() {
     let (mut client, ticket) = watching();
-    assert_eq!(client.step(Input::GiveUpWatch(ONE)), []);
+    assert_eq!(client.step(HolderInput::CancelWatch(ONE)), []);
     assert_eq!(client.answer(ticket, answer(&[6], 9)), []);
     let (mut client, ticket) = watching();
-    client.step(Input::GiveUpWatch(ONE));
+    client.step(HolderInput::CancelWatch(ONE));
     assert_eq!(client.refuse(ticket, Refusal::Retry), []);
-    assert!(!client.holder.queue.iter().any(|purpose| matches!(purpose, Purpose::Watch(_))));
+    assert!(!client.holder.send_queue.iter().any(|purpose| matches!(purpose, Purpose::Watch(_))));
 }
 
 #[test]
 fn a_client_that_closes_watches_no_more() {
     let (mut client, _) = watching();
-    let lost = Effect::WatchLost { watch: ONE, error: WatchError::Closed };
-    assert!(client.step(Input::Close).contains(&lost));
+    let lost = HolderEffect::WatchLost { watch: ONE, error: WatchFailure::Closed };
+    assert!(client.step(HolderInput::Close).contains(&lost));
     assert_eq!(client.step(begin(None)), [lost]);
 }
 
@@ -162,14 +162,14 @@ fn silent_server_is_left_after_watch_wait_and_answer_time() {
     client.now = over.before(Duration::from_micros(1));
     assert_eq!(client.timeout(&[]), []);
     client.now = over;
-    assert_eq!(client.timeout(&[]), [Effect::FindLeader { hint: None }]);
+    assert_eq!(client.timeout(&[]), [HolderEffect::FindLeader { hint: None }]);
 }
 
 #[test]
 fn watch_is_reason_enough_for_a_session() {
     let (mut client, _) = watching();
     assert!(client.holder.has_work());
-    client.step(Input::GiveUpWatch(ONE));
+    client.step(HolderInput::CancelWatch(ONE));
     assert!(!client.holder.has_work());
 }
 
@@ -177,7 +177,7 @@ fn watch_is_reason_enough_for_a_session() {
 fn server_may_be_silent_on_a_watch_while_its_clock_may_run() {
     let silent_until = |ppm| {
         let drift = DriftAllowance::from_ppm(ppm).expect("within bounds");
-        let mut client = Client::with(|config| config.drift = drift).connect();
+        let mut client = Client::with(|config| config.drift_allowance = drift).connect();
         client.step(begin(Some(5)));
         client.holder.silence_deadline().expect("it is to be answered").since(client.now)
     };

@@ -20,18 +20,18 @@ mod elections;
 mod wire;
 
 enum Event {
-    ToServer(lessor::Input),
+    ToServer(lessor::LessorInput),
     Commit(Proposal),
-    ToClient(usize, Input),
+    ToClient(usize, HolderInput),
     /// On a connection of this client: the last thing that comes on it ends with it.
-    OnConnection(usize, u64, Input),
+    OnConnection(usize, u64, HolderInput),
 }
 
 #[derive(Default)]
 struct User {
     cache: BTreeMap<Object, (Arc<Content>, CopyValidity)>,
-    volumes: BTreeMap<Path, VolumeValidity>,
-    used: BTreeSet<Path>,
+    volumes: BTreeMap<NodePath, VolumeValidity>,
+    used: BTreeSet<NodePath>,
     /// What each read under way must not be older than.
     reads: BTreeMap<ReadId, (Object, Revision)>,
     writes: BTreeMap<WriteId, Vec<Object>>,
@@ -49,7 +49,7 @@ struct Pair {
     lessor: Lessor,
     commit_at: Instant,
     index: u64,
-    asked: BTreeMap<RequestId, (usize, Ticket)>,
+    asked: BTreeMap<RequestId, (usize, SendId)>,
     holders: Vec<Holder>,
     users: Vec<User>,
     newest: BTreeMap<Object, Revision>,
@@ -79,12 +79,12 @@ impl Pair {
     fn beginning_at(seed: u64, began: [Instant; 2]) -> Self {
         let [now, server_now] = began;
         let state = State::new(crate::volume::VolumeSettings::DEFAULT);
-        let config = lessor::Config {
+        let config = lessor::LessorConfig {
             replica: 1,
             attempt: 1,
             drift: DriftAllowance::DEFAULT,
             limits: Limits::default(),
-            bounds: lessor::Bounds::DEFAULT,
+            bounds: lessor::LessorBounds::DEFAULT,
             planted: Planted::default(),
         };
         let lessor = Lessor::new(config, &state, Duration::ZERO, server_now);
@@ -99,7 +99,7 @@ impl Pair {
             commit_at: now,
             index: 0,
             asked: BTreeMap::new(),
-            holders: (0..3).map(|i| Holder::new(Config::new(format!("client {i}")))).collect(),
+            holders: (0..3).map(|i| Holder::new(HolderConfig::new(format!("client {i}")))).collect(),
             users: (0..3).map(|_| User::default()).collect(),
             newest: BTreeMap::new(),
             hits: 0,
@@ -113,7 +113,7 @@ impl Pair {
         };
         pair.propose();
         for client in 0..3 {
-            pair.later(10_000, Event::ToClient(client, Input::Connected));
+            pair.later(10_000, Event::ToClient(client, HolderInput::Connected));
         }
         pair
     }
@@ -136,7 +136,7 @@ impl Pair {
     }
 
     /// Something comes to a client, which is not looked at if its connection has ended by then.
-    fn down(&mut self, client: usize, input: Input) {
+    fn down(&mut self, client: usize, input: HolderInput) {
         if self.contest.as_ref().is_some_and(|contest| !contest.is_reached(client)) {
             return;
         }
@@ -147,13 +147,13 @@ impl Pair {
         self.later(delay, Event::OnConnection(client, connection, input));
     }
 
-    fn later_to(&mut self, client: usize, input: Input) {
+    fn later_to(&mut self, client: usize, input: HolderInput) {
         let delay = self.delay();
         self.later(delay, Event::ToClient(client, input));
     }
 
     /// Something comes to the server.
-    fn up(&mut self, client: usize, input: lessor::Input) {
+    fn up(&mut self, client: usize, input: lessor::LessorInput) {
         if self.contest.as_ref().is_some_and(|contest| !contest.is_reached(client)) {
             return;
         }
@@ -170,25 +170,27 @@ impl Pair {
         1 + self.numbers.below(most)
     }
 
-    fn lessor(&mut self, input: lessor::Input) {
+    fn lessor(&mut self, input: lessor::LessorInput) {
         for effect in self.lessor.step(input, &self.state, self.server_now()) {
             match effect {
-                lessor::Effect::Reply { id, response } => {
-                    let (client, ticket) = self.asked.remove(&id).expect("it was asked");
+                lessor::LessorEffect::Reply { id, response } => {
+                    let (client, send_id) = self.asked.remove(&id).expect("it was asked");
                     self.encode(&response);
-                    self.down(client, Input::Answered { ticket, response });
+                    self.down(client, HolderInput::Answered { send_id, response });
                 }
-                lessor::Effect::Recall(recall) => {
+                lessor::LessorEffect::Recall(recall) => {
                     let client = self.holders.iter().position(|holder| holder.session() == Some(recall.session));
                     self.encode(&recall);
                     if let Some(client) = client {
-                        self.down(client, Input::Recalled(recall));
+                        self.down(client, HolderInput::Recalled(recall));
                     }
                 }
-                lessor::Effect::ClockChanged { session, beyond, .. } => {
+                lessor::LessorEffect::ClockChanged { session, beyond, .. } => {
                     panic!("one clock is held against itself by {session}: {beyond:?}")
                 }
-                lessor::Effect::Prove { round } => self.later(1000, Event::ToServer(lessor::Input::Proven { round })),
+                lessor::LessorEffect::Prove { round } => {
+                    self.later(1000, Event::ToServer(lessor::LessorInput::Proven { round }))
+                }
             }
         }
         self.propose();
@@ -202,7 +204,7 @@ impl Pair {
         }
     }
 
-    fn client(&mut self, client: usize, input: Input) {
+    fn client(&mut self, client: usize, input: HolderInput) {
         let effects = self.holders[client].step(input, self.now);
         if self.is_checked {
             self.holders[client].check(self.now).expect("the invariants hold");
@@ -212,61 +214,63 @@ impl Pair {
         }
     }
 
-    fn carry_out(&mut self, client: usize, effect: Effect) {
+    fn carry_out(&mut self, client: usize, effect: HolderEffect) {
         if self.contest.is_some() && self.note_of_contest(client, &effect) {
             return;
         }
         let user = &mut self.users[client];
         match effect {
-            Effect::Send { ticket, request } => {
+            HolderEffect::Send { send_id, request } => {
                 let name = match &request.body {
                     Body::Acquire { .. } => "acquire",
                     Body::Read { .. } => "read",
-                    Body::Held(_) => "held",
-                    Body::KeepAlive(_) => "keep alive",
-                    Body::KeepLeases { .. } => "keep leases",
+                    Body::HolderReport(_) => "held",
+                    Body::Heartbeat(_) => "keep alive",
+                    Body::KeepAlive { .. } => "keep leases",
                     _ => "other",
                 };
                 *self.sent.entry((client, name)).or_default() += 1;
                 self.count += 1;
                 let id = RequestId(self.count);
-                self.asked.insert(id, (client, ticket));
+                self.asked.insert(id, (client, send_id));
                 self.encode(&request);
-                self.up(client, lessor::Input::Request { id, request });
+                self.up(client, lessor::LessorInput::Request { id, request });
             }
-            Effect::Install { object, content, validity } => {
+            HolderEffect::Install { object, content, validity } => {
                 user.cache.insert(object, (content, validity));
             }
-            Effect::Revalidate { object, validity } => user.cache.get_mut(&object).expect("never evicted").1 = validity,
-            Effect::Drop(objects) => objects.iter().for_each(|object| {
+            HolderEffect::Revalidate { object, validity } => {
+                user.cache.get_mut(&object).expect("never evicted").1 = validity
+            }
+            HolderEffect::Drop(objects) => objects.iter().for_each(|object| {
                 user.cache.remove(object);
             }),
-            Effect::VolumeValid { volume, validity } => {
+            HolderEffect::VolumeValidityChanged { volume, validity } => {
                 user.volumes.insert(volume, validity);
             }
-            Effect::Consent(consent) => {
+            HolderEffect::Consent(consent) => {
                 self.encode(&consent);
-                self.up(client, lessor::Input::Consent(consent));
+                self.up(client, lessor::LessorInput::Consent(consent));
             }
-            Effect::Serve { reads, content, .. } => self.served(client, &reads, &content),
-            Effect::ServeCached { reads, object, .. } => {
+            HolderEffect::Serve { reads, content, .. } => self.served(client, &reads, &content),
+            HolderEffect::ServeCached { reads, object, .. } => {
                 let content = Arc::clone(&user.cache.get(&object).expect("never evicted").0);
                 self.served(client, &reads, &content);
             }
-            Effect::WriteDone { write, result } => {
+            HolderEffect::WriteDone { write, result } => {
                 let objects = user.writes.remove(&write).expect("it was written");
                 let written = result.expect("nothing refuses it");
                 self.written += 1;
                 let is_done = written.transaction.is_none_or(|transacted| transacted.succeeded());
                 objects.into_iter().filter(|_| is_done).for_each(|object| self.seen(object, written.revision));
             }
-            Effect::Connection(Connection::Connected { .. } | Connection::Jeopardy) => {}
-            Effect::FindLeader { .. } => {
-                self.client(client, Input::Disconnected);
+            HolderEffect::Connection(ConnectionNews::Connected { .. } | ConnectionNews::Jeopardy) => {}
+            HolderEffect::FindLeader { .. } => {
+                self.client(client, HolderInput::Disconnected);
                 let delay = self.lossy.as_mut().map_or(1000, |lossy| lossy.connect(client, &mut self.numbers));
-                self.later(delay, Event::ToClient(client, Input::Connected));
+                self.later(delay, Event::ToClient(client, HolderInput::Connected));
             }
-            Effect::LeaseKept { .. } => {}
+            HolderEffect::KeyLeaseRenewed { .. } => {}
             other => panic!("nothing ends here: {other:?}"),
         }
     }
@@ -299,14 +303,14 @@ impl Pair {
             self.hits += 1;
             return self.served(client, &[read], &content);
         }
-        self.client(client, Input::Read { read, object });
+        self.client(client, HolderInput::Read { read, object });
     }
 
     fn write(&mut self, client: usize, change: Write, objects: Vec<Object>) {
         self.count += 1;
         let write = WriteId(self.count);
         self.users[client].writes.insert(write, objects);
-        self.client(client, Input::Write { write, change });
+        self.client(client, HolderInput::Write { write, change });
     }
 
     fn pass(&mut self, span: Duration) {
@@ -351,7 +355,7 @@ impl Pair {
                         let applied = self.state.apply(self.index, &proposal);
                         assert!(is_mine);
                         self.note_who_holds();
-                        self.lessor(lessor::Input::committed(proposal.number, applied));
+                        self.lessor(lessor::LessorInput::committed(proposal.number, applied));
                     }
                 }
             }
@@ -359,11 +363,11 @@ impl Pair {
                 let is_due = self.holders[client].next_deadline().is_some_and(|deadline| deadline <= self.now);
                 if is_due && self.runs(client) {
                     let used = std::mem::take(&mut self.users[client].used);
-                    self.client(client, Input::Timeout { used });
+                    self.client(client, HolderInput::Timeout { used });
                 }
             }
             if deadline <= self.now {
-                self.lessor(lessor::Input::Timeout);
+                self.lessor(lessor::LessorInput::Timeout);
             }
         }
     }
@@ -421,7 +425,7 @@ fn node_put_after_its_volume_was_removed_is_not_told_gone() {
         step(&mut pair, 2);
     }
     for top in ["/", "/v"] {
-        assert!(!pair.holders[0].certain_for(&path(top), pair.now).is_zero(), "a lease on {top}");
+        assert!(!pair.holders[0].volume_remaining(&path(top), pair.now).is_zero(), "a lease on {top}");
     }
     pair.write(1, Write::RemoveVolume { path: path("/v") }, vec![]);
     while pair.state.volume(&path("/v")).is_some() {
@@ -457,7 +461,10 @@ fn copies_that_nobody_changed_are_good_after_one_exchange() {
     pair.pass(Duration::from_secs(2));
     assert!(pair.users[0].reads.is_empty() && pair.users[0].cache.len() == OBJECTS);
     pair.pass(TERM * 2);
-    assert!(pair.holders[0].certain_for(&Path::root(), pair.now).is_zero(), "it used nothing, so it renewed nothing");
+    assert!(
+        pair.holders[0].volume_remaining(&NodePath::root(), pair.now).is_zero(),
+        "it used nothing, so it renewed nothing"
+    );
     let changed: Vec<Object> = objects.iter().step_by(OBJECTS / 10).cloned().collect();
     for object in &changed {
         pair.write(1, put(object.path.as_str()), vec![object.clone()]);

@@ -6,19 +6,26 @@ use crate::command::{WriteRefusal, Written};
 fn written(sequence: u64, grant: Option<Grant>) -> Answer {
     let Content::Data(Some(found)) = value(30) else { unreachable!("a value") };
     let written = Written { revision: Revision(30), stat: Some(found.stat), ..Written::default() };
-    Answer::Written { written, stamp: stamp(sequence), grant, applied: Revision(30), kept: None, cached: None }
+    Answer::Written {
+        written,
+        stamp: stamp(sequence),
+        grant,
+        applied: Revision(30),
+        key_lease: None,
+        write_lease_data: None,
+    }
 }
 
-fn done(write: u64, result: Result<(), WriteError>) -> Effect {
+fn done(write: u64, result: Result<(), WriteFailure>) -> HolderEffect {
     let Answer::Written { written, .. } = written(1, None) else { unreachable!("a write's answer") };
-    Effect::WriteDone { write: WriteId(write), result: result.map(|()| written) }
+    HolderEffect::WriteDone { write: WriteId(write), result: result.map(|()| written) }
 }
 
 #[test]
 fn write_drops_own_copy_and_sends_last_seen_stamp() {
     let mut client = Client::cached();
     let effects = client.write(1, put("/a"));
-    assert_eq!(effects[0], Effect::Drop(vec![data("/a")]));
+    assert_eq!(effects[0], HolderEffect::Drop(vec![data("/a")]));
     let (_, request) = client.only(&effects);
     let body = Body::Write { write: put("/a"), dropped: vec![one("/a")], seen: stamp(2) };
     assert_eq!((request.header.sequence, request.body), (Sequence(1), body));
@@ -75,7 +82,7 @@ fn copy_granted_before_write_took_effect_is_dropped() {
     let write = client.only(&effects).0;
     let mut client = client.cache("/a", 4);
     let effects = client.answer(write, written(5, None));
-    assert_eq!(effects, [Effect::Drop(vec![data("/a")]), done(1, Ok(()))]);
+    assert_eq!(effects, [HolderEffect::Drop(vec![data("/a")]), done(1, Ok(()))]);
 }
 
 #[test]
@@ -83,13 +90,13 @@ fn a_write_keeps_its_number_however_often_it_is_sent() {
     let mut client = Client::cached();
     let effects = client.write(1, put("/a"));
     let first = client.only(&effects).0;
-    client.refuse(first, Refusal::Unknown);
+    client.refuse(first, Refusal::OutcomeUnknown);
     client.now = client.holder.next_deadline().expect("it is tried again");
     let effects = client.timeout(&[]);
     let (_, request) = client.only(&effects);
     assert_eq!(request.header.sequence, Sequence(1));
-    client.step(Input::Disconnected);
-    let effects = client.step(Input::Connected);
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
     let (third, request) = client.only(&effects);
@@ -115,13 +122,13 @@ fn a_write_that_is_given_up_says_whether_it_may_still_happen() {
     let mut client = Client::leased();
     let effects = client.write(1, put("/a"));
     let ticket = client.only(&effects).0;
-    assert_eq!(client.step(Input::GiveUpWrite(WriteId(1))), [done(1, Err(WriteError::OutcomeUnknown))]);
+    assert_eq!(client.step(HolderInput::CancelWrite(WriteId(1))), [done(1, Err(WriteFailure::OutcomeUnknown))]);
     assert_eq!(client.answer(ticket, written(9, Some(grant(10)))), []);
     assert!(!client.may_serve("/a"));
-    client.step(Input::Disconnected);
+    client.step(HolderInput::Disconnected);
     client.write(2, put("/a"));
-    assert_eq!(client.step(Input::GiveUpWrite(WriteId(2))), [done(2, Err(WriteError::NotSent))]);
-    assert!(WriteError::OutcomeUnknown.may_still_happen() && !WriteError::NotSent.may_still_happen());
+    assert_eq!(client.step(HolderInput::CancelWrite(WriteId(2))), [done(2, Err(WriteFailure::NotSent))]);
+    assert!(WriteFailure::OutcomeUnknown.may_still_happen() && !WriteFailure::NotSent.may_still_happen());
 }
 
 #[test]
@@ -130,7 +137,7 @@ fn a_refused_write_has_not_happened() {
     let effects = client.write(1, put("/a"));
     let ticket = client.only(&effects).0;
     let refusal = Refusal::Write(WriteRefusal::NotFound { path: path("/a") });
-    let error = WriteError::Refused(refusal.clone());
+    let error = WriteFailure::Refused(refusal.clone());
     assert_eq!(client.refuse(ticket, refusal), [done(1, Err(error))]);
 }
 
@@ -144,8 +151,8 @@ fn writes_beyond_the_window_wait_for_the_lowest_to_be_answered() {
         tickets.extend(requests(&client.write(i, put("/a"))).into_iter().map(|(ticket, _)| ticket));
     }
     assert_eq!(tickets.len() as u64, most);
-    let given_up = client.step(Input::GiveUpWrite(WriteId(most + 1)));
-    assert_eq!(given_up, [done(most + 1, Err(WriteError::NotSent))]);
+    let given_up = client.step(HolderInput::CancelWrite(WriteId(most + 1)));
+    assert_eq!(given_up, [done(most + 1, Err(WriteFailure::NotSent))]);
     assert_eq!(sent(&client.answer(tickets[1], written(9, None))), [], "the lowest is still unanswered");
     let effects = client.answer(tickets[0], written(10, None));
     let sequences: Vec<u64> = requests(&effects).iter().map(|(_, request)| request.header.sequence.0).collect();
@@ -154,37 +161,37 @@ fn writes_beyond_the_window_wait_for_the_lowest_to_be_answered() {
 
 #[test]
 fn out_of_window_write_is_known_failed_only_if_sent_once() {
-    let refusal = || Refusal::Window { got: Sequence(1), lowest: Sequence(9), highest: Sequence(99) };
+    let refusal = || Refusal::OutsideWindow { got: Sequence(1), lowest: Sequence(9), highest: Sequence(99) };
     let mut client = Client::leased();
     let effects = client.write(1, put("/a"));
     let ticket = client.only(&effects).0;
-    assert_eq!(client.refuse(ticket, refusal()), [done(1, Err(WriteError::Refused(refusal())))]);
+    assert_eq!(client.refuse(ticket, refusal()), [done(1, Err(WriteFailure::Refused(refusal())))]);
     let effects = client.write(2, put("/a"));
     let ticket = client.only(&effects).0;
     client.refuse(ticket, Refusal::Retry);
     client.now = client.holder.next_deadline().expect("it is tried again");
     let effects = client.timeout(&[]);
     let ticket = client.only(&effects).0;
-    assert_eq!(client.refuse(ticket, refusal()), [done(2, Err(WriteError::OutcomeUnknown))]);
+    assert_eq!(client.refuse(ticket, refusal()), [done(2, Err(WriteFailure::OutcomeUnknown))]);
 }
 
 #[test]
 fn key_lease_that_could_not_be_kept_is_told_at_once() {
     let busy = |what: &str| Refusal::Busy { what: what.to_owned(), got: 32_769, most: 32_768 };
-    let told = |effects: &[Effect]| {
+    let told = |effects: &[HolderEffect]| {
         let mut done = effects.iter().filter_map(|effect| match effect {
-            Effect::WriteDone { result, .. } => Some(result.clone()),
+            HolderEffect::WriteDone { result, .. } => Some(result.clone()),
             _ => None,
         });
         done.next()
     };
     let settings = crate::volume::VolumeSettings::DEFAULT;
-    for change in [Write::GrantLease { id: None, ttl: TERM }, Write::SetVolume { path: Path::root(), settings }] {
+    for change in [Write::GrantLease { id: None, ttl: TERM }, Write::SetVolume { path: NodePath::root(), settings }] {
         let mut client = Client::registered();
         let effects = client.write(1, change);
         let ticket = client.only(&effects).0;
         let effects = client.refuse(ticket, busy("renewals of leases in a second"));
-        let error = WriteError::Refused(busy("renewals of leases in a second"));
+        let error = WriteFailure::Refused(busy("renewals of leases in a second"));
         assert_eq!(told(&effects), Some(Err(error)));
     }
     let mut client = Client::registered();
@@ -197,10 +204,10 @@ fn key_lease_that_could_not_be_kept_is_told_at_once() {
 fn write_is_unsent_until_it_is_sent() {
     let mut client = Client::leased();
     assert!(!client.holder.is_unsent(WriteId(1)), "there is none");
-    client.step(Input::Disconnected);
+    client.step(HolderInput::Disconnected);
     client.write(1, put("/b"));
     assert!(client.holder.is_unsent(WriteId(1)));
-    let effects = client.step(Input::Connected);
+    let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     client.answer(register, Answer::Registered { coverings: vec![] });
     assert!(!client.holder.is_unsent(WriteId(1)));
@@ -242,6 +249,6 @@ fn write_behind_one_that_gets_another_number_is_sent_at_once() {
     assert_eq!(requests(&client.refuse(second, busy())), [], "it waits a while");
     let misplaced = crate::command::WriteRefusal::NoVolumeLease { path: path("/v/a"), volume: path("/v") };
     let effects = client.refuse(first, Refusal::Write(misplaced));
-    let second = |(_, body): &(Ticket, Body)| matches!(body, Body::Write { write: Write::Put { path: at, .. }, .. } if *at == path("/2"));
+    let second = |(_, body): &(SendId, Body)| matches!(body, Body::Write { write: Write::Put { path: at, .. }, .. } if *at == path("/2"));
     assert!(sent(&effects).iter().any(second), "{effects:?}");
 }

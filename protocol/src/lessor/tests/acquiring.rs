@@ -11,13 +11,13 @@ fn lease_asked_for_without_pause_ends_once_that_is_decided() {
     let first = world.acquire(session, None).promise.incarnation;
     world.write(session, attached("/a", Attach::Session));
     world.commit();
-    let key = LeaseKey::Volume(session, Path::root());
+    let key = LeaseKey::Volume(session, NodePath::root());
     world.pass(TERM);
-    let ask = |world: &mut World| world.request(session, Body::Acquire { path: Path::root(), valid_at: None });
+    let ask = |world: &mut World| world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None });
     assert_eq!(ask(&mut world), [], "its end is not decided yet: it waits for its entry");
-    while world.lessor.ends.get(&key).is_some_and(|end| !end.is_ending) {
+    while world.lessor.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed) {
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
     }
     let (mut entries, mut asked) = (0, Vec::new());
     while world.state.lease(&key).is_some_and(|lease| lease.incarnation == first) {
@@ -44,12 +44,12 @@ fn lease_below_one_that_ends_is_to_be_asked_for_again() {
     world.write(maker, Write::CreateVolume { path: path("/v"), settings: VolumeSettings::DEFAULT });
     let consents = recalls(&world.commit());
     assert_eq!(consents, [], "nobody holds anything below it");
-    let key = LeaseKey::Volume(session, Path::root());
-    while world.lessor.ends.get(&key).is_some_and(|end| !end.is_ending) {
+    let key = LeaseKey::Volume(session, NodePath::root());
+    while world.lessor.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed) {
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
     }
-    let ask = |world: &mut World, at: &str| world.request(session, Body::Acquire { path: path(at), valid_at: None });
+    let ask = |world: &mut World, at: &str| world.request(session, Body::Acquire { path: path(at), last_valid: None });
     assert_eq!(result(&ask(&mut world, "/v/x")), Err(Refusal::Retry));
     world.commit();
     ask(&mut world, "/v/x");
@@ -61,10 +61,10 @@ fn lease_that_carries_nothing_is_given_anew_while_it_ends() {
     let mut world = World::new();
     let session = world.session();
     let first = world.acquire(session, None).promise.incarnation;
-    let key = LeaseKey::Volume(session, Path::root());
-    while world.lessor.ends.get(&key).is_some_and(|end| !end.is_ending) {
+    let key = LeaseKey::Volume(session, NodePath::root());
+    while world.lessor.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed) {
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
     }
     assert!(world.state.lease(&key).is_some(), "its end is proposed and not applied");
     assert!(world.acquire(session, None).promise.incarnation > first);

@@ -4,13 +4,13 @@ mod again;
 
 use super::*;
 use crate::{
-    hold::HoldMode,
-    id::{HoldId, Token},
-    message::ReadWaitInfo,
+    id::{LockId, Token},
+    lock::LockMode,
+    message::BlockedReadInfo,
 };
 
-const HOLD: HoldId = HoldId(1);
-const OTHER_HOLD: HoldId = HoldId(3);
+const HOLD: LockId = LockId(1);
+const OTHER_HOLD: LockId = LockId(3);
 
 impl World {
     /// A session with a write lease on `/a`: the hold is 1, the token 2.
@@ -19,7 +19,7 @@ impl World {
         self.acquire(session, None);
         self.write(session, put("/a", b"old"));
         self.commit();
-        let lock = Write::Lock { path: path("/a"), mode: HoldMode::Exclusive, wait: false, delay: Duration::ZERO };
+        let lock = Write::Lock { path: path("/a"), mode: LockMode::Exclusive, wait: false, delay: Duration::ZERO };
         self.write(session, lock);
         self.commit();
         self.cache(session);
@@ -29,38 +29,38 @@ impl World {
     fn cache(&mut self, session: SessionId) -> Option<Vec<u8>> {
         self.ask_to_cache(session);
         match answer(&self.commit()) {
-            Answer::Written { cached, .. } => cached.map(|data| data.value.to_vec()),
+            Answer::Written { write_lease_data, .. } => write_lease_data.map(|data| data.value.to_vec()),
             other => panic!("a write lease: {other:?}"),
         }
     }
 
     /// The session has dropped its own copy.
-    fn ask_to_cache(&mut self, session: SessionId) -> Vec<Effect> {
-        let write = Write::Cache { path: path("/a"), hold: HOLD };
+    fn ask_to_cache(&mut self, session: SessionId) -> Vec<LessorEffect> {
+        let write = Write::TakeWriteLease { path: path("/a"), lock: HOLD };
         let seen = Stamp { epoch: self.state.epoch(), sequence: 1000 };
         self.request(session, Body::Write { write, dropped: vec![ObjectSet::One(data("/a"))], seen })
     }
 
-    fn flush(&mut self, session: SessionId, value: Option<&'static [u8]>, ends: bool) -> Vec<Effect> {
+    fn flush(&mut self, session: SessionId, value: Option<&'static [u8]>, ends_write_lease: bool) -> Vec<LessorEffect> {
         let value = value.map(Bytes::from_static);
-        self.write(session, Write::Flush { path: path("/a"), hold: HOLD, token: Token(2), value, ends });
+        self.write(session, Write::Flush { path: path("/a"), lock: HOLD, token: Token(2), value, ends_write_lease });
         self.commit()
     }
 
     /// A read that is proven.
-    fn ask(&mut self, session: SessionId, body: Body) -> Vec<Effect> {
+    fn ask(&mut self, session: SessionId, body: Body) -> Vec<LessorEffect> {
         let mut effects = self.request(session, body);
-        effects.extend(self.step(Input::Proven { round: self.lessor.round }));
-        effects.retain(|effect| !matches!(effect, Effect::Prove { .. }));
+        effects.extend(self.step(LessorInput::Proven { round: self.lessor.round }));
+        effects.retain(|effect| !matches!(effect, LessorEffect::Prove { .. }));
         effects
     }
 
-    fn ask_for(&mut self, session: SessionId, text: &str) -> Vec<Effect> {
+    fn ask_for(&mut self, session: SessionId, text: &str) -> Vec<LessorEffect> {
         self.ask(session, Body::AwaitRead { object: data(text), known: None })
     }
 
-    fn list(&mut self, after: Option<&str>) -> Vec<Effect> {
-        let body = Body::List { path: Path::root(), after: after.map(path), nodes_max: 10 };
+    fn list(&mut self, after: Option<&str>) -> Vec<LessorEffect> {
+        let body = Body::List { path: NodePath::root(), after: after.map(path), nodes_max: 10 };
         self.ask(SessionId(0), body)
     }
 
@@ -70,34 +70,34 @@ impl World {
         self.acquire(session, None);
         self.write(session, put("/b", b"old"));
         self.commit();
-        let lock = Write::Lock { path: path("/b"), mode: HoldMode::Exclusive, wait: false, delay: Duration::ZERO };
+        let lock = Write::Lock { path: path("/b"), mode: LockMode::Exclusive, wait: false, delay: Duration::ZERO };
         self.write(session, lock);
         self.commit();
         let seen = Stamp { epoch: self.state.epoch(), sequence: 1000 };
-        let write = Write::Cache { path: path("/b"), hold: OTHER_HOLD };
+        let write = Write::TakeWriteLease { path: path("/b"), lock: OTHER_HOLD };
         self.request(session, Body::Write { write, dropped: vec![ObjectSet::One(data("/b"))], seen });
         self.commit();
         session
     }
 
-    fn flush_other(&mut self, session: SessionId) -> Vec<Effect> {
-        let (path, hold, token) = (path("/b"), OTHER_HOLD, Token(4));
-        self.write(session, Write::Flush { path, hold, token, value: None, ends: true });
+    fn flush_other(&mut self, session: SessionId) -> Vec<LessorEffect> {
+        let (path, lock, token) = (path("/b"), OTHER_HOLD, Token(4));
+        self.write(session, Write::Flush { path, lock, token, value: None, ends_write_lease: true });
         self.commit()
     }
 
-    fn consent(&mut self, recall: &Recall) -> Vec<Effect> {
-        self.step(Input::Consent(Consent { session: recall.session, stamp: recall.stamp }))
+    fn consent(&mut self, recall: &Recall) -> Vec<LessorEffect> {
+        self.step(LessorInput::Consent(Consent { session: recall.session, stamp: recall.stamp }))
     }
 }
 
-fn the_recall(effects: &[Effect]) -> Recall {
+fn the_recall(effects: &[LessorEffect]) -> Recall {
     let recalls = recalls(effects);
     let [recall] = &recalls[..] else { panic!("one recall in {effects:?}") };
     recall.clone()
 }
 
-fn read_value(effects: &[Effect]) -> (Vec<u8>, bool) {
+fn read_value(effects: &[LessorEffect]) -> (Vec<u8>, bool) {
     let Answer::Read(ReadAnswer { content: Some(Content::Data(Some(data))), grant, .. }) = answer(effects) else {
         panic!("data: {effects:?}")
     };
@@ -113,7 +113,9 @@ fn a_write_lease_waits_for_all_copies_and_says_what_is_there() {
     let recall = the_recall(&world.ask_to_cache(session));
     assert_eq!((recall.session, world.commit()), (reader, Vec::new()), "the reader may use its copy");
     world.consent(&recall);
-    let Answer::Written { cached: Some(cached), grant: None, .. } = answer(&world.commit()) else { panic!("open") };
+    let Answer::Written { write_lease_data: Some(cached), grant: None, .. } = answer(&world.commit()) else {
+        panic!("open")
+    };
     assert_eq!(cached.value, Bytes::from_static(b"old"));
 }
 
@@ -127,8 +129,12 @@ fn a_reader_waits_until_the_holder_has_flushed_and_said_so() {
     assert_eq!((recall.session, &recall.sets[..]), (writer, &[ObjectSet::One(data("/a"))][..]));
     let other = world.session();
     assert_eq!(world.ask_for(other, "/a"), [], "it is asked for already");
-    assert_eq!(world.consent(&recall), [Effect::Recall(recall.clone())], "its word is not enough: it is asked again");
-    assert!(world.lessor.channels[&writer].unanswered_since().is_some(), "and no answer (S5)");
+    assert_eq!(
+        world.consent(&recall),
+        [LessorEffect::Recall(recall.clone())],
+        "its word is not enough: it is asked again"
+    );
+    assert!(world.lessor.recall_channels[&writer].unanswered_since().is_some(), "and no answer (S5)");
     world.flush(writer, Some(b"new"), false);
     assert_eq!(world.state.node(&path("/a")).expect("it is there").value, Bytes::from_static(b"new"));
     let effects = world.flush(writer, None, true);
@@ -140,7 +146,7 @@ fn a_reader_waits_until_the_holder_has_flushed_and_said_so() {
     });
     assert!(read.is_some_and(|read| read.grant.is_some()), "nothing stands against a lease any more");
     world.consent(&recall);
-    assert!(world.lessor.channels[&writer].unanswered_since().is_none());
+    assert!(world.lessor.recall_channels[&writer].unanswered_since().is_none());
 }
 
 #[test]
@@ -151,7 +157,7 @@ fn owner_read_recalls_own_write_lease_of_that_object_only() {
     assert_eq!(own.session, writer);
     assert_eq!(read_value(&{
         let effects = world.flush(writer, Some(b"new"), true);
-        let is_read = |effect: &Effect| matches!(effect, Effect::Reply { response, .. } if matches!(response.result, Ok(Answer::Read(_))));
+        let is_read = |effect: &LessorEffect| matches!(effect, LessorEffect::Reply { response, .. } if matches!(response.result, Ok(Answer::Read(_))));
         effects.into_iter().filter(is_read).collect::<Vec<_>>()
     }).0, b"new");
     world.cache(writer);
@@ -168,9 +174,9 @@ fn a_reader_is_told_at_once_that_it_has_to_wait() {
     let reader = world.session();
     let read = || Body::Read { object: data("/a"), known: None };
     let effects = world.ask(reader, read());
-    assert_eq!((answer(&effects), the_recall(&effects).session), (Answer::Recalling, writer));
+    assert_eq!((answer(&effects), the_recall(&effects).session), (Answer::ReadBlocked, writer));
     let effects = world.ask(reader, read());
-    assert_eq!((answer(&effects), recalls(&effects)), (Answer::Recalling, vec![]), "it is asked for already");
+    assert_eq!((answer(&effects), recalls(&effects)), (Answer::ReadBlocked, vec![]), "it is asked for already");
     let effects = world.flush(writer, Some(b"new"), true);
     assert_eq!(replies(&effects).len(), 1, "the flush: nobody waits");
     assert_eq!(read_value(&world.ask_for(reader, "/a")).0, b"new", "one that comes too late to wait is answered");
@@ -184,7 +190,7 @@ fn later_blocked_read_of_session_replaces_earlier_one() {
     world.ask_for(reader, "/a");
     world.ask_for(other, "/a");
     assert_eq!(result(&world.ask_for(reader, "/a")), Err(Refusal::Retry));
-    assert_eq!(world.lessor.parked.count, 2);
+    assert_eq!(world.lessor.blocked_reads.count, 2);
 }
 
 #[test]
@@ -194,15 +200,19 @@ fn reads_that_wait_for_write_leases_are_bounded_by_themselves() {
     let reader = world.session();
     the_recall(&world.ask_for(reader, "/a"));
     let waiting = WaitingRead {
-        asker: Asker { id: RequestId(0), session: SessionId(0), renewed: Vec::new() },
-        wanted: Wanted::List { path: path("/a"), after: None, nodes_max: 1 },
+        requester: Requester { id: RequestId(0), session: SessionId(0), renewed: Vec::new() },
+        wanted: ReadTarget::List { path: path("/a"), after: None, nodes_max: 1 },
     };
-    for id in 1..Bounds::DEFAULT.parked_max as u64 {
-        let asker = Asker { id: RequestId(1 << 32 | id), ..waiting.asker.clone() };
-        world.lessor.parked.insert(&path("/a"), WaitingRead { asker, ..waiting.clone() }, world.now);
+    for id in 1..LessorBounds::DEFAULT.blocked_reads_max as u64 {
+        let requester = Requester { id: RequestId(1 << 32 | id), ..waiting.requester.clone() };
+        world.lessor.blocked_reads.insert(&path("/a"), WaitingRead { requester, ..waiting.clone() }, world.now);
     }
     let what = "reads that wait for write leases".to_owned();
-    let busy = Refusal::Busy { what, got: Bounds::DEFAULT.parked_max, most: Bounds::DEFAULT.parked_max };
+    let busy = Refusal::Busy {
+        what,
+        got: LessorBounds::DEFAULT.blocked_reads_max,
+        most: LessorBounds::DEFAULT.blocked_reads_max,
+    };
     let other = world.session();
     assert_eq!(result(&world.ask_for(other, "/a")), Err(busy.clone()));
     assert_eq!(result(&world.ask_for(reader, "/a")), Err(Refusal::Retry), "it has its own place");
@@ -211,11 +221,11 @@ fn reads_that_wait_for_write_leases_are_bounded_by_themselves() {
     let root = Body::Read { object: data("/"), known: None };
     assert!(matches!(answer(&world.ask(other, root)), Answer::Read(_)), "others are answered");
     let effects = world.flush(writer, None, true);
-    assert_eq!(replies(&effects).len(), Bounds::DEFAULT.parked_max + 1, "the flush, and all that waited");
-    assert_eq!(world.lessor.parked, Default::default());
+    assert_eq!(replies(&effects).len(), LessorBounds::DEFAULT.blocked_reads_max + 1, "the flush, and all that waited");
+    assert_eq!(world.lessor.blocked_reads, Default::default());
 }
 
-fn listed(effects: &[Effect]) -> (Vec<String>, bool) {
+fn listed(effects: &[LessorEffect]) -> (Vec<String>, bool) {
     let Answer::Listed(page) = answer(effects) else { panic!("a page: {effects:?}") };
     (page.nodes.iter().map(|(at, data)| format!("{at} {:?}", data.value)).collect(), page.through.is_some())
 }
@@ -231,7 +241,7 @@ fn page_ends_before_write_leased_node_and_recalls_all_at_once() {
     assert_eq!(replies(&world.flush_other(other)).len(), 1, "the flush");
     let effects = world.flush(writer, Some(b"new"), true);
     let page = effects.iter().filter(
-        |effect| matches!(effect, Effect::Reply { response, .. } if matches!(response.result, Ok(Answer::Listed(_)))),
+        |effect| matches!(effect, LessorEffect::Reply { response, .. } if matches!(response.result, Ok(Answer::Listed(_)))),
     );
     let page: Vec<_> = page.cloned().collect();
     assert_eq!(listed(&page), (vec!["/a b\"new\"".to_owned(), "/b b\"old\"".to_owned()], false));
@@ -246,7 +256,7 @@ fn a_page_does_not_wait_for_what_comes_before_or_after_it() {
     world.flush_other(other);
     let effects = world.list(Some("/a"));
     assert_eq!((listed(&effects).0.len(), recalls(&effects)), (2, vec![]), "/a is before it");
-    let body = Body::List { path: Path::root(), after: None, nodes_max: 1 };
+    let body = Body::List { path: NodePath::root(), after: None, nodes_max: 1 };
     let effects = world.ask(SessionId(0), body);
     assert_eq!((listed(&effects).0.len(), recalls(&effects)), (1, vec![]), "/a is after it");
     the_recall(&world.ask_for(other, "/a"));
@@ -266,7 +276,7 @@ fn page_waits_only_for_its_first_node_under_write_lease() {
     let pages: Vec<_> = pages.collect();
     let [page] = &pages[..] else { panic!("one page: {effects:?}") };
     assert_eq!((page.nodes.len(), &page.nodes[0].0, &page.through), (1, &path("/a"), &Some(path("/a"))));
-    assert_eq!(world.state.cached_by(&path("/b")).map(|(_, hold)| hold.session), Some(other));
+    assert_eq!(world.state.write_leased_lock(&path("/b")).map(|(_, hold)| hold.session), Some(other));
 }
 
 #[test]
@@ -294,7 +304,7 @@ fn early_consent_counts_when_write_lease_ends() {
     let recall = the_recall(&world.write(other, put("/a", b"other's")));
     assert_eq!(
         world.consent(&recall),
-        [Effect::Recall(recall.clone())],
+        [LessorEffect::Recall(recall.clone())],
         "it may have come before the answer that gave the write lease"
     );
     assert_eq!((world.consent(&recall), world.commit()), (vec![], vec![]), "once; and it still keeps the data");
@@ -322,11 +332,12 @@ fn write_proposed_before_write_lease_is_retried_after_it() {
 
 #[test]
 fn transaction_waits_for_flush_of_compared_node() {
-    use crate::transaction::{Compare, Operation, Relation, Target, Transaction};
+    use crate::transaction::{Compare, CompareTarget, Operation, Relation, Transaction};
     let mut world = World::new();
     let writer = world.caching();
     let other = world.session();
-    let compare = Compare { path: path("/a"), target: Target::Value(Relation::Equal, Bytes::from_static(b"new")) };
+    let compare =
+        Compare { path: path("/a"), target: CompareTarget::Value(Relation::Equal, Bytes::from_static(b"new")) };
     let then = vec![Operation::Put { path: path("/b"), value: Bytes::new(), attach: Default::default() }];
     let transaction = Transaction { compares: vec![compare], then, otherwise: Vec::new() };
     let recall = the_recall(&world.write(other, Write::Transaction(transaction)));
@@ -346,7 +357,7 @@ fn who_is_gone_keeps_nothing_for_longer_than_its_lease() {
     let (value, _) = read_value(&effects);
     assert_eq!(value, b"old", "what it had not flushed is lost");
     let refused = result(&world.flush(writer, Some(b"new"), false));
-    assert!(matches!(refused, Err(Refusal::Write(WriteRefusal::HoldNotFound { .. }))), "{refused:?}");
+    assert!(matches!(refused, Err(Refusal::Write(WriteRefusal::LockNotFound { .. }))), "{refused:?}");
 }
 
 #[test]
@@ -390,13 +401,13 @@ fn a_returning_copy_is_not_good_again_while_its_data_is_kept() {
     world.flush(writer, None, true);
     let (reader, _) = world.holder(&data("/a"));
     let revision = world.state.revision();
-    let old = world.lessor.ends.iter().find_map(|(key, end)| match key {
+    let old = world.lessor.lease_ends.iter().find_map(|(key, end)| match key {
         LeaseKey::Volume(session, _) if *session == reader => Some(end.incarnation),
         _ => None,
     });
     let old = old.expect("it has a lease");
     world.pass(TERM / 2);
-    world.request(writer, Body::KeepAlive(Default::default()));
+    world.request(writer, Body::Heartbeat(Default::default()));
     // The reader's lease ends, not the writer's.
     let incarnation = world.state.leases().find_map(|(key, lease)| match key {
         LeaseKey::Volume(session, _) if *session == writer => Some(lease.incarnation),
@@ -407,9 +418,9 @@ fn a_returning_copy_is_not_good_again_while_its_data_is_kept() {
         world.pass(TERM / 5);
     }
     assert_eq!(world.cache(writer).as_deref(), Some(&b"old"[..]));
-    let generation = world.state.volume(&Path::root()).expect("a volume").generation;
+    let generation = world.state.volume(&NodePath::root()).expect("a volume").generation;
     let acquired = world.acquire(reader, Some(LastValid { incarnation: old, generation, revision }));
-    let Revival::AllBut { changed, .. } = acquired.revival else { panic!("revived: {acquired:?}") };
+    let Revival::AllExcept { changed, .. } = acquired.revival else { panic!("revived: {acquired:?}") };
     assert!(changed.contains(&ObjectSet::One(data("/a"))), "though it has not changed: {changed:?}");
 }
 
@@ -428,10 +439,10 @@ fn blocked_reads_end_with_registration_or_step_down() {
 }
 
 impl World {
-    fn read_waits(&mut self, text: &str) -> Vec<ReadWaitInfo> {
-        let inspect = Inspect::ReadWaits { path: path(text) };
+    fn read_waits(&mut self, text: &str) -> Vec<BlockedReadInfo> {
+        let inspect = Inspect::BlockedReads { path: path(text) };
         match answer(&self.request(SessionId(0), Body::Inspect(inspect))) {
-            Answer::ReadWaits(waits) => waits,
+            Answer::BlockedReads(waits) => waits,
             other => panic!("what waits: {other:?}"),
         }
     }
@@ -455,7 +466,7 @@ fn blocked_reads_report_count_owner_age_and_time_limit() {
     let margin = VolumeSettings::DEFAULT.skew_margin();
     assert!(wait.at_most >= TERM / 5 * 3 && wait.at_most <= TERM / 5 * 3 + margin, "{wait:?}");
     let of_list = world.read_waits("/");
-    assert_eq!(of_list, [ReadWaitInfo { reads: 1, since: TERM / 5, ..wait.clone() }], "the list that begins there");
+    assert_eq!(of_list, [BlockedReadInfo { reads: 1, since: TERM / 5, ..wait.clone() }], "the list that begins there");
     assert_eq!(world.read_waits("/b"), []);
     world.flush(writer, None, true);
     assert_eq!(world.read_waits("/a"), []);
@@ -471,7 +482,7 @@ fn children_of_a_node_that_is_kept_are_leased() {
 /// What is flushed is waited for by others: a limit that they have reached must not keep it out.
 #[test]
 fn flush_is_taken_though_no_other_write_is() {
-    for configure in [(|bounds| bounds.writes_max = 1) as fn(&mut Bounds), |bounds| bounds.writes_bytes_max = 1] {
+    for configure in [(|bounds| bounds.writes_max = 1) as fn(&mut LessorBounds), |bounds| bounds.writes_bytes_max = 1] {
         let mut world = World::new();
         let holder = world.caching();
         let writer = world.session();

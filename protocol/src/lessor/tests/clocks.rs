@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::{
-    drift::{ClockAnswer, ClockQuestion, Excess, Since},
+    drift::{ClockAnswer, ClockQuestion, Excess, SinceExchange},
     message::{CLOCK_INFOS_MAX, ClockInfo},
 };
 
-fn told(effects: &[Effect]) -> Vec<(SessionId, Option<Excess>)> {
-    let change = |effect: &Effect| match effect {
-        Effect::ClockChanged { session, beyond, .. } => Some((*session, *beyond)),
+fn told(effects: &[LessorEffect]) -> Vec<(SessionId, Option<Excess>)> {
+    let change = |effect: &LessorEffect| match effect {
+        LessorEffect::ClockChanged { session, beyond, .. } => Some((*session, *beyond)),
         _ => None,
     };
     effects.iter().filter_map(change).collect()
@@ -18,8 +18,8 @@ fn excess() -> Excess {
     Excess { client: Duration::from_secs(1), server: Duration::from_secs(2), allowed_ppm: 2_000 }
 }
 
-fn saying(beyond: Option<Excess>) -> Body {
-    Body::KeepAlive(ClockQuestion { beyond, ..ClockQuestion::default() })
+fn saying(excess: Option<Excess>) -> Body {
+    Body::Heartbeat(ClockQuestion { excess, ..ClockQuestion::default() })
 }
 
 #[test]
@@ -28,12 +28,12 @@ fn leader_counts_from_the_registration_and_from_each_keep_alive() {
     let session = world.session();
     let registration = world.registration(session);
     world.pass(Duration::from_secs(1));
-    let ask = |mark, against| Body::KeepAlive(ClockQuestion { mark, against, beyond: None });
-    let alive = |effects: &[Effect]| match answer(effects) {
-        Answer::Alive(ClockAnswer { since, .. }) => since,
+    let ask = |mark, references| Body::Heartbeat(ClockQuestion { mark, references, excess: None });
+    let alive = |effects: &[LessorEffect]| match answer(effects) {
+        Answer::Heartbeat(ClockAnswer { since, .. }) => since,
         other => panic!("alive: {other:?}"),
     };
-    let since = |mark, secs| Since { mark, span: Duration::from_secs(secs) };
+    let since = |mark, secs| SinceExchange { mark, span: Duration::from_secs(secs) };
     let first = world.request(session, ask(7, [registration, 0, 0, 0]));
     assert_eq!(alive(&first), [since(registration, 1)]);
     world.pass(Duration::from_secs(3));

@@ -1,7 +1,7 @@
 //! Writes, and the consents that they wait for (S2).
 
 use super::*;
-use crate::{lessor::channel::RECALL_AGAIN, message::Return};
+use crate::{lessor::recall_channel::RECALL_RESEND_INTERVAL, message::Return};
 
 #[test]
 fn a_write_waits_for_consent_and_no_longer() {
@@ -15,7 +15,7 @@ fn a_write_waits_for_consent_and_no_longer() {
     assert!(recall.sets.contains(&ObjectSet::One(data("/a"))) && recall.stamp > grant.stamp);
     assert_eq!(world.commit(), [], "nothing is proposed without the consent");
     assert_eq!(world.waits("/a")[0].holder, Some(holder));
-    world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+    world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
     assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
 }
 
@@ -26,7 +26,7 @@ fn a_consent_to_another_stamp_is_no_consent() {
     let writer = world.session();
     world.write(writer, put("/a", b"1"));
     for stamp in [grant.stamp, Stamp { epoch: Epoch(99), ..grant.stamp }] {
-        world.step(Input::Consent(Consent { session: holder, stamp }));
+        world.step(LessorInput::Consent(Consent { session: holder, stamp }));
         assert_eq!(world.commit(), []);
     }
 }
@@ -89,7 +89,7 @@ fn the_writer_is_exempt_only_by_its_stamp() {
     let effects = world.request(writer, body(seen));
     let [recall] = recalls(&effects).try_into().expect("it was granted a lease that it had not seen");
     let recall: Recall = recall;
-    world.step(Input::Consent(Consent { session: writer, stamp: recall.stamp }));
+    world.step(LessorInput::Consent(Consent { session: writer, stamp: recall.stamp }));
     let Answer::Written { grant: Some(grant), .. } = answer(&world.commit()) else { panic!("with a lease") };
     let effects = world.request(writer, body(grant.stamp));
     assert_eq!(recalls(&effects), []);
@@ -102,10 +102,10 @@ fn write_no_longer_covered_gathers_missing_consents() {
     let writer = world.session();
     world.write(writer, put("/a", b"1"));
     world.commit();
-    let (holder, _) = world.holder(&Object::children(Path::root()));
-    let consent = |world: &mut World, effects: &[Effect]| {
+    let (holder, _) = world.holder(&Object::children(NodePath::root()));
+    let consent = |world: &mut World, effects: &[LessorEffect]| {
         for recall in recalls(effects) {
-            world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+            world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
         }
     };
     let delete = Write::Delete { path: path("/a"), recursive: false, condition: Condition::Any };
@@ -116,14 +116,14 @@ fn write_no_longer_covered_gathers_missing_consents() {
     let effects = world.commit();
     consent(&mut world, &effects);
     world.commit();
-    let children = world.state.children(&Path::root()).expect("the root is there");
+    let children = world.state.children(&NodePath::root()).expect("the root is there");
     assert_eq!(children.names, ["a"]);
     assert_eq!(world.lessor.writes.len(), 0);
 }
 
 #[test]
 fn write_waits_until_the_last_of_several_object_leases_is_over() {
-    let (data, list) = (data("/a"), Object::children(Path::root()));
+    let (data, list) = (data("/a"), Object::children(NodePath::root()));
     for (early, late) in [(&data, &list), (&list, &data)] {
         let mut world = World::new();
         let writer = world.session();
@@ -132,13 +132,13 @@ fn write_waits_until_the_last_of_several_object_leases_is_over() {
         let (holder, _) = world.holder(early);
         world.pass(TERM / 2);
         world.read(holder, late.clone());
-        let over = |object: &Object| world.lessor.holdings.lease(object, holder).expect("leased").over;
+        let over = |object: &Object| world.lessor.object_leases.lease(object, holder).expect("leased").over;
         let last = over(late);
         assert!(last > over(early));
         let delete = Write::Delete { path: path("/a"), recursive: false, condition: Condition::Any };
         world.write(writer, delete);
         let (_, pending) = world.lessor.writes.iter().next().expect("it waits");
-        assert_eq!(pending.waits[&holder].over, Some(last), "{early} was leased first");
+        assert_eq!(pending.waits[&holder].expires_at, Some(last), "{early} was leased first");
     }
 }
 
@@ -149,7 +149,7 @@ fn write_goes_on_when_its_holder_has_asked_for_a_new_lease() {
     let writer = world.session();
     world.write(writer, put("/a", b"1"));
     assert_eq!(world.commit(), []);
-    world.request(holder, Body::Acquire { path: Path::root(), valid_at: None });
+    world.request(holder, Body::Acquire { path: NodePath::root(), last_valid: None });
     let effects = world.commit();
     assert!(replies(&effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. }))), "{effects:?}");
     assert!(world.renew(holder, grant.incarnation).is_err(), "the old one was given up by asking");
@@ -172,8 +172,8 @@ fn unanswered_recall_is_resent_with_later_request() {
     let writer = world.session();
     let recalled = recalls(&world.write(writer, put("/a", b"1")));
     assert_eq!(recalled.len(), 1);
-    let again = |world: &mut World| recalls(&world.request(holder, Body::KeepAlive(Default::default())));
-    world.pass(RECALL_AGAIN - MILLI);
+    let again = |world: &mut World| recalls(&world.request(holder, Body::Heartbeat(Default::default())));
+    world.pass(RECALL_RESEND_INTERVAL - MILLI);
     assert_eq!(again(&mut world), []);
     world.pass(MILLI);
     assert_eq!(again(&mut world), recalled);
@@ -187,15 +187,15 @@ fn what_is_given_back_names_the_grant_that_it_came_with() {
     let new = world.read(holder, data("/a")).grant.expect("granted again");
     let mut is_held_after = |stamp| {
         let returns = vec![Return { object: data("/a"), stamp }];
-        let header = Header {
+        let header = RequestHeader {
             session: holder,
             epoch: world.state.epoch(),
             registration: world.registration(holder),
             returns,
-            ..Header::default()
+            ..RequestHeader::default()
         };
-        world.send(Request { header, body: Body::KeepAlive(Default::default()) });
-        world.lessor.holdings.lease(&data("/a"), holder).is_some()
+        world.send(Request { header, body: Body::Heartbeat(Default::default()) });
+        world.lessor.object_leases.lease(&data("/a"), holder).is_some()
     };
     assert!(is_held_after(old.stamp), "it was granted anew since");
     assert!(is_held_after(Stamp { epoch: Epoch(old.stamp.epoch.0 + 1), ..new.stamp }), "of another leadership");
@@ -224,10 +224,10 @@ fn recalls_beyond_a_bound_are_sent_again_later() {
         world.read(holder, object.clone());
         assert_eq!(recalls(&world.write(writer, Write::put(object.path.clone(), Bytes::new()))).len(), 1);
     }
-    world.now = world.now.after(RECALL_AGAIN);
+    world.now = world.now.after(RECALL_RESEND_INTERVAL);
     let mut again = Vec::new();
     for sent in [2, 2, 1, 0] {
-        let recalled = recalls(&world.request(holder, Body::KeepAlive(Default::default())));
+        let recalled = recalls(&world.request(holder, Body::Heartbeat(Default::default())));
         assert_eq!(recalled.len(), sent);
         again.extend(recalled.into_iter().map(|recall| recall.number));
     }

@@ -8,7 +8,7 @@ use crate::{
     transaction::{Operation, Transaction},
 };
 
-fn deep(branch: usize, depth: usize) -> Path {
+fn deep(branch: usize, depth: usize) -> NodePath {
     path(&format!("/{branch}{}", "/x".repeat(depth - 1)))
 }
 
@@ -23,7 +23,7 @@ fn too_much(what: &str, got: usize, expected: usize) -> Result<Answer, Refusal> 
 
 impl World {
     /// Applies one entry of puts, without the lessor.
-    pub(super) fn fill(&mut self, session: SessionId, puts: impl Iterator<Item = (Path, Attach)>) {
+    pub(super) fn fill(&mut self, session: SessionId, puts: impl Iterator<Item = (NodePath, Attach)>) {
         let put = |(path, attach)| Write::Put { path, value: Bytes::new(), condition: Condition::Any, attach };
         self.fill_with(session, puts.map(put));
     }
@@ -32,16 +32,16 @@ impl World {
     pub(super) fn fill_with(&mut self, session: SessionId, writes: impl Iterator<Item = Write>) {
         let command = |write| {
             self.sequence += 1;
-            let (sequence, covers) = (Sequence(self.sequence), vec![ObjectSet::Subtree(Path::root())]);
-            let meant = self.state.meant(session, &write);
+            let (sequence, consented) = (Sequence(self.sequence), vec![ObjectSet::Subtree(NodePath::root())]);
+            let intended = self.state.intended(session, &write);
             Command::Write {
                 session,
                 sequence,
                 unanswered_from: sequence,
                 write,
-                meant,
-                covers,
-                carried: Revision(u64::MAX),
+                intended,
+                consented,
+                attached_through: Revision(u64::MAX),
             }
         };
         let commands = writes.map(command).collect();
@@ -59,7 +59,7 @@ fn requests_with_paths_too_deep_are_refused() {
     let beyond = deep(0, 65);
     let bodies = [
         Body::Read { object: Object::data(beyond.clone()), known: None },
-        Body::Acquire { path: beyond.clone(), valid_at: None },
+        Body::Acquire { path: beyond.clone(), last_valid: None },
     ];
     for body in bodies {
         assert_eq!(result(&world.request(session, body)), Err(error().into()));
@@ -81,7 +81,7 @@ fn transaction_that_makes_too_many_nodes_is_refused() {
     assert!(!world.lessor.has_proposal());
     assert_eq!(world.write(session, puts(64, 64)), []);
     world.commit();
-    assert_eq!(world.state.nodes_from(&Path::root()).count(), 1 + most);
+    assert_eq!(world.state.nodes_from(&NodePath::root()).count(), 1 + most);
     // Nodes that exist cost nothing, and those of one are not counted for another.
     assert_eq!(world.write(session, puts(65, 64)), []);
     let siblings = (0..128).map(|number| Operation::put(path(&format!("/new{}/{number}", "/y".repeat(60))), ""));
@@ -179,10 +179,10 @@ fn leases_too_large_for_one_command_go_one_by_one() {
         let until = world.now.after(TERM * 2);
         while world.now < until {
             world.now = world.now.after(clock::STEP_EVERY);
-            world.step(Input::Timeout);
+            world.step(LessorInput::Timeout);
             while let Some(proposal) = world.lessor.take_proposal(world.now) {
                 removed.extend(proposal.commands.iter().filter_map(|command| match command {
-                    Command::Remove { leases } => Some(leases.len()),
+                    Command::Purge { leases } => Some(leases.len()),
                     _ => None,
                 }));
                 world.apply(&proposal);

@@ -5,9 +5,9 @@ use super::*;
 use crate::{
     change::Watched,
     command::Attach,
-    hold::{HoldMode, HoldStatus},
     id::LeaseId,
-    message::{AwaitHold, KeepLease, KeysAfter},
+    lock::{LockMode, LockStatus},
+    message::{AwaitedLock, KeyLeaseRenewal, NodesAfter},
     transaction::{Compare, Transaction},
     work::take_visited,
 };
@@ -35,7 +35,7 @@ impl Crowd {
         crowd.fill_state(owner, count);
         crowd.world.registrations.clear();
         crowd.world.lessor = Lessor::new(
-            Config { bounds: Self::bounds(), ..config(crowd.world.lessor.config.attempt + 1) },
+            LessorConfig { bounds: Self::bounds(), ..config(crowd.world.lessor.config.attempt + 1) },
             &crowd.world.state,
             Duration::ZERO,
             crowd.world.now,
@@ -50,20 +50,20 @@ impl Crowd {
     }
 
     /// No bound but those that say how much one step does.
-    fn bounds() -> Bounds {
+    fn bounds() -> LessorBounds {
         let many = usize::MAX >> 1;
-        Bounds {
+        LessorBounds {
             writes_max: many,
             writes_bytes_max: many,
             reads_max: many,
-            parked_max: many,
+            blocked_reads_max: many,
             watches_max: many,
             session_watches_max: many,
             renewals_per_second_max: 1 << 30,
             sweep_max: 16,
             expiry_looks_per_step: 16,
-            removal_leases_per_round: 16,
-            ..Bounds::DEFAULT
+            purge_leases_max: 16,
+            ..LessorBounds::DEFAULT
         }
     }
 
@@ -76,9 +76,9 @@ impl Crowd {
     fn command(&mut self, session: SessionId, write: Write) -> Command {
         self.world.sequence += 1;
         let sequence = Sequence(self.world.sequence);
-        let (covers, carried) = (vec![ObjectSet::Subtree(Path::root())], Revision(u64::MAX));
-        let meant = self.world.state.meant(session, &write);
-        Command::Write { session, sequence, unanswered_from: sequence, write, covers, meant, carried }
+        let (consented, attached_through) = (vec![ObjectSet::Subtree(NodePath::root())], Revision(u64::MAX));
+        let intended = self.world.state.intended(session, &write);
+        Command::Write { session, sequence, unanswered_from: sequence, write, consented, intended, attached_through }
     }
 
     fn fill_state(&mut self, owner: SessionId, count: u64) {
@@ -108,10 +108,10 @@ impl Crowd {
         });
         let expired = expired.collect();
         self.apply(expired);
-        assert_eq!(self.world.state.orphaned().count() as u64, count);
+        assert_eq!(self.world.state.orphans().count() as u64, count);
         let lock = |number: u64| Write::Lock {
             path: path(&format!("/crowd/{number}")),
-            mode: HoldMode::Exclusive,
+            mode: LockMode::Exclusive,
             wait: false,
             delay: Duration::ZERO,
         };
@@ -124,7 +124,7 @@ impl Crowd {
     fn fill_lessor(&mut self, owner: SessionId, count: u64) {
         let reader = self.opened();
         self.register(owner);
-        self.ask(reader, Body::Acquire { path: path("/crowd"), valid_at: None });
+        self.ask(reader, Body::Acquire { path: path("/crowd"), last_valid: None });
         self.commit();
         for number in 0..count {
             // Waits and recalls: the owner may hold all of it, and does not consent.
@@ -134,46 +134,46 @@ impl Crowd {
             self.ask(reader, Body::Watch { watched, after, wait: TERM, bytes_max: 100 });
             self.ask(reader, Body::Read { object: data(&format!("/crowd/{number}")), known: None });
         }
-        self.input(Input::Proven { round: self.world.lessor.round });
-        self.input(Input::Proven { round: self.world.lessor.round });
+        self.input(LessorInput::Proven { round: self.world.lessor.round });
+        self.input(LessorInput::Proven { round: self.world.lessor.round });
         // So many are answered in one step; the others are not to be counted with what is probed.
-        while !self.world.lessor.proven.is_empty() {
-            self.input(Input::Timeout);
+        while !self.world.lessor.proven_reads.is_empty() {
+            self.input(LessorInput::Timeout);
         }
         assert_eq!(
-            self.world.lessor.writes.iter().filter(|(_, pending)| pending.asked().is_some()).count() as u64,
+            self.world.lessor.writes.iter().filter(|(_, pending)| pending.client_write().is_some()).count() as u64,
             count
         );
     }
 
-    fn input(&mut self, input: Input) -> Vec<Effect> {
+    fn input(&mut self, input: LessorInput) -> Vec<LessorEffect> {
         self.world.input(input)
     }
 
-    fn commit(&mut self) -> Vec<Effect> {
+    fn commit(&mut self) -> Vec<LessorEffect> {
         let mut effects = Vec::new();
         while let Some(proposal) = self.world.lessor.take_proposal(self.world.now) {
             self.world.index += 1;
             let applied = self.world.state.apply(self.world.index, &proposal);
-            effects.extend(self.input(Input::committed(proposal.number, applied)));
+            effects.extend(self.input(LessorInput::committed(proposal.number, applied)));
         }
         effects
     }
 
-    fn ask(&mut self, session: SessionId, body: Body) -> Vec<Effect> {
+    fn ask(&mut self, session: SessionId, body: Body) -> Vec<LessorEffect> {
         self.world.sequence += 1;
-        let header = Header {
+        let header = RequestHeader {
             session,
             epoch: self.world.state.epoch(),
             registration: self.world.registration(session),
             sequence: Sequence(self.world.sequence),
             unanswered_from: Sequence(self.world.sequence),
-            ..Header::default()
+            ..RequestHeader::default()
         };
-        let header = if session == SessionId(0) { Header::default() } else { header };
+        let header = if session == SessionId(0) { RequestHeader::default() } else { header };
         self.world.requests += 1;
         let id = RequestId(self.world.requests);
-        self.input(Input::Request { id, request: Request { header, body } })
+        self.input(LessorInput::Request { id, request: Request { header, body } })
     }
 
     fn register(&mut self, session: SessionId) {
@@ -207,12 +207,12 @@ impl Crowd {
             assert!(rounds < 100, "{what} does not come to an end: {effects:?}");
             for effect in std::mem::take(&mut effects) {
                 match effect {
-                    Effect::Prove { round } => effects.extend(self.input(Input::Proven { round })),
-                    Effect::Recall(Recall { session, stamp, .. }) => {
-                        effects.extend(self.input(Input::Consent(Consent { session, stamp })));
+                    LessorEffect::Prove { round } => effects.extend(self.input(LessorInput::Proven { round })),
+                    LessorEffect::Recall(Recall { session, stamp, .. }) => {
+                        effects.extend(self.input(LessorInput::Consent(Consent { session, stamp })));
                     }
-                    Effect::Reply { response, .. } => assert!(response.result.is_ok(), "{what}: {response:?}"),
-                    Effect::ClockChanged { .. } => {}
+                    LessorEffect::Reply { response, .. } => assert!(response.result.is_ok(), "{what}: {response:?}"),
+                    LessorEffect::ClockChanged { .. } => {}
                 }
             }
             effects.extend(self.commit());
@@ -225,8 +225,8 @@ impl Crowd {
     }
 
     /// A hold of the session on the node.
-    fn hold(&self, at: &str) -> (crate::id::HoldId, crate::id::Token) {
-        let mut holds = self.world.state.holds_on(&path(at));
+    fn hold(&self, at: &str) -> (crate::id::LockId, crate::id::Token) {
+        let mut holds = self.world.state.locks_on(&path(at));
         holds.next().and_then(|(id, hold)| Some((id, hold.token?))).expect("it is held")
     }
 
@@ -236,7 +236,7 @@ impl Crowd {
         self.note("open and register");
         let top = || path("/quiet");
         for session in [one, two] {
-            self.probe("acquire", session, Body::Acquire { path: top(), valid_at: None });
+            self.probe("acquire", session, Body::Acquire { path: top(), last_valid: None });
         }
         let key = LeaseKey::Volume(one, top());
         let incarnation = self.world.state.lease(&key).expect("a lease").incarnation;
@@ -249,7 +249,7 @@ impl Crowd {
         }
         self.ask(two, Body::Read { object: data("/quiet/a"), known: None });
         let round = self.world.lessor.round;
-        self.input(Input::NotProven { round });
+        self.input(LessorInput::NotProven { round });
         self.note("not proven");
         self.write("put that is recalled", one, put("/quiet/a", b"2"));
         let transaction = Transaction::new().then(crate::transaction::Operation::put(path("/quiet/b"), "x"));
@@ -260,19 +260,23 @@ impl Crowd {
         let attach = Attach::Lease(LeaseId(u64::MAX));
         let (value, condition) = (Bytes::new(), Condition::Any);
         self.write("attach", two, Write::Put { path: path("/quiet/c"), value, condition, attach });
-        let leases = vec![KeepLease { id: LeaseId(u64::MAX), incarnation: None }];
-        self.probe("keep alive a key lease", one, Body::KeepLeases { leases });
+        let leases = vec![KeyLeaseRenewal { id: LeaseId(u64::MAX), incarnation: None }];
+        self.probe("keep alive a key lease", one, Body::KeepAlive { leases });
         self.write("revoke", two, Write::RevokeLease { id: LeaseId(u64::MAX) });
         let lock = |mode| Write::Lock { path: path("/quiet/a"), mode, wait: true, delay: Duration::ZERO };
-        self.write("lock", one, lock(HoldMode::Exclusive));
-        let (hold, token) = self.hold("/quiet/a");
-        let holds = vec![AwaitHold { path: path("/quiet/a"), hold, known: HoldStatus::Waiting }];
-        self.probe("await holds", one, Body::AwaitHolds { holds });
-        self.write("cache", one, Write::Cache { path: path("/quiet/a"), hold });
+        self.write("lock", one, lock(LockMode::Exclusive));
+        let (lock, token) = self.hold("/quiet/a");
+        let locks = vec![AwaitedLock { path: path("/quiet/a"), lock: lock, known: LockStatus::Waiting }];
+        self.probe("await holds", one, Body::AwaitLocks { locks });
+        self.write("cache", one, Write::TakeWriteLease { path: path("/quiet/a"), lock });
         let value = Some(Bytes::from_static(b"3"));
-        self.write("flush", one, Write::Flush { path: path("/quiet/a"), hold, token, value, ends: true });
-        self.write("convert", one, Write::Convert { path: path("/quiet/a"), hold, mode: HoldMode::Shared, wait: true });
-        self.write("unlock", one, Write::Unlock { path: path("/quiet/a"), hold });
+        self.write("flush", one, Write::Flush { path: path("/quiet/a"), lock, token, value, ends_write_lease: true });
+        self.write(
+            "convert",
+            one,
+            Write::ChangeLockMode { path: path("/quiet/a"), lock, mode: LockMode::Shared, wait: true },
+        );
+        self.write("unlock", one, Write::Unlock { path: path("/quiet/a"), lock });
         self.write("delete", two, Write::Delete { path: path("/quiet/b"), recursive: true, condition: Condition::Any });
         let settings = VolumeSettings::DEFAULT;
         self.write("make a volume", one, Write::CreateVolume { path: path("/quiet/v"), settings });
@@ -280,28 +284,28 @@ impl Crowd {
         self.write("remove a volume", one, Write::RemoveVolume { path: path("/quiet/v") });
         for (what, inspect) in [
             ("holders", Inspect::Holders { path: path("/quiet/a") }),
-            ("waits", Inspect::Waits { path: path("/quiet/a") }),
+            ("waits", Inspect::PendingWrites { path: path("/quiet/a") }),
             ("volumes", Inspect::Volumes { path: top() }),
-            ("holds", Inspect::Holds { path: path("/quiet/a") }),
-            ("read waits", Inspect::ReadWaits { path: path("/quiet/a") }),
+            ("holds", Inspect::Locks { path: path("/quiet/a") }),
+            ("read waits", Inspect::BlockedReads { path: path("/quiet/a") }),
             ("lease", Inspect::Lease { id: LeaseId(1), keys_after: None }),
-            ("lease and its nodes", Inspect::Lease { id: LeaseId(2000), keys_after: Some(KeysAfter::Nothing) }),
+            ("lease and its nodes", Inspect::Lease { id: LeaseId(2000), keys_after: Some(NodesAfter::Nothing) }),
             ("leases", Inspect::Leases { after: None }),
         ] {
             self.probe(&format!("inspect {what}"), SessionId(0), Body::Inspect(inspect));
         }
         // Once more, with what changed since.
-        let valid_at = Some(LastValid { incarnation, generation, revision });
-        self.probe("return", one, Body::Acquire { path: top(), valid_at });
+        let last_valid = Some(LastValid { incarnation, generation, revision });
+        self.probe("return", one, Body::Acquire { path: top(), last_valid });
         let watched = Watched::Subtree(top());
         let after = Some(self.world.state.revision());
         self.ask(two, Body::Watch { watched, after, wait: TERM, bytes_max: 100 });
         self.note("watch");
         self.write("put that is watched", one, put("/quiet/a", b"4"));
-        self.probe("keep alive", one, Body::KeepAlive(Default::default()));
+        self.probe("keep alive", one, Body::Heartbeat(Default::default()));
         for number in 0..3 {
             self.world.now = self.world.now.after(clock::STEP_EVERY);
-            self.input(Input::Timeout);
+            self.input(LessorInput::Timeout);
             self.commit();
             self.note(&format!("timeout {number}"));
         }

@@ -12,30 +12,30 @@ fn failover_asks_every_leased_session_until_its_holder_report() {
     world.request(writer, Body::Register);
     let effects = world.write(writer, put("/b", b"1"));
     assert_eq!(recalls(&effects), [], "it has not registered: there is nowhere to send it");
-    let covering = CoveringInfo { volume: Path::root(), is_unlisted: true };
+    let covering = CoveringInfo { volume: NodePath::root(), is_unreported: true };
     assert_eq!(world.waits("/b")[0].covering, Some(covering), "nobody knows that it has no copy of it");
     let effects = world.request(holder, Body::Register);
     let [covering] = match answer(&effects[..1]) {
         Answer::Registered { coverings } => coverings.try_into().expect("one volume"),
         other => panic!("registered: {other:?}"),
     };
-    let covering: Covering = covering;
+    let covering: CoveringLease = covering;
     assert_eq!(recalls(&effects).len(), 1, "it may hold /b");
     let stamp = recalls(&effects)[0].stamp;
-    world.step(Input::Consent(Consent { session: holder, stamp }));
+    world.step(LessorInput::Consent(Consent { session: holder, stamp }));
     assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
-    let piece = HeldPiece {
-        volume: Path::root(),
+    let piece = HolderReportPart {
+        volume: NodePath::root(),
         incarnation: grant.incarnation,
         covering: covering.number,
-        piece: 0,
-        pieces: 1,
+        part: 0,
+        parts: 1,
         objects: vec![data("/a")],
     };
-    let old = HeldPiece { covering: CoveringNumber(covering.number.0 + 1), ..piece.clone() };
-    world.request(holder, Body::Held(old));
+    let old = HolderReportPart { covering: CoveringNumber(covering.number.0 + 1), ..piece.clone() };
+    world.request(holder, Body::HolderReport(old));
     assert_eq!(recalls(&world.write(writer, put("/c", b"1"))).len(), 1, "another covering's list ends nothing");
-    world.request(holder, Body::Held(piece));
+    world.request(holder, Body::HolderReport(piece));
     assert_eq!(recalls(&world.write(writer, put("/d", b"1"))), []);
     assert_eq!(recalls(&world.write(writer, put("/a", b"1"))).len(), 1);
     assert_eq!(world.waits("/a")[0].covering, None, "it has a copy");
@@ -45,14 +45,14 @@ fn failover_asks_every_leased_session_until_its_holder_report() {
 fn what_was_sent_before_the_latest_registration_has_no_effect() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
-    let header = Header {
+    let header = RequestHeader {
         session: holder,
         epoch: world.state.epoch(),
         registration: world.registration(holder),
-        ..Header::default()
+        ..RequestHeader::default()
     };
     world.request(holder, Body::Register);
-    let straggler = Body::Acquire { path: Path::root(), valid_at: None };
+    let straggler = Body::Acquire { path: NodePath::root(), last_valid: None };
     let effects = world.send(Request { header: header.clone(), body: straggler });
     assert!(matches!(result(&effects), Err(Refusal::NotRegistered { .. })));
     assert!(!world.lessor.has_proposal());
@@ -69,13 +69,13 @@ fn a_list_counts_for_the_registration_that_asked_for_it() {
         Answer::Registered { coverings } => coverings[0].number,
         other => panic!("registered: {other:?}"),
     };
-    let piece = |covering, piece, pieces| {
-        Body::Held(HeldPiece {
-            volume: Path::root(),
+    let piece = |covering, part, parts| {
+        Body::HolderReport(HolderReportPart {
+            volume: NodePath::root(),
             incarnation: grant.incarnation,
             covering,
-            piece,
-            pieces,
+            part,
+            parts,
             objects: Vec::new(),
         })
     };
@@ -92,12 +92,12 @@ fn a_list_counts_for_the_registration_that_asked_for_it() {
 fn a_new_leader_starts_every_lease_at_its_horizon() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
-    let horizon = world.state.lease(&LeaseKey::Volume(holder, Path::root())).expect("leased").horizon;
+    let horizon = world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).expect("leased").horizon;
     world.fail_over();
     let writer = world.session();
     world.write(writer, put("/a", b"1"));
     let margin = VolumeSettings::DEFAULT.skew_margin();
-    let left = horizon.after(margin).since(world.lessor.clock.ending());
+    let left = horizon.after(margin).since(world.lessor.clock.expiry_time());
     let effects = world.pass(left - MILLI);
     assert_eq!(replies(&effects), []);
     let effects = world.pass(2 * clock::STEP_EVERY);
@@ -112,7 +112,7 @@ fn fail_over_late(world: &mut World, heard: Duration, late: Duration) {
     let end = world.now.after(late);
     while world.now < end {
         world.now = world.now.after(clock::STEP_EVERY);
-        world.lessor.step(Input::Timeout, &world.state, world.now);
+        world.lessor.step(LessorInput::Timeout, &world.state, world.now);
     }
     world.apply(&first);
 }
@@ -126,13 +126,13 @@ fn first_entry_committed_late_ends_no_lease() {
     world.pass(TERM / 5);
     let before = world.state.cluster_time();
     fail_over_late(&mut world, Duration::ZERO, 2 * TERM);
-    assert_eq!(world.lessor.clock.ending(), before, "nobody could renew");
-    assert!(!world.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. })));
+    assert_eq!(world.lessor.clock.expiry_time(), before, "nobody could renew");
+    assert!(!world.lessor.proposal_queue.commands().any(|command| matches!(command, Command::Expire { .. })));
     world.request(holder, Body::Register);
     world.pass(clock::STEP_EVERY);
     world.renew(holder, grant.incarnation).expect("renewed in time, by the cluster's clock");
     world.pass(TERM / 2);
-    assert!(world.state.lease(&LeaseKey::Volume(holder, Path::root())).is_some());
+    assert!(world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).is_some());
 }
 
 /// Idle, the log has nothing for up to a tick: the lease must not live on by that at each change of leaders.
@@ -140,7 +140,7 @@ fn first_entry_committed_late_ends_no_lease() {
 fn abandoned_lease_over_leaders_of_an_idle_log_ends() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
-    let key = LeaseKey::Volume(holder, Path::root());
+    let key = LeaseKey::Volume(holder, NodePath::root());
     let (start, tick) = (world.now, world.state.tick());
     let heard = tick * 9 / 10;
     let mut outage = Duration::ZERO;
@@ -161,9 +161,9 @@ fn time_heard_beyond_what_a_leader_logs_counts_bounded() {
     let mut world = World::new();
     let before = world.state.cluster_time();
     fail_over_late(&mut world, 2 * TERM, Duration::ZERO);
-    assert_eq!(world.lessor.clock.ending(), before.after(world.state.tick() * 2));
-    let span = world.lessor.clock.promising(world.now).expect("it has begun");
-    assert!(span >= world.lessor.clock.ending(), "a promise by a slower clock outlasts its lease");
+    assert_eq!(world.lessor.clock.expiry_time(), before.after(world.state.tick() * 2));
+    let span = world.lessor.clock.promise_time(world.now).expect("it has begun");
+    assert!(span >= world.lessor.clock.expiry_time(), "a promise by a slower clock outlasts its lease");
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn leader_changes_prolong_abandoned_lease_at_most_two_ticks() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
     let start = world.now;
-    let key = LeaseKey::Volume(holder, Path::root());
+    let key = LeaseKey::Volume(holder, NodePath::root());
     let mut reign = start;
     while world.state.lease(&key).is_some() {
         world.pass(clock::STEP_EVERY);
@@ -199,7 +199,7 @@ fn step_down_leaves_proposed_writes_unknown_and_retries_rest() {
     world.write(writer, put("/free", b"1"));
     let effects = world.lessor.clone().step_down(&world.state, world.now);
     let results: Vec<_> = replies(&effects).into_iter().map(|response| response.result).collect();
-    assert_eq!(results, [Err(Refusal::Retry), Err(Refusal::Unknown)]);
+    assert_eq!(results, [Err(Refusal::Retry), Err(Refusal::OutcomeUnknown)]);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn who_registers_need_not_know_the_epoch() {
     let session = world.session();
     let registration = world.registration(session) + 1;
     for epoch in [Epoch(0), Epoch(world.state.epoch().0 + 1)] {
-        let header = Header { session, epoch, registration: registration + epoch.0, ..Header::default() };
+        let header = RequestHeader { session, epoch, registration: registration + epoch.0, ..RequestHeader::default() };
         let effects = world.send(Request { header, body: Body::Register });
         assert!(matches!(answer(&effects), Answer::Registered { .. }), "{epoch}");
     }
@@ -222,7 +222,7 @@ fn consents_piggybacked_on_old_registration_do_not_count() {
         let writer = world.session();
         let recalled = recalls(&world.write(writer, put("/a", b"1")));
         let consents = recalled.iter().map(|recall| recall.stamp).collect();
-        let header = Header { session: holder, registration, consents, ..Header::default() };
+        let header = RequestHeader { session: holder, registration, consents, ..RequestHeader::default() };
         world.send(Request { header, body: Body::Register });
         assert_eq!(!world.commit().is_empty(), is_written);
     }

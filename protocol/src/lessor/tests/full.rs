@@ -4,12 +4,12 @@ use super::*;
 use crate::{
     change::Watched,
     command::Attach,
-    message::{CHANGES_BYTES_MAX, HeldPiece, LIST_NODES_MAX},
+    message::{CHANGES_BYTES_MAX, HolderReportPart, LIST_NODES_MAX},
     transaction::{Operation, Transaction},
     volume::Tracking,
 };
 
-fn busy(effects: &[Effect]) -> Option<(String, usize, usize)> {
+fn busy(effects: &[LessorEffect]) -> Option<(String, usize, usize)> {
     match result(effects) {
         Err(Refusal::Busy { what, got, most }) => Some((what, got, most)),
         _ => None,
@@ -29,7 +29,7 @@ fn requests_beyond_the_proposal_queue_are_busy() {
     let mut world = World::new();
     let session = world.session();
     world.lessor.config.bounds.requests_waiting_max = 2;
-    let acquire = || Body::Acquire { path: Path::root(), valid_at: None };
+    let acquire = || Body::Acquire { path: NodePath::root(), last_valid: None };
     assert_eq!(world.request(SessionId(0), open()), []);
     assert_eq!(world.request(session, acquire()), []);
     let full = is_busy("requests to propose", 2, 2);
@@ -86,20 +86,20 @@ fn list_beyond_the_bound_leaves_its_session_covering() {
     world.lessor.config.bounds.object_leases_max = 2;
     let answer = answer(&world.request(holder, Body::Register));
     let Answer::Registered { coverings } = answer else { panic!("registered: {answer:?}") };
-    let piece = |objects: u32| HeldPiece {
-        volume: Path::root(),
+    let piece = |objects: u32| HolderReportPart {
+        volume: NodePath::root(),
         incarnation: grant.incarnation,
         covering: coverings[0].number,
-        piece: 0,
-        pieces: 1,
+        part: 0,
+        parts: 1,
         objects: (0..objects).map(|number| data(&format!("/{number}"))).collect(),
     };
     let is_covering =
-        |world: &World| world.lessor.holdings.track(&Path::root(), holder).map(|track| track.is_covering());
-    world.request(holder, Body::Held(piece(3)));
-    assert_eq!((is_covering(&world), world.lessor.holdings.len()), (Some(true), 0));
-    world.request(holder, Body::Held(piece(2)));
-    assert_eq!((is_covering(&world), world.lessor.holdings.len()), (Some(false), 2));
+        |world: &World| world.lessor.object_leases.track(&NodePath::root(), holder).map(|track| track.is_covering());
+    world.request(holder, Body::HolderReport(piece(3)));
+    assert_eq!((is_covering(&world), world.lessor.object_leases.len()), (Some(true), 0));
+    world.request(holder, Body::HolderReport(piece(2)));
+    assert_eq!((is_covering(&world), world.lessor.object_leases.len()), (Some(false), 2));
 }
 
 #[test]
@@ -110,13 +110,13 @@ fn transactions_beyond_the_remembered_results_are_busy() {
     let send = |world: &mut World, session: SessionId, sequence: u64, unanswered_from: u64| {
         let then = (0..2).map(|place| Operation::put(path(&format!("/{session}/{sequence}/{place}")), "")).collect();
         let write = Write::Transaction(Transaction { then, ..Transaction::new() });
-        let header = Header {
+        let header = RequestHeader {
             session,
             epoch: world.state.epoch(),
             registration: world.registration(session),
             sequence: Sequence(sequence),
             unanswered_from: Sequence(unanswered_from),
-            ..Header::default()
+            ..RequestHeader::default()
         };
         let body = Body::Write { write, dropped: Vec::new(), seen: Stamp::default() };
         world.send(Request { header, body })
@@ -146,7 +146,7 @@ fn shorter_term_beyond_what_can_be_renewed_is_busy() {
         let (hour, margin) = (Duration::from_secs(3600), Duration::from_secs(1));
         let term = Duration::from_millis(millis);
         let settings = VolumeSettings::new(term, hour, margin, Tracking::Objects, DriftAllowance::DEFAULT);
-        Write::SetVolume { path: Path::root(), settings: settings.expect("valid settings") }
+        Write::SetVolume { path: NodePath::root(), settings: settings.expect("valid settings") }
     };
     let session = holders[0].0;
     let refused = world.write(session, set(5000));
@@ -176,8 +176,8 @@ fn wishes_for_more_than_one_answer_has_are_cut() {
     world.fill(session, (0..=nodes).map(|number| (path(&format!("/b/{number}")), Attach::Nothing)));
     let body = Body::List { path: path("/b"), after: None, nodes_max: u32::MAX };
     let effects = world.request(SessionId(0), body);
-    let [Effect::Prove { round }] = effects[..] else { panic!("a list is proven like a read: {effects:?}") };
-    let answered = answer(&world.step(Input::Proven { round }));
+    let [LessorEffect::Prove { round }] = effects[..] else { panic!("a list is proven like a read: {effects:?}") };
+    let answered = answer(&world.step(LessorInput::Proven { round }));
     let Answer::Listed(listed) = answered else { panic!("listed: {answered:?}") };
     assert_eq!((listed.nodes.len(), listed.through.is_some()), (nodes, true));
 }

@@ -4,10 +4,10 @@
 use super::{sizes::Draw, *};
 use crate::{
     command::Attach,
-    hold::HoldMode,
-    id::{HoldId, LeaseId, Token},
-    message::{AwaitHold, KeepLease},
-    object::Kind,
+    id::{LeaseId, LockId, Token},
+    lock::LockMode,
+    message::{AwaitedLock, KeyLeaseRenewal},
+    object::ObjectKind,
     transaction::{Compare, Operation, Transaction},
 };
 
@@ -19,25 +19,25 @@ const SESSIONS: usize = 24;
 impl Lessor {
     /// How many entries there are, of each table.
     fn sizes(&self) -> Vec<(&'static str, usize)> {
-        let mut sizes = [self.ends.sizes(), self.holdings.sizes(), self.writes.sizes()].concat();
-        let recalls = self.channels.values().map(Channel::sizes);
+        let mut sizes = [self.lease_ends.sizes(), self.object_leases.sizes(), self.writes.sizes()].concat();
+        let recalls = self.recall_channels.values().map(RecallChannel::sizes);
         let [unanswered, by_set, by_sent] =
             recalls.fold([0; 3], |sum: [usize; 3], one| std::array::from_fn(|place| sum[place] + one[place]));
-        let [awaiting, awaiting_by_path] = self.awaiting.sizes();
-        let [parked_on, parked_by, parked, asked, early] = self.parked.sizes();
-        let [watches, by_node, by_subtree, by_session, by_time, woken] = self.watching.sizes();
-        let [outbox, lengths, bytes, ends] = self.outbox.sizes();
-        let [marks, beyond] = self.clocks.sizes();
+        let [awaiting, awaiting_by_path] = self.awaited_locks.sizes();
+        let [parked_on, parked_by, parked, asked, early] = self.blocked_reads.sizes();
+        let [watches, by_node, by_subtree, by_session, by_time, woken] = self.watches.sizes();
+        let [outbox, lengths, bytes, ends] = self.proposal_queue.sizes();
+        let [marks, beyond] = self.drift_reports.sizes();
         let [renewals, renewing] = self.renewals.sizes();
         sizes.extend([
-            ("channels", self.channels.len()),
+            ("channels", self.recall_channels.len()),
             ("recalls", unanswered),
             ("recalls by set", by_set),
             ("recalls by time", by_sent),
             ("who waits for holds", awaiting),
             ("who waits for holds, by path", awaiting_by_path),
             ("orphans to be removed", self.orphans.len()),
-            ("reads", self.proving.len() + self.next_round.len()),
+            ("reads", self.round_reads.len() + self.next_round_reads.len()),
             ("reads that wait for write leases", parked),
             ("nodes that reads wait for", parked_on),
             ("reads that wait, by session", parked_by),
@@ -80,20 +80,24 @@ impl Churn {
         Self { world, draw: Draw(1), sessions: Vec::new(), recalls: Vec::new() }
     }
 
-    fn input(&mut self, input: Input) {
+    fn input(&mut self, input: LessorInput) {
         let effects = self.world.input(input);
         self.carry_out(effects);
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>) {
+    fn carry_out(&mut self, effects: Vec<LessorEffect>) {
         for effect in effects {
             match effect {
-                Effect::Recall(recall) => self.recalls.push(recall),
-                Effect::Prove { round } => {
+                LessorEffect::Recall(recall) => self.recalls.push(recall),
+                LessorEffect::Prove { round } => {
                     let is_proven = self.draw.below(16) > 0;
-                    self.input(if is_proven { Input::Proven { round } } else { Input::NotProven { round } });
+                    self.input(if is_proven {
+                        LessorInput::Proven { round }
+                    } else {
+                        LessorInput::NotProven { round }
+                    });
                 }
-                Effect::Reply { .. } | Effect::ClockChanged { .. } => {}
+                LessorEffect::Reply { .. } | LessorEffect::ClockChanged { .. } => {}
             }
         }
     }
@@ -102,7 +106,7 @@ impl Churn {
         while let Some(proposal) = self.world.lessor.take_proposal(self.world.now) {
             self.world.index += 1;
             let applied = self.world.state.apply(self.world.index, &proposal);
-            self.input(Input::committed(proposal.number, applied));
+            self.input(LessorInput::committed(proposal.number, applied));
         }
         let state = &self.world.state;
         self.sessions.retain(|session| state.session(*session).is_some());
@@ -120,7 +124,7 @@ impl Churn {
         let renewed: Vec<Renew> = renewed.collect();
         let renew = if self.draw.below(4) == 0 { renewed } else { Vec::new() };
         let is_sessionless = session == SessionId(0);
-        let header = Header {
+        let header = RequestHeader {
             session,
             epoch: world.state.epoch(),
             registration: world.registration(session),
@@ -128,14 +132,14 @@ impl Churn {
             sequence: Sequence(world.sequence - u64::from(self.draw.below(16) == 0)),
             unanswered_from: Sequence(world.sequence.saturating_sub(40)),
             renew,
-            ..Header::default()
+            ..RequestHeader::default()
         };
-        let header = if is_sessionless { Header::default() } else { header };
+        let header = if is_sessionless { RequestHeader::default() } else { header };
         world.requests += 1;
-        self.input(Input::Request { id: RequestId(self.world.requests), request: Request { header, body } });
+        self.input(LessorInput::Request { id: RequestId(self.world.requests), request: Request { header, body } });
     }
 
-    fn path(&mut self) -> Path {
+    fn path(&mut self) -> NodePath {
         let top = ["/a", "/v", "/v/w", "/b/c/d"][self.draw.below(4) as usize];
         path(&match self.draw.below(20) {
             0 => top.to_owned(),
@@ -144,7 +148,7 @@ impl Churn {
     }
 
     fn object(&mut self) -> Object {
-        let kind = if self.draw.below(3) == 0 { Kind::Children } else { Kind::Data };
+        let kind = if self.draw.below(3) == 0 { ObjectKind::Children } else { ObjectKind::Data };
         Object { path: self.path(), kind }
     }
 
@@ -156,14 +160,14 @@ impl Churn {
         match self.draw.below(5) {
             0 => Attach::Session,
             1 => Attach::Lease(self.lease()),
-            2 => Attach::Keep,
+            2 => Attach::Unchanged,
             _ => Attach::Nothing,
         }
     }
 
     /// A hold of the session, if it has one.
-    fn hold(&mut self, session: SessionId) -> Option<(Path, HoldId, Option<Token>)> {
-        let own = self.world.state.holds().filter(|(_, _, hold)| hold.lease.session() == Some(session));
+    fn hold(&mut self, session: SessionId) -> Option<(NodePath, LockId, Option<Token>)> {
+        let own = self.world.state.locks().filter(|(_, _, hold)| hold.lease.session() == Some(session));
         let own: Vec<_> = own.map(|(id, path, hold)| (path.clone(), id, hold.token)).collect();
         let place = self.draw.below(own.len().max(1) as u64) as usize;
         own.get(place).cloned()
@@ -172,7 +176,7 @@ impl Churn {
     fn write(&mut self, session: SessionId) -> Write {
         let value = Bytes::from_static(b"value");
         let path = self.path();
-        let mode = if self.draw.below(2) == 0 { HoldMode::Shared } else { HoldMode::Exclusive };
+        let mode = if self.draw.below(2) == 0 { LockMode::Shared } else { LockMode::Exclusive };
         let hold = self.hold(session);
         let settings = VolumeSettings::DEFAULT;
         match (self.draw.below(26), hold) {
@@ -197,13 +201,13 @@ impl Churn {
             (17..=19, None) => {
                 Write::Lock { path, mode, wait: self.draw.below(3) > 0, delay: MILLI * self.draw.below(3) as u32 }
             }
-            (17, Some((path, hold, _))) => Write::Convert { path, hold, mode, wait: true },
-            (18 | 19, Some((path, hold, _))) => Write::Cache { path, hold },
-            (20, Some((path, hold, Some(token)))) => {
-                let ends = self.draw.below(2) == 0;
-                Write::Flush { path, hold, token, value: Some(value), ends }
+            (17, Some((path, lock, _))) => Write::ChangeLockMode { path, lock, mode, wait: true },
+            (18 | 19, Some((path, lock, _))) => Write::TakeWriteLease { path, lock },
+            (20, Some((path, lock, Some(token)))) => {
+                let ends_write_lease = self.draw.below(2) == 0;
+                Write::Flush { path, lock, token, value: Some(value), ends_write_lease }
             }
-            (21 | 22, Some((path, hold, _))) => Write::Unlock { path, hold },
+            (21 | 22, Some((path, lock, _))) => Write::Unlock { path, lock },
             _ => {
                 let compares = vec![Compare::absent(self.path())];
                 let then = vec![
@@ -219,7 +223,7 @@ impl Churn {
         let place = self.draw.below(self.recalls.len().max(1) as u64) as usize;
         if place < self.recalls.len() {
             let Recall { session, stamp, .. } = self.recalls.swap_remove(place);
-            self.input(Input::Consent(Consent { session, stamp }));
+            self.input(LessorInput::Consent(Consent { session, stamp }));
         }
     }
 
@@ -248,7 +252,7 @@ impl Churn {
             }
             18 | 19 => {
                 let path = self.path();
-                self.ask(session, Body::Acquire { path, valid_at: None });
+                self.ask(session, Body::Acquire { path, last_valid: None });
             }
             20 => self.ask(session, Body::Register),
             // One in four vanishes without a word.
@@ -257,9 +261,9 @@ impl Churn {
                 _ => self.ask(session, Body::Close),
             },
             22 | 23 => {
-                let known = crate::hold::HoldStatus::Waiting;
-                let holds = self.hold(session).map(|(path, hold, _)| AwaitHold { path, hold, known });
-                self.ask(session, Body::AwaitHolds { holds: holds.into_iter().collect() });
+                let known = crate::lock::LockStatus::Waiting;
+                let holds = self.hold(session).map(|(path, lock, _)| AwaitedLock { path, lock, known });
+                self.ask(session, Body::AwaitLocks { locks: holds.into_iter().collect() });
             }
             24 | 25 => {
                 let watched = crate::change::Watched::Subtree(self.path());
@@ -268,20 +272,20 @@ impl Churn {
                 self.ask(session, Body::Watch { watched, after, wait, bytes_max: 1000 });
             }
             26 | 27 => {
-                let leases = (0..3).map(|_| KeepLease { id: self.lease(), incarnation: None }).collect();
-                self.ask(session, Body::KeepLeases { leases });
+                let leases = (0..3).map(|_| KeyLeaseRenewal { id: self.lease(), incarnation: None }).collect();
+                self.ask(session, Body::KeepAlive { leases });
             }
-            28 => self.ask(session, Body::KeepAlive(Default::default())),
+            28 => self.ask(session, Body::Heartbeat(Default::default())),
             29..=33 => self.consent(),
             34 => {
                 for _ in 0..self.draw.below(20) {
                     self.world.now = self.world.now.after(clock::STEP_EVERY);
-                    self.input(Input::Timeout);
+                    self.input(LessorInput::Timeout);
                 }
             }
             35 => {
                 let path = self.path();
-                self.ask(SessionId(0), Body::Inspect(Inspect::Waits { path }));
+                self.ask(SessionId(0), Body::Inspect(Inspect::PendingWrites { path }));
             }
             _ => self.commit(),
         }
@@ -299,7 +303,7 @@ impl Churn {
         if let Some(session) = last.filter(|_| last != before) {
             self.sessions.push(session);
             self.ask(session, Body::Register);
-            self.ask(session, Body::Acquire { path: Path::root(), valid_at: None });
+            self.ask(session, Body::Acquire { path: NodePath::root(), last_valid: None });
         }
     }
 
@@ -317,7 +321,7 @@ impl Churn {
             }
             self.commit();
             for recall in std::mem::take(&mut self.recalls) {
-                self.input(Input::Consent(Consent { session: recall.session, stamp: recall.stamp }));
+                self.input(LessorInput::Consent(Consent { session: recall.session, stamp: recall.stamp }));
             }
         }
         let session = self.world.session();
@@ -333,11 +337,11 @@ impl Churn {
         for _ in 0..1000 {
             self.commit();
             self.world.now = self.world.now.after(clock::STEP_EVERY);
-            self.input(Input::Timeout);
+            self.input(LessorInput::Timeout);
         }
         self.ask(session, Body::Close);
         self.commit();
-        self.input(Input::Timeout);
+        self.input(LessorInput::Timeout);
         self.commit();
     }
 }

@@ -3,23 +3,23 @@
 use super::*;
 use crate::{
     limits::LimitError,
-    message::{CONSENTS_MAX, DROPPED_SETS_MAX, HELD_PIECE_OBJECTS_MAX, RENEWALS_MAX, RETURNS_MAX, Return},
+    message::{CONSENTS_MAX, DROPPED_SETS_MAX, RENEWALS_MAX, REPORT_PART_OBJECTS_MAX, RETURNS_MAX, Return},
 };
 
 impl World {
-    fn header(&self, session: SessionId) -> Header {
+    fn header(&self, session: SessionId) -> RequestHeader {
         let (epoch, registration) = (self.state.epoch(), self.registration(session));
-        Header { session, epoch, registration, ..Header::default() }
+        RequestHeader { session, epoch, registration, ..RequestHeader::default() }
     }
 
     /// When the lessor counts the session's lease on the root as over.
     fn end(&self, session: SessionId) -> ClusterTime {
-        self.lessor.ends.get(&LeaseKey::Volume(session, Path::root())).expect("a lease").end
+        self.lessor.lease_ends.get(&LeaseKey::Volume(session, NodePath::root())).expect("a lease").ends_at
     }
 }
 
 fn list() -> Body {
-    Body::List { path: Path::root(), after: None, nodes_max: 1 }
+    Body::List { path: NodePath::root(), after: None, nodes_max: 1 }
 }
 
 #[test]
@@ -29,40 +29,43 @@ fn request_with_a_list_too_long_changes_nothing() {
     let incarnation = grant.incarnation;
     world.pass(MILLI * 500);
     let before = world.lessor.clone();
-    let renew = |count| vec![Renew { volume: Path::root(), incarnation }; count];
+    let renew = |count| vec![Renew { volume: NodePath::root(), incarnation }; count];
     let returns = |count| vec![Return { object: data("/a"), stamp: grant.stamp }; count];
     let set = ObjectSet::One(data("/a"));
     let own = world.header(session);
-    let with = |header: Header, body| Request { header, body };
+    let with = |header: RequestHeader, body| Request { header, body };
     let write = |dropped| Body::Write { write: put("/a", b"1"), dropped, seen: Stamp::default() };
     let held = |objects| {
-        let (volume, covering) = (Path::root(), CoveringNumber::default());
-        Body::Held(HeldPiece { volume, incarnation, covering, piece: 0, pieces: 1, objects })
+        let (volume, covering) = (NodePath::root(), CoveringNumber::default());
+        Body::HolderReport(HolderReportPart { volume, incarnation, covering, part: 0, parts: 1, objects })
     };
     let cases = [
         (
             "renewals",
             RENEWALS_MAX,
-            with(Header { renew: renew(RENEWALS_MAX + 1), ..own.clone() }, Body::KeepAlive(Default::default())),
+            with(RequestHeader { renew: renew(RENEWALS_MAX + 1), ..own.clone() }, Body::Heartbeat(Default::default())),
         ),
         (
             "consents",
             CONSENTS_MAX,
-            with(Header { consents: vec![grant.stamp; CONSENTS_MAX + 1], renew: renew(1), ..own.clone() }, list()),
+            with(
+                RequestHeader { consents: vec![grant.stamp; CONSENTS_MAX + 1], renew: renew(1), ..own.clone() },
+                list(),
+            ),
         ),
         (
             "returns",
             RETURNS_MAX,
             with(
-                Header { returns: returns(RETURNS_MAX + 1), renew: renew(1), ..own.clone() },
-                Body::KeepAlive(Default::default()),
+                RequestHeader { returns: returns(RETURNS_MAX + 1), renew: renew(1), ..own.clone() },
+                Body::Heartbeat(Default::default()),
             ),
         ),
         ("sets of dropped objects", DROPPED_SETS_MAX, with(own.clone(), write(vec![set; DROPPED_SETS_MAX + 1]))),
         (
             "objects in a piece of a list",
-            HELD_PIECE_OBJECTS_MAX,
-            with(own.clone(), held(vec![data("/a"); HELD_PIECE_OBJECTS_MAX + 1])),
+            REPORT_PART_OBJECTS_MAX,
+            with(own.clone(), held(vec![data("/a"); REPORT_PART_OBJECTS_MAX + 1])),
         ),
     ];
     for (what, expected, request) in cases {
@@ -73,16 +76,16 @@ fn request_with_a_list_too_long_changes_nothing() {
         assert_eq!((response.promises, response.lapses), (vec![], vec![]), "{what}");
         assert_eq!(world.lessor, before, "{what}");
     }
-    let full = Header {
+    let full = RequestHeader {
         renew: renew(RENEWALS_MAX),
         consents: vec![grant.stamp; CONSENTS_MAX],
         returns: returns(RETURNS_MAX),
         ..own
     };
-    let [response] = replies(&world.send(Request { header: full, body: Body::KeepAlive(Default::default()) }))
+    let [response] = replies(&world.send(Request { header: full, body: Body::Heartbeat(Default::default()) }))
         .try_into()
         .expect("one");
-    assert!(matches!(response.result, Ok(Answer::Alive(_))), "{:?}", response.result);
+    assert!(matches!(response.result, Ok(Answer::Heartbeat(_))), "{:?}", response.result);
     assert_eq!(response.promises.len(), RENEWALS_MAX);
 }
 
@@ -90,15 +93,21 @@ fn request_with_a_list_too_long_changes_nothing() {
 fn list_of_an_unregistered_session_renews_nothing() {
     let mut world = World::new();
     let (session, grant) = world.holder(&data("/a"));
-    let renew = vec![Renew { volume: Path::root(), incarnation: grant.incarnation }];
+    let renew = vec![Renew { volume: NodePath::root(), incarnation: grant.incarnation }];
     world.fail_over();
     world.pass(MILLI * 3000);
     let (end, epoch) = (world.end(session), world.state.epoch());
     // Registered with the leader before; with none; as nobody.
-    let old = Header { session, epoch: grant.stamp.epoch, registration: 1, renew: renew.clone(), ..Header::default() };
-    let unregistered = Header { session, epoch, renew: renew.clone(), ..Header::default() };
-    let nobody = Header { renew, ..Header::default() };
-    let gone = Refusal::SessionGone { session: SessionId(0) };
+    let old = RequestHeader {
+        session,
+        epoch: grant.stamp.epoch,
+        registration: 1,
+        renew: renew.clone(),
+        ..RequestHeader::default()
+    };
+    let unregistered = RequestHeader { session, epoch, renew: renew.clone(), ..RequestHeader::default() };
+    let nobody = RequestHeader { renew, ..RequestHeader::default() };
+    let gone = Refusal::SessionNotFound { session: SessionId(0) };
     for (header, refusal) in [
         (old.clone(), Refusal::NotRegistered { got: old.epoch, expected: epoch }),
         (unregistered, Refusal::NotRegistered { got: epoch, expected: epoch }),
@@ -118,8 +127,8 @@ fn list_without_a_session_is_answered() {
     let session = world.session();
     world.write(session, put("/a", b"1"));
     world.commit();
-    world.send(Request { header: Header::default(), body: list() });
-    let proven = world.step(Input::Proven { round: world.lessor.round });
+    world.send(Request { header: RequestHeader::default(), body: list() });
+    let proven = world.step(LessorInput::Proven { round: world.lessor.round });
     assert!(matches!(answer(&proven), Answer::Listed(page) if page.nodes.len() == 1));
 }
 
@@ -129,9 +138,9 @@ fn list_of_a_registered_session_renews_its_lease() {
     let (session, grant) = world.holder(&data("/a"));
     world.pass(MILLI * 3000);
     let end = world.end(session);
-    let renew = vec![Renew { volume: Path::root(), incarnation: grant.incarnation }];
-    world.send(Request { header: Header { renew, ..world.header(session) }, body: list() });
-    let proven = world.step(Input::Proven { round: world.lessor.round });
+    let renew = vec![Renew { volume: NodePath::root(), incarnation: grant.incarnation }];
+    world.send(Request { header: RequestHeader { renew, ..world.header(session) }, body: list() });
+    let proven = world.step(LessorInput::Proven { round: world.lessor.round });
     let [response] = replies(&proven).try_into().expect("one answer");
     assert_eq!(response.promises.len(), 1);
     assert!(world.end(session) > end);
@@ -146,9 +155,9 @@ fn renewal_is_bounded_by_no_recall_consented_to_beside_it() {
     world.pass(TERM / 2);
     world.renew(session, grant.incarnation).expect("its horizon moves with the next tick");
     world.pass(2 * world.state.tick());
-    let renew = vec![Renew { volume: Path::root(), incarnation: grant.incarnation }];
-    let header = Header { consents: vec![recall.stamp], renew, ..world.header(session) };
-    let effects = world.send(Request { header, body: Body::KeepAlive(Default::default()) });
+    let renew = vec![Renew { volume: NodePath::root(), incarnation: grant.incarnation }];
+    let header = RequestHeader { consents: vec![recall.stamp], renew, ..world.header(session) };
+    let effects = world.send(Request { header, body: Body::Heartbeat(Default::default()) });
     let promised = replies(&effects).remove(0).promises.remove(0).span;
     assert!(promised > TERM * 8 / 10, "{promised:?}");
 }

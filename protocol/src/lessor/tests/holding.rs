@@ -3,49 +3,49 @@
 use super::*;
 use crate::{
     command::Written,
-    hold::{HoldMode, HoldStatus, Taken},
-    id::{HoldId, Token},
-    message::{AwaitHold, HoldInfo},
+    id::{LockId, Token},
+    lock::{LockGrant, LockMode, LockStatus},
+    message::{AwaitedLock, LockInfo},
 };
 
-use HoldMode::{Exclusive, Shared};
+use LockMode::{Exclusive, Shared};
 
 impl World {
-    fn lock(&mut self, session: SessionId, mode: HoldMode, delay: Duration) -> Taken {
+    fn lock(&mut self, session: SessionId, mode: LockMode, delay: Duration) -> LockGrant {
         self.write(session, Write::Lock { path: path("/a"), mode, wait: true, delay });
         match answer(&self.commit()) {
-            Answer::Written { written: Written { taken: Some(taken), .. }, .. } => *taken,
+            Answer::Written { written: Written { lock: Some(taken), .. }, .. } => *taken,
             other => panic!("taken: {other:?}"),
         }
     }
 
-    fn locker(&mut self, mode: HoldMode) -> (SessionId, Taken) {
+    fn locker(&mut self, mode: LockMode) -> (SessionId, LockGrant) {
         let session = self.session();
         self.acquire(session, None);
         let taken = self.lock(session, mode, Duration::ZERO);
         (session, taken)
     }
 
-    fn await_hold(&mut self, session: SessionId, hold: HoldId, known: HoldStatus) -> Vec<Effect> {
-        let holds = vec![AwaitHold { path: path("/a"), hold, known }];
-        self.request(session, Body::AwaitHolds { holds })
+    fn await_hold(&mut self, session: SessionId, lock: LockId, known: LockStatus) -> Vec<LessorEffect> {
+        let locks = vec![AwaitedLock { path: path("/a"), lock: lock, known }];
+        self.request(session, Body::AwaitLocks { locks })
     }
 
-    fn infos(&mut self) -> Vec<HoldInfo> {
-        match answer(&self.request(SessionId(0), Body::Inspect(Inspect::Holds { path: path("/a") }))) {
-            Answer::HoldInfos(infos) => infos,
+    fn infos(&mut self) -> Vec<LockInfo> {
+        match answer(&self.request(SessionId(0), Body::Inspect(Inspect::Locks { path: path("/a") }))) {
+            Answer::LockInfos(infos) => infos,
             other => panic!("holds: {other:?}"),
         }
     }
 }
 
-fn held(taken: &Taken, is_wanted: bool) -> HoldStatus {
-    HoldStatus::Held { token: taken.token.expect("it is held"), mode: taken.mode, is_wanted }
+fn held(taken: &LockGrant, is_contended: bool) -> LockStatus {
+    LockStatus::Granted { token: taken.token.expect("it is held"), mode: taken.mode, is_contended }
 }
 
-fn told(effects: &[Effect]) -> Vec<Vec<(HoldId, HoldStatus)>> {
+fn told(effects: &[LessorEffect]) -> Vec<Vec<(LockId, LockStatus)>> {
     let told = |response: Response| match response.result {
-        Ok(Answer::Holds(told)) => Some(told),
+        Ok(Answer::LockStatuses(told)) => Some(told),
         _ => None,
     };
     replies(effects).into_iter().filter_map(told).collect()
@@ -59,22 +59,22 @@ fn who_waits_is_told_when_it_is_his_turn_and_nobody_else_is() {
     let (third, three) = world.locker(Exclusive);
     assert_eq!((two.token, three.token), (None, None));
     for (session, taken) in [(second, &two), (third, &three)] {
-        assert_eq!(world.await_hold(session, taken.hold, HoldStatus::Waiting), []);
+        assert_eq!(world.await_hold(session, taken.lock, LockStatus::Waiting), []);
     }
-    world.write(first, Write::Unlock { path: path("/a"), hold: one.hold });
-    let status = HoldStatus::Held { token: Token(5), mode: Exclusive, is_wanted: true };
-    assert_eq!(told(&world.commit()), [[(two.hold, status)]]);
+    world.write(first, Write::Unlock { path: path("/a"), lock: one.lock });
+    let status = LockStatus::Granted { token: Token(5), mode: Exclusive, is_contended: true };
+    assert_eq!(told(&world.commit()), [[(two.lock, status)]]);
 }
 
 #[test]
 fn a_holder_is_told_that_somebody_waits() {
     let mut world = World::new();
     let (first, one) = world.locker(Shared);
-    assert_eq!(world.await_hold(first, one.hold, held(&one, false)), []);
+    assert_eq!(world.await_hold(first, one.lock, held(&one, false)), []);
     let second = world.session();
     world.acquire(second, None);
     world.write(second, Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay: Duration::ZERO });
-    assert_eq!(told(&world.commit()), [[(one.hold, held(&one, true))]]);
+    assert_eq!(told(&world.commit()), [[(one.lock, held(&one, true))]]);
 }
 
 #[test]
@@ -83,27 +83,27 @@ fn known_lock_status_is_answered_at_once_by_any_leader() {
     let (session, one) = world.locker(Exclusive);
     world.fail_over();
     world.request(session, Body::Register);
-    let effects = world.await_hold(session, one.hold, HoldStatus::Waiting);
-    assert_eq!(told(&effects), [[(one.hold, held(&one, false))]]);
-    let effects = world.await_hold(session, HoldId(99), HoldStatus::Waiting);
-    assert_eq!(told(&effects), [[(HoldId(99), HoldStatus::Over)]]);
+    let effects = world.await_hold(session, one.lock, LockStatus::Waiting);
+    assert_eq!(told(&effects), [[(one.lock, held(&one, false))]]);
+    let effects = world.await_hold(session, LockId(99), LockStatus::Waiting);
+    assert_eq!(told(&effects), [[(LockId(99), LockStatus::Ended)]]);
 }
 
 #[test]
 fn later_lock_wait_replaces_earlier_and_all_are_answered() {
     let mut world = World::new();
     let (session, one) = world.locker(Exclusive);
-    assert_eq!(world.await_hold(session, one.hold, held(&one, false)), []);
-    let effects = world.await_hold(session, one.hold, held(&one, false));
+    assert_eq!(world.await_hold(session, one.lock, held(&one, false)), []);
+    let effects = world.await_hold(session, one.lock, held(&one, false));
     assert_eq!(told(&effects), [[]], "the earlier one");
     let effects = world.request(session, Body::Register);
     assert!(matches!(&replies(&effects)[0].result, Err(Refusal::Retry)), "{effects:?}");
-    assert_eq!(world.await_hold(session, one.hold, held(&one, false)), []);
+    assert_eq!(world.await_hold(session, one.lock, held(&one, false)), []);
     let effects = world.lessor.clone().step_down(&world.state, world.now);
     assert!(matches!(&replies(&effects)[..], [Response { result: Err(Refusal::Retry), .. }]));
     world.request(session, Body::Close);
     let effects = world.commit();
-    assert_eq!(told(&effects), [[(one.hold, HoldStatus::Over)]]);
+    assert_eq!(told(&effects), [[(one.lock, LockStatus::Ended)]]);
 }
 
 #[test]
@@ -113,14 +113,14 @@ fn a_hold_ends_with_its_lease_and_its_margin_and_not_before() {
     let (second, two) = world.locker(Exclusive);
     let incarnation = two.incarnation;
     let mut passed = Duration::ZERO;
-    while world.state.hold_status(&path("/a"), one.hold) != HoldStatus::Over {
+    while world.state.lock_status(&path("/a"), one.lock) != LockStatus::Ended {
         world.pass(clock::STEP_EVERY);
         passed += clock::STEP_EVERY;
         world.renew(second, incarnation).expect("it lives");
     }
     let margin = VolumeSettings::DEFAULT.skew_margin();
     assert!(passed >= TERM + margin && passed < TERM + margin + world.state.tick() * 2, "{passed:?}");
-    assert!(matches!(world.state.hold_status(&path("/a"), two.hold), HoldStatus::Held { .. }));
+    assert!(matches!(world.state.lock_status(&path("/a"), two.lock), LockStatus::Granted { .. }));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn lost_lock_blocks_node_for_its_delay_across_failover() {
         let (second, two) = world.locker(Exclusive);
         let mut passed = Duration::ZERO;
         let mut lost_after = None;
-        while world.state.hold_status(&path("/a"), two.hold) == HoldStatus::Waiting {
+        while world.state.lock_status(&path("/a"), two.lock) == LockStatus::Waiting {
             world.pass(TERM / 10);
             passed += TERM / 10;
             world.renew(second, two.incarnation).expect("it lives");
@@ -175,14 +175,14 @@ fn a_lock_under_a_lease_whose_end_is_proposed_is_refused() {
     let session = world.session();
     world.acquire(session, None);
     let is_end = |command: &Command| matches!(command, Command::Expire { lease: LeaseKey::Volume(..), .. });
-    while !world.lessor.outbox.commands().any(is_end) {
+    while !world.lessor.proposal_queue.commands().any(is_end) {
         world.commit();
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
     }
     let effects =
         world.write(session, Write::Lock { path: path("/a"), mode: Shared, wait: true, delay: Duration::ZERO });
-    let refusal = WriteRefusal::NoVolumeLease { path: path("/a"), volume: Path::root() };
+    let refusal = WriteRefusal::NoVolumeLease { path: path("/a"), volume: NodePath::root() };
     assert_eq!(result(&effects), Err(Refusal::Write(refusal)));
 }
 
@@ -192,8 +192,8 @@ fn the_queue_can_be_looked_at() {
     let (first, one) = world.locker(Exclusive);
     let (second, two) = world.locker(Shared);
     let infos = world.infos();
-    let rows: Vec<_> = infos.iter().map(|info| (info.hold, info.session, info.mode, info.token)).collect();
-    assert_eq!(rows, [(one.hold, first, Exclusive, one.token), (two.hold, second, Shared, None)]);
+    let rows: Vec<_> = infos.iter().map(|info| (info.lock, info.session, info.mode, info.token)).collect();
+    assert_eq!(rows, [(one.lock, first, Exclusive, one.token), (two.lock, second, Shared, None)]);
     assert!(infos.iter().all(|info| info.name == "test" && info.remaining > TERM && !info.is_lost));
 }
 
@@ -201,13 +201,13 @@ fn the_queue_can_be_looked_at() {
 fn what_is_too_much_is_refused_with_the_numbers() {
     let mut world = World::new();
     let (session, one) = world.locker(Exclusive);
-    let hold = AwaitHold { path: path("/a"), hold: one.hold, known: held(&one, false) };
-    let most = crate::message::AWAIT_HOLDS_MAX;
-    let effects = world.request(session, Body::AwaitHolds { holds: vec![hold; most + 1] });
-    let error = crate::limits::LimitError::Holds { got: most + 1, expected: most };
+    let hold = AwaitedLock { path: path("/a"), lock: one.lock, known: held(&one, false) };
+    let most = crate::message::AWAIT_LOCKS_MAX;
+    let effects = world.request(session, Body::AwaitLocks { locks: vec![hold; most + 1] });
+    let error = crate::limits::LimitError::Locks { got: most + 1, expected: most };
     assert_eq!(result(&effects), Err(error.into()));
     let delay = Limits::DELAY_MAX + MILLI;
     let effects = world.write(session, Write::Lock { path: path("/b"), mode: Shared, wait: true, delay });
-    let error = crate::limits::LimitError::Delay { path: path("/b"), got: delay, most: Limits::DELAY_MAX };
+    let error = crate::limits::LimitError::LockDelay { path: path("/b"), got: delay, most: Limits::DELAY_MAX };
     assert_eq!(result(&effects), Err(error.into()));
 }

@@ -4,7 +4,7 @@
 //! *services* looks at each change in the history once, whose length [`State::HISTORY_MAX`] bounds.
 
 use super::*;
-use crate::{command::Attach, hold::HoldMode, id::LeaseId, message::KeysAfter, state::HOLDS_PER_NODE_MAX};
+use crate::{command::Attach, id::LeaseId, lock::LockMode, message::NodesAfter, state::LOCKS_PER_NODE_MAX};
 
 const FEW: u64 = 1_000;
 const MANY: u64 = 100_000;
@@ -30,18 +30,18 @@ impl World {
     /// Another leader with the same bounds. It knows what was filled in.
     fn begin_anew(&mut self) {
         let many = usize::MAX >> 1;
-        let bounds = Bounds {
+        let bounds = LessorBounds {
             writes_max: many,
             writes_bytes_max: many,
             reads_max: many,
-            parked_max: many,
+            blocked_reads_max: many,
             renewals_per_second_max: 1 << 30,
             rows_max: ROWS_MAX,
-            places_max: PLACES_MAX,
+            scan_max: PLACES_MAX,
             keys_bytes_max: KEYS_BYTES_MAX,
-            ..Bounds::DEFAULT
+            ..LessorBounds::DEFAULT
         };
-        let config = Config { bounds, ..config(self.lessor.config.attempt + 1) };
+        let config = LessorConfig { bounds, ..config(self.lessor.config.attempt + 1) };
         self.lessor = Lessor::new(config, &self.state, Duration::ZERO, self.now);
         self.commit();
     }
@@ -53,12 +53,12 @@ impl World {
         let visited = crate::work::take_visited();
         let rows = match answer(&effects) {
             Answer::Holders(rows) => rows.len(),
-            Answer::Waits(rows) => rows.len(),
-            Answer::ReadWaits(rows) => rows.len(),
+            Answer::PendingWrites(rows) => rows.len(),
+            Answer::BlockedReads(rows) => rows.len(),
             Answer::Volumes(rows) => rows.len(),
             Answer::Lease(lease) => lease.expect("it exists").keys.len(),
             Answer::Leases(rows) => rows.len(),
-            Answer::HoldInfos(rows) => rows.len(),
+            Answer::LockInfos(rows) => rows.len(),
             Answer::Services(page) => page.services.len(),
             other => panic!("for people: {other:?}"),
         };
@@ -112,7 +112,7 @@ fn nodes_of_a_lease_beyond_one_answer_are_not_looked_at() {
     // One is looked at that has no room any more, and the one after which they are asked for.
     let fit = KEYS_BYTES_MAX / at(0).len();
     for (keys_after, rows) in
-        [(None, 0), (Some(KeysAfter::Nothing), fit), (Some(KeysAfter::Path(path(&at(FEW / 2)))), fit)]
+        [(None, 0), (Some(NodesAfter::Nothing), fit), (Some(NodesAfter::Path(path(&at(FEW / 2)))), fit)]
     {
         assert_bounded(if rows == 0 { 0 } else { rows + 2 }, rows, |count| {
             let (mut world, session) = World::of_a_crowd();
@@ -121,7 +121,7 @@ fn nodes_of_a_lease_beyond_one_answer_are_not_looked_at() {
             let count = count.min(State::REMOVED_NODES_MAX as u64);
             world.fill(session, (0..count).map(|number| (path(&at(number)), Attach::Lease(LeaseId(1)))));
             let lease = world.state.lease(&LeaseKey::Key(LeaseId(1))).expect("it is granted");
-            assert_eq!(world.state.carried_count(lease.incarnation) as u64, count);
+            assert_eq!(world.state.attached_node_count(lease.incarnation) as u64, count);
             world.begin_anew();
             world.inspected(Inspect::Lease { id: LeaseId(1), keys_after: keys_after.clone() })
         });
@@ -133,17 +133,17 @@ fn holds_beyond_one_answer_are_not_looked_at() {
     assert_bounded(ROWS_MAX, ROWS_MAX, |count| {
         let (mut world, session) = World::of_a_crowd();
         world.fill(session, std::iter::once((path("/n"), Attach::Nothing)));
-        let (mode, wait, delay) = (HoldMode::Exclusive, true, Duration::ZERO);
+        let (mode, wait, delay) = (LockMode::Exclusive, true, Duration::ZERO);
         // A node has no more.
-        let count = count.min(HOLDS_PER_NODE_MAX);
+        let count = count.min(LOCKS_PER_NODE_MAX);
         for _ in 0..count {
             let session = world.session();
             world.acquire(session, None);
             world.fill_with(session, std::iter::once(Write::Lock { path: path("/n"), mode, wait, delay }));
         }
-        assert_eq!(world.state.holds_on(&path("/n")).count() as u64, count);
+        assert_eq!(world.state.locks_on(&path("/n")).count() as u64, count);
         world.begin_anew();
-        world.inspected(Inspect::Holds { path: path("/n") })
+        world.inspected(Inspect::Locks { path: path("/n") })
     });
 }
 
@@ -225,7 +225,7 @@ fn entries_of_copies_that_were_dropped_are_bounded() {
         let mut world = held(count, false);
         let sessions: Vec<SessionId> = world.state.sessions().map(|(session, _)| session).collect();
         for session in sessions {
-            world.lessor.holdings.drop_through(&ObjectSet::Subtree(Path::root()), session, u64::MAX);
+            world.lessor.object_leases.drop_through(&ObjectSet::Subtree(NodePath::root()), session, u64::MAX);
         }
         world.inspected(Inspect::Holders { path: path("/a") })
     });
@@ -246,8 +246,10 @@ fn waited_for(count: u64) -> World {
 /// wait are looked at twice: for its end, and for what is not known of the holder.
 #[test]
 fn writes_of_one_node_beyond_one_answer_are_not_looked_at() {
-    assert_bounded(5 * ROWS_MAX, ROWS_MAX, |count| waited_for(count).inspected(Inspect::Waits { path: path("/a") }));
-    let (visited, rows) = waited_for(FEW).inspected(Inspect::Waits { path: path("/b") });
+    assert_bounded(5 * ROWS_MAX, ROWS_MAX, |count| {
+        waited_for(count).inspected(Inspect::PendingWrites { path: path("/a") })
+    });
+    let (visited, rows) = waited_for(FEW).inspected(Inspect::PendingWrites { path: path("/b") });
     assert!(rows == 0 && visited <= ASIDE, "{visited} looked at: those of another node are not");
 }
 
@@ -255,12 +257,12 @@ fn writes_of_one_node_beyond_one_answer_are_not_looked_at() {
 fn parked(count: u64) -> World {
     let (mut world, holder) = World::of_a_crowd();
     world.fill_with(holder, std::iter::once(put("/a", b"")));
-    let (mode, wait, delay) = (HoldMode::Exclusive, false, Duration::ZERO);
+    let (mode, wait, delay) = (LockMode::Exclusive, false, Duration::ZERO);
     world.write(holder, Write::Lock { path: path("/a"), mode, wait, delay });
     world.commit();
-    let (hold, _) = world.state.holds_on(&path("/a")).next().expect("it is held");
+    let (lock, _) = world.state.locks_on(&path("/a")).next().expect("it is held");
     let seen = Stamp { epoch: world.state.epoch(), sequence: 1000 };
-    let (write, dropped) = (Write::Cache { path: path("/a"), hold }, vec![ObjectSet::One(data("/a"))]);
+    let (write, dropped) = (Write::TakeWriteLease { path: path("/a"), lock }, vec![ObjectSet::One(data("/a"))]);
     world.request(holder, Body::Write { write, dropped, seen });
     world.commit();
     for _ in 0..count {
@@ -268,19 +270,19 @@ fn parked(count: u64) -> World {
         world.request(reader, Body::AwaitRead { object: data("/a"), known: None });
     }
     for _ in 0..2 {
-        world.step(Input::Proven { round: world.lessor.round });
+        world.step(LessorInput::Proven { round: world.lessor.round });
     }
-    while !world.lessor.proven.is_empty() {
-        world.step(Input::Timeout);
+    while !world.lessor.proven_reads.is_empty() {
+        world.step(LessorInput::Timeout);
     }
-    assert_eq!(world.lessor.parked.count as u64, count);
+    assert_eq!(world.lessor.blocked_reads.count as u64, count);
     world
 }
 
 #[test]
 fn reads_that_wait_beyond_one_answer_are_not_looked_at() {
     for (at, places, rows) in [("/a", PLACES_MAX, 1), ("/", PLACES_MAX, 0), ("/b", 0, 0)] {
-        assert_bounded(places, rows, |count| parked(count).inspected(Inspect::ReadWaits { path: path(at) }));
+        assert_bounded(places, rows, |count| parked(count).inspected(Inspect::BlockedReads { path: path(at) }));
     }
 }
 
@@ -290,10 +292,10 @@ fn list_that_waits_for_a_node_below_is_found() {
     let reader = world.session();
     let list = Body::List { path: path("/"), after: Some(path("/")), nodes_max: 9 };
     world.request(reader, list);
-    world.step(Input::Proven { round: world.lessor.round });
+    world.step(LessorInput::Proven { round: world.lessor.round });
     let mut waits =
-        |at| match answer(&world.request(SessionId(0), Body::Inspect(Inspect::ReadWaits { path: path(at) }))) {
-            Answer::ReadWaits(rows) => rows.iter().map(|row| (row.path.to_string(), row.reads)).collect::<Vec<_>>(),
+        |at| match answer(&world.request(SessionId(0), Body::Inspect(Inspect::BlockedReads { path: path(at) }))) {
+            Answer::BlockedReads(rows) => rows.iter().map(|row| (row.path.to_string(), row.reads)).collect::<Vec<_>>(),
             other => panic!("read waits: {other:?}"),
         };
     assert_eq!(waits("/"), [("/a".to_owned(), 1)], "the list begins there");

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     command::Attach,
     id::LeaseId,
-    message::{KeysAfter, LeaseInfo},
+    message::{LeaseInfo, NodesAfter},
 };
 
 const TTL: Duration = Duration::from_secs(4);
@@ -28,24 +28,24 @@ fn world() -> World {
 impl World {
     fn inspect(&mut self, inspect: Inspect) -> Answer {
         let effects = self.request(SessionId(0), Body::Inspect(inspect));
-        let proven = self.step(Input::Proven { round: self.lessor.round });
+        let proven = self.step(LessorInput::Proven { round: self.lessor.round });
         answer(
             &effects
                 .into_iter()
                 .chain(proven)
-                .filter(|effect| matches!(effect, Effect::Reply { .. }))
+                .filter(|effect| matches!(effect, LessorEffect::Reply { .. }))
                 .collect::<Vec<_>>(),
         )
     }
 
-    fn lease_info(&mut self, id: u64, keys_after: Option<KeysAfter>) -> Option<LeaseInfo> {
+    fn lease_info(&mut self, id: u64, keys_after: Option<NodesAfter>) -> Option<LeaseInfo> {
         match self.inspect(Inspect::Lease { id: LeaseId(id), keys_after }) {
             Answer::Lease(info) => info,
             other => panic!("a lease: {other:?}"),
         }
     }
 
-    fn keys(&mut self, after: Option<KeysAfter>) -> Vec<Path> {
+    fn keys(&mut self, after: Option<NodesAfter>) -> Vec<NodePath> {
         self.lease_info(1, after).expect("it is there").keys
     }
 }
@@ -63,12 +63,12 @@ fn key_lease_is_told_with_its_term_and_what_remains() {
 #[test]
 fn nodes_of_a_key_lease_are_told_in_parts() {
     let mut world = world();
-    assert_eq!(world.keys(Some(KeysAfter::Nothing)), ["/a", "/b", "/c"].map(path));
-    assert_eq!(world.keys(Some(KeysAfter::Path(path("/a")))), ["/b", "/c"].map(path));
+    assert_eq!(world.keys(Some(NodesAfter::Nothing)), ["/a", "/b", "/c"].map(path));
+    assert_eq!(world.keys(Some(NodesAfter::Path(path("/a")))), ["/b", "/c"].map(path));
     world.lessor.config.bounds.keys_bytes_max = 4;
-    assert_eq!(world.keys(Some(KeysAfter::Nothing)), ["/a", "/b"].map(path));
-    assert_eq!(world.keys(Some(KeysAfter::Path(path("/b")))), [path("/c")]);
-    assert_eq!(world.keys(Some(KeysAfter::Path(path("/c")))), []);
+    assert_eq!(world.keys(Some(NodesAfter::Nothing)), ["/a", "/b"].map(path));
+    assert_eq!(world.keys(Some(NodesAfter::Path(path("/b")))), [path("/c")]);
+    assert_eq!(world.keys(Some(NodesAfter::Path(path("/c")))), []);
 }
 
 #[test]

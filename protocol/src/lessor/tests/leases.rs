@@ -6,18 +6,18 @@ use super::*;
 fn session_with_proposed_end_survives_if_it_acquires_first() {
     let mut world = World::new();
     let session = world.session();
-    while !world.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. })) {
+    while !world.lessor.proposal_queue.commands().any(|command| matches!(command, Command::Expire { .. })) {
         world.commit();
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
     }
-    let is_expiry = |(command, _): &(Command, Reason)| matches!(command, Command::Expire { .. });
-    let (command, reason) = world.lessor.outbox.reorder(|waiting| {
+    let is_expiry = |(command, _): &(Command, ProposalReason)| matches!(command, Command::Expire { .. });
+    let (command, reason) = world.lessor.proposal_queue.reorder(|waiting| {
         let place = waiting.iter().position(is_expiry);
         place.and_then(|place| waiting.remove(place)).expect("the end of the session")
     });
     world.acquire(session, None);
-    world.lessor.outbox.push(command, reason);
+    world.lessor.proposal_queue.push(command, reason);
     world.commit();
     assert!(world.state.session(session).is_some() && !world.lessor.has_proposal());
 }
@@ -38,17 +38,17 @@ fn session_that_acquires_now_and_then_does_not_expire() {
 fn late_lease_promises_nothing_and_ends_at_its_horizon() {
     let mut world = World::new();
     let session = world.session();
-    world.request(session, Body::Acquire { path: Path::root(), valid_at: None });
+    world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None });
     let proposal = world.lessor.take_proposal(world.now).expect("the lease");
     // For two terms nothing is committed, and the clock goes on.
     let later = world.now.after(TERM * 2);
     while world.now < later {
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
     }
     // That its end is not beyond its horizon is looked at after each step.
     let answer = answer(&world.apply(&proposal));
-    let Answer::Acquired(Acquired { promise, .. }) = answer else { panic!("acquired: {answer:?}") };
+    let Answer::Acquired(AcquiredVolume { promise, .. }) = answer else { panic!("acquired: {answer:?}") };
     assert_eq!(promise.span, Duration::ZERO);
 }
 
@@ -64,9 +64,10 @@ fn returning_session_learns_past_and_pending_changes() {
     let (second, _) = world.holder(&data("/pending"));
     world.write(writer, put("/pending", b"1"));
     assert_eq!(world.waits("/pending")[0].holder, Some(second));
-    let valid_at = LastValid { incarnation: grant.incarnation, generation: Generation(grant.generation.0), revision };
-    let Acquired { revival, .. } = world.acquire(holder, Some(valid_at));
-    let Revival::AllBut { changed, .. } = revival else { panic!("the history reaches back: {revival:?}") };
+    let valid_at =
+        LastValid { incarnation: grant.incarnation, generation: VolumeGeneration(grant.generation.0), revision };
+    let AcquiredVolume { revival, .. } = world.acquire(holder, Some(valid_at));
+    let Revival::AllExcept { changed, .. } = revival else { panic!("the history reaches back: {revival:?}") };
     for object in [data("/changed"), data("/pending")] {
         assert!(changed.contains(&ObjectSet::One(object.clone())), "{object} in {changed:?}");
     }
@@ -83,37 +84,41 @@ fn promise_stays_within_horizon_by_faster_clock() {
     world.now = world.now.after(TERM / 2);
     let after = world.renew(holder, grant.incarnation).expect("nobody lost anything to the pause");
     assert!(after.span <= TERM / 2 + TERM / 5, "{:?}", after.span);
-    assert!(world.lessor.clock.ending() < crate::time::ClusterTime::ZERO.after(TERM / 4));
+    assert!(world.lessor.clock.expiry_time() < crate::time::ClusterTime::ZERO.after(TERM / 4));
 }
 
 #[test]
 fn lease_with_proposed_end_is_not_renewed_though_horizon_moved() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
-    while !world.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. })) {
+    while !world.lessor.proposal_queue.commands().any(|command| matches!(command, Command::Expire { .. })) {
         world.commit();
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
     }
     assert!(world.renew(holder, grant.incarnation).is_err());
     assert_eq!(world.read(holder, data("/b")).grant, None, "nor is anything leased under it");
     world.commit();
-    assert_eq!(world.state.lease(&LeaseKey::Volume(holder, Path::root())), None);
+    assert_eq!(world.state.lease(&LeaseKey::Volume(holder, NodePath::root())), None);
 }
 
 impl World {
     /// A holder whose lease's end is proposed together with a tick that moves its horizon, and so puts the end off.
     pub(super) fn end_put_off(&mut self) -> (SessionId, Grant, LeaseKey) {
         let (holder, grant) = self.holder(&data("/a"));
-        while !self.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. })) {
+        while !self.lessor.proposal_queue.commands().any(|command| matches!(command, Command::Expire { .. })) {
             self.commit();
             self.now = self.now.after(clock::STEP_EVERY);
-            self.step(Input::Timeout);
+            self.step(LessorInput::Timeout);
         }
-        let lease = LeaseKey::Volume(holder, Path::root());
-        let renewal = Renewal { lease: lease.clone(), incarnation: grant.incarnation, at: self.lessor.clock.ending() };
+        let lease = LeaseKey::Volume(holder, NodePath::root());
+        let renewal = Renewal {
+            lease: lease.clone(),
+            incarnation: grant.incarnation,
+            renewed_at: self.lessor.clock.expiry_time(),
+        };
         let tick = Command::Tick { renewals: vec![renewal] };
-        self.lessor.outbox.reorder(|waiting| waiting.push_front((tick, Reason::Tick)));
+        self.lessor.proposal_queue.reorder(|waiting| waiting.push_front((tick, ProposalReason::Tick)));
         (holder, grant, lease)
     }
 }
@@ -135,16 +140,16 @@ fn two_acquisitions_in_one_entry_revive_no_untracked_copies() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let Grant { incarnation, generation, .. } = grant;
-    let valid_at = Some(LastValid { incarnation, generation, revision: world.state.revision() });
-    world.request(holder, Body::Acquire { path: Path::root(), valid_at });
-    world.request(holder, Body::Acquire { path: path("/v"), valid_at: None });
-    let track = |world: &World| world.lessor.holdings.track(&Path::root(), holder).cloned().expect("leased");
+    let last_valid = Some(LastValid { incarnation, generation, revision: world.state.revision() });
+    world.request(holder, Body::Acquire { path: NodePath::root(), last_valid });
+    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None });
+    let track = |world: &World| world.lessor.object_leases.track(&NodePath::root(), holder).cloned().expect("leased");
     for response in replies(&world.commit()) {
         let Ok(Answer::Acquired(acquired)) = response.result else { panic!("{response:?}") };
         assert_eq!((acquired.promise.incarnation, acquired.revival), (track(&world).incarnation, Revival::None));
     }
     assert!(!track(&world).is_covering());
-    let left = world.state.lease(&LeaseKey::Volume(holder, Path::root())).map(|lease| lease.incarnation);
+    let left = world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).map(|lease| lease.incarnation);
     assert_eq!(left, Some(track(&world).incarnation));
 }
 
@@ -167,9 +172,9 @@ fn a_renewal_costs_no_entry_of_its_own() {
 fn the_lessor_wants_to_be_called_when_the_next_lease_can_end() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
-    let end = world.lessor.ends.get(&LeaseKey::Volume(holder, Path::root())).expect("leased").end;
+    let end = world.lessor.lease_ends.get(&LeaseKey::Volume(holder, NodePath::root())).expect("leased").ends_at;
     let over = end.after(VolumeSettings::DEFAULT.skew_margin());
-    world.pass(over.since(world.lessor.clock.ending()) - 7 * MILLI);
+    world.pass(over.since(world.lessor.clock.expiry_time()) - 7 * MILLI);
     assert_eq!(world.lessor.next_deadline(world.now), world.now.after(7 * MILLI));
 }
 
@@ -180,8 +185,8 @@ fn each_list_of_changes_comes_with_a_covering_of_its_own() {
     let revision = world.state.revision();
     let mut covering = || {
         let valid_at = LastValid { incarnation: grant.incarnation, generation: grant.generation, revision };
-        let Acquired { revival, .. } = world.acquire(holder, Some(valid_at));
-        let Revival::AllBut { covering, .. } = revival else { panic!("the history reaches back: {revival:?}") };
+        let AcquiredVolume { revival, .. } = world.acquire(holder, Some(valid_at));
+        let Revival::AllExcept { covering, .. } = revival else { panic!("the history reaches back: {revival:?}") };
         covering
     };
     assert_ne!(covering(), covering());
@@ -204,8 +209,8 @@ fn a_session_that_is_heard_of_is_not_forgotten() {
     let session = world.session();
     for _ in 0..4 {
         world.pass(State::SESSION_TERM / 2);
-        let alive = result(&world.request(session, Body::KeepAlive(Default::default())));
-        assert_eq!(alive, Ok(Answer::Alive(Default::default())));
+        let alive = result(&world.request(session, Body::Heartbeat(Default::default())));
+        assert_eq!(alive, Ok(Answer::Heartbeat(Default::default())));
     }
 }
 
@@ -217,7 +222,7 @@ fn a_session_that_is_heard_of_often_costs_no_renewals() {
     let horizon = world.state.lease(&key).map(|lease| lease.horizon);
     for _ in 0..10 {
         world.pass(TERM / 2);
-        world.request(session, Body::KeepAlive(Default::default()));
+        world.request(session, Body::Heartbeat(Default::default()));
     }
     assert_eq!(world.state.lease(&key).map(|lease| lease.horizon), horizon);
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     id::LeaseId,
-    message::{KeepLease, Kept, KeptSpan},
+    message::{KeepAliveResult, KeyLeasePromise, KeyLeaseRenewal},
 };
 
 impl World {
@@ -15,9 +15,9 @@ impl World {
         self.commit();
     }
 
-    fn keep_leases(&mut self, session: SessionId, names: impl Iterator<Item = u64>) -> Vec<Kept> {
-        let leases = names.map(|name| KeepLease { id: LeaseId(name), incarnation: None }).collect();
-        let Answer::Kept(kept) = answer(&self.at_once(|world| world.request(session, Body::KeepLeases { leases })))
+    fn keep_leases(&mut self, session: SessionId, names: impl Iterator<Item = u64>) -> Vec<KeyLeasePromise> {
+        let leases = names.map(|name| KeyLeaseRenewal { id: LeaseId(name), incarnation: None }).collect();
+        let Answer::KeptAlive(kept) = answer(&self.at_once(|world| world.request(session, Body::KeepAlive { leases })))
         else {
             panic!("kept")
         };
@@ -41,7 +41,7 @@ fn more_renewals_than_a_tick_takes_all_live() {
         // Each is kept once in three seconds, a thirtieth of them in a tenth of a second.
         let due = (1..=LEASES).filter(|name| name % 30 == step % 30);
         let kept = world.keep_leases(session, due);
-        assert!(kept.iter().all(|kept| matches!(kept.span, KeptSpan::Promised(_))), "step {step}: {kept:?}");
+        assert!(kept.iter().all(|kept| matches!(kept.result, KeepAliveResult::Renewed(_))), "step {step}: {kept:?}");
         world.pass(TERM / 100);
     }
     assert_eq!(world.key_leases() as u64, LEASES);
@@ -67,7 +67,7 @@ fn leases_beyond_what_can_be_renewed_are_refused_as_busy() {
     let mut world = World::new();
     world.lessor.config.bounds.renewals_per_second_max = 1;
     let session = world.session();
-    let busy = |effects: &[Effect]| match result(effects) {
+    let busy = |effects: &[LessorEffect]| match result(effects) {
         Err(Refusal::Busy { got, most, .. }) => Some((got, most)),
         _ => None,
     };
@@ -80,7 +80,7 @@ fn leases_beyond_what_can_be_renewed_are_refused_as_busy() {
     assert_eq!(busy(&world.write(session, tenth.clone())), Some((2, 1)), "those under way count");
     world.commit();
     assert_eq!(busy(&world.write(session, tenth)), Some((2, 1)), "those that were granted count");
-    let acquire = Body::Acquire { path: Path::root(), valid_at: None };
+    let acquire = Body::Acquire { path: NodePath::root(), last_valid: None };
     assert_eq!(busy(&world.request(session, acquire.clone())), Some((2, 1)));
     // One that lasts longer takes less.
     assert_eq!(replies(&world.write(session, Write::GrantLease { id: Some(LeaseId(10)), ttl: 20 * TERM })), []);
@@ -105,7 +105,7 @@ fn lease_asked_for_by_a_session_that_closes_adds_no_load() {
     let mut world = World::new();
     let session = world.session();
     world.request(session, Body::Close);
-    world.request(session, Body::Acquire { path: Path::root(), valid_at: None });
+    world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None });
     assert!(world.lessor.load_to_come > 0);
     world.commit();
     assert_eq!(world.lessor.load_to_come, 0, "the session is gone");

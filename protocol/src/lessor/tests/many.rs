@@ -24,10 +24,10 @@ fn ten_thousand_renewing_sessions_cost_ticks_only() {
     let mut world = World::of_many();
     let sessions: Vec<SessionId> = (0..SESSIONS).map(|_| world.session()).collect();
     for session in &sessions {
-        world.request(*session, Body::Acquire { path: Path::root(), valid_at: None });
+        world.request(*session, Body::Acquire { path: NodePath::root(), last_valid: None });
     }
     let acquired = replies(&world.commit()).into_iter().map(|response| match response.result {
-        Ok(Answer::Acquired(Acquired { promise, .. })) => promise.incarnation,
+        Ok(Answer::Acquired(AcquiredVolume { promise, .. })) => promise.incarnation,
         other => panic!("acquired: {other:?}"),
     });
     let leased: Vec<(SessionId, Incarnation)> = sessions.into_iter().zip(acquired).collect();
@@ -57,7 +57,7 @@ fn write_waits_for_the_one_dead_of_a_hundred_holders() {
     assert_eq!(recalled.len(), holders.len());
     let dead = holders[37];
     for recall in recalled.iter().filter(|recall| recall.session != dead) {
-        world.step(Input::Consent(Consent { session: recall.session, stamp: recall.stamp }));
+        world.step(LessorInput::Consent(Consent { session: recall.session, stamp: recall.stamp }));
     }
     let waits: Vec<_> = world.waits("/a").iter().map(|wait| wait.holder).collect();
     assert_eq!(waits, [Some(dead)], "all others have consented");
@@ -72,7 +72,7 @@ fn write_waits_for_the_one_dead_of_a_hundred_holders() {
 fn hundred_readers_do_not_delay_a_waiting_write() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
-    let readers: Vec<(SessionId, Acquired)> = (0..100)
+    let readers: Vec<(SessionId, AcquiredVolume)> = (0..100)
         .map(|_| {
             let session = world.session();
             (session, world.acquire(session, None))
@@ -91,7 +91,7 @@ fn hundred_readers_do_not_delay_a_waiting_write() {
         assert_eq!(world.pass(clock::STEP_EVERY), []);
     }
     assert_eq!(in_vain, 2_000);
-    world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+    world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
     assert!(matches!(answer(&world.commit()), Answer::Written { .. }), "as soon as the one holder has consented");
     for (reader, _) in &readers {
         assert!(world.read(*reader, data("/a")).grant.is_some());
@@ -111,9 +111,10 @@ fn lapsed_holders_are_told_of_a_write_when_they_return() {
     assert!(matches!(replies(&effects)[..], [Response { result: Ok(Answer::Written { .. }), .. }]));
     assert_eq!(effects.len(), 1, "nor when it is done");
     for (holder, grant) in &holders {
-        world.request(*holder, Body::Acquire { path: Path::root(), valid_at: Some(copies_of(grant, revision)) });
+        world.request(*holder, Body::Acquire { path: NodePath::root(), last_valid: Some(copies_of(grant, revision)) });
         let effects = world.commit();
-        let Answer::Acquired(Acquired { revival: Revival::AllBut { changed, .. }, .. }) = answer(&effects) else {
+        let Answer::Acquired(AcquiredVolume { revival: Revival::AllExcept { changed, .. }, .. }) = answer(&effects)
+        else {
             panic!("the history reaches back: {effects:?}")
         };
         assert!(changed.contains(&ObjectSet::One(data("/a"))), "{changed:?}");

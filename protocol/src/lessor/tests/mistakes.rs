@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    lessor::holdings::Mode,
+    lessor::object_leases::CopyTracking,
     time::ClusterTime,
     volume::{Tracking, VolumeSettings},
 };
@@ -10,15 +10,15 @@ use crate::{
 impl World {
     /// The session's list of what it holds, in one piece, with the answer's covering as it is or changed.
     fn tell(&mut self, session: SessionId, lease: &Grant, covering: CoveringNumber) {
-        let piece = HeldPiece {
-            volume: Path::root(),
+        let piece = HolderReportPart {
+            volume: NodePath::root(),
             incarnation: lease.incarnation,
             covering,
-            piece: 0,
-            pieces: 1,
+            part: 0,
+            parts: 1,
             objects: Vec::new(),
         };
-        self.request(session, Body::Held(piece));
+        self.request(session, Body::HolderReport(piece));
     }
 
     /// The covering that a new registration is asked to end.
@@ -49,12 +49,18 @@ fn holder_report_with_too_many_parts_is_not_remembered() {
     let writer = world.session();
     let covering = world.asked_for(holder);
     let most = u32::try_from(world.lessor.config.limits.session_objects_max).expect("it fits");
-    for (piece, pieces) in [(0, most + 1), (most, most), (0, 0), (u32::MAX, 1)] {
-        let (volume, incarnation) = (Path::root(), grant.incarnation);
+    for (part, parts) in [(0, most + 1), (most, most), (0, 0), (u32::MAX, 1)] {
+        let (volume, incarnation) = (NodePath::root(), grant.incarnation);
         let objects = vec![data("/a")];
-        world.request(holder, Body::Held(HeldPiece { volume, incarnation, covering, piece, pieces, objects }));
-        let track = world.lessor.holdings.track(&Path::root(), holder).expect("it has a lease");
-        assert!(matches!(&track.mode, Mode::Listed { pieces, .. } if pieces.is_empty()), "{track:?}");
+        world.request(
+            holder,
+            Body::HolderReport(HolderReportPart { volume, incarnation, covering, part, parts, objects }),
+        );
+        let track = world.lessor.object_leases.track(&NodePath::root(), holder).expect("it has a lease");
+        assert!(
+            matches!(&track.tracking, CopyTracking::AwaitingReport { pieces, .. } if pieces.is_empty()),
+            "{track:?}"
+        );
         assert_eq!(track.exact, 0);
     }
     assert!(world.has_covering(writer, "/b"));
@@ -67,7 +73,7 @@ fn a_renewal_of_another_incarnation_is_answered_expired() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let newer = world.acquire(holder, None).promise.incarnation;
-    let lapse = Lapse { volume: Path::root(), incarnation: grant.incarnation };
+    let lapse = Lapse { volume: NodePath::root(), incarnation: grant.incarnation };
     assert_eq!(world.renew(holder, grant.incarnation), Err(Some(lapse)));
     assert_eq!(world.renew(holder, newer).map(|promise| promise.incarnation), Ok(newer));
 }
@@ -107,11 +113,11 @@ fn a_proof_that_an_earlier_leadership_asked_for_proves_nothing() {
     let session = world.session();
     let read = Body::Read { object: data("/a"), known: None };
     let effects = world.request(session, read.clone());
-    let [Effect::Prove { round: old }] = effects[..] else { panic!("a round: {effects:?}") };
+    let [LessorEffect::Prove { round: old }] = effects[..] else { panic!("a round: {effects:?}") };
     world.fail_over();
     world.request(session, Body::Register);
     world.request(session, read);
-    assert_eq!(world.step(Input::Proven { round: old }), []);
+    assert_eq!(world.step(LessorInput::Proven { round: old }), []);
 }
 
 #[test]
@@ -129,7 +135,7 @@ fn an_object_lease_is_waited_for_with_drift_and_margin() {
     let writer = world.session();
     let margin = Duration::from_millis(500);
     let settings = VolumeSettings::new(TERM, TERM, margin, Tracking::Objects, DriftAllowance::DEFAULT).expect("valid");
-    world.write(writer, Write::SetVolume { path: Path::root(), settings });
+    world.write(writer, Write::SetVolume { path: NodePath::root(), settings });
     world.commit();
     let (holder, grant) = world.holder(&data("/a"));
     let granted = world.now;
@@ -154,12 +160,12 @@ fn write_over_two_volumes_waits_for_both_leases_of_holder() {
     world.write(writer, Write::CreateVolume { path: path("/v"), settings });
     world.commit();
     let (holder, grant) = world.holder(&data("/a"));
-    world.request(holder, Body::Acquire { path: path("/v"), valid_at: None });
+    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None });
     world.commit();
     assert!(world.read(holder, data("/v")).grant.is_some());
     world.pass(TERM / 2);
     world.renew(holder, grant.incarnation).expect("live");
-    world.write(writer, Write::SetVolume { path: Path::root(), settings });
+    world.write(writer, Write::SetVolume { path: NodePath::root(), settings });
     let inner = LeaseKey::Volume(holder, path("/v"));
     assert!(!world.passes(TERM / 2 + settings.skew_margin() + 4 * clock::STEP_EVERY));
     assert_eq!(world.state.lease(&inner), None, "one has ended, the other was renewed");
@@ -171,9 +177,9 @@ fn a_pause_of_the_leader_ends_no_lease() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     world.now = world.now.after(3 * TERM);
-    world.step(Input::Timeout);
+    world.step(LessorInput::Timeout);
     world.commit();
-    assert!(world.state.lease(&LeaseKey::Volume(holder, Path::root())).is_some());
+    assert!(world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).is_some());
     world.pass(TERM / 2);
     assert!(world.renew(holder, grant.incarnation).is_ok());
 }
@@ -184,7 +190,7 @@ fn ending_clock_is_stepped_often_enough_to_avoid_clamping() {
     let deadline = world.lessor.next_deadline(world.now);
     assert!(deadline > world.now && deadline.since(world.now) <= clock::STEP_EVERY);
     assert!(clock::STEP_EVERY * 2 <= clock::STEP_MAX);
-    assert_eq!(world.lessor.clock.ending(), ClusterTime::ZERO);
+    assert_eq!(world.lessor.clock.expiry_time(), ClusterTime::ZERO);
 }
 
 #[test]

@@ -3,9 +3,9 @@
 
 use super::*;
 use crate::{
-    hold::HoldMode,
     id::LeaseId,
-    message::{KeepLease, KeptSpan},
+    lock::LockMode,
+    message::{KeepAliveResult, KeyLeaseRenewal},
 };
 
 const ONE: LeaseId = LeaseId(1);
@@ -17,20 +17,20 @@ impl World {
         let mut proposals = Vec::new();
         while self.now < end {
             self.now = self.now.after(clock::STEP_EVERY);
-            self.step(Input::Timeout);
+            self.step(LessorInput::Timeout);
             proposals.extend(self.lessor.take_proposal(self.now));
             each(self);
         }
         proposals
     }
 
-    fn keep_one(&mut self, session: SessionId) -> KeptSpan {
-        let leases = vec![KeepLease { id: ONE, incarnation: None }];
-        let Answer::Kept(kept) = answer(&self.at_once(|world| world.request(session, Body::KeepLeases { leases })))
+    fn keep_one(&mut self, session: SessionId) -> KeepAliveResult {
+        let leases = vec![KeyLeaseRenewal { id: ONE, incarnation: None }];
+        let Answer::KeptAlive(kept) = answer(&self.at_once(|world| world.request(session, Body::KeepAlive { leases })))
         else {
             panic!("kept")
         };
-        kept[0].span
+        kept[0].result
     }
 
     fn grant_one(&mut self, session: SessionId) {
@@ -41,10 +41,10 @@ impl World {
     /// Commits until the end of a lease is proposed, and not that.
     fn until_an_end_is_proposed(&mut self) {
         let is_end = |command: &Command| matches!(command, Command::Expire { .. });
-        while !self.lessor.outbox.commands().any(is_end) {
+        while !self.lessor.proposal_queue.commands().any(is_end) {
             self.commit();
             self.now = self.now.after(clock::STEP_EVERY);
-            self.step(Input::Timeout);
+            self.step(LessorInput::Timeout);
         }
     }
 }
@@ -56,9 +56,9 @@ fn key_lease_is_promised_within_its_horizon_after_a_pause() {
     world.grant_one(session);
     // The leader is paused: the ending clock stands still, the promising one does not.
     world.now = world.now.after(TERM / 2);
-    let KeptSpan::Promised(span) = world.keep_one(session) else { panic!("nobody lost anything to the pause") };
+    let KeepAliveResult::Renewed(span) = world.keep_one(session) else { panic!("nobody lost anything to the pause") };
     assert!(span <= TERM / 2 + TERM / 5, "{span:?}");
-    assert!(world.lessor.clock.ending() < ClusterTime::ZERO.after(TERM / 4));
+    assert!(world.lessor.clock.expiry_time() < ClusterTime::ZERO.after(TERM / 4));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn leader_without_a_quorum_ends_no_lease() {
     // The first promise reaches no further than the horizon that the log has (T6): it is asked for again.
     for _ in 0..2 {
         world.renew(holder, grant.incarnation).expect("alive");
-        assert!(matches!(world.keep_one(holder), KeptSpan::Promised(_)));
+        assert!(matches!(world.keep_one(holder), KeepAliveResult::Renewed(_)));
         world.pass(world.state.tick());
     }
     // Due for the next renewal, with half of the term left and a little less.
@@ -78,9 +78,9 @@ fn leader_without_a_quorum_ends_no_lease() {
     let proposals = world.stall(3 * TERM, |world| {
         assert_ne!(
             world.renew(holder, grant.incarnation),
-            Err(Some(Lapse { volume: Path::root(), incarnation: grant.incarnation }))
+            Err(Some(Lapse { volume: NodePath::root(), incarnation: grant.incarnation }))
         );
-        assert_ne!(world.keep_one(holder), KeptSpan::Gone);
+        assert_ne!(world.keep_one(holder), KeepAliveResult::NotFound);
     });
     let mut commands = proposals.iter().flat_map(|proposal| &proposal.commands);
     assert_eq!(commands.find(|command| matches!(command, Command::Expire { .. })), None);
@@ -91,9 +91,9 @@ fn leader_without_a_quorum_ends_no_lease() {
     world.pass(2 * clock::STEP_EVERY);
     let promise = world.renew(holder, grant.incarnation).expect("kept all the time");
     assert!(promise.span > TERM / 2, "{promise:?}");
-    assert!(matches!(world.keep_one(holder), KeptSpan::Promised(span) if span > TERM / 2));
+    assert!(matches!(world.keep_one(holder), KeepAliveResult::Renewed(span) if span > TERM / 2));
     world.pass(TERM / 2);
-    assert!(world.state.lease(&LeaseKey::Volume(holder, Path::root())).is_some());
+    assert!(world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).is_some());
     assert!(world.state.lease(&LeaseKey::Key(ONE)).is_some());
 }
 
@@ -104,7 +104,7 @@ fn end_that_is_proposed_and_not_applied_is_no_lapse() {
     world.until_an_end_is_proposed();
     assert_eq!(world.renew(holder, grant.incarnation), Err(None), "neither promised nor gone");
     world.commit();
-    let lapse = Lapse { volume: Path::root(), incarnation: grant.incarnation };
+    let lapse = Lapse { volume: NodePath::root(), incarnation: grant.incarnation };
     assert_eq!(world.renew(holder, grant.incarnation), Err(Some(lapse)));
 }
 
@@ -114,9 +114,9 @@ fn key_lease_whose_end_is_not_applied_is_not_gone() {
     let session = world.session();
     world.grant_one(session);
     world.until_an_end_is_proposed();
-    assert_eq!(world.keep_one(session), KeptSpan::NotNow);
+    assert_eq!(world.keep_one(session), KeepAliveResult::Unconfirmed);
     world.commit();
-    assert_eq!(world.keep_one(session), KeptSpan::Gone);
+    assert_eq!(world.keep_one(session), KeepAliveResult::NotFound);
 }
 
 /// The one who waits is dead when it is answered: its lock must not be kept by that.
@@ -126,7 +126,7 @@ fn late_answer_renews_from_the_arrival_of_its_request() {
     let (client, grant) = world.holder(&data("/own"));
     world.write(
         client,
-        Write::Lock { path: path("/lock"), mode: HoldMode::Exclusive, wait: true, delay: Duration::ZERO },
+        Write::Lock { path: path("/lock"), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO },
     );
     world.commit();
     world.pass(TERM / 20);
@@ -135,20 +135,20 @@ fn late_answer_renews_from_the_arrival_of_its_request() {
     world.renew(client, grant.incarnation).expect("alive");
     world.pass(world.state.tick());
     world.sequence += 1;
-    let header = Header {
+    let header = RequestHeader {
         session: client,
         epoch: world.state.epoch(),
         registration: world.registration(client),
         sequence: Sequence(world.sequence),
         unanswered_from: Sequence(world.sequence),
-        renew: vec![Renew { volume: Path::root(), incarnation: grant.incarnation }],
-        ..Header::default()
+        renew: vec![Renew { volume: NodePath::root(), incarnation: grant.incarnation }],
+        ..RequestHeader::default()
     };
     let body = Body::Write { write: put("/x", b"1"), dropped: Vec::new(), seen: Stamp::default() };
     let arrived = world.now;
     assert_eq!(replies(&world.send(Request { header, body })), [], "it waits for the silent holder of /x");
     let mut told = Vec::new();
-    while world.state.holds_on(&path("/lock")).next().is_some() {
+    while world.state.locks_on(&path("/lock")).next().is_some() {
         told.extend(replies(&world.pass(clock::STEP_EVERY)));
         let margin = VolumeSettings::DEFAULT.skew_margin();
         assert!(world.now.since(arrived) <= TERM + margin + 2 * clock::STEP_EVERY, "renewed by its answer");
@@ -162,20 +162,20 @@ fn late_answer_renews_from_the_arrival_of_its_request() {
 fn renewal_of_a_lease_that_ends_before_the_answer_is_a_lapse() {
     let mut world = World::new();
     let (client, grant) = world.holder(&data("/own"));
-    let renew = Renew { volume: Path::root(), incarnation: grant.incarnation };
-    let header = Header {
+    let renew = Renew { volume: NodePath::root(), incarnation: grant.incarnation };
+    let header = RequestHeader {
         session: client,
         epoch: world.state.epoch(),
         registration: world.registration(client),
         renew: vec![renew],
-        ..Header::default()
+        ..RequestHeader::default()
     };
     world.send(Request { header, body: Body::Read { object: data("/b"), known: None } });
     // Another request of the session takes the lease's place before the proof of leadership is there.
     world.acquire(client, None);
-    let effects = world.step(Input::Proven { round: world.lessor.round });
+    let effects = world.step(LessorInput::Proven { round: world.lessor.round });
     let [response] = replies(&effects).try_into().expect("one answer");
-    assert_eq!(response.lapses, [Lapse { volume: Path::root(), incarnation: grant.incarnation }]);
+    assert_eq!(response.lapses, [Lapse { volume: NodePath::root(), incarnation: grant.incarnation }]);
     assert_eq!(response.promises, []);
 }
 

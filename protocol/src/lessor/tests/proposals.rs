@@ -22,8 +22,8 @@ impl World {
 #[test]
 fn a_proposal_is_bounded_in_commands() {
     let mut world = World::new();
-    (0..=Bounds::DEFAULT.proposal_commands_max).for_each(|_| world.open());
-    assert_eq!(world.proposal().commands.len(), Bounds::DEFAULT.proposal_commands_max);
+    (0..=LessorBounds::DEFAULT.proposal_commands_max).for_each(|_| world.open());
+    assert_eq!(world.proposal().commands.len(), LessorBounds::DEFAULT.proposal_commands_max);
     assert_eq!(world.proposal().commands.len(), 1);
 }
 
@@ -31,7 +31,7 @@ fn a_proposal_is_bounded_in_commands() {
 fn proposal_ends_before_the_write_beyond_its_bytes() {
     let mut world = World::new();
     let writer = world.session();
-    let value = Bytes::from(vec![0; Bounds::DEFAULT.proposal_bytes_max / 2 - 100]);
+    let value = Bytes::from(vec![0; LessorBounds::DEFAULT.proposal_bytes_max / 2 - 100]);
     for text in ["/a", "/b", "/c"] {
         world.write(writer, Write::put(path(text), value.clone()));
     }
@@ -45,11 +45,11 @@ fn long_paths_of_what_has_no_value_count_too() {
     let session = world.session();
     let long = path(&format!("/{}", "0123456789abcde".repeat(13)).repeat(16));
     for _ in 0..1000 {
-        world.request(session, Body::Acquire { path: long.clone(), valid_at: None });
+        world.request(session, Body::Acquire { path: long.clone(), last_valid: None });
     }
     let encoded_bytes = Command::AcquireVolume { session, path: long }.encoded_bytes();
     assert!((3136..3150).contains(&encoded_bytes));
-    assert_eq!(world.proposal().commands.len(), Bounds::DEFAULT.proposal_bytes_max / encoded_bytes);
+    assert_eq!(world.proposal().commands.len(), LessorBounds::DEFAULT.proposal_bytes_max / encoded_bytes);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn second_proposal_may_be_applied_without_the_first() {
     assert!(world.read(reader, data("/b")).grant.is_some());
     assert!(world.lessor.is_mine(&first));
     let told = replies(&world.lessor.step_down(&world.state, world.now));
-    assert_eq!(told.into_iter().map(|response| response.result).collect::<Vec<_>>(), [Err(Refusal::Unknown)]);
+    assert_eq!(told.into_iter().map(|response| response.result).collect::<Vec<_>>(), [Err(Refusal::OutcomeUnknown)]);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn grant_is_acknowledged_only_when_it_is_committed() {
     // The leader is cut off: nothing is committed, and no round of heartbeats proves that it leads.
     for _ in 0..1_000 {
         world.now = world.now.after(clock::STEP_EVERY);
-        assert_eq!(replies(&world.step(Input::Timeout)), []);
+        assert_eq!(replies(&world.step(LessorInput::Timeout)), []);
     }
     let mut as_it_was = world.state.clone();
     let applied = as_it_was.apply(world.index + 1, &proposal);

@@ -21,12 +21,12 @@ fn a_read_waits_for_a_round_that_begins_after_it() {
     let mut world = World::new();
     let session = world.session();
     let read = |object| Body::Read { object, known: None };
-    assert_eq!(world.request(session, read(data("/a"))), [Effect::Prove { round: 2 }]);
+    assert_eq!(world.request(session, read(data("/a"))), [LessorEffect::Prove { round: 2 }]);
     assert_eq!(world.request(session, read(data("/b"))), [], "the round under way may have missed a write");
-    let effects = world.step(Input::Proven { round: 2 });
+    let effects = world.step(LessorInput::Proven { round: 2 });
     assert_eq!(replies(&effects).len(), 1);
-    assert_eq!(effects.last(), Some(&Effect::Prove { round: 3 }));
-    assert_eq!(result(&world.step(Input::NotProven { round: 3 })), Err(Refusal::Retry));
+    assert_eq!(effects.last(), Some(&LessorEffect::Prove { round: 3 }));
+    assert_eq!(result(&world.step(LessorInput::NotProven { round: 3 })), Err(Refusal::Retry));
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn a_lease_needs_a_volume_lease() {
     let session = world.session();
     let before = world.read(session, data("/a"));
     assert_eq!((before.grant, before.content), (None, Some(Content::Data(None))));
-    let Acquired { promise, revival, .. } = world.acquire(session, None);
+    let AcquiredVolume { promise, revival, .. } = world.acquire(session, None);
     assert_eq!((promise.span, promise.term, revival), (TERM, TERM, Revival::None));
     let grant = world.read(session, data("/a")).grant.expect("granted");
     assert_eq!(grant.incarnation, promise.incarnation);
@@ -59,12 +59,12 @@ fn reads_of_the_next_round_are_asked_about_when_a_round_fails() {
     let mut world = World::new();
     let session = world.session();
     let read = |world: &mut World| world.request(session, Body::Read { object: data("/a"), known: None });
-    assert!(matches!(read(&mut world)[..], [Effect::Prove { .. }]));
+    assert!(matches!(read(&mut world)[..], [LessorEffect::Prove { .. }]));
     assert_eq!(read(&mut world), [], "it waits for the next round");
     let failed = world.lessor.round;
-    let effects = world.step(Input::NotProven { round: failed });
+    let effects = world.step(LessorInput::NotProven { round: failed });
     assert_eq!(result(&effects), Err(Refusal::Retry));
-    assert!(effects.contains(&Effect::Prove { round: world.lessor.round }) && world.lessor.round != failed);
+    assert!(effects.contains(&LessorEffect::Prove { round: world.lessor.round }) && world.lessor.round != failed);
 }
 
 #[test]
@@ -75,8 +75,8 @@ fn bad_input_changes_nothing_and_says_what_was_expected() {
     let refusal = result(&world.write(writer, big)).expect_err("too long");
     assert_eq!(refusal.to_string(), "the value has 1048577 bytes: expected at most 1048576");
     let gone = SessionId(999);
-    let effects = world.request(gone, Body::KeepAlive(Default::default()));
-    assert_eq!(result(&effects), Err(Refusal::SessionGone { session: gone }));
+    let effects = world.request(gone, Body::Heartbeat(Default::default()));
+    assert_eq!(result(&effects), Err(Refusal::SessionNotFound { session: gone }));
     assert!(!world.lessor.has_proposal());
 }
 
@@ -85,15 +85,18 @@ fn reads_that_wait_for_a_proof_are_bounded() {
     let mut world = World::new();
     let session = world.session();
     let waiting = || WaitingRead {
-        asker: Asker { id: RequestId(0), session, renewed: Vec::new() },
-        wanted: Wanted::Object { object: data("/a"), known: None, waits: false },
+        requester: Requester { id: RequestId(0), session, renewed: Vec::new() },
+        wanted: ReadTarget::Object { object: data("/a"), known: None, waits: false },
     };
-    world.lessor.proving = vec![waiting(); Bounds::DEFAULT.reads_max / 2];
-    world.lessor.next_round = vec![waiting(); Bounds::DEFAULT.reads_max / 2 - 1];
+    world.lessor.round_reads = vec![waiting(); LessorBounds::DEFAULT.reads_max / 2];
+    world.lessor.next_round_reads = vec![waiting(); LessorBounds::DEFAULT.reads_max / 2 - 1];
     let read = Body::Read { object: data("/a"), known: None };
     assert_eq!(world.request(session, read.clone()), []);
-    let busy =
-        Refusal::Busy { what: "reads".to_owned(), got: Bounds::DEFAULT.reads_max, most: Bounds::DEFAULT.reads_max };
+    let busy = Refusal::Busy {
+        what: "reads".to_owned(),
+        got: LessorBounds::DEFAULT.reads_max,
+        most: LessorBounds::DEFAULT.reads_max,
+    };
     assert_eq!(result(&world.request(session, read)), Err(busy));
 }
 
@@ -106,7 +109,7 @@ fn a_reader_that_has_the_newest_content_is_told_so() {
     let newest = world.state.modify_revision(&data("/a")).expect("it exists");
     let mut content = |object, known| {
         world.request(session, Body::Read { object, known });
-        match answer(&world.step(Input::Proven { round: world.lessor.round })) {
+        match answer(&world.step(LessorInput::Proven { round: world.lessor.round })) {
             Answer::Read(answer) => answer.content,
             other => panic!("read: {other:?}"),
         }
@@ -127,7 +130,7 @@ fn what_is_too_long_for_one_answer_is_refused_with_the_numbers() {
         world.write(session, write);
         world.commit();
         world.request(session, Body::Read { object: data("/a"), known: None });
-        result(&world.step(Input::Proven { round: world.lessor.round }))
+        result(&world.step(LessorInput::Proven { round: world.lessor.round }))
     };
     assert!(read(1000).is_ok());
     let refusal = read(1001).expect_err("too long");
@@ -145,12 +148,12 @@ fn reads_of_one_round_are_answered_in_parts() {
         assert_eq!(world.request(session, Body::Read { object, known: None }), []);
     }
     let round = world.lessor.round;
-    assert_eq!(replies(&world.step(Input::Proven { round })).len(), 1);
-    let read = |effects: &[Effect]| replies(effects).iter().filter(|reply| reply.result.is_ok()).count();
-    let effects = world.step(Input::Proven { round: round + 1 });
+    assert_eq!(replies(&world.step(LessorInput::Proven { round })).len(), 1);
+    let read = |effects: &[LessorEffect]| replies(effects).iter().filter(|reply| reply.result.is_ok()).count();
+    let effects = world.step(LessorInput::Proven { round: round + 1 });
     assert_eq!((read(&effects), world.lessor.next_deadline(world.now)), (2, world.now.after(MILLI)));
-    assert_eq!(read(&world.step(Input::Timeout)), 2, "whatever comes next");
-    assert_eq!(read(&world.step(Input::Timeout)), 1);
+    assert_eq!(read(&world.step(LessorInput::Timeout)), 2, "whatever comes next");
+    assert_eq!(read(&world.step(LessorInput::Timeout)), 1);
     assert!(world.lessor.next_deadline(world.now) > world.now.after(MILLI));
 }
 
@@ -166,9 +169,9 @@ fn large_contents_are_answered_one_in_a_step() {
         world.request(session, Body::Read { object: data("/a"), known: None });
     }
     let round = world.lessor.round;
-    world.step(Input::Proven { round });
-    assert_eq!(replies(&world.step(Input::Proven { round: round + 1 })).len(), 1);
-    assert_eq!([(); 3].map(|()| replies(&world.step(Input::Timeout)).len()), [1, 1, 0]);
+    world.step(LessorInput::Proven { round });
+    assert_eq!(replies(&world.step(LessorInput::Proven { round: round + 1 })).len(), 1);
+    assert_eq!([(); 3].map(|()| replies(&world.step(LessorInput::Timeout)).len()), [1, 1, 0]);
 }
 
 #[test]
@@ -190,7 +193,7 @@ fn list_that_is_too_long_is_refused_unread() {
         let object = Object::children(path("/d"));
         world.request(session, Body::Read { object, known: None });
         crate::work::take_visited();
-        let result = result(&world.step(Input::Proven { round: world.lessor.round }));
+        let result = result(&world.step(LessorInput::Proven { round: world.lessor.round }));
         (result, crate::work::take_visited())
     };
     let refused = |got, expected| Err(LimitError::Content { got, expected }.into());
@@ -219,11 +222,11 @@ fn page_of_a_list_has_as_many_bytes_as_its_bound() {
         world.commit();
     }
     for (most, last) in [(153, "/a"), (154, "/a/x"), (155, "/a/x"), (231, "/a/x")] {
-        let bounds = Bounds { list_bytes_max: most, ..Bounds::DEFAULT };
+        let bounds = LessorBounds { list_bytes_max: most, ..LessorBounds::DEFAULT };
         let page = super::super::requests::list(&path("/a"), None, 9, &bounds, &world.state);
         assert_eq!(page.through, Some(path(last)), "{most} bytes");
     }
-    let bounds = Bounds { list_bytes_max: 232, ..Bounds::DEFAULT };
+    let bounds = LessorBounds { list_bytes_max: 232, ..LessorBounds::DEFAULT };
     assert_eq!(super::super::requests::list(&path("/a"), None, 9, &bounds, &world.state).through, None);
 }
 
@@ -239,7 +242,7 @@ fn lists_of_one_step_are_bounded_by_what_they_have() {
         world.request(session, Body::List { path: path("/a"), after: None, nodes_max: 9 });
     }
     let round = world.lessor.round;
-    assert_eq!(replies(&world.step(Input::Proven { round })).len(), 1, "the others wait for the next round");
-    let effects = world.step(Input::Proven { round: round + 1 });
-    assert_eq!((replies(&effects).len(), world.lessor.proven.len()), (2, 2));
+    assert_eq!(replies(&world.step(LessorInput::Proven { round })).len(), 1, "the others wait for the next round");
+    let effects = world.step(LessorInput::Proven { round: round + 1 });
+    assert_eq!((replies(&effects).len(), world.lessor.proven_reads.len()), (2, 2));
 }

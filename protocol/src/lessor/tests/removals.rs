@@ -4,11 +4,11 @@ use super::*;
 use crate::{
     command::{Attach, Written},
     id::LeaseId,
-    message::{KeepLease, Kept, KeptSpan},
+    message::{KeepAliveResult, KeyLeasePromise, KeyLeaseRenewal},
 };
 
 const ONE: LeaseId = LeaseId(9);
-const MEANT: KeepLease = KeepLease { id: ONE, incarnation: None };
+const MEANT: KeyLeaseRenewal = KeyLeaseRenewal { id: ONE, incarnation: None };
 const TTL: Duration = Duration::from_secs(4);
 
 pub(super) fn attached(text: &str, attach: Attach) -> Write {
@@ -20,13 +20,13 @@ impl World {
     pub(super) fn lease(&mut self, nodes: &[&str]) -> SessionId {
         let session = self.session();
         self.write(session, Write::GrantLease { id: Some(ONE), ttl: TTL });
-        let Answer::Written { written: Written { lease, .. }, kept, .. } = answer(&self.commit()) else {
+        let Answer::Written { written: Written { lease, .. }, key_lease, .. } = answer(&self.commit()) else {
             panic!("granted")
         };
-        let kept = kept.expect("it has just been granted");
+        let kept = key_lease.expect("it has just been granted");
         assert_eq!(
             (lease.map(|lease| lease.id), kept),
-            (Some(ONE), Kept { id: ONE, ttl: TTL, span: KeptSpan::Promised(TTL), ..kept })
+            (Some(ONE), KeyLeasePromise { id: ONE, ttl: TTL, result: KeepAliveResult::Renewed(TTL), ..kept })
         );
         for node in nodes {
             self.write(session, attached(node, Attach::Lease(ONE)));
@@ -36,10 +36,10 @@ impl World {
     }
 
     fn keep(&mut self, session: SessionId) -> Option<Duration> {
-        match answer(&self.at_once(|world| world.request(session, Body::KeepLeases { leases: vec![MEANT] }))) {
-            Answer::Kept(kept) => match kept[0].span {
-                KeptSpan::Promised(span) => Some(span),
-                KeptSpan::NotNow | KeptSpan::Gone => None,
+        match answer(&self.at_once(|world| world.request(session, Body::KeepAlive { leases: vec![MEANT] }))) {
+            Answer::KeptAlive(kept) => match kept[0].result {
+                KeepAliveResult::Renewed(span) => Some(span),
+                KeepAliveResult::Unconfirmed | KeepAliveResult::NotFound => None,
             },
             other => panic!("kept: {other:?}"),
         }
@@ -54,7 +54,7 @@ impl World {
     }
 
     /// Until the lease and its margin are over.
-    fn outlive_the_lease(&mut self) -> Vec<Effect> {
+    fn outlive_the_lease(&mut self) -> Vec<LessorEffect> {
         self.pass(TTL + Duration::from_millis(100))
     }
 }
@@ -93,16 +93,16 @@ fn key_of_a_lease_of_60_s_is_gone_after_60_s_and_before_61_s() {
 fn nodes_stay_until_the_end_of_their_lease_commits() {
     let mut world = World::new();
     world.lease(&["/a"]);
-    while !world.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. })) {
+    while !world.lessor.proposal_queue.commands().any(|command| matches!(command, Command::Expire { .. })) {
         world.commit();
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
     }
     let lost = world.lessor.take_proposal(world.now).expect("the end");
     assert!(lost.commands.iter().any(|command| matches!(command, Command::Expire { .. })));
     for _ in 0..200 {
         world.now = world.now.after(clock::STEP_EVERY);
-        assert_eq!(world.step(Input::Timeout), []);
+        assert_eq!(world.step(LessorInput::Timeout), []);
     }
     assert!(world.has_lease() && world.has("/a"), "its end is not committed");
     let before = world.state.clone();
@@ -138,9 +138,9 @@ fn key_lease_with_proposed_end_gets_no_renewal_and_no_nodes() {
     let session = world.lease(&[]);
     while !world.lessor.has_proposal() || world.lessor.in_flight.values().any(|one| !one.reasons.is_empty()) {
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
         let is_end = |command: &Command| matches!(command, Command::Expire { .. });
-        if world.lessor.outbox.commands().any(is_end) {
+        if world.lessor.proposal_queue.commands().any(is_end) {
             break;
         }
         world.commit();
@@ -159,9 +159,11 @@ fn orphan_is_removed_once_its_holders_consented() {
     let mut recalls = Vec::new();
     while recalls.is_empty() {
         world.now = world.now.after(clock::STEP_EVERY);
-        let mut effects = world.step(Input::Timeout);
+        let mut effects = world.step(LessorInput::Timeout);
         effects.extend(world.commit());
-        world.renew(holder, world.state.lease(&LeaseKey::Volume(holder, Path::root())).expect("held").incarnation).ok();
+        world
+            .renew(holder, world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).expect("held").incarnation)
+            .ok();
         recalls = super::recalls(&effects);
     }
     assert!(!world.has_lease(), "the lease waits for nobody");
@@ -171,8 +173,8 @@ fn orphan_is_removed_once_its_holders_consented() {
     let read = world.read(session, data("/a"));
     assert!(matches!(read.content, Some(Content::Data(Some(_)))), "until it is removed it is there");
     assert_eq!(read.grant, None, "and nothing of it is leased meanwhile");
-    assert_eq!(world.read(session, Object::children(Path::root())).grant, None, "nor the list that it is in");
-    world.step(Input::Consent(Consent { session: holder, stamp: recalls[0].stamp }));
+    assert_eq!(world.read(session, Object::children(NodePath::root())).grant, None, "nor the list that it is in");
+    world.step(LessorInput::Consent(Consent { session: holder, stamp: recalls[0].stamp }));
     world.commit();
     assert!(!world.has("/a"));
 }
@@ -231,7 +233,7 @@ fn a_revocation_waits_for_consents_and_takes_all_along() {
     let recall: Recall = recall;
     world.commit();
     assert!(world.has_lease() && world.has("/a"));
-    world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+    world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
     let Answer::Written { written, .. } = answer(&world.commit()) else { panic!("revoked") };
     assert_eq!(written.removed, 2);
     assert!(!world.has_lease() && !world.has("/a") && !world.has("/b"));
@@ -249,7 +251,7 @@ fn a_new_leader_removes_what_the_old_one_left() {
     let stamps: Vec<Stamp> = recalls(&effects).iter().map(|recall| recall.stamp).collect();
     assert!(!stamps.is_empty(), "it asks by itself");
     for stamp in stamps {
-        world.step(Input::Consent(Consent { session: holder, stamp }));
+        world.step(LessorInput::Consent(Consent { session: holder, stamp }));
     }
     world.commit();
     assert!(!world.has("/a"));
@@ -261,11 +263,11 @@ fn lost_end_proposals_are_repeated_by_next_leaders() {
     let mut world = World::new();
     world.lease(&["/a"]);
     let is_end = |command: &Command| matches!(command, Command::Expire { lease: LeaseKey::Key(_), .. });
-    let is_removal = |command: &Command| matches!(command, Command::Remove { .. });
+    let is_removal = |command: &Command| matches!(command, Command::Purge { .. });
     let (mut lost_ends, mut lost_removals) = (0, 0);
     while world.has("/a") {
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
         let Some(proposal) = world.lessor.take_proposal(world.now) else { continue };
         if proposal.commands.iter().any(is_end) && lost_ends < 3 {
             lost_ends += 1;
@@ -290,12 +292,12 @@ fn a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease() {
     world.acquire(session, None);
     while world.has_lease() {
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
         // The put is there before the removal, and goes into the same entry.
-        let is_end = world.lessor.outbox.commands().any(|command| matches!(command, Command::Expire { .. }));
+        let is_end = world.lessor.proposal_queue.commands().any(|command| matches!(command, Command::Expire { .. }));
         match world.lessor.take_proposal(world.now) {
             Some(proposal) if is_end => {
-                world.write(session, attached("/a", Attach::Keep));
+                world.write(session, attached("/a", Attach::Unchanged));
                 world.apply(&proposal);
             }
             Some(proposal) => drop(world.apply(&proposal)),
@@ -303,7 +305,7 @@ fn a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease() {
         }
     }
     let proposal = world.lessor.take_proposal(world.now).expect("the put and the removal");
-    assert!(matches!(proposal.commands[..], [Command::Write { .. }, Command::Remove { .. }]), "{proposal:?}");
+    assert!(matches!(proposal.commands[..], [Command::Write { .. }, Command::Purge { .. }]), "{proposal:?}");
     let Answer::Written { grant, .. } = answer(&world.apply(&proposal)) else { panic!("written") };
     assert_eq!((grant, world.has("/a")), (None, false));
 }
@@ -325,8 +327,8 @@ fn a_session_whose_lease_carries_nodes_gets_that_lease_again() {
 fn too_many_leases_in_one_request_are_refused() {
     let mut world = World::new();
     let session = world.session();
-    let most = crate::message::KEEP_LEASES_MAX;
-    let refused = result(&world.request(session, Body::KeepLeases { leases: vec![MEANT; most + 1] }));
+    let most = crate::message::KEEP_ALIVES_MAX;
+    let refused = result(&world.request(session, Body::KeepAlive { leases: vec![MEANT; most + 1] }));
     let error = crate::limits::LimitError::Leases { got: most + 1, expected: most };
     assert_eq!(refused, Err(error.into()));
     let refused = result(&world.write(session, Write::GrantLease { id: None, ttl: MILLI }));
@@ -341,11 +343,11 @@ fn reused_lease_id_is_not_renewed_for_earlier_incarnation() {
     world.write(session, Write::RevokeLease { id: ONE });
     world.commit();
     world.lease(&[]);
-    let meant = KeepLease { id: ONE, incarnation: Some(first) };
-    let Answer::Kept(kept) = answer(&world.request(session, Body::KeepLeases { leases: vec![meant] })) else {
+    let meant = KeyLeaseRenewal { id: ONE, incarnation: Some(first) };
+    let Answer::KeptAlive(kept) = answer(&world.request(session, Body::KeepAlive { leases: vec![meant] })) else {
         panic!("kept")
     };
-    assert_eq!((kept[0].span, kept[0].incarnation), (KeptSpan::Gone, first));
+    assert_eq!((kept[0].result, kept[0].incarnation), (KeepAliveResult::NotFound, first));
     assert!(world.keep(session).is_some(), "whoever means any gets the one that there is");
 }
 
@@ -353,7 +355,7 @@ fn reused_lease_id_is_not_renewed_for_earlier_incarnation() {
 fn leases_ending_together_do_not_delay_writes() {
     let mut world = World::new();
     let session = world.session();
-    let leases = Bounds::DEFAULT.expiries_waiting_max + 100;
+    let leases = LessorBounds::DEFAULT.expiries_waiting_max + 100;
     for _ in 0..leases {
         world.write(session, Write::GrantLease { id: None, ttl: TTL });
         world.commit();
@@ -364,9 +366,13 @@ fn leases_ending_together_do_not_delay_writes() {
     let later = world.now.after(TTL * 2);
     while world.now < later {
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
     }
-    assert_eq!(world.lessor.outbox.ends(), Bounds::DEFAULT.expiries_waiting_max, "no more ends than there is room for");
+    assert_eq!(
+        world.lessor.proposal_queue.ends(),
+        LessorBounds::DEFAULT.expiries_waiting_max,
+        "no more ends than there is room for"
+    );
     world.write(session, put("/x", b"1"));
     let proposal = world.lessor.take_proposal(world.now).expect("ends and a write");
     assert!(
@@ -383,15 +389,16 @@ fn leases_ending_together_do_not_delay_writes() {
 fn leases_that_come_up_at_once_are_looked_at_over_several_steps() {
     let mut world = World::new();
     let session = world.session();
-    let grants = (1..=Bounds::DEFAULT.expiry_looks_per_step as u64 + 1).map(Sequence).map(|sequence| Command::Write {
-        session,
-        sequence,
-        unanswered_from: sequence,
-        write: Write::GrantLease { id: None, ttl: TTL },
-        covers: Vec::new(),
-        meant: Meant::default(),
-        carried: world.state.revision(),
-    });
+    let grants =
+        (1..=LessorBounds::DEFAULT.expiry_looks_per_step as u64 + 1).map(Sequence).map(|sequence| Command::Write {
+            session,
+            sequence,
+            unanswered_from: sequence,
+            write: Write::GrantLease { id: None, ttl: TTL },
+            consented: Vec::new(),
+            intended: IntendedLeases::default(),
+            attached_through: world.state.revision(),
+        });
     let (epoch, time) = (world.state.epoch(), world.state.cluster_time());
     let granted = Proposal { epoch, number: 0, time, commands: grants.collect() };
     world.index += 1;
@@ -401,23 +408,23 @@ fn leases_that_come_up_at_once_are_looked_at_over_several_steps() {
     let (horizon, margin) = (lease.horizon, key_lease_margin(TTL, world.state.tick(), DriftAllowance::DEFAULT));
     let go_on = |world: &mut World, until: Duration| {
         world.now = world.now.after(until);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
         world.lessor.next_deadline(world.now).since(world.now)
     };
-    while world.lessor.clock.ending() < horizon {
-        let left = horizon.since(world.lessor.clock.ending());
+    while world.lessor.clock.expiry_time() < horizon {
+        let left = horizon.since(world.lessor.clock.expiry_time());
         go_on(&mut world, left.min(clock::STEP_EVERY));
     }
     let next = world.lessor.next_deadline(world.now).since(world.now);
     assert_eq!(next, MILLI, "one of them has not been looked at");
     assert_eq!(go_on(&mut world, MILLI), margin - MILLI);
-    assert_eq!(world.state.key_leases_after(None).count(), Bounds::DEFAULT.expiry_looks_per_step + 1);
+    assert_eq!(world.state.key_leases_after(None).count(), LessorBounds::DEFAULT.expiry_looks_per_step + 1);
     world.pass(TTL);
     assert_eq!(world.state.key_leases_after(None).count(), 0);
 }
 
 /// A lease with twenty nodes is revoked, of which another session has two: it is asked for these.
-fn asked_for_many_nodes(expected: &[&str], configure: impl FnOnce(&mut Config)) {
+fn asked_for_many_nodes(expected: &[&str], configure: impl FnOnce(&mut LessorConfig)) {
     let (mut world, nodes) = (World::new(), (0..20).map(|number| format!("/{number}")).collect::<Vec<_>>());
     configure(&mut world.lessor.config);
     let session = world.lease(&nodes.iter().map(String::as_str).collect::<Vec<_>>());
@@ -431,7 +438,7 @@ fn asked_for_many_nodes(expected: &[&str], configure: impl FnOnce(&mut Config)) 
 
 #[test]
 fn holder_of_many_nodes_of_a_lease_is_asked_for_all_of_them() {
-    asked_for_many_nodes(&["/0", "/1"], |config| config.bounds.removal_sets_max = 1);
+    asked_for_many_nodes(&["/0", "/1"], |config| config.bounds.purge_sets_max = 1);
 }
 
 #[test]
@@ -456,19 +463,19 @@ fn every_list_that_leases_ending_together_leave_is_recalled() {
     let until = world.now.after(TTL * 2);
     while recalls.is_empty() && world.now < until {
         world.now = world.now.after(clock::STEP_EVERY);
-        recalls = super::recalls(&world.step(Input::Timeout));
+        recalls = super::recalls(&world.step(LessorInput::Timeout));
         recalls.extend(super::recalls(&world.commit()));
     }
     let sets: Vec<&ObjectSet> = recalls.iter().flat_map(|recall| &recall.sets).collect();
     assert!(sets.contains(&&ObjectSet::One(Object::children(path("/t")))), "{sets:?}");
-    assert_eq!(world.lessor.writes.removals(), 1, "both leases share a round");
+    assert_eq!(world.lessor.writes.purges(), 1, "both leases share a round");
 }
 
 #[test]
 fn node_being_removed_below_the_top_of_a_volume_is_not_revived() {
     let mut world = World::new();
-    let acquire = |world: &mut World, session, valid_at| {
-        world.request(session, Body::Acquire { path: path("/s"), valid_at });
+    let acquire = |world: &mut World, session, last_valid| {
+        world.request(session, Body::Acquire { path: path("/s"), last_valid });
         match answer(&world.commit()) {
             Answer::Acquired(acquired) => acquired,
             other => panic!("acquired: {other:?}"),
@@ -492,8 +499,9 @@ fn node_being_removed_below_the_top_of_a_volume_is_not_revived() {
     world.read(holder, data("/s/a")).grant.expect("nothing stands against it");
     world.write(session, Write::RevokeLease { id: ONE });
     assert_eq!(world.lessor.writes.iter().flat_map(|(_, write)| write.waits.keys()).collect::<Vec<_>>(), [&holder]);
-    let valid_at = LastValid { incarnation: grant.incarnation, generation: Generation(grant.generation.0), revision };
-    let Revival::AllBut { changed, .. } = acquire(&mut world, returning, Some(valid_at)).revival else {
+    let valid_at =
+        LastValid { incarnation: grant.incarnation, generation: VolumeGeneration(grant.generation.0), revision };
+    let Revival::AllExcept { changed, .. } = acquire(&mut world, returning, Some(valid_at)).revival else {
         panic!("the history reaches back")
     };
     assert!(changed.iter().any(|set| set.contains(&data("/s/a"))), "{changed:?}");

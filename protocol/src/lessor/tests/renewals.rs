@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     id::LeaseId,
-    message::{KeepLease, Kept, KeptSpan},
+    message::{KeepAliveResult, KeyLeasePromise, KeyLeaseRenewal},
     reached::{Bound, take_reached},
 };
 
@@ -12,25 +12,25 @@ const TICK: Duration = Duration::from_millis(250);
 
 impl World {
     /// Asks for more time on the session's lease on the root, as a client does that has nothing else to say.
-    fn keep_alive(&mut self, session: SessionId, incarnation: Incarnation) -> Vec<Effect> {
-        self.renew_with((session, incarnation), Body::KeepAlive(Default::default()))
+    fn keep_alive(&mut self, session: SessionId, incarnation: Incarnation) -> Vec<LessorEffect> {
+        self.renew_with((session, incarnation), Body::Heartbeat(Default::default()))
     }
 
     /// A request with which the session renews its lease on the root.
-    fn renew_with(&mut self, (session, incarnation): (SessionId, Incarnation), body: Body) -> Vec<Effect> {
-        let header = Header {
+    fn renew_with(&mut self, (session, incarnation): (SessionId, Incarnation), body: Body) -> Vec<LessorEffect> {
+        let header = RequestHeader {
             session,
             epoch: self.state.epoch(),
             registration: self.registration(session),
-            renew: vec![Renew { volume: Path::root(), incarnation }],
-            ..Header::default()
+            renew: vec![Renew { volume: NodePath::root(), incarnation }],
+            ..RequestHeader::default()
         };
         self.send(Request { header, body })
     }
 
-    fn keep_key(&mut self, session: SessionId) -> Vec<Effect> {
-        let leases = vec![KeepLease { id: ONE, incarnation: None }];
-        self.request(session, Body::KeepLeases { leases })
+    fn keep_key(&mut self, session: SessionId) -> Vec<LessorEffect> {
+        let leases = vec![KeyLeaseRenewal { id: ONE, incarnation: None }];
+        self.request(session, Body::KeepAlive { leases })
     }
 
     /// A session with a lease on the root, and a key lease, both half a term old.
@@ -57,10 +57,10 @@ impl World {
     }
 }
 
-fn kept_span(response: &Response) -> KeptSpan {
-    let Ok(Answer::Kept(kept)) = &response.result else { panic!("kept: {response:?}") };
-    let [Kept { span, .. }] = kept.as_slice() else { panic!("one: {kept:?}") };
-    *span
+fn kept_span(response: &Response) -> KeepAliveResult {
+    let Ok(Answer::KeptAlive(kept)) = &response.result else { panic!("kept: {response:?}") };
+    let [KeyLeasePromise { result, .. }] = kept.as_slice() else { panic!("one: {kept:?}") };
+    *result
 }
 
 #[test]
@@ -73,9 +73,9 @@ fn renewal_at_half_a_term_is_promised_a_whole_term_by_the_tick() {
     assert!(world.now.since(sent) <= TICK, "{:?}", world.now.since(sent));
     let [alive, kept] = answered.as_slice() else { panic!("both: {answered:?}") };
     assert_eq!(alive.promises.iter().map(|promise| promise.span).collect::<Vec<_>>(), [TERM]);
-    assert_eq!(kept_span(kept), KeptSpan::Promised(TERM));
-    let Ok(Answer::Alive(answer)) = &alive.result else { panic!("alive: {alive:?}") };
-    assert_eq!(answer.waited, world.now.since(sent), "the client does not take it for a slow network");
+    assert_eq!(kept_span(kept), KeepAliveResult::Renewed(TERM));
+    let Ok(Answer::Heartbeat(answer)) = &alive.result else { panic!("alive: {alive:?}") };
+    assert_eq!(answer.delay, world.now.since(sent), "the client does not take it for a slow network");
 }
 
 /// Planted: `LongerPromiseNotCounted`.
@@ -87,10 +87,10 @@ fn lease_promised_a_whole_term_by_the_tick_lasts_that_long() {
     let sent = world.now;
     assert_eq!(world.until_answered(2 * TICK).len(), 2);
     world.pass(sent.after(TERM).since(world.now));
-    assert!(world.state.lease(&LeaseKey::Volume(session, Path::root())).is_some(), "it is promised up to here");
+    assert!(world.state.lease(&LeaseKey::Volume(session, NodePath::root())).is_some(), "it is promised up to here");
     assert!(world.state.lease(&LeaseKey::Key(ONE)).is_some(), "it is promised up to here");
     world.pass(TERM / 10);
-    assert!(world.state.lease(&LeaseKey::Volume(session, Path::root())).is_none(), "counted from the arrival");
+    assert!(world.state.lease(&LeaseKey::Volume(session, NodePath::root())).is_none(), "counted from the arrival");
     assert!(world.state.lease(&LeaseKey::Key(ONE)).is_none(), "counted from the arrival");
 }
 
@@ -102,13 +102,13 @@ fn promise_after_a_tick_stays_within_the_horizon() {
     // The tick that tells of it is not committed for as long as the renewal waits.
     while !world.lessor.has_proposal() {
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
     }
     let tick = world.lessor.take_proposal(world.now).expect("a tick");
-    let horizon = world.state.lease(&LeaseKey::Volume(session, Path::root())).expect("a lease").horizon;
+    let horizon = world.state.lease(&LeaseKey::Volume(session, NodePath::root())).expect("a lease").horizon;
     let answered = loop {
         world.now = world.now.after(clock::STEP_EVERY);
-        let answered = replies(&world.step(Input::Timeout));
+        let answered = replies(&world.step(LessorInput::Timeout));
         if !answered.is_empty() {
             break answered;
         }
@@ -116,7 +116,7 @@ fn promise_after_a_tick_stays_within_the_horizon() {
     let waited = world.now.since(arrived);
     assert!(waited >= 2 * TICK && waited <= 2 * TICK + clock::STEP_EVERY, "{waited:?}");
     let span = answered[0].promises[0].span;
-    let promising = world.lessor.clock.promising(world.now).expect("the epoch has begun");
+    let promising = world.lessor.clock.promise_time(world.now).expect("the epoch has begun");
     assert_eq!(promising.after(span).before(waited), horizon, "what the horizon leaves, counted from the arrival");
     world.apply(&tick);
 }
@@ -141,8 +141,8 @@ fn renewal_beside_one_with_little_time_left_is_answered_at_once() {
         world.write(session, Write::GrantLease { id: Some(short), ttl });
         world.commit();
         world.pass(ttl / 2);
-        let leases = vec![KeepLease { id: short, incarnation: None }];
-        let answered = replies(&world.renew_with((session, incarnation), Body::KeepLeases { leases }));
+        let leases = vec![KeyLeaseRenewal { id: short, incarnation: None }];
+        let answered = replies(&world.renew_with((session, incarnation), Body::KeepAlive { leases }));
         assert_eq!(answered.len(), 1, "a lease of {ttl:?} beside one of {TERM:?}");
     }
 }
@@ -156,10 +156,10 @@ fn renewal_that_a_tick_could_not_tell_of_waits_for_the_next() {
     world.keep_key(session);
     let answered = world.until_answered(2 * TICK);
     let spans = answered.iter().map(|response| match response.promises.as_slice() {
-        [promise] => KeptSpan::Promised(promise.span),
+        [promise] => KeepAliveResult::Renewed(promise.span),
         _ => kept_span(response),
     });
-    assert_eq!(spans.collect::<Vec<_>>(), vec![KeptSpan::Promised(TERM); 2]);
+    assert_eq!(spans.collect::<Vec<_>>(), vec![KeepAliveResult::Renewed(TERM); 2]);
 }
 
 #[test]
@@ -187,8 +187,8 @@ fn lease_that_is_gone_when_the_tick_comes_is_not_promised() {
     world.keep_key(session);
     world.write(session, Write::RevokeLease { id: ONE });
     let answered = replies(&world.pass(2 * TICK));
-    let kept: Vec<_> = answered.iter().filter(|response| matches!(response.result, Ok(Answer::Kept(_)))).collect();
-    assert_eq!(kept.iter().map(|response| kept_span(response)).collect::<Vec<_>>(), [KeptSpan::Gone]);
+    let kept: Vec<_> = answered.iter().filter(|response| matches!(response.result, Ok(Answer::KeptAlive(_)))).collect();
+    assert_eq!(kept.iter().map(|response| kept_span(response)).collect::<Vec<_>>(), [KeepAliveResult::NotFound]);
 }
 
 #[test]
@@ -197,22 +197,22 @@ fn session_that_is_gone_when_the_tick_comes_is_told_so() {
     world.keep_alive(session, incarnation);
     world.request(session, Body::Close);
     let answered = replies(&world.pass(2 * TICK));
-    let refused = Err(Refusal::SessionGone { session });
+    let refused = Err(Refusal::SessionNotFound { session });
     assert!(answered.iter().any(|response| response.result == refused), "{answered:?}");
 }
 
 /// One request waits for a tick, and one for a proof. The volume changes meanwhile.
 #[test]
 fn renewal_that_waits_is_told_the_generation_of_its_answer() {
-    let generation = |world: &World| world.state.volume(&Path::root()).expect("a volume").generation;
-    for body in [Body::KeepAlive(Default::default()), Body::Read { object: data("/a"), known: None }] {
+    let generation = |world: &World| world.state.volume(&NodePath::root()).expect("a volume").generation;
+    for body in [Body::Heartbeat(Default::default()), Body::Read { object: data("/a"), known: None }] {
         let (mut world, session, incarnation) = World::half_a_term_old();
         let before = generation(&world);
         assert_eq!(replies(&world.renew_with((session, incarnation), body)), [], "it waits");
-        world.write(session, Write::SetVolume { path: Path::root(), settings: VolumeSettings::DEFAULT });
+        world.write(session, Write::SetVolume { path: NodePath::root(), settings: VolumeSettings::DEFAULT });
         let mut answered = replies(&world.commit());
         assert!(generation(&world) > before);
-        answered.extend(replies(&world.step(Input::Proven { round: world.lessor.round })));
+        answered.extend(replies(&world.step(LessorInput::Proven { round: world.lessor.round })));
         answered.extend(world.until_answered(2 * TICK));
         let promised = answered.iter().flat_map(|response| &response.promises);
         let promised: Vec<_> = promised.map(|promise| promise.generation).collect();
@@ -243,14 +243,14 @@ fn renewals_beyond_the_bound_are_answered_at_once() {
 #[test]
 fn renewals_beyond_what_a_step_tells_follow_at_once() {
     let (mut world, session, incarnation) = World::half_a_term_old();
-    world.lessor.config.bounds.renewals_told_per_step = 1;
+    world.lessor.config.bounds.renewals_answered_per_step = 1;
     (0..3).for_each(|_| assert_eq!(replies(&world.keep_alive(session, incarnation)), []));
     assert_eq!(world.until_answered(2 * TICK).len(), 1, "others are served between two steps");
     let soon = world.lessor.next_deadline(world.now).since(world.now);
     assert!(soon <= Duration::from_millis(1), "{soon:?}");
-    assert_eq!(replies(&world.step(Input::Timeout)).len(), 1);
-    assert_eq!(replies(&world.step(Input::Timeout)).len(), 1);
-    assert_eq!(replies(&world.step(Input::Timeout)).len(), 0);
+    assert_eq!(replies(&world.step(LessorInput::Timeout)).len(), 1);
+    assert_eq!(replies(&world.step(LessorInput::Timeout)).len(), 1);
+    assert_eq!(replies(&world.step(LessorInput::Timeout)).len(), 0);
 }
 
 /// F4: a renewal counts from its arrival, never from its answer.
@@ -260,7 +260,7 @@ fn answer_of_a_tick_is_no_sign_of_life() {
     world.keep_alive(session, incarnation);
     assert_eq!(world.until_answered(2 * TICK).len(), 1);
     let horizon =
-        |world: &World| world.state.lease(&LeaseKey::Volume(session, Path::root())).map(|lease| lease.horizon);
+        |world: &World| world.state.lease(&LeaseKey::Volume(session, NodePath::root())).map(|lease| lease.horizon);
     let before = horizon(&world);
     world.pass(TERM / 2);
     assert_eq!(horizon(&world), before, "no later tick tells of it again");

@@ -1,13 +1,13 @@
 //! Names that are given to another lease or volume while a request waits: it means the one that it found (S7b).
 
-use super::super::writes::{Asked, Pending, Turn, Work, Writes};
+use super::super::writes::{ClientWrite, PendingWrite, PendingWriteId, PendingWrites, WriteKind};
 use super::*;
 use crate::{
     command::{Attach, Written},
     id::LeaseId,
     transaction::{Operation, Transaction},
 };
-use crate::{message::KeptSpan, planted::Planted};
+use crate::{message::KeepAliveResult, planted::Planted};
 
 const ONE: LeaseId = LeaseId(9);
 const TTL: Duration = Duration::from_secs(4);
@@ -27,7 +27,7 @@ fn volume(text: &str) -> Write {
     Write::CreateVolume { path: path(text), settings: VolumeSettings::DEFAULT }
 }
 
-fn refusals(effects: &[Effect]) -> Vec<Refusal> {
+fn refusals(effects: &[LessorEffect]) -> Vec<Refusal> {
     replies(effects).into_iter().filter_map(|response| response.result.err()).collect()
 }
 
@@ -110,7 +110,7 @@ fn request_sent_again_to_the_next_leader_means_what_it_finds() {
 /// Two entries are on their way at any time, each with a put that attaches a node.
 #[test]
 fn revocation_passes_a_stream_of_attachments() {
-    for attach in [Attach::Lease(ONE), Attach::Keep] {
+    for attach in [Attach::Lease(ONE), Attach::Unchanged] {
         let mut world = World::new();
         let (first, second) = (world.session(), world.session());
         world.done(first, grant(LONG));
@@ -151,8 +151,8 @@ fn revocation_is_uncovered_twice_by_a_stream_at_most() {
         let Some(proposal) = on_its_way.take() else { break };
         world.index += 1;
         let applied = world.state.apply(world.index, &proposal);
-        uncovered += applied.outcomes.iter().filter(|outcome| **outcome == Outcome::NotCovered).count();
-        world.step(Input::committed(proposal.number, applied));
+        uncovered += applied.outcomes.iter().filter(|outcome| **outcome == Outcome::MissingConsents).count();
+        world.step(LessorInput::committed(proposal.number, applied));
         on_its_way = next.or_else(|| world.lessor.take_proposal(world.now));
     }
     let is_there = world.state.lease(&LeaseKey::Key(ONE)).is_some();
@@ -171,14 +171,14 @@ fn revocation_is_uncovered_by_no_attachment_that_waits() {
     world.write(session, REVOKE);
     world.write(other, attached("/b", Attach::Lease(ONE)));
     assert_eq!(world.lessor.take_proposal(world.now), None, "nothing may overtake the first");
-    world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+    world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
     let mut uncovered = 0;
     while let Some(proposal) = world.lessor.take_proposal(world.now) {
         world.index += 1;
         let applied = world.state.apply(world.index, &proposal);
-        uncovered += applied.outcomes.iter().filter(|outcome| **outcome == Outcome::NotCovered).count();
+        uncovered += applied.outcomes.iter().filter(|outcome| **outcome == Outcome::MissingConsents).count();
         assert!(uncovered <= 1, "once for what it followed into the log, got {uncovered}");
-        world.step(Input::committed(proposal.number, applied));
+        world.step(LessorInput::committed(proposal.number, applied));
     }
     assert!(world.state.lease(&LeaseKey::Key(ONE)).is_none() && !world.there("/a") && !world.there("/b"));
 }
@@ -188,7 +188,7 @@ fn removal_of_a_volume_is_answered_under_registrations() {
     let mut world = World::new();
     let (first, second) = (world.session(), world.session());
     world.done(first, volume("/v"));
-    world.request(second, Body::Acquire { path: path("/v"), valid_at: None });
+    world.request(second, Body::Acquire { path: path("/v"), last_valid: None });
     world.commit();
     world.write(second, attached("/v/0", Attach::Session));
     let mut on_its_way = world.lessor.take_proposal(world.now).expect("a put");
@@ -196,7 +196,7 @@ fn removal_of_a_volume_is_answered_under_registrations() {
     for number in 1..5 {
         world.write(second, attached(&format!("/v/{number}"), Attach::Session));
         let next = world.lessor.take_proposal(world.now).expect("the removal, or a put");
-        let carries = WriteRefusal::VolumeCarries { path: path("/v"), session: second };
+        let carries = WriteRefusal::VolumeInUse { path: path("/v"), session: second };
         if refusals(&world.apply(&on_its_way)).contains(&Refusal::Write(carries)) {
             return;
         }
@@ -206,14 +206,14 @@ fn removal_of_a_volume_is_answered_under_registrations() {
 }
 
 /// The session sends a write again, under the number that it had.
-fn sending(world: &mut World, session: SessionId, number: u64, write: Write) -> Vec<Effect> {
-    let header = Header {
+fn sending(world: &mut World, session: SessionId, number: u64, write: Write) -> Vec<LessorEffect> {
+    let header = RequestHeader {
         session,
         epoch: world.state.epoch(),
         registration: world.registration(session),
         sequence: Sequence(number),
         unanswered_from: Sequence(number),
-        ..Header::default()
+        ..RequestHeader::default()
     };
     world.send(Request { header, body: Body::Write { write, dropped: Vec::new(), seen: Stamp::default() } })
 }
@@ -225,18 +225,21 @@ fn repeated_grant_is_about_the_lease_that_it_granted() {
     let granted = world.done(first, grant(TTL)).lease.expect("it was granted");
     let number = world.sequence;
     let kept = |answer| match answer {
-        Answer::Written { written, kept, .. } => (written.lease, kept.expect("of a lease")),
+        Answer::Written { written, key_lease, .. } => (written.lease, key_lease.expect("of a lease")),
         other => panic!("written: {other:?}"),
     };
     let (lease, told) = kept(answer(&sending(&mut world, first, number, grant(TTL))));
-    assert_eq!((lease, told.incarnation, told.span), (Some(granted), granted.incarnation, KeptSpan::Promised(TTL)));
+    assert_eq!(
+        (lease, told.incarnation, told.result),
+        (Some(granted), granted.incarnation, KeepAliveResult::Renewed(TTL))
+    );
     world.done(second, REVOKE);
     let replacement = world.done(second, grant(TTL)).lease.expect("it was granted");
     assert!(replacement.incarnation > granted.incarnation);
     let (lease, told) = kept(answer(&sending(&mut world, first, number, grant(TTL))));
     assert_eq!(
-        (lease, told.incarnation, told.span),
-        (Some(granted), granted.incarnation, KeptSpan::Gone),
+        (lease, told.incarnation, told.result),
+        (Some(granted), granted.incarnation, KeepAliveResult::NotFound),
         "it is gone"
     );
 }
@@ -246,10 +249,10 @@ fn repeated_grant_is_about_the_lease_that_it_granted() {
 #[test]
 fn attachment_waits_for_the_revocation_that_is_left() {
     let lease = Incarnation(7);
-    let ready = |left: Option<(Pending, Vec<Turn>)>| left.expect("it waits").1;
+    let ready = |left: Option<(PendingWrite, Vec<PendingWriteId>)>| left.expect("it waits").1;
     for is_last_found_first in [false, true] {
-        let mut writes = Writes::new(Planted::default());
-        let revocation = || Pending::new(Work::Removal(BTreeSet::from([lease])), Vec::new(), Instant::ZERO);
+        let mut writes = PendingWrites::new(Planted::default());
+        let revocation = || PendingWrite::new(WriteKind::Purge(BTreeSet::from([lease])), Vec::new(), Instant::ZERO);
         let [first, second] = [revocation(), revocation()].map(|pending| writes.enter(pending));
         for turn in [first, second] {
             writes.proposed(turn);
@@ -257,18 +260,18 @@ fn attachment_waits_for_the_revocation_that_is_left() {
         for turn in if is_last_found_first { [second, first] } else { [first, second] } {
             writes.cover(turn, Vec::new());
         }
-        let attachment = Asked {
+        let attachment = ClientWrite {
             session: SessionId(1),
             sequence: Sequence(1),
             unanswered_from: Sequence(1),
             write: attached("/a", Attach::Lease(ONE)),
-            meant: Meant { leases: BTreeSet::from([lease]), ..Meant::default() },
-            askers: Vec::new(),
+            intended: IntendedLeases { leases: BTreeSet::from([lease]), ..IntendedLeases::default() },
+            requesters: Vec::new(),
             dropped: Vec::new(),
             seen: Stamp::default(),
             load: 0,
         };
-        let attachment = writes.enter(Pending::new(Work::Client(attachment), Vec::new(), Instant::ZERO));
+        let attachment = writes.enter(PendingWrite::new(WriteKind::Client(attachment), Vec::new(), Instant::ZERO));
         if is_last_found_first {
             assert_eq!(writes.proposed(second), [], "it was found uncovered, and may be again");
             assert_eq!(writes.check(), Ok(()));

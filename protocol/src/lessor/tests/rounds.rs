@@ -40,12 +40,12 @@ impl World {
         world.index += 1;
         let (epoch, time) = (world.state.epoch(), world.state.cluster_time());
         world.state.apply(world.index, &Proposal { epoch, number: 1 << 41, time, commands });
-        assert_eq!(world.state.orphaned().count() as u64, leases);
+        assert_eq!(world.state.orphans().count() as u64, leases);
         (world, holders)
     }
 
-    fn fail_over_with(&mut self, bounds: Bounds) {
-        let config = Config { bounds, ..config(self.lessor.config.attempt + 1) };
+    fn fail_over_with(&mut self, bounds: LessorBounds) {
+        let config = LessorConfig { bounds, ..config(self.lessor.config.attempt + 1) };
         self.lessor = Lessor::new(config, &self.state, Duration::ZERO, self.now);
         self.commit();
     }
@@ -53,12 +53,12 @@ impl World {
 
 /// What the first step of a new leader looks at, which begins a round. No session has listed what it holds.
 fn round_after_failover(sessions: usize, leases: u64, nodes: u64) -> u64 {
-    let bounds = Bounds { claims_max: 1_000, ..Bounds::DEFAULT };
+    let bounds = LessorBounds { claims_max: 1_000, ..LessorBounds::DEFAULT };
     let (mut world, holders) = World::with_orphans(sessions, leases, nodes);
     take_visited();
     world.fail_over_with(bounds);
     let visited = take_visited();
-    let nodes: Vec<Path> = world.state.nodes_in(&path("/list"), None).map(|(path, _)| path.clone()).collect();
+    let nodes: Vec<NodePath> = world.state.nodes_in(&path("/list"), None).map(|(path, _)| path.clone()).collect();
     for holder in holders {
         let asked = recalls(&world.request(holder, Body::Register));
         let [recall] = &asked[..] else { panic!("one round: {asked:?}") };
@@ -69,7 +69,7 @@ fn round_after_failover(sessions: usize, leases: u64, nodes: u64) -> u64 {
         }
         assert!(recall.sets.iter().all(|set| !set.contains(&data("/x"))), "what lies apart stays: {:?}", recall.sets);
         assert!(world.state.node(&nodes[1]).is_some(), "the copies may be in use");
-        world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+        world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
         world.commit();
     }
     assert_eq!(world.state.node(&nodes[1]), None);
@@ -100,7 +100,7 @@ fn covering_writer_that_dropped_all_sets_is_not_recalled() {
     let mut world = World::new();
     let [writer, other] = [(); 2].map(|()| world.holder(&data("/x")).0);
     world.fill(writer, (0..20).map(|number| (path(&format!("/s/{number}")), Attach::Nothing)));
-    world.fail_over_with(Bounds { claims_max: 0, ..Bounds::DEFAULT });
+    world.fail_over_with(LessorBounds { claims_max: 0, ..LessorBounds::DEFAULT });
     world.request(writer, Body::Register);
     world.request(other, Body::Register);
     let nodes = || (0..20).map(|number| path(&format!("/s/{number}")));
@@ -130,7 +130,7 @@ fn recall_of_too_many_sets_names_the_subtree() {
     };
     let recall = recalls(&world.write(writer, puts(6))).remove(0);
     assert_eq!(recall.sets, [ObjectSet::Subtree(path("/s"))]);
-    world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+    world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
     assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
     (0..5).for_each(|number| drop(world.read(holder, data(&format!("/s/{number}")))));
     let recall = recalls(&world.write(writer, puts(5))).remove(0);
@@ -139,32 +139,32 @@ fn recall_of_too_many_sets_names_the_subtree() {
 
 #[test]
 fn rounds_begin_one_in_a_step_and_each_step_at_once() {
-    let bounds = Bounds { removal_leases_per_round: 1, removal_rounds_max: 4, ..Bounds::DEFAULT };
+    let bounds = LessorBounds { purge_leases_max: 1, purges_max: 4, ..LessorBounds::DEFAULT };
     let (mut world, holders) = World::with_orphans(1, 6, 1);
     world.fail_over_with(bounds);
-    let mut begun = world.lessor.writes.removals();
+    let mut begun = world.lessor.writes.purges();
     assert!(begun < 3, "one with each entry: {begun} have begun");
     while begun < 4 {
         assert_eq!(world.lessor.next_deadline(world.now).since(world.now), MILLI, "{begun} have begun");
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
         begun += 1;
-        assert_eq!(world.lessor.writes.removals(), begun);
+        assert_eq!(world.lessor.writes.purges(), begun);
     }
     assert!(world.lessor.next_deadline(world.now).since(world.now) > MILLI, "the others wait for consents");
     for _ in 0..3 {
         for recall in recalls(&world.request(holders[0], Body::Register)) {
-            world.step(Input::Consent(Consent { session: holders[0], stamp: recall.stamp }));
+            world.step(LessorInput::Consent(Consent { session: holders[0], stamp: recall.stamp }));
         }
         world.commit();
     }
-    assert_eq!((world.lessor.writes.removals(), world.state.orphaned().count()), (0, 0));
+    assert_eq!((world.lessor.writes.purges(), world.state.orphans().count()), (0, 0));
 }
 
 #[test]
 fn write_of_few_sets_asks_coverings_for_those_alone() {
     let mut world = World::new();
     let [writer, other] = [(); 2].map(|()| world.holder(&data("/x")).0);
-    world.fail_over_with(Bounds { claims_max: 0, ..Bounds::DEFAULT });
+    world.fail_over_with(LessorBounds { claims_max: 0, ..LessorBounds::DEFAULT });
     world.request(writer, Body::Register);
     world.request(other, Body::Register);
     let asked = recalls(&world.write(writer, put("/s/1/2/3/4/5/6", b"")));
@@ -183,7 +183,7 @@ fn large_leases_in_two_places_are_recalled_apart() {
     for object in [data("/a/0"), data("/b/19"), Object::children(path("/a"))] {
         assert!(recall.sets.iter().any(|set| set.contains(&object)), "{object} is not in {:?}", recall.sets);
     }
-    for object in [data("/x"), Object::children(Path::root())] {
+    for object in [data("/x"), Object::children(NodePath::root())] {
         assert!(!recall.sets.iter().any(|set| set.contains(&object)), "{object} does not change: {:?}", recall.sets);
     }
 }
@@ -193,24 +193,25 @@ fn large_leases_in_two_places_are_recalled_apart() {
 fn round_beside_known_holders(sessions: usize, leases: u64, are_over: bool) -> u64 {
     let (mut world, holders) = World::with_orphans(sessions, leases, 1);
     // Of an earlier lessor: it has not begun the removal.
-    let nodes: Vec<Path> = world.state.nodes_in(&path("/list"), None).map(|(path, _)| path.clone()).skip(1).collect();
-    world.lessor.config.bounds.removal_rounds_max = 0;
-    let over = world.lessor.clock.ending().after(if are_over { Duration::ZERO } else { TERM * 100 });
+    let nodes: Vec<NodePath> =
+        world.state.nodes_in(&path("/list"), None).map(|(path, _)| path.clone()).skip(1).collect();
+    world.lessor.config.bounds.purges_max = 0;
+    let over = world.lessor.clock.expiry_time().after(if are_over { Duration::ZERO } else { TERM * 100 });
     for (holder, node) in holders.iter().flat_map(|holder| nodes.iter().map(move |node| (*holder, node))) {
-        let lease = holdings::ObjectLease { over, source: holdings::Source::granted(1) };
+        let lease = object_leases::ObjectLease { over, source: object_leases::GrantSource::granted(1) };
         let object = Object::data(node.clone());
-        world.lessor.holdings.add(&Path::root(), &object, holder, lease, 1 << 20, &world.state);
+        world.lessor.object_leases.add(&NodePath::root(), &object, holder, lease, 1 << 20, &world.state);
     }
-    world.lessor.config.bounds.removal_rounds_max = 8;
+    world.lessor.config.bounds.purges_max = 8;
     world.lessor.config.bounds.claims_max = 1_000;
-    world.lessor.orphans = world.state.orphaned().collect();
+    world.lessor.orphans = world.state.orphans().collect();
     take_visited();
-    let asked = recalls(&world.step(Input::Timeout));
+    let asked = recalls(&world.step(LessorInput::Timeout));
     let visited = take_visited();
     assert_eq!(asked.len(), if are_over { 0 } else { sessions });
     for recall in asked {
         assert_eq!(recall.sets, [ObjectSet::Subtree(path("/list"))]);
-        let has = |node: &&Path| recall.sets.iter().any(|set| set.contains(&Object::data((*node).clone())));
+        let has = |node: &&NodePath| recall.sets.iter().any(|set| set.contains(&Object::data((*node).clone())));
         assert!(nodes.iter().all(|node| has(&node)), "{:?}", recall.sets);
     }
     visited
@@ -232,17 +233,17 @@ fn large_lease_beside_many_copies_costs_by_its_nodes() {
     let visited = |others: u64| {
         let place = |_, number| format!("/{}/{number}", ["a", "b"][number as usize % 2]);
         let (mut world, holders) = World::with_orphans_at(1, 1, 20, place);
-        let lease = holdings::ObjectLease {
-            over: world.lessor.clock.ending().after(TERM * 100),
-            source: holdings::Source::granted(1),
+        let lease = object_leases::ObjectLease {
+            over: world.lessor.clock.expiry_time().after(TERM * 100),
+            source: object_leases::GrantSource::granted(1),
         };
         let copies = (0..others).map(|number| data(&format!("/c/{number}"))).chain([data("/a/0")]);
         for copy in copies {
-            world.lessor.holdings.add(&Path::root(), &copy, holders[0], lease, 1 << 20, &world.state);
+            world.lessor.object_leases.add(&NodePath::root(), &copy, holders[0], lease, 1 << 20, &world.state);
         }
-        world.lessor.orphans = world.state.orphaned().collect();
+        world.lessor.orphans = world.state.orphans().collect();
         take_visited();
-        let asked = recalls(&world.step(Input::Timeout));
+        let asked = recalls(&world.step(LessorInput::Timeout));
         let visited = take_visited();
         assert_eq!(
             asked.iter().map(|recall| recall.sets.clone()).collect::<Vec<_>>(),
@@ -261,21 +262,22 @@ fn removal_of_many_waits_in_its_own_volumes_alone() {
     let apart = world.session();
     world.write(apart, Write::CreateVolume { path: path("/slow"), settings: VolumeSettings::DEFAULT });
     for Recall { session, stamp, .. } in recalls(&world.commit()) {
-        world.step(Input::Consent(Consent { session, stamp }));
+        world.step(LessorInput::Consent(Consent { session, stamp }));
     }
     world.commit();
-    world.request(apart, Body::Acquire { path: path("/slow"), valid_at: None });
+    world.request(apart, Body::Acquire { path: path("/slow"), last_valid: None });
     world.commit();
-    let over = world.lessor.clock.ending().after(TERM * 100);
-    let lease = holdings::ObjectLease { over, source: holdings::Source::granted(1) };
+    let over = world.lessor.clock.expiry_time().after(TERM * 100);
+    let lease = object_leases::ObjectLease { over, source: object_leases::GrantSource::granted(1) };
     for id in 1..=20 {
         let object = data(&format!("/{id}/node"));
-        world.lessor.holdings.add(&Path::root(), &object, holders[0], lease, 1 << 20, &world.state);
+        world.lessor.object_leases.add(&NodePath::root(), &object, holders[0], lease, 1 << 20, &world.state);
     }
-    world.lessor.holdings.add(&path("/slow"), &data("/slow/x"), apart, lease, 1 << 20, &world.state);
+    world.lessor.object_leases.add(&path("/slow"), &data("/slow/x"), apart, lease, 1 << 20, &world.state);
     world.lessor.config.bounds.claims_max = 1;
-    world.lessor.orphans = world.state.orphaned().collect();
-    let asked: Vec<SessionId> = recalls(&world.step(Input::Timeout)).iter().map(|recall| recall.session).collect();
+    world.lessor.orphans = world.state.orphans().collect();
+    let asked: Vec<SessionId> =
+        recalls(&world.step(LessorInput::Timeout)).iter().map(|recall| recall.session).collect();
     assert!(asked.contains(&holders[0]) && !asked.contains(&apart), "{asked:?}");
 }
 
@@ -289,15 +291,15 @@ fn round_in_many_volumes_beside_coverings_is_bounded() {
         let made = Write::CreateVolume { path: path(&format!("/{volume}")), settings: VolumeSettings::DEFAULT };
         world.write(maker, made);
         for Recall { session, stamp, .. } in recalls(&world.commit()) {
-            world.step(Input::Consent(Consent { session, stamp }));
+            world.step(LessorInput::Consent(Consent { session, stamp }));
         }
         world.commit();
         for holder in &holders {
-            world.request(*holder, Body::Acquire { path: path(&format!("/{volume}/x")), valid_at: None });
+            world.request(*holder, Body::Acquire { path: path(&format!("/{volume}/x")), last_valid: None });
         }
         world.commit();
     }
-    world.fail_over_with(Bounds { claims_max: 0, ..Bounds::DEFAULT });
+    world.fail_over_with(LessorBounds { claims_max: 0, ..LessorBounds::DEFAULT });
     for holder in &holders {
         let asked = recalls(&world.request(*holder, Body::Register));
         for id in 1..=3 * VOLUMES {
@@ -337,7 +339,7 @@ fn lists_of_a_lease_are_named_one_by_one_up_to_a_bound() {
     let mut world = World::new();
     world.lease(&["/s/a/1", "/s/b/1", "/s/c/1"]);
     let lease = world.state.lease(&LeaseKey::Key(LeaseId(9))).expect("granted").incarnation;
-    let lists = |sets_max| super::super::removal::lists_of(lease, sets_max, &world.state);
+    let lists = |sets_max| super::super::purges::lists_of(lease, sets_max, &world.state);
     let named = ["/s/a", "/s/b", "/s/c"].map(|list| ObjectSet::One(Object::children(path(list))));
     assert_eq!((lists(4), lists(3)), (named.to_vec(), named.to_vec()));
     assert_eq!(lists(2), [ObjectSet::Subtree(path("/s"))]);

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::{
-    change::Reason,
+    change::ChangeReason,
     command::Attach,
     id::LeaseId,
-    message::{ServiceInfo, Services, Standing},
-    object::Owner,
+    message::{ServiceHealth, ServiceInfo, ServicePage},
+    object::NodeOwner,
 };
 
 pub(super) const KEY: LeaseId = LeaseId(9);
@@ -19,7 +19,7 @@ impl World {
         page.services
     }
 
-    fn services_page(&mut self, top: &str, after: Option<Path>) -> Services {
+    fn services_page(&mut self, top: &str, after: Option<NodePath>) -> ServicePage {
         let inspect = Inspect::Services { path: path(top), after };
         match answer(&self.request(SessionId(0), Body::Inspect(inspect))) {
             Answer::Services(services) => services,
@@ -46,12 +46,12 @@ impl World {
     }
 
     fn incarnation(&self, session: SessionId) -> Incarnation {
-        self.state.lease(&LeaseKey::Volume(session, Path::root())).expect("it has one").incarnation
+        self.state.lease(&LeaseKey::Volume(session, NodePath::root())).expect("it has one").incarnation
     }
 }
 
-fn standings(services: &[ServiceInfo]) -> Vec<(&str, Standing)> {
-    services.iter().map(|service| (service.path.as_str(), service.standing)).collect()
+fn standings(services: &[ServiceInfo]) -> Vec<(&str, ServiceHealth)> {
+    services.iter().map(|service| (service.path.as_str(), service.health)).collect()
 }
 
 #[test]
@@ -63,10 +63,10 @@ fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
     world.renew(one, first).expect("promised");
     world.renew(two, second).expect("promised");
     let found = world.services();
-    assert_eq!(standings(&found), [("/s/one", Standing::Live), ("/s/two", Standing::Live)]);
+    assert_eq!(standings(&found), [("/s/one", ServiceHealth::Live), ("/s/two", ServiceHealth::Live)]);
     assert_eq!(
         (found[0].owner, found[0].name.as_str(), found[0].seen),
-        (Some(Owner::Session(one)), "test", Some(Duration::ZERO))
+        (Some(NodeOwner::Session(one)), "test", Some(Duration::ZERO))
     );
     let registered = world.state.node(&path("/s/one")).map(|node| node.modify_revision);
     assert!(registered.is_some() && found[0].registered == registered, "{found:?}");
@@ -80,7 +80,7 @@ fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
     }
     world.renew(two, second).expect("promised");
     let found = world.services();
-    assert_eq!(standings(&found), [("/s/one", Standing::Jeopardy), ("/s/two", Standing::Live)]);
+    assert_eq!(standings(&found), [("/s/one", ServiceHealth::Jeopardy), ("/s/two", ServiceHealth::Live)]);
     assert!(found[0].remaining <= term / 4 && found[0].seen >= Some(term * 3 / 4), "{found:?}");
     for _ in 0..2 {
         world.pass(term / 4);
@@ -88,9 +88,9 @@ fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
     }
     let found = world.services();
     // The fifth change: /elsewhere, which is in another list, went with the fourth.
-    let gone = Standing::Gone { revision: Revision(5), reason: Reason::Expired };
-    assert_eq!(standings(&found), [("/s/one", gone), ("/s/two", Standing::Live)]);
-    assert_eq!((found[0].owner, found[0].remaining), (Some(Owner::Session(one)), Duration::ZERO));
+    let gone = ServiceHealth::Removed { revision: Revision(5), reason: ChangeReason::Expired };
+    assert_eq!(standings(&found), [("/s/one", gone), ("/s/two", ServiceHealth::Live)]);
+    assert_eq!((found[0].owner, found[0].remaining), (Some(NodeOwner::Session(one)), Duration::ZERO));
     assert_eq!(found[0].registered, registered, "also when it is gone");
     assert!(found[0].seen >= Some(term), "it is remembered when it was last seen: {found:?}");
 }
@@ -102,16 +102,16 @@ fn service_below_a_later_volume_has_its_own_lease() {
     let other = world.session();
     let asked = world.write(other, Write::CreateVolume { path: path("/s"), settings: VolumeSettings::DEFAULT });
     for Recall { session, stamp, .. } in recalls(&asked) {
-        world.step(Input::Consent(Consent { session, stamp }));
+        world.step(LessorInput::Consent(Consent { session, stamp }));
     }
     answer(&world.commit());
     let incarnation = world.incarnation(session);
     world.renew(session, incarnation).expect("promised");
     world.pass(MILLI);
     let found = world.services();
-    assert_eq!(standings(&found), [("/s/one", Standing::Live)]);
+    assert_eq!(standings(&found), [("/s/one", ServiceHealth::Live)]);
     assert_eq!(found[0].seen, Some(MILLI), "by its lease on the root");
-    world.request(session, Body::Acquire { path: path("/s"), valid_at: None });
+    world.request(session, Body::Acquire { path: path("/s"), last_valid: None });
     answer(&world.commit());
     assert_eq!(world.services()[0].seen, Some(MILLI), "not by that on the volume");
 }
@@ -123,16 +123,16 @@ fn service_of_a_replaced_lease_is_not_seen_anew() {
     let (reader, _) = world.holder(&data("/s/one"));
     let first = world.incarnation(session);
     let kept = world.incarnation(reader);
-    while world.state.orphaned().count() == 0 {
+    while world.state.orphans().count() == 0 {
         world.renew(reader, kept).expect("promised");
         world.pass(clock::STEP_EVERY);
     }
     let again = world.acquire(session, None).promise.incarnation;
     assert!(again > first);
     let found = world.services();
-    assert_eq!(standings(&found), [("/s/one", Standing::Jeopardy)], "the reader may have a copy");
+    assert_eq!(standings(&found), [("/s/one", ServiceHealth::Jeopardy)], "the reader may have a copy");
     let term_and_margin =
-        world.state.lease(&LeaseKey::Volume(session, Path::root())).map(|lease| TERM + lease.margin());
+        world.state.lease(&LeaseKey::Volume(session, NodePath::root())).map(|lease| TERM + lease.margin());
     assert_eq!(found[0].seen, term_and_margin, "when the first one was renewed last");
 }
 
@@ -156,12 +156,12 @@ fn it_is_said_why_services_are_gone_and_who_comes_back_is_there() {
     world.commit();
     let revoked = world.state.revision();
     world.registers("/s/c");
-    let gone = |revision: Revision, reason| Standing::Gone { revision, reason };
+    let gone = |revision: Revision, reason| ServiceHealth::Removed { revision, reason };
     let found = world.services();
     let expected = [
-        ("/s/a", gone(Revision(left), Reason::Request)),
-        ("/s/b", gone(revoked, Reason::Revoked)),
-        ("/s/c", Standing::Live),
+        ("/s/a", gone(Revision(left), ChangeReason::Request)),
+        ("/s/b", gone(revoked, ChangeReason::Revoked)),
+        ("/s/c", ServiceHealth::Live),
     ];
     assert_eq!(standings(&found), expected);
     assert_eq!(standings(&world.services_at("/s", Some("/s/a"))), expected[1..], "the rest is asked for");
@@ -197,7 +197,7 @@ impl World {
         loop {
             let page = self.services_page(top, after.clone());
             answers += 1;
-            assert!(page.services.len() <= Bounds::DEFAULT.rows_max, "an answer has a size");
+            assert!(page.services.len() <= LessorBounds::DEFAULT.rows_max, "an answer has a size");
             let first = page.services.first().map(|first| first.path.clone());
             assert!(first.is_none() || first > after, "{first:?} is not after {after:?}");
             let last = page.services.last().map(|last| last.path.clone());
@@ -222,8 +222,8 @@ fn live_and_ended_services_are_listed_once_across_pages() {
         let name = |number: usize| format!("/s/{number:05}");
         let is_there = |number: usize| number % every == 1;
         // In the end, of those that are gone and come first, nodes that go with nothing have the names.
-        let is_plain = |number: usize| number < Bounds::DEFAULT.rows_max && !is_there(number);
-        let count = 7 * Bounds::DEFAULT.rows_max / 2;
+        let is_plain = |number: usize| number < LessorBounds::DEFAULT.rows_max && !is_there(number);
+        let count = 7 * LessorBounds::DEFAULT.rows_max / 2;
         // From the last to the first, so that what is found first in the history is what there is no room for.
         for number in (0..count).rev() {
             world.attaches(session, &name(number), Attach::Lease(KEY));
@@ -241,7 +241,7 @@ fn live_and_ended_services_are_listed_once_across_pages() {
         }
         world.attaches(session, "/t", Attach::Lease(KEY));
         let (all, answers) = world.all_services("/s");
-        let found = all.iter().map(|service| (service.path.to_string(), service.standing == Standing::Live));
+        let found = all.iter().map(|service| (service.path.to_string(), service.health == ServiceHealth::Live));
         let services = (0..count).filter(|number| !is_plain(*number));
         let expected = services.map(|number| (name(number), is_there(number)));
         assert!(found.eq(expected), "{all:?}");
@@ -252,7 +252,7 @@ fn live_and_ended_services_are_listed_once_across_pages() {
 #[test]
 fn services_among_many_plain_nodes_are_found_by_paging() {
     let (mut world, session) = with_a_lease();
-    for number in 0..2 * Bounds::DEFAULT.places_max {
+    for number in 0..2 * LessorBounds::DEFAULT.scan_max {
         world.write(session, put(&format!("/s/{number:05}"), b""));
         world.commit();
     }
@@ -263,8 +263,8 @@ fn services_among_many_plain_nodes_are_found_by_paging() {
     let page = world.services_page("/s", None);
     assert_eq!((page.services.len(), page.through.is_some()), (0, true), "there may be more: {page:?}");
     let (all, answers) = world.all_services("/s");
-    let gone = Standing::Gone { revision: world.state.revision(), reason: Reason::Request };
-    assert_eq!(standings(&all), [("/s/a", gone), ("/s/z", Standing::Live)]);
+    let gone = ServiceHealth::Removed { revision: world.state.revision(), reason: ChangeReason::Request };
+    assert_eq!(standings(&all), [("/s/a", gone), ("/s/z", ServiceHealth::Live)]);
     assert_eq!(answers, 3);
 }
 
@@ -273,7 +273,7 @@ fn an_answer_about_long_paths_ends_before_it_is_too_large() {
     let (mut world, session) = with_a_lease();
     let long = format!("/s{}", format!("/{}", "x".repeat(199)).repeat(19));
     let name = |number: usize| format!("{long}/{number:05}");
-    let count = Bounds::DEFAULT.keys_bytes_max / long.len() + 20;
+    let count = LessorBounds::DEFAULT.keys_bytes_max / long.len() + 20;
     for number in 0..count {
         world.attaches(session, &name(number), Attach::Lease(KEY));
         if number % 2 == 0 {
@@ -284,9 +284,12 @@ fn an_answer_about_long_paths_ends_before_it_is_too_large() {
     }
     let page = world.services_page("/s", None);
     let bytes = page.services.iter().map(|service| service.path.as_str().len()).sum::<usize>();
-    assert!(bytes <= Bounds::DEFAULT.keys_bytes_max && bytes > Bounds::DEFAULT.keys_bytes_max / 2, "{bytes}");
+    assert!(
+        bytes <= LessorBounds::DEFAULT.keys_bytes_max && bytes > LessorBounds::DEFAULT.keys_bytes_max / 2,
+        "{bytes}"
+    );
     let (all, answers) = world.all_services("/s");
-    let found = all.iter().map(|service| (service.path.to_string(), service.standing == Standing::Live));
+    let found = all.iter().map(|service| (service.path.to_string(), service.health == ServiceHealth::Live));
     assert!(found.eq((0..count).map(|number| (name(number), number % 2 == 1))));
     assert_eq!(answers, 2);
 }
@@ -306,18 +309,18 @@ fn what_comes_before_the_top_leaves_nothing_out() {
 #[test]
 fn what_has_not_been_buried_is_counted_and_not_told() {
     let (mut world, session) = with_a_lease();
-    let count = 3 * Bounds::DEFAULT.rows_max;
+    let count = 3 * LessorBounds::DEFAULT.rows_max;
     (0..count).for_each(|number| world.attaches(session, &format!("/s/{number:05}"), Attach::Lease(KEY)));
     world.write(session, Write::RevokeLease { id: KEY });
     answer(&world.commit());
     let top = path("/s");
-    let places: Vec<bool> = world.state.places_in(&top, None).map(|(_, node)| node.is_some()).collect();
+    let places: Vec<bool> = world.state.nodes_and_tombstones_in(&top, None).map(|(_, node)| node.is_some()).collect();
     assert!(
-        places.len() > Bounds::DEFAULT.rows_max && places.iter().filter(|is_there| **is_there).count() <= 1,
+        places.len() > LessorBounds::DEFAULT.rows_max && places.iter().filter(|is_there| **is_there).count() <= 1,
         "the list itself"
     );
     assert!(world.state.nodes_in(&top, None).all(|(path, _)| *path == top));
     let (all, _) = world.all_services("/s");
-    assert!(all.iter().all(|service| matches!(service.standing, Standing::Gone { .. })));
+    assert!(all.iter().all(|service| matches!(service.health, ServiceHealth::Removed { .. })));
     assert_eq!(all.len(), count);
 }

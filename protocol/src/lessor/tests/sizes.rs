@@ -5,7 +5,7 @@ use crate::{
     command::Attach,
     id::{LeaseId, Token},
     object::ObjectSet,
-    transaction::{Compare, Operation, Target, Transaction},
+    transaction::{Compare, CompareTarget, Operation, Transaction},
 };
 
 /// The longest entry that Raft takes: `PROPOSAL_MAX_BYTES` of the server.
@@ -22,12 +22,12 @@ impl Draw {
 }
 
 /// A path as long as may be, one for each number.
-fn long(number: u64) -> Path {
+fn long(number: u64) -> NodePath {
     let last = format!("/{number:0>255}");
     path(&format!("{}{last}", format!("/{}", "d".repeat(255)).repeat(15)))
 }
 
-fn short(number: u64) -> Path {
+fn short(number: u64) -> NodePath {
     path(&format!("/{number}"))
 }
 
@@ -40,21 +40,21 @@ impl World {
     }
 
     /// Takes an input without looking at the invariants: thousands are to come.
-    pub(super) fn input(&mut self, input: Input) -> Vec<Effect> {
+    pub(super) fn input(&mut self, input: LessorInput) -> Vec<LessorEffect> {
         self.lessor.step(input, &self.state, self.now)
     }
 
-    fn ask_unchecked(&mut self, session: SessionId, sequence: u64, body: Body) -> Vec<Effect> {
+    fn ask_unchecked(&mut self, session: SessionId, sequence: u64, body: Body) -> Vec<LessorEffect> {
         self.requests += 1;
-        let header = Header {
+        let header = RequestHeader {
             session,
             epoch: self.state.epoch(),
             registration: self.registration(session),
             sequence: Sequence(sequence),
             unanswered_from: Sequence(1),
-            ..Header::default()
+            ..RequestHeader::default()
         };
-        self.input(Input::Request { id: RequestId(self.requests), request: Request { header, body } })
+        self.input(LessorInput::Request { id: RequestId(self.requests), request: Request { header, body } })
     }
 
     /// Takes all proposals and applies them. Says how long the longest was.
@@ -64,7 +64,7 @@ impl World {
             longest = longest.max(postcard::to_allocvec(&proposal).expect("encodes").len());
             self.index += 1;
             let applied = self.state.apply(self.index, &proposal);
-            self.input(Input::committed(proposal.number, applied));
+            self.input(LessorInput::committed(proposal.number, applied));
         }
         longest
     }
@@ -73,17 +73,17 @@ impl World {
 /// Any write that is as large as the limits allow in some respect.
 fn extreme(draw: &mut Draw) -> Write {
     let value = |bytes: usize| Bytes::from(vec![7; bytes]);
-    let operations = |count: u64, at: fn(u64) -> Path, from: u64| -> Vec<Operation> {
+    let operations = |count: u64, at: fn(u64) -> NodePath, from: u64| -> Vec<Operation> {
         let put = |number| Operation::Put { path: at(number), value: Bytes::new(), attach: Attach::Nothing };
         (from..from + count).map(put).collect()
     };
-    let held = |at: Path| Compare { path: at, target: Target::Held(false, Token(u64::MAX)) };
+    let held = |at: NodePath| Compare { path: at, target: CompareTarget::Locked(false, Token(u64::MAX)) };
     let from = draw.below(10_000) * 1000;
     match draw.below(8) {
         0 => Write::put(long(from), value(Limits::VALUE_MAX_BYTES)),
         1 => Write::put(short(from), value(1)),
         2 => Write::Transaction(Transaction {
-            compares: (0..128).map(|_| held(Path::root())).collect(),
+            compares: (0..128).map(|_| held(NodePath::root())).collect(),
             then: operations(128, short, from),
             otherwise: operations(128, short, from),
         }),
@@ -116,7 +116,7 @@ fn proposals_of_any_admitted_requests_fit_an_entry() {
             for session in &sessions {
                 let body = match draw.below(6) {
                     0 => Body::Open { name: "n".repeat(256) },
-                    1 => Body::Acquire { path: long(draw.below(9)), valid_at: None },
+                    1 => Body::Acquire { path: long(draw.below(9)), last_valid: None },
                     _ => write_body(extreme(&mut draw)),
                 };
                 asked += usize::from(replies(&world.ask_unchecked(*session, sequence, body)).is_empty());
@@ -146,10 +146,10 @@ fn covers_too_long_for_a_command_become_one_subtree() {
     }
     world.ask_unchecked(session, 515, write_body(Write::RevokeLease { id: LeaseId(9) }));
     let proposal = world.lessor.take_proposal(world.now).expect("the revocation");
-    let [Command::Write { covers, .. }] = proposal.commands.as_slice() else { panic!("{proposal:?}") };
-    assert_eq!(covers.len(), 512);
-    let encoded = postcard::to_allocvec(covers).expect("encodes").len();
-    assert!((Write::COVERS_BYTES_MAX / 10 * 8..Write::COVERS_BYTES_MAX).contains(&encoded), "{encoded} bytes");
+    let [Command::Write { consented, .. }] = proposal.commands.as_slice() else { panic!("{proposal:?}") };
+    assert_eq!(consented.len(), 512);
+    let encoded = postcard::to_allocvec(consented).expect("encodes").len();
+    assert!((Write::CONSENTED_BYTES_MAX / 10 * 8..Write::CONSENTED_BYTES_MAX).contains(&encoded), "{encoded} bytes");
 
     let sets = |count| (0..count).map(|number| ObjectSet::One(Object::data(long(number)))).collect::<Vec<_>>();
     let fits = sets(570);

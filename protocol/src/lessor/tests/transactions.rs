@@ -17,7 +17,7 @@ fn put_op(at: &str) -> Operation {
 }
 
 impl World {
-    fn transact(&mut self, session: SessionId, transaction: Transaction) -> Vec<Effect> {
+    fn transact(&mut self, session: SessionId, transaction: Transaction) -> Vec<LessorEffect> {
         self.write(session, Write::Transaction(transaction))
     }
 
@@ -28,7 +28,7 @@ impl World {
     }
 }
 
-fn branch_of(effects: &[Effect]) -> Branch {
+fn branch_of(effects: &[LessorEffect]) -> Branch {
     let Answer::Written { written, grant: None, .. } = answer(effects) else { panic!("{effects:?}") };
     written.transaction.expect("what it did").branch()
 }
@@ -100,7 +100,7 @@ fn invalid_transaction_is_refused_before_any_recall() {
     let limit = LimitError::Transaction { what: "comparisons".to_owned(), got: 129, expected: 128 };
     assert_eq!((result(&effects), recalls(&effects)), (Err(Refusal::Limit(limit)), vec![]));
     let effects = world.transact(writer, Transaction::new().otherwise(put_op("/a")).otherwise(put_op("/a")));
-    let overlap = WriteRefusal::Overlap { branch: Branch::Otherwise, one: 0, other: 1, path: path("/a") };
+    let overlap = WriteRefusal::Overlap { branch: Branch::Otherwise, first: 0, second: 1, path: path("/a") };
     assert_eq!((result(&effects), recalls(&effects)), (Err(Refusal::Write(overlap)), vec![]));
 }
 
@@ -111,15 +111,15 @@ fn nothing_is_attached_to_a_lease_that_is_ending() {
     let ttl = Duration::from_secs(5);
     world.written(writer, Write::GrantLease { id: Some(LeaseId(7)), ttl });
     let key = LeaseKey::Key(LeaseId(7));
-    while !world.lessor.ends.get(&key).expect("its end is waited for").is_ending {
+    while !world.lessor.lease_ends.get(&key).expect("its end is waited for").is_end_proposed {
         world.now = world.now.after(clock::STEP_EVERY);
-        world.step(Input::Timeout);
+        world.step(LessorInput::Timeout);
     }
     let attach = |id| Operation::Put { path: path("/a"), value: Bytes::new(), attach: Attach::Lease(LeaseId(id)) };
     let chosen = Transaction::new().then(put_op("/b")).then(attach(7));
     let effects = world.transact(writer, chosen);
     let refusal = Box::new(WriteRefusal::LeaseNotFound { id: LeaseId(7) });
-    let expected = WriteRefusal::Operation { branch: Branch::Then, place: 1, refusal };
+    let expected = WriteRefusal::Operation { branch: Branch::Then, index: 1, refusal };
     assert_eq!(result(&effects), Err(Refusal::Write(expected)));
     assert_eq!(replies(&world.transact(writer, Transaction::new().otherwise(attach(7)))), [], "it is not chosen");
 }

@@ -11,24 +11,24 @@ use crate::{
 
 impl World {
     fn acquire_at(&mut self, session: SessionId, text: &str) -> Promise {
-        self.request(session, Body::Acquire { path: path(text), valid_at: None });
+        self.request(session, Body::Acquire { path: path(text), last_valid: None });
         let answer = answer(&self.commit());
         let Answer::Acquired(acquired) = answer else { panic!("acquired: {answer:?}") };
         acquired.promise
     }
 
     /// Obeys all recalls among the effects, and what follows.
-    fn obey(&mut self, effects: Vec<Effect>) -> Vec<Effect> {
+    fn obey(&mut self, effects: Vec<LessorEffect>) -> Vec<LessorEffect> {
         let mut all = Vec::new();
         for recall in recalls(&effects) {
-            all.extend(self.step(Input::Consent(Consent { session: recall.session, stamp: recall.stamp })));
+            all.extend(self.step(LessorInput::Consent(Consent { session: recall.session, stamp: recall.stamp })));
         }
         all.extend(self.commit());
         all
     }
 
     fn holds(&self, session: SessionId, object: &Object) -> bool {
-        self.lessor.holdings.lease(object, session).is_some()
+        self.lessor.object_leases.lease(object, session).is_some()
     }
 }
 
@@ -63,10 +63,12 @@ fn a_volume_that_is_removed_takes_its_leases_with_it() {
     let effects = world.write(writer, Write::RemoveVolume { path: path("/v") });
     assert!(matches!(answer(&world.obey(effects)), Answer::Written { .. }));
     let key = LeaseKey::Volume(holder, path("/v"));
-    assert!(world.lessor.ends.get(&key).is_none() && world.lessor.holdings.track(&path("/v"), holder).is_none());
+    assert!(
+        world.lessor.lease_ends.get(&key).is_none() && world.lessor.object_leases.track(&path("/v"), holder).is_none()
+    );
     assert!(world.holds(holder, &data("/other")));
     let grant = world.read(holder, data("/v/x")).grant.expect("it is in the root now");
-    assert_eq!(grant.volume, Path::root());
+    assert_eq!(grant.volume, NodePath::root());
 }
 
 #[test]
@@ -122,7 +124,7 @@ fn a_volume_that_is_tracked_as_covering_is_recalled_as_a_whole() {
         Tracking::Covering,
         DriftAllowance::DEFAULT,
     );
-    world.write(writer, Write::SetVolume { path: Path::root(), settings: settings.expect("valid") });
+    world.write(writer, Write::SetVolume { path: NodePath::root(), settings: settings.expect("valid") });
     world.commit();
     let (_, _) = world.holder(&data("/a"));
     let effects = world.write(writer, put("/b", b"1"));
@@ -146,16 +148,16 @@ fn holder_report_counts_no_objects_of_volume_being_created() {
     let writer = world.session();
     let [recall] = recalls(&world.write(writer, create("/v"))).try_into().expect("one holder");
     let recall: Recall = recall;
-    world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
-    let piece = HeldPiece {
-        volume: Path::root(),
+    world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
+    let piece = HolderReportPart {
+        volume: NodePath::root(),
         incarnation: grant.incarnation,
         covering: coverings[0].number,
-        piece: 0,
-        pieces: 1,
+        part: 0,
+        parts: 1,
         objects: vec![data("/v/x"), data("/other")],
     };
-    world.request(holder, Body::Held(piece));
+    world.request(holder, Body::HolderReport(piece));
     assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
     assert!(!world.holds(holder, &data("/v/x")), "it had consented, and has no lease on the new volume");
     assert!(world.holds(holder, &data("/other")));
@@ -169,7 +171,7 @@ fn it_is_said_how_many_sessions_have_leases_on_each_volume() {
     answer(&world.commit());
     let [on_both, ..] = [(); 3].map(|()| world.holder(&data("/a")).0);
     world.acquire_at(on_both, "/v");
-    let answer = answer(&world.request(SessionId(0), Body::Inspect(Inspect::Volumes { path: Path::root() })));
+    let answer = answer(&world.request(SessionId(0), Body::Inspect(Inspect::Volumes { path: NodePath::root() })));
     let Answer::Volumes(infos) = answer else { panic!("volumes: {answer:?}") };
     let leases: Vec<(&str, u64)> = infos.iter().map(|info| (info.path.as_str(), info.leases)).collect();
     assert_eq!(leases, [("/", 3), ("/v", 1)]);

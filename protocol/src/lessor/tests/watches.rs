@@ -7,7 +7,7 @@ use super::{
 use crate::{
     change::{Changes, Watched},
     command::Attach,
-    message::{CHANGES_BYTES_MAX, LIST_NODES_MAX, Listed},
+    message::{CHANGES_BYTES_MAX, LIST_NODES_MAX, ListPage},
 };
 
 const WAIT: Duration = Duration::from_secs(5);
@@ -25,9 +25,12 @@ fn watch(watched: Watched, after: u64) -> Body {
 }
 
 /// The replies by request: the paths of each change told, and how far that goes.
-fn told(effects: &[Effect]) -> BTreeMap<u64, (Vec<Vec<String>>, u64)> {
-    let reply = |effect: &Effect| match effect {
-        Effect::Reply { id, response: Response { result: Ok(Answer::Changes(Changes { changes, through })), .. } } => {
+fn told(effects: &[LessorEffect]) -> BTreeMap<u64, (Vec<Vec<String>>, u64)> {
+    let reply = |effect: &LessorEffect| match effect {
+        LessorEffect::Reply {
+            id,
+            response: Response { result: Ok(Answer::Changes(Changes { changes, through })), .. },
+        } => {
             let paths = |change: &crate::change::Change| {
                 change.events.iter().map(|event| event.path.to_string()).collect::<Vec<_>>()
             };
@@ -53,9 +56,9 @@ impl World {
             // The check of all invariants after each would take long.
             self.requests += 1;
             let (epoch, registration) = (self.state.epoch(), self.registration(session));
-            let header = Header { session, epoch, registration, ..Header::default() };
+            let header = RequestHeader { session, epoch, registration, ..RequestHeader::default() };
             let request = Request { header, body: watch(node("/a"), 0) };
-            let input = Input::Request { id: RequestId(self.requests), request };
+            let input = LessorInput::Request { id: RequestId(self.requests), request };
             assert_eq!(self.lessor.step(input, &self.state, self.now), []);
         }
     }
@@ -74,8 +77,8 @@ fn very_many_are_told_in_several_steps_and_all_are_told() {
         assert_eq!(world.lessor.next_deadline(world.now), world.now.after(MILLI), "the others soon");
         world.now = world.now.after(if time_is_over { WAIT } else { MILLI });
         let (mut rest, mut steps) = (BTreeMap::new(), 0);
-        while world.lessor.watching.is_behind() {
-            rest.extend(told(&world.step(Input::Timeout)));
+        while world.lessor.watches.is_behind() {
+            rest.extend(told(&world.step(LessorInput::Timeout)));
             steps += 1;
         }
         assert_eq!((first.len() + rest.len(), steps), (18_000, 2));
@@ -163,9 +166,9 @@ fn a_watch_from_now_on_begins_where_a_leader_that_has_proof_is() {
         *after = None;
     }
     let effects = world.request(watcher, now);
-    let [Effect::Prove { round }] = effects[..] else { panic!("a round begins: {effects:?}") };
+    let [LessorEffect::Prove { round }] = effects[..] else { panic!("a round begins: {effects:?}") };
     world.put_and_tell(writer, "/b");
-    let told = told(&world.step(Input::Proven { round }));
+    let told = told(&world.step(LessorInput::Proven { round }));
     assert_eq!(told.into_values().collect::<Vec<_>>(), [(vec![], 2)]);
 }
 
@@ -216,7 +219,7 @@ fn a_session_that_registers_anew_or_goes_is_waited_for_no_more() {
     assert_eq!(again[0].result, Err(Refusal::Retry), "it will ask again, on the connection that it has now");
     assert_eq!(world.request(watcher, watch(node("/a"), 0)), []);
     world.request(watcher, Body::Close);
-    let gone = Err(Refusal::SessionGone { session: watcher });
+    let gone = Err(Refusal::SessionNotFound { session: watcher });
     assert!(replies(&world.commit()).iter().any(|reply| reply.result == gone));
     let other = world.session();
     assert_eq!(world.request(other, watch(node("/a"), 0)), []);
@@ -241,19 +244,19 @@ fn the_next_leader_goes_on_where_the_last_one_ended() {
 fn too_many_watches_of_session_are_refused_with_numbers() {
     let mut world = World::new();
     let (watcher, other) = (world.session(), world.session());
-    world.wait_often(watcher, Bounds::DEFAULT.session_watches_max);
+    world.wait_often(watcher, LessorBounds::DEFAULT.session_watches_max);
     let refusal = result(&world.request(watcher, watch(node("/a"), 0))).expect_err("too many");
     assert_eq!(refusal.to_string(), "the server has 16384 watches of the session under way: expected at most 16384");
     assert_eq!(world.request(other, watch(node("/a"), 0)), [], "others may");
 }
 
 /// The nodes of a page, its revision, and up to where it is complete.
-fn list(world: &mut World, top: &str, after: Option<&str>, nodes_max: u32) -> (Vec<String>, u64, Option<Path>) {
+fn list(world: &mut World, top: &str, after: Option<&str>, nodes_max: u32) -> (Vec<String>, u64, Option<NodePath>) {
     let body = Body::List { path: path(top), after: after.map(path), nodes_max };
     let effects = world.request(SessionId(0), body);
-    let [Effect::Prove { round }] = effects[..] else { panic!("a list is proven like a read: {effects:?}") };
-    let answer = answer(&world.step(Input::Proven { round }));
-    let Answer::Listed(Listed { nodes, revision, through }) = answer else { panic!("listed: {answer:?}") };
+    let [LessorEffect::Prove { round }] = effects[..] else { panic!("a list is proven like a read: {effects:?}") };
+    let answer = answer(&world.step(LessorInput::Proven { round }));
+    let Answer::Listed(ListPage { nodes, revision, through }) = answer else { panic!("listed: {answer:?}") };
     (nodes.into_iter().map(|(path, _)| path.to_string()).collect(), revision.0, through)
 }
 
@@ -284,13 +287,13 @@ fn a_list_comes_in_pages_each_at_one_revision() {
 fn page_scan_limit_counts_orphans_not_yet_purged() {
     let (mut world, session) = with_a_lease();
     let name = |number: usize| format!("/s/{number:05}");
-    (0..Bounds::DEFAULT.places_max / 8 * 9)
+    (0..LessorBounds::DEFAULT.scan_max / 8 * 9)
         .for_each(|number| world.attaches(session, &name(number), Attach::Lease(KEY)));
     world.put_and_tell(session, "/s/last");
     world.write(session, Write::RevokeLease { id: KEY });
     answer(&world.commit());
-    let places = world.state.places_in(&path("/s"), None).count();
-    assert!(places > Bounds::DEFAULT.places_max, "nearly all are there yet to be buried: {places}");
+    let places = world.state.nodes_and_tombstones_in(&path("/s"), None).count();
+    assert!(places > LessorBounds::DEFAULT.scan_max, "nearly all are there yet to be buried: {places}");
     let (top, _, through) = list(&mut world, "/s", None, u32::MAX);
     let through = through.expect("more follows");
     assert_eq!(top, ["/s"]);
@@ -308,13 +311,21 @@ fn watcher_of_a_change_too_large_to_be_told_starts_over() {
         assert_eq!(world.request(watcher, watch(watched, 1)), []);
     }
     let (sequence, write) = (Sequence(1_000), Write::put(path("/a/x"), vec![0; 9 << 20].into()));
-    let (covers, meant, carried) = (vec![ObjectSet::Subtree(Path::root())], Meant::default(), Revision(u64::MAX));
-    let commands =
-        vec![Command::Write { session: writer, sequence, unanswered_from: sequence, write, covers, meant, carried }];
+    let (consented, intended, attached_through) =
+        (vec![ObjectSet::Subtree(NodePath::root())], IntendedLeases::default(), Revision(u64::MAX));
+    let commands = vec![Command::Write {
+        session: writer,
+        sequence,
+        unanswered_from: sequence,
+        write,
+        consented: consented,
+        intended: intended,
+        attached_through: attached_through,
+    }];
     world.index += 1;
     let (epoch, time) = (world.state.epoch(), world.state.cluster_time());
     let applied = world.state.apply(world.index, &Proposal { epoch, number: 0, time, commands });
-    let effects = world.step(Input::committed(0, applied));
+    let effects = world.step(LessorInput::committed(0, applied));
     let is_compacted = |response: &Response| matches!(response.result, Err(Refusal::Compacted { .. }));
     let answers: Vec<bool> = replies(&effects).iter().map(is_compacted).collect();
     assert_eq!(answers, [true; 3], "who watches another node waits on");

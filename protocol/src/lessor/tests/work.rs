@@ -37,11 +37,11 @@ fn timeout_with_orphans(count: u64) -> u64 {
     }
     let proposal = world.lessor.take_proposal(world.now).expect("the ends of sessions");
     world.apply(&proposal);
-    assert_eq!(world.state.orphaned().count() as u64, count);
-    assert_eq!(world.lessor.writes.removals(), 1);
-    world.step(Input::Timeout);
+    assert_eq!(world.state.orphans().count() as u64, count);
+    assert_eq!(world.lessor.writes.purges(), 1);
+    world.step(LessorInput::Timeout);
     take_visited();
-    world.lessor.step(Input::Timeout, &world.state, world.now);
+    world.lessor.step(LessorInput::Timeout, &world.state, world.now);
     take_visited()
 }
 
@@ -66,14 +66,14 @@ fn return_after(changes: u64) -> u64 {
     }
     let Promise { incarnation, generation, revision, .. } = acquired.promise;
     let valid_at = LastValid { incarnation, generation, revision };
-    world.request(session, Body::Acquire { path: Path::root(), valid_at: Some(valid_at) });
+    world.request(session, Body::Acquire { path: NodePath::root(), last_valid: Some(valid_at) });
     let proposal = world.lessor.take_proposal(world.now).expect("a lease");
     world.index += 1;
     let applied = world.state.apply(world.index, &proposal);
     take_visited();
-    let effects = world.lessor.step(Input::committed(proposal.number, applied), &world.state, world.now);
+    let effects = world.lessor.step(LessorInput::committed(proposal.number, applied), &world.state, world.now);
     let visited = take_visited();
-    let Answer::Acquired(Acquired { revival: Revival::AllBut { changed, .. }, .. }) = answer(&effects) else {
+    let Answer::Acquired(AcquiredVolume { revival: Revival::AllExcept { changed, .. }, .. }) = answer(&effects) else {
         panic!("{effects:?}")
     };
     assert_eq!(changed.len(), 21, "ten nodes, their lists, and the list that they are in: {changed:?}");
@@ -96,22 +96,22 @@ fn write_behind(writes: u64, last: impl Fn(u64) -> Write) -> u64 {
         world.request(writer, Body::Write { write: last(number), dropped: Vec::new(), seen: Stamp::default() });
         take_visited();
         world.sequence += 1;
-        let header = Header {
+        let header = RequestHeader {
             session: writer,
             epoch: world.state.epoch(),
             registration: world.registration(writer),
             sequence: Sequence(world.sequence),
             unanswered_from: Sequence(1),
-            ..Header::default()
+            ..RequestHeader::default()
         };
         let body = Body::Write { write: last(number), dropped: Vec::new(), seen: Stamp::default() };
         let id = RequestId(1 << 40 | number);
-        world.lessor.step(Input::Request { id, request: Request { header, body } }, &world.state, world.now);
+        world.lessor.step(LessorInput::Request { id, request: Request { header, body } }, &world.state, world.now);
         most = most.max(take_visited());
     }
     assert_eq!(world.lessor.writes.len() as u64, 2 * writes);
     let stamp = Stamp { sequence: grant.stamp.sequence + 1, ..grant.stamp };
-    world.step(Input::Consent(Consent { session: holder, stamp }));
+    world.step(LessorInput::Consent(Consent { session: holder, stamp }));
     assert_eq!(world.lessor.writes.iter().filter(|(_, pending)| pending.is_proposed).count() as u64, 2 * writes);
     most
 }

@@ -10,19 +10,24 @@ use crate::{
 };
 
 impl World {
-    pub(super) fn consent_to(&mut self, recall: &Recall) -> Vec<Effect> {
-        self.step(Input::Consent(Consent { session: recall.session, stamp: recall.stamp }))
+    pub(super) fn consent_to(&mut self, recall: &Recall) -> Vec<LessorEffect> {
+        self.step(LessorInput::Consent(Consent { session: recall.session, stamp: recall.stamp }))
     }
 
     /// A write under a number of the caller's, from a session that says what it still waits for.
-    fn numbered(&mut self, session: SessionId, (sequence, unanswered_from): (u64, u64), write: Write) -> Vec<Effect> {
-        let header = Header {
+    fn numbered(
+        &mut self,
+        session: SessionId,
+        (sequence, unanswered_from): (u64, u64),
+        write: Write,
+    ) -> Vec<LessorEffect> {
+        let header = RequestHeader {
             session,
             epoch: self.state.epoch(),
             registration: self.registration(session),
             sequence: Sequence(sequence),
             unanswered_from: Sequence(unanswered_from),
-            ..Header::default()
+            ..RequestHeader::default()
         };
         self.send(Request { header, body: Body::Write { write, dropped: Vec::new(), seen: Stamp::default() } })
     }
@@ -30,12 +35,12 @@ impl World {
     /// Changes the root's settings; nobody may hold anything.
     fn set_root(&mut self, settings: VolumeSettings) {
         let writer = self.session();
-        self.write(writer, Write::SetVolume { path: Path::root(), settings });
+        self.write(writer, Write::SetVolume { path: NodePath::root(), settings });
         self.commit();
     }
 }
 
-fn one_recall(effects: &[Effect]) -> Recall {
+fn one_recall(effects: &[LessorEffect]) -> Recall {
     let [recall] = recalls(effects).try_into().expect("one recall");
     recall
 }
@@ -54,7 +59,7 @@ fn a_write_that_needs_no_consent_still_waits_for_its_turn() {
     let (holder, grant) = world.holder(&data("/a"));
     let (writer, bystander) = (world.session(), world.session());
     let recall = one_recall(&world.write(writer, put("/a", b"first")));
-    let dropped = vec![ObjectSet::Subtree(Path::root())];
+    let dropped = vec![ObjectSet::Subtree(NodePath::root())];
     let seen = Stamp { sequence: u64::MAX, ..grant.stamp };
     let effects = world.request(holder, Body::Write { write: put("/a", b"second"), dropped, seen });
     assert_eq!(recalls(&effects), [], "it has dropped its own copy");
@@ -130,7 +135,7 @@ fn write_whose_window_passed_at_apply_is_refused() {
     world.consent_to(&recall);
     let refusal = result(&world.commit());
     let (got, lowest) = (Sequence(2), Sequence(5));
-    assert_eq!(refusal, Err(Refusal::Window { got, lowest, highest: lowest.window_end() }));
+    assert_eq!(refusal, Err(Refusal::OutsideWindow { got, lowest, highest: lowest.window_end() }));
 }
 
 #[test]
@@ -141,9 +146,9 @@ fn closed_session_loses_leases_and_its_writes_are_refused() {
     world.write(writer, put("/a", b"1"));
     let recall = one_recall(&world.write(holder, put("/b", b"1")));
     world.request(holder, Body::Close);
-    world.request(holder, Body::Acquire { path: Path::root(), valid_at: None });
+    world.request(holder, Body::Acquire { path: NodePath::root(), last_valid: None });
     let results: Vec<_> = replies(&world.commit()).into_iter().map(|reply| reply.result).collect();
-    let gone = || Err(Refusal::SessionGone { session: holder });
+    let gone = || Err(Refusal::SessionNotFound { session: holder });
     assert_eq!(results[..2], [Ok(Answer::Closed), gone()]);
     assert!(matches!(results[2], Ok(Answer::Written { .. })), "nobody waits for a session that is gone");
     world.consent_to(&recall);
@@ -169,13 +174,13 @@ fn copies_of_other_generation_or_future_lease_are_not_revived() {
     let (holder, grant) = world.holder(&data("/a"));
     let revision = world.state.revision();
     let mut returns = |incarnation, generation| {
-        let valid_at = LastValid { incarnation, generation: Generation(generation), revision };
+        let valid_at = LastValid { incarnation, generation: VolumeGeneration(generation), revision };
         world.acquire(holder, Some(valid_at)).revival
     };
     let generation = grant.generation.0;
     assert_eq!(returns(grant.incarnation, generation + 1), Revival::None, "of other borders");
     assert_eq!(returns(Incarnation(u64::MAX), generation), Revival::None, "of a lease that is still to come");
-    assert!(matches!(returns(grant.incarnation, generation), Revival::AllBut { .. }));
+    assert!(matches!(returns(grant.incarnation, generation), Revival::AllExcept { .. }));
 }
 
 #[test]
@@ -193,13 +198,13 @@ fn covering_writer_is_exempt_only_by_its_very_last_grant() {
     let (writer, grant) = world.holder(&data("/b"));
     let body = |sequence| Body::Write {
         write: put("/a", b"1"),
-        dropped: vec![ObjectSet::Subtree(Path::root())],
+        dropped: vec![ObjectSet::Subtree(NodePath::root())],
         seen: Stamp { sequence, ..grant.stamp },
     };
     let recall = one_recall(&world.request(writer, body(grant.stamp.sequence - 1)));
     world.consent_to(&recall);
     world.commit();
-    let last = world.lessor.channels[&writer].last_grant();
+    let last = world.lessor.recall_channels[&writer].last_grant();
     assert_eq!(recalls(&world.request(writer, body(last))), []);
 }
 
@@ -214,14 +219,15 @@ fn tracked_volume_does_not_end_wait_for_covering_volume() {
     world.commit();
     let (holder, grant) = world.holder(&data("/a"));
     world.pass(TERM / 2);
-    world.request(holder, Body::Acquire { path: path("/v"), valid_at: None });
+    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None });
     world.commit();
     world.renew(holder, grant.incarnation).expect("live");
-    world.write(writer, Write::SetVolume { path: Path::root(), settings: with(Tracking::Objects) });
-    let covering = CoveringInfo { volume: path("/v"), is_unlisted: false };
+    world.write(writer, Write::SetVolume { path: NodePath::root(), settings: with(Tracking::Objects) });
+    let covering = CoveringInfo { volume: path("/v"), is_unreported: false };
     assert_eq!(world.waits("/")[0].covering, Some(covering), "its leases there are not tracked one by one");
-    let written =
-        |effects: &[Effect]| replies(effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. })));
+    let written = |effects: &[LessorEffect]| {
+        replies(effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. })))
+    };
     let effects = world.pass(TERM * 3 / 4);
     assert!(!written(&effects), "the lease on the only known object is over, and it may hold others in /v");
     let effects = world.pass(TERM / 2);
@@ -269,12 +275,15 @@ fn writes_that_wait_are_bounded_by_their_bytes() {
     let value = Bytes::from(vec![0; 1 << 20]);
     let write = Write::put(path("/a"), value);
     // Each takes its value, and something beside it.
-    let fits = Bounds::DEFAULT.writes_bytes_max / (1 << 20) - 1;
+    let fits = LessorBounds::DEFAULT.writes_bytes_max / (1 << 20) - 1;
     for count in 0..=fits {
         assert_eq!(world.write(writer, write.clone()), [], "{count}");
     }
     let refusal = result(&world.write(writer, write)).expect_err("one too many");
-    assert!(matches!(refusal, Refusal::Busy { most, .. } if most == Bounds::DEFAULT.writes_bytes_max), "{refusal}");
+    assert!(
+        matches!(refusal, Refusal::Busy { most, .. } if most == LessorBounds::DEFAULT.writes_bytes_max),
+        "{refusal}"
+    );
 }
 
 #[test]
@@ -330,13 +339,13 @@ fn name_is_created_by_one_of_eight_across_failovers() {
         while !open.is_empty() {
             for _ in 0..=below(8) {
                 let place = open[below(open.len() as u64) as usize];
-                let header = Header {
+                let header = RequestHeader {
                     session: sessions[place],
                     epoch: world.state.epoch(),
                     registration: world.registration(sessions[place]),
                     sequence,
                     unanswered_from: sequence,
-                    ..Header::default()
+                    ..RequestHeader::default()
                 };
                 let body = Body::Write { write: write.clone(), dropped: Vec::new(), seen: Stamp::default() };
                 asked.insert(world.requests + 1, place);
@@ -358,14 +367,14 @@ fn name_is_created_by_one_of_eight_across_failovers() {
                 _ => answered.extend(world.commit()),
             }
             for effect in &answered {
-                if let Effect::Reply { id, .. } = effect {
+                if let LessorEffect::Reply { id, .. } = effect {
                     open.retain(|place| asked.get(&id.0) != Some(place));
                 }
             }
         }
         let mut results: BTreeMap<usize, BTreeSet<bool>> = BTreeMap::new();
         for effect in answered {
-            let Effect::Reply { id, response } = effect else { continue };
+            let LessorEffect::Reply { id, response } = effect else { continue };
             let is_created = match response.result {
                 Ok(Answer::Written { .. }) => true,
                 Err(Refusal::Write(WriteRefusal::Exists { .. } | WriteRefusal::LeaseExists { .. })) => false,
@@ -396,6 +405,6 @@ fn revival_tells_as_many_bytes_as_its_bound() {
         let generation = grant.generation;
         let valid_at = LastValid { incarnation: grant.incarnation, generation, revision };
         let revival = world.acquire(holder, Some(valid_at)).revival;
-        assert_eq!(matches!(revival, Revival::AllBut { .. }), is_revived, "{most} bytes: {revival:?}");
+        assert_eq!(matches!(revival, Revival::AllExcept { .. }), is_revived, "{most} bytes: {revival:?}");
     }
 }

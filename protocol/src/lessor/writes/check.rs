@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Turn, Writes};
+use super::{PendingWriteId, PendingWrites};
 
 /// With more writes that wait this is not looked at: each is compared with all.
 const MANY_WRITES: usize = 32;
 
-impl Writes {
+impl PendingWrites {
     /// A write waits behind each that came first and shares an object with it, itself or behind others (S3).
     pub(in crate::lessor) fn check_order(&self) -> Result<(), String> {
         let waiting = || self.pending.iter().filter(|(_, pending)| !pending.is_proposed);
         if waiting().nth(MANY_WRITES).is_some() {
             return Ok(());
         }
-        let mut behind: BTreeMap<Turn, BTreeSet<Turn>> = BTreeMap::new();
+        let mut behind: BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>> = BTreeMap::new();
         for (turn, pending) in waiting() {
             let mut all = pending.ahead.clone();
             all.extend(pending.ahead.iter().filter_map(|other| behind.get(other)).flatten());
@@ -33,16 +33,16 @@ impl Writes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Pending, Work};
+    use super::super::{PendingWrite, WriteKind};
     use super::*;
     use crate::{
         object::{Object, ObjectSet},
-        path::Path,
+        path::NodePath,
         time::Instant,
     };
 
-    fn path(text: &str) -> Path {
-        Path::parse(text).expect("a valid path")
+    fn path(text: &str) -> NodePath {
+        NodePath::parse(text).expect("a valid path")
     }
 
     fn one(text: &str) -> ObjectSet {
@@ -54,9 +54,9 @@ mod tests {
     }
 
     /// Writes of these sets, one after the other. Their turns.
-    fn enter<const N: usize>(writes: &mut Writes, sets: [ObjectSet; N]) -> [Turn; N] {
-        let turns =
-            sets.map(|set| writes.enter(Pending::new(Work::Removal(BTreeSet::new()), vec![set], Instant::ZERO)));
+    fn enter<const N: usize>(writes: &mut PendingWrites, sets: [ObjectSet; N]) -> [PendingWriteId; N] {
+        let turns = sets
+            .map(|set| writes.enter(PendingWrite::new(WriteKind::Purge(BTreeSet::new()), vec![set], Instant::ZERO)));
         assert_eq!(writes.check_order(), Ok(()));
         turns
     }
@@ -69,16 +69,16 @@ mod tests {
 
     #[test]
     fn writes_of_subtrees_wait_for_what_came_first_inside() {
-        let mut writes = Writes::default();
+        let mut writes = PendingWrites::default();
         enter(&mut writes, [subtree("/a/b"), subtree("/a"), one("/a/b/c"), subtree("/"), one("/a/x"), subtree("/a")]);
-        let mut writes = Writes::default();
+        let mut writes = PendingWrites::default();
         enter(&mut writes, [one("/a/x"), one("/a/y"), subtree("/"), one("/a/y"), one("/b"), subtree("/a")]);
     }
 
     #[test]
     fn write_that_gathers_again_is_waited_for_again() {
         for first in [one("/a/x"), subtree("/a"), subtree("/a/x"), subtree("/")] {
-            let mut writes = Writes::default();
+            let mut writes = PendingWrites::default();
             let [turn, ..] =
                 enter(&mut writes, [first, one("/a/x"), one("/a/x"), subtree("/a/x"), subtree("/a"), one("/b")]);
             writes.proposed(turn);

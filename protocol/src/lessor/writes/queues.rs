@@ -6,36 +6,38 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    object::{Kind, Object, ObjectSet},
-    path::Path,
-    work::{Counted, visit},
+    object::{Object, ObjectKind, ObjectSet},
+    path::NodePath,
+    work::{CountVisits, visit},
 };
 
-use super::{Pending, Turn};
+use super::{PendingWrite, PendingWriteId};
 
 /// The writes of one object, or of one subtree as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Queue {
-    all: BTreeSet<Turn>,
+pub(super) struct WriteQueue {
+    all: BTreeSet<PendingWriteId>,
     /// Those that are not proposed yet, and whether each passes the others.
-    waiting: BTreeMap<Turn, bool>,
+    waiting: BTreeMap<PendingWriteId, bool>,
 }
 
-impl Queue {
+impl WriteQueue {
     /// The last that waits before this one; with those that pass behind it, which wait for nobody.
-    fn last_before(&self, turn: Turn) -> impl Iterator<Item = Turn> {
+    fn last_before(&self, turn: PendingWriteId) -> impl Iterator<Item = PendingWriteId> {
         up_to_one_that_waits(self.waiting.range(..turn).rev())
     }
 
     /// The first that waits after this one.
-    fn first_after(&self, turn: Turn) -> Option<Turn> {
+    fn first_after(&self, turn: PendingWriteId) -> Option<PendingWriteId> {
         let mut after = self.waiting.range(turn + 1..).counted();
         after.find(|(_, passes)| !**passes).map(|(turn, _)| *turn)
     }
 }
 
 /// One more than those is looked at.
-fn up_to_one_that_waits<'a>(queue: impl Iterator<Item = (&'a Turn, &'a bool)>) -> impl Iterator<Item = Turn> {
+fn up_to_one_that_waits<'a>(
+    queue: impl Iterator<Item = (&'a PendingWriteId, &'a bool)>,
+) -> impl Iterator<Item = PendingWriteId> {
     let mut is_found = false;
     let up_to = queue.counted().take_while(move |(_, passes)| {
         let goes_on = !is_found;
@@ -47,18 +49,18 @@ fn up_to_one_that_waits<'a>(queue: impl Iterator<Item = (&'a Turn, &'a bool)>) -
 
 /// All queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Queues {
+pub(super) struct WriteQueues {
     /// Of each object that is written by itself.
-    objects: BTreeMap<Object, Queue>,
+    objects: BTreeMap<Object, WriteQueue>,
     /// Of the subtrees that are written as a whole.
-    subtrees: BTreeMap<Path, Queue>,
+    subtrees: BTreeMap<NodePath, WriteQueue>,
     /// The lists of children that nodes of leases are being removed from, and by how many writes.
-    emptied: BTreeMap<Path, usize>,
+    emptied: BTreeMap<NodePath, usize>,
 }
 
-impl Queues {
+impl WriteQueues {
     /// A write enters the queues of what it covers. `empties`: it removes nodes of leases.
-    pub(super) fn enter(&mut self, turn: Turn, covers: &[ObjectSet], passes: bool, empties: bool) {
+    pub(super) fn enter(&mut self, turn: PendingWriteId, covers: &[ObjectSet], passes: bool, empties: bool) {
         for set in covers {
             let queue = match set {
                 ObjectSet::One(object) => self.objects.entry(object.clone()).or_default(),
@@ -73,7 +75,7 @@ impl Queues {
     }
 
     /// The write has been proposed: nobody waits for it any more.
-    pub(super) fn proposed(&mut self, turn: Turn, covers: &[ObjectSet]) {
+    pub(super) fn proposed(&mut self, turn: PendingWriteId, covers: &[ObjectSet]) {
         for set in covers {
             let queue = match set {
                 ObjectSet::One(object) => self.objects.get_mut(object),
@@ -85,7 +87,7 @@ impl Queues {
         }
     }
 
-    pub(super) fn leave(&mut self, turn: Turn, covers: &[ObjectSet], empties: bool) {
+    pub(super) fn leave(&mut self, turn: PendingWriteId, covers: &[ObjectSet], empties: bool) {
         for set in covers {
             match set {
                 ObjectSet::One(object) => leave(&mut self.objects, object, turn),
@@ -119,7 +121,7 @@ impl Queues {
     }
 
     /// The first writes of the node's objects, at most `most` of each queue.
-    pub(super) fn about(&self, path: &Path, most: usize) -> impl Iterator<Item = Turn> {
+    pub(super) fn about(&self, path: &NodePath, most: usize) -> impl Iterator<Item = PendingWriteId> {
         let own = [Object::data(path.clone()), Object::children(path.clone())];
         let own = own.into_iter().filter_map(|object| self.objects.get(&object));
         own.chain(self.tops_above(path).map(|(_, queue)| queue))
@@ -127,7 +129,12 @@ impl Queues {
     }
 
     /// The last writes ahead that share an object with these sets: the others ahead wait behind them, or are proposed.
-    pub(super) fn ahead(&self, covers: &[ObjectSet], turn: Turn, pending: &BTreeMap<Turn, Pending>) -> BTreeSet<Turn> {
+    pub(super) fn ahead(
+        &self,
+        covers: &[ObjectSet],
+        turn: PendingWriteId,
+        pending: &BTreeMap<PendingWriteId, PendingWrite>,
+    ) -> BTreeSet<PendingWriteId> {
         let mut ahead = BTreeSet::new();
         for set in covers {
             self.add_ahead(set, turn, pending, &mut ahead);
@@ -135,8 +142,14 @@ impl Queues {
         ahead
     }
 
-    fn add_ahead(&self, set: &ObjectSet, turn: Turn, pending: &BTreeMap<Turn, Pending>, ahead: &mut BTreeSet<Turn>) {
-        let above: BTreeSet<Turn> =
+    fn add_ahead(
+        &self,
+        set: &ObjectSet,
+        turn: PendingWriteId,
+        pending: &BTreeMap<PendingWriteId, PendingWrite>,
+        ahead: &mut BTreeSet<PendingWriteId>,
+    ) {
+        let above: BTreeSet<PendingWriteId> =
             self.tops_above(set.path()).flat_map(|(_, queue)| queue.last_before(turn)).collect();
         ahead.extend(&above);
         let ObjectSet::Subtree(_) = set else {
@@ -144,11 +157,11 @@ impl Queues {
         };
         // What shares an object and came before the last write of all of them waits before that one. What came since is found along
         // the queues, or along the writes: whichever are fewer.
-        let waits = |other: &&Turn| pending.get(other).is_some_and(|pending| !pending.passes());
+        let waits = |other: &&PendingWriteId| pending.get(other).is_some_and(|pending| !pending.passes());
         let last = above.iter().rev().find(waits).copied().unwrap_or_default();
         let mut queues = self.queues_in(set).counted();
         let mut writes = pending.range(last + 1..turn).counted();
-        let shares = |other: &Pending| !other.is_proposed && other.covers.iter().any(|cover| cover.overlaps(set));
+        let shares = |other: &PendingWrite| !other.is_proposed && other.covers.iter().any(|cover| cover.overlaps(set));
         let (mut along_queues, mut along_writes) = (Vec::new(), Vec::new());
         loop {
             match queues.next() {
@@ -163,25 +176,25 @@ impl Queues {
     }
 
     /// The first writes behind that share an object with these sets: the others behind wait behind them.
-    pub(super) fn behind(&self, covers: &[ObjectSet], turn: Turn) -> BTreeSet<Turn> {
+    pub(super) fn behind(&self, covers: &[ObjectSet], turn: PendingWriteId) -> BTreeSet<PendingWriteId> {
         let above = covers.iter().flat_map(|set| self.tops_above(set.path())).map(|(_, queue)| queue);
         let inside = covers.iter().flat_map(|set| self.queues_in(set));
         above.chain(inside).counted().filter_map(|queue| queue.first_after(turn)).collect()
     }
 
     /// The queues of the subtrees that the path is in.
-    fn tops_above(&self, path: &Path) -> impl Iterator<Item = (&Path, &Queue)> {
+    fn tops_above(&self, path: &NodePath) -> impl Iterator<Item = (&NodePath, &WriteQueue)> {
         let tops = (!self.subtrees.is_empty()).then(|| std::iter::once(path.clone()).chain(path.ancestors()));
         tops.into_iter().flatten().filter_map(|top| self.subtrees.get_key_value(&top))
     }
 
     /// The queues of the subtrees strictly below the path.
-    fn tops_below(&self, path: &Path) -> impl Iterator<Item = (&Path, &Queue)> {
+    fn tops_below(&self, path: &NodePath) -> impl Iterator<Item = (&NodePath, &WriteQueue)> {
         self.subtrees.range(path.bound_below()..path.bound_after())
     }
 
     /// The queues of the objects of a set, and of the subtrees strictly inside it.
-    fn queues_in(&self, set: &ObjectSet) -> impl Iterator<Item = &Queue> {
+    fn queues_in(&self, set: &ObjectSet) -> impl Iterator<Item = &WriteQueue> {
         let below = match set {
             ObjectSet::One(_) => None,
             ObjectSet::Subtree(top) => Some(self.tops_below(top)),
@@ -189,11 +202,11 @@ impl Queues {
         self.objects_in(set).map(|(_, queue)| queue).chain(below.into_iter().flatten().map(|(_, queue)| queue))
     }
 
-    fn objects_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&Object, &Queue)> {
+    fn objects_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&Object, &WriteQueue)> {
         let (own, below) = match set {
             ObjectSet::One(object) => (object.clone()..=object.clone(), None),
             ObjectSet::Subtree(top) => (
-                Object::data(top.clone())..=Object { path: top.clone(), kind: Kind::Children },
+                Object::data(top.clone())..=Object { path: top.clone(), kind: ObjectKind::Children },
                 Some(Object::data(top.bound_below())..Object::data(top.bound_after())),
             ),
         };
@@ -203,15 +216,15 @@ impl Queues {
     /// How many entries there are, of each table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 3] {
-        let all = |queues: &mut dyn Iterator<Item = &Queue>| queues.map(|queue| queue.all.len()).sum();
+        let all = |queues: &mut dyn Iterator<Item = &WriteQueue>| queues.map(|queue| queue.all.len()).sum();
         [all(&mut self.objects.values()), all(&mut self.subtrees.values()), self.emptied.len()]
     }
 
     /// The queues are those of these writes.
-    pub(super) fn check(&self, pending: &BTreeMap<Turn, Pending>) -> Result<(), String> {
+    pub(super) fn check(&self, pending: &BTreeMap<PendingWriteId, PendingWrite>) -> Result<(), String> {
         let mut expected = Self::default();
         for (turn, pending) in pending {
-            expected.enter(*turn, &pending.covers, pending.passes(), !pending.carried().is_empty());
+            expected.enter(*turn, &pending.covers, pending.passes(), !pending.purged_leases().is_empty());
             if pending.is_proposed {
                 expected.proposed(*turn, &pending.covers);
             }
@@ -223,7 +236,7 @@ impl Queues {
     }
 }
 
-fn leave<K: Ord>(queues: &mut BTreeMap<K, Queue>, key: &K, turn: Turn) {
+fn leave<K: Ord>(queues: &mut BTreeMap<K, WriteQueue>, key: &K, turn: PendingWriteId) {
     visit(1);
     if let Some(queue) = queues.get_mut(key) {
         queue.all.remove(&turn);
@@ -234,10 +247,10 @@ fn leave<K: Ord>(queues: &mut BTreeMap<K, Queue>, key: &K, turn: Turn) {
     }
 }
 
-fn list_of(set: &ObjectSet) -> Option<&Path> {
+fn list_of(set: &ObjectSet) -> Option<&NodePath> {
     match set {
-        ObjectSet::One(Object { path, kind: Kind::Children }) => Some(path),
-        ObjectSet::One(Object { kind: Kind::Data, .. }) | ObjectSet::Subtree(_) => None,
+        ObjectSet::One(Object { path, kind: ObjectKind::Children }) => Some(path),
+        ObjectSet::One(Object { kind: ObjectKind::Data, .. }) | ObjectSet::Subtree(_) => None,
     }
 }
 
@@ -248,7 +261,7 @@ mod tests {
     #[test]
     fn last_before_a_write_ends_with_one_that_waits() {
         let waiting = BTreeMap::from([(1, false), (2, false), (3, true), (4, true), (5, false), (6, true)]);
-        let queue = Queue { all: waiting.keys().copied().collect(), waiting };
+        let queue = WriteQueue { all: waiting.keys().copied().collect(), waiting };
         let before = |turn| queue.last_before(turn).collect::<Vec<_>>();
         assert_eq!((before(7), before(5)), (vec![6, 5], vec![4, 3, 2]));
         assert_eq!((before(2), before(1)), (vec![1], vec![]));

@@ -17,16 +17,16 @@ use foldhash::fast::FixedState;
 use crate::{
     id::Revision,
     object::{Object, ObjectSet},
-    path::Path,
-    work::{Counted, visit},
+    path::NodePath,
+    work::{CountVisits, visit},
 };
 
 /// When a set was changed last, and for which volumes that is kept.
 #[derive(Debug, Clone)]
-struct Last {
+struct LastChange {
     revision: Revision,
-    volume: Path,
-    around: Option<Path>,
+    volume: NodePath,
+    outer_volume: Option<NodePath>,
 }
 
 fn hashed(set: &ObjectSet) -> (u64, &ObjectSet) {
@@ -35,28 +35,28 @@ fn hashed(set: &ObjectSet) -> (u64, &ObjectSet) {
 
 /// The last change of each set that the history knows. Follows from the history, but for the volumes: it is not compared.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Latest {
-    sets: BTreeMap<ObjectSet, Last>,
-    volumes: BTreeMap<Path, BTreeSet<(Revision, ObjectSet)>>,
+pub(super) struct LatestChanges {
+    sets: BTreeMap<ObjectSet, LastChange>,
+    volumes: BTreeMap<NodePath, BTreeSet<(Revision, ObjectSet)>>,
 }
 
-impl PartialEq for Latest {
+impl PartialEq for LatestChanges {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Latest {}
+impl Eq for LatestChanges {}
 
-impl Hash for Latest {
+impl Hash for LatestChanges {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-impl Latest {
+impl LatestChanges {
     /// A change has changed the set, which lies in the volume; `around` is the volume of what is above it, if that is another.
-    pub(super) fn note(&mut self, set: &ObjectSet, revision: Revision, volume: &Path, around: Option<&Path>) {
+    pub(super) fn note(&mut self, set: &ObjectSet, revision: Revision, volume: &NodePath, around: Option<&NodePath>) {
         visit(1);
-        let last = Last { revision, volume: volume.clone(), around: around.cloned() };
+        let last = LastChange { revision, volume: volume.clone(), outer_volume: around.cloned() };
         for volume in std::iter::once(volume).chain(around) {
             match self.volumes.get_mut(volume) {
                 Some(sets) => sets.insert((revision, set.clone())),
@@ -80,8 +80,8 @@ impl Latest {
         }
     }
 
-    fn leave_volumes(&mut self, set: &ObjectSet, last: &Last) {
-        for volume in std::iter::once(&last.volume).chain(&last.around) {
+    fn leave_volumes(&mut self, set: &ObjectSet, last: &LastChange) {
+        for volume in std::iter::once(&last.volume).chain(&last.outer_volume) {
             if let Some(sets) = self.volumes.get_mut(volume) {
                 sets.remove(&(last.revision, set.clone()));
                 if sets.is_empty() {
@@ -92,9 +92,9 @@ impl Latest {
     }
 
     /// What changed after the revision of what the volume has, each set once.
-    pub(super) fn after(&self, revision: Revision, volume: &Path) -> impl Iterator<Item = &ObjectSet> {
+    pub(super) fn after(&self, revision: Revision, volume: &NodePath) -> impl Iterator<Item = &ObjectSet> {
         // No set comes before this one.
-        let first = (revision.next(), ObjectSet::One(Object::data(Path::root())));
+        let first = (revision.next(), ObjectSet::One(Object::data(NodePath::root())));
         let own = self.volumes.get(volume).into_iter().flat_map(move |sets| sets.range(first.clone()..));
         let tops = volume.ancestors().filter_map(move |top| {
             let (set, last) = self.sets.get_key_value(&ObjectSet::Subtree(top))?;
@@ -114,16 +114,16 @@ impl Latest {
         // In the order of hashes, as sets take long to compare: this runs after every entry of a simulation.
         let expected: BTreeMap<(u64, &ObjectSet), Revision> =
             sets.map(|(revision, set)| (hashed(set), revision)).collect();
-        let is_last = |(set, last): (&ObjectSet, &Last)| expected.get(&hashed(set)) == Some(&last.revision);
+        let is_last = |(set, last): (&ObjectSet, &LastChange)| expected.get(&hashed(set)) == Some(&last.revision);
         if expected.len() != self.sets.len() || !self.sets.iter().all(is_last) {
             return Err("the last changes of sets are not those of the history".to_owned());
         }
         let mut entries = 0;
         for (set, last) in &self.sets {
             let key = (last.revision, set.clone());
-            let volumes: BTreeSet<&Path> = std::iter::once(&last.volume).chain(&last.around).collect();
+            let volumes: BTreeSet<&NodePath> = std::iter::once(&last.volume).chain(&last.outer_volume).collect();
             entries += volumes.len();
-            let is_kept = |volume: &&Path| self.volumes.get(*volume).is_some_and(|sets| sets.contains(&key));
+            let is_kept = |volume: &&NodePath| self.volumes.get(*volume).is_some_and(|sets| sets.contains(&key));
             if !volumes.iter().all(is_kept) {
                 return Err("the last changes by volume are not those by set".to_owned());
             }

@@ -5,15 +5,17 @@ use super::{
     *,
 };
 use crate::{
-    command::{Attach, Command, Condition, LeaseKey, Meant, Proposal, Write},
+    command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Proposal, Write},
     id::{LeaseId, Sequence, SessionId},
 };
 
-const UNBOUNDED: LookBounds = LookBounds { bytes: usize::MAX, events: usize::MAX };
+const UNBOUNDED: ScanBounds = ScanBounds { bytes: usize::MAX, events: usize::MAX };
 
 /// What is told of all changes after one, in short.
 fn told(state: &State, after: u64, watched: &Watched) -> Vec<(u64, Vec<String>)> {
-    let Look::Found(found) = state.look_after(Revision(after), watched, UNBOUNDED) else { panic!("it is known") };
+    let HistoryScan::Found(found) = state.scan_after(Revision(after), watched, UNBOUNDED) else {
+        panic!("it is known")
+    };
     assert_eq!(found.through, state.revision());
     let event = |Event { path, kind, reason }: &Event| match kind {
         EventKind::Put(data) => format!("{path} = {}", String::from_utf8_lossy(&data.value)),
@@ -23,7 +25,7 @@ fn told(state: &State, after: u64, watched: &Watched) -> Vec<(u64, Vec<String>)>
 }
 
 fn everything_below() -> Watched {
-    Watched::Subtree(Path::root())
+    Watched::Subtree(NodePath::root())
 }
 
 fn attached(at: &str, attach: Attach) -> Write {
@@ -61,7 +63,7 @@ fn what_changed_with_a_subtree_is_told_in_the_volumes_inside() {
     let before = fixture.state.revision();
     fixture.write(session, Write::RevokeLease { id: LeaseId(1) }).expect("granted");
     let volume = path("/v");
-    let changed = fixture.state.changed_of(&volume, before).expect("known");
+    let changed = fixture.state.changed_in_volume(&volume, before).expect("known");
     assert_eq!(changed.collect::<Vec<_>>(), [&subtree("/")], "of so many nodes it is told where they all lay");
 }
 
@@ -74,11 +76,11 @@ fn volume_that_is_made_is_told_in_the_one_around_it_too() {
         fixture.write(session, create_volume(inner, 5)).expect("new");
         for volume in [inner, around] {
             let volume = path(volume);
-            let changed = fixture.state.changed_of(&volume, before).expect("known");
+            let changed = fixture.state.changed_in_volume(&volume, before).expect("known");
             assert!(changed.into_iter().any(|set| *set == subtree(inner)), "{inner} in {volume}");
         }
         let elsewhere = path("/other");
-        let others = fixture.state.changed_of(&elsewhere, before).expect("known");
+        let others = fixture.state.changed_in_volume(&elsewhere, before).expect("known");
         assert_eq!(others.count(), 0, "no volume is there");
     }
 }
@@ -102,23 +104,23 @@ fn the_history_is_bounded_and_says_when_it_does_not_reach_back() {
             sequence: Sequence(number),
             unanswered_from: Sequence(number),
             write: put("/a", "x"),
-            covers: everything(),
-            meant: Meant::default(),
-            carried: Revision(u64::MAX),
+            consented: everything(),
+            intended: IntendedLeases::default(),
+            attached_through: Revision(u64::MAX),
         };
         last = Some(apply(&mut state, write));
     }
-    let touched = last.expect("a write").touched;
+    let touched = last.expect("a write").changed_rows;
     assert!(touched.contains(&RowKey::Change(Revision(2))) && touched.contains(&RowKey::Change(Revision(most + 2))));
     assert_eq!(state.row(&RowKey::Change(Revision(2))), None);
     assert!(state.row(&RowKey::Change(Revision(3))).is_some());
-    assert_eq!(state.changed_since(Revision(1), &Path::root()), None, "change 2 is forgotten");
-    assert_eq!(state.changed_since(Revision(2), &Path::root()), Some(vec![data("/a")]));
+    assert_eq!(state.changed_since(Revision(1), &NodePath::root()), None, "change 2 is forgotten");
+    assert_eq!(state.changed_since(Revision(2), &NodePath::root()), Some(vec![data("/a")]));
     assert!(
-        state.changed_of(&Path::root(), Revision(1)).is_none()
-            && state.changed_of(&Path::root(), Revision(most + 3)).is_none()
+        state.changed_in_volume(&NodePath::root(), Revision(1)).is_none()
+            && state.changed_in_volume(&NodePath::root(), Revision(most + 3)).is_none()
     );
-    let changed: Vec<_> = state.changed_of(&Path::root(), Revision(2)).expect("it is known").collect();
+    let changed: Vec<_> = state.changed_in_volume(&NodePath::root(), Revision(2)).expect("it is known").collect();
     assert_eq!(changed, [&data("/a")]);
     assert_eq!(state.history.sizes(), [1, 1], "the one object that was changed again and again");
     assert_eq!(state.check(), Ok(()));
@@ -180,13 +182,13 @@ fn what_goes_with_a_lease_goes_with_one_change_that_says_why() {
     let lease = fixture.state.lease(&key).expect("granted").clone();
     let (incarnation, horizon) = (lease.incarnation, lease.horizon);
     fixture.run(Command::Expire { lease: key, incarnation, horizon });
-    let remove = Command::Remove { leases: fixture.state.orphaned().collect() };
+    let remove = Command::Purge { leases: fixture.state.orphans().collect() };
     fixture.run(remove);
     assert_eq!(gone(&fixture, 5), ["/z Expired"]);
     fixture.run(Command::CloseSession { session });
     // A replica that is made anew knows why it ended.
     fixture.state = State::from_rows(fixture.state.rows()).expect("the rows of a state");
-    let remove = Command::Remove { leases: fixture.state.orphaned().collect() };
+    let remove = Command::Purge { leases: fixture.state.orphans().collect() };
     fixture.run(remove);
     assert_eq!(gone(&fixture, 6), ["/s Revoked"], "a session that is closed does not expire");
 }
@@ -200,7 +202,7 @@ fn end_reason_is_forgotten_with_its_last_node() {
     fixture.write(session, attached("/s", Attach::Session)).expect("acquired");
     fixture.run(Command::CloseSession { session });
     fixture.put(other, "/s", "mine");
-    assert_eq!(fixture.state.orphaned().count(), 0);
+    assert_eq!(fixture.state.orphans().count(), 0);
     assert_eq!(told(&fixture.state, 1, &everything_below()), [(2, vec!["/s = mine".to_owned()])]);
 }
 
@@ -211,22 +213,22 @@ fn a_look_stops_between_changes_and_comes_to_the_end() {
     for at in ["/a/b", "/a/c", "/d", "/a/b"] {
         fixture.put(session, at, "value");
     }
-    let looks = |watched: Watched, bounds: LookBounds| {
+    let looks = |watched: Watched, bounds: ScanBounds| {
         let (mut after, mut looks) = (Revision(0), Vec::new());
         while after < fixture.state.revision() {
-            let Look::Found(found) = fixture.state.look_after(after, &watched, bounds) else { panic!("known") };
+            let HistoryScan::Found(found) = fixture.state.scan_after(after, &watched, bounds) else { panic!("known") };
             after = found.through;
             looks.push((found.changes.iter().map(|change| change.events.len()).collect::<Vec<_>>(), after.0));
         }
         looks
     };
-    let little = LookBounds { bytes: 1, ..UNBOUNDED };
+    let little = ScanBounds { bytes: 1, ..UNBOUNDED };
     let ones = vec![(vec![2], 1), (vec![1], 2), (vec![1], 3), (vec![1], 4)];
     assert_eq!(looks(everything_below(), little), ones, "one change at least, and whole");
     assert_eq!(looks(Watched::Node(path("/d")), little), [(vec![1], 4)], "what is not watched has no weight");
-    let short = LookBounds { events: 1, ..UNBOUNDED };
+    let short = ScanBounds { events: 1, ..UNBOUNDED };
     assert_eq!(looks(Watched::Node(path("/d")), short), [(vec![], 1), (vec![], 2), (vec![1], 3), (vec![], 4)]);
-    let four = LookBounds { events: 4, ..UNBOUNDED };
+    let four = ScanBounds { events: 4, ..UNBOUNDED };
     assert_eq!(
         looks(Watched::Node(path("/d")), four),
         [(vec![], 1), (vec![1], 3), (vec![], 4)],
@@ -236,8 +238,8 @@ fn a_look_stops_between_changes_and_comes_to_the_end() {
     let events = fixture.state.events_after(Revision(1)).expect("known").filter_map(|(_, events)| events);
     let two = events.take(2).map(|events| CHANGE_BYTES + weight_of(events)).sum();
     for (bytes, expected) in [(two, 2), (two - 1, 1)] {
-        let bounds = LookBounds { bytes, ..UNBOUNDED };
-        let Look::Found(found) = fixture.state.look_after(Revision(1), &everything_below(), bounds) else {
+        let bounds = ScanBounds { bytes, ..UNBOUNDED };
+        let HistoryScan::Found(found) = fixture.state.scan_after(Revision(1), &everything_below(), bounds) else {
             panic!("known")
         };
         assert_eq!(found.changes.len(), expected, "within {bytes} bytes");
@@ -254,9 +256,9 @@ fn what_is_forgotten_is_not_told_and_a_later_watch_is() {
     for at in ["/a", "/b", "/c", "/d"] {
         fixture.put(session, at, "");
     }
-    let look = |after| fixture.state.look_after(Revision(after), &Watched::Node(path("/none")), UNBOUNDED);
-    assert_eq!((look(0), look(1)), (Look::Forgotten(Revision(2)), Look::Forgotten(Revision(2))));
-    let nothing = |through| Look::Found(Changes { changes: vec![], through: Revision(through) });
+    let look = |after| fixture.state.scan_after(Revision(after), &Watched::Node(path("/none")), UNBOUNDED);
+    assert_eq!((look(0), look(1)), (HistoryScan::Compacted(Revision(2)), HistoryScan::Compacted(Revision(2))));
+    let nothing = |through| HistoryScan::Found(Changes { changes: vec![], through: Revision(through) });
     assert_eq!((look(2), look(4), look(9)), (nothing(4), nothing(4), nothing(9)), "it may be still to come");
     assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state.clone()), "how much is kept is kept");
 }
@@ -266,8 +268,9 @@ fn put_heavy(fixture: &mut Fixture, at: &str, mebibytes: usize) {
     let session = SessionId(1);
     let (value, sequence) = (vec![0; mebibytes << 20].into(), fixture.next_sequence(session));
     let write = Write::put(path(at), value);
-    let (covers, meant, carried) = (everything(), Meant::default(), Revision(u64::MAX));
-    let command = Command::Write { session, sequence, unanswered_from: sequence, write, covers, meant, carried };
+    let (consented, intended, attached_through) = (everything(), IntendedLeases::default(), Revision(u64::MAX));
+    let command =
+        Command::Write { session, sequence, unanswered_from: sequence, write, consented, intended, attached_through };
     let proposal = Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands: vec![command] };
     fixture.state.apply(fixture.state.applied_index() + 1, &proposal);
     assert_eq!(fixture.state.check(), Ok(()));
@@ -294,17 +297,17 @@ fn whoever_watches_what_is_too_much_to_be_told_starts_over() {
     put_heavy(&mut fixture, "/a/x", 9);
     fixture.rows = fixture.state.rows().collect();
     fixture.put(session, "/b", "2");
-    let look = |after, watched| fixture.state.look_after(Revision(after), &watched, UNBOUNDED);
-    let Look::Found(found) = look(0, everything_below()) else { panic!("the first change is known") };
+    let look = |after, watched| fixture.state.scan_after(Revision(after), &watched, UNBOUNDED);
+    let HistoryScan::Found(found) = look(0, everything_below()) else { panic!("the first change is known") };
     assert_eq!((found.changes.len(), found.through), (1, Revision(1)), "what came before it is told first");
-    assert_eq!(look(1, everything_below()), Look::Forgotten(Revision(2)));
-    assert_eq!(look(1, Watched::Node(path("/a/x"))), Look::Forgotten(Revision(2)));
-    let subtree = Remembered { sets: vec![subtree("/a")], events: None };
+    assert_eq!(look(1, everything_below()), HistoryScan::Compacted(Revision(2)));
+    assert_eq!(look(1, Watched::Node(path("/a/x"))), HistoryScan::Compacted(Revision(2)));
+    let subtree = HistoryEntry { sets: vec![subtree("/a")], events: None };
     for (at, concerns) in [("/a/x/y", true), ("/a", true), ("/b", false)] {
         let watched = [Watched::Node(path(at)), Watched::Subtree(path(at))];
         assert_eq!(watched.map(|watched| subtree.concerns(&watched)), [concerns; 2], "{at}");
     }
-    let Look::Found(found) = look(0, Watched::Node(path("/b"))) else { panic!("it is about others") };
+    let HistoryScan::Found(found) = look(0, Watched::Node(path("/b"))) else { panic!("it is about others") };
     assert_eq!((found.changes.len(), found.through), (2, Revision(3)));
     assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state.clone()));
 }

@@ -2,30 +2,30 @@
 
 use super::*;
 use crate::{
-    hold::HoldMode,
-    id::{HoldId, Token},
+    id::{LockId, Token},
+    lock::LockMode,
 };
 
 /// On few nodes, so that they meet.
 pub(super) fn random_hold(random: &mut Random, state: &State) -> Write {
-    let mode = random.pick(&[HoldMode::Shared, HoldMode::Shared, HoldMode::Exclusive]);
+    let mode = random.pick(&[LockMode::Shared, LockMode::Shared, LockMode::Exclusive]);
     let wait = !random.one_in(4);
-    let holds: Vec<(HoldId, Path, Option<Token>)> =
-        state.holds().map(|(id, path, hold)| (id, path.clone(), hold.token)).collect();
+    let holds: Vec<(LockId, NodePath, Option<Token>)> =
+        state.locks().map(|(id, path, hold)| (id, path.clone(), hold.token)).collect();
     if holds.is_empty() || random.one_in(2) {
         let path = random.pick(&paths()[..2]);
         return Write::Lock { path, mode, wait, delay: Duration::from_millis(500 * random.below(3)) };
     }
-    let (hold, path, token) = random.pick(&holds);
+    let (lock, path, token) = random.pick(&holds);
     match random.below(10) {
-        0..=3 => Write::Convert { path, hold, mode, wait },
-        4 | 5 => Write::Unlock { path, hold },
-        6 => Write::Cache { path, hold },
-        7 | 8 => Write::HandOver { path, hold, to: random.pick(&holds).0 },
+        0..=3 => Write::ChangeLockMode { path, lock, mode, wait },
+        4 | 5 => Write::Unlock { path, lock },
+        6 => Write::TakeWriteLease { path, lock },
+        7 | 8 => Write::HandOver { path, lock, successor: random.pick(&holds).0 },
         _ => {
             let token = if random.one_in(2) { Token(random.below(9)) } else { token.unwrap_or_default() };
             let value = (!random.one_in(3)).then(|| Value::from(vec![b'f'; random.below(5) as usize]));
-            Write::Flush { path, hold, token, value, ends: random.one_in(3) }
+            Write::Flush { path, lock, token, value, ends_write_lease: random.one_in(3) }
         }
     }
 }
@@ -33,14 +33,14 @@ pub(super) fn random_hold(random: &mut Random, state: &State) -> Write {
 /// Whose hold the write is about, most of the time.
 pub(super) fn owner_of(write: &Write, random: &mut Random, state: &State) -> Option<SessionId> {
     match write {
-        Write::Convert { hold, .. }
-        | Write::Unlock { hold, .. }
-        | Write::HandOver { hold, .. }
-        | Write::Cache { hold, .. }
-        | Write::Flush { hold, .. }
+        Write::ChangeLockMode { lock, .. }
+        | Write::Unlock { lock, .. }
+        | Write::HandOver { lock, .. }
+        | Write::TakeWriteLease { lock, .. }
+        | Write::Flush { lock, .. }
             if !random.one_in(8) =>
         {
-            state.holds().find(|(id, ..)| id == hold).map(|(_, _, hold)| hold.session)
+            state.locks().find(|(id, ..)| id == lock).map(|(_, _, hold)| hold.session)
         }
         _ => None,
     }

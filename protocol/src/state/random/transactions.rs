@@ -3,8 +3,8 @@
 use super::*;
 use crate::{
     id::Token,
-    object::Owner,
-    transaction::{Compare, Operation, OperationResult, Relation, Target, Transaction},
+    object::NodeOwner,
+    transaction::{Compare, CompareTarget, Operation, OperationResult, Relation, Transaction},
 };
 
 pub(super) fn random_transaction(random: &mut Random, state: &State) -> Transaction {
@@ -19,36 +19,36 @@ fn random_compare(random: &mut Random, state: &State) -> Compare {
     let relation = random.pick(&[Relation::Equal, Relation::NotEqual, Relation::Less, Relation::Greater]);
     let revision = Revision(random.below(state.revision().0 + 2));
     let target = match random.below(7) {
-        6 => Target::Held(random.one_in(2), Token(random.below(state.meta.last_hold + 2))),
-        0 => Target::Value(relation, Value::from(vec![0; random.below(5) as usize])),
-        1 => Target::Version(relation, random.below(4)),
-        2 => Target::ModifyRevision(relation, revision),
-        3 => Target::CreateRevision(relation, revision),
-        _ => Target::Exists(random.one_in(2)),
+        6 => CompareTarget::Locked(random.one_in(2), Token(random.below(state.meta.last_lock_number + 2))),
+        0 => CompareTarget::Value(relation, Value::from(vec![0; random.below(5) as usize])),
+        1 => CompareTarget::Version(relation, random.below(4)),
+        2 => CompareTarget::ModifyRevision(relation, revision),
+        3 => CompareTarget::CreateRevision(relation, revision),
+        _ => CompareTarget::Exists(random.one_in(2)),
     };
     Compare { path, target }
 }
 
-fn random_operation(random: &mut Random, all: &[Path], state: &State) -> Operation {
+fn random_operation(random: &mut Random, all: &[NodePath], state: &State) -> Operation {
     let path = random.pick(all);
     if random.one_in(3) {
         // Mostly one that exists: what does not cannot be removed.
-        let nodes: Vec<&Path> = state.nodes_from(&Path::root()).map(|(at, _)| at).collect();
+        let nodes: Vec<&NodePath> = state.nodes_from(&NodePath::root()).map(|(at, _)| at).collect();
         let path = if random.one_in(4) { path } else { random.pick(&nodes).clone() };
         return Operation::Delete { path, recursive: random.one_in(2) };
     }
     let attach = match random.below(8) {
         0 => Attach::Lease(LeaseId(random.below(3))),
         1 => Attach::Session,
-        2 => Attach::Keep,
+        2 => Attach::Unchanged,
         _ => Attach::Nothing,
     };
     Operation::Put { path, value: Value::from(vec![0; random.below(5) as usize]), attach }
 }
 
 /// What users see of all nodes, but for revisions and versions.
-fn tree(state: &State) -> Vec<(Path, Value, Option<Owner>)> {
-    let nodes = state.nodes_from(&Path::root());
+fn tree(state: &State) -> Vec<(NodePath, Value, Option<NodeOwner>)> {
+    let nodes = state.nodes_from(&NodePath::root());
     nodes.map(|(path, node)| (path.clone(), node.value.clone(), node.stat().owner)).collect()
 }
 
@@ -63,19 +63,19 @@ fn holds(state: &State, compare: &Compare) -> bool {
     let node = state.node(&compare.path);
     match &compare.target {
         // All values here are zeros: their order is that of their lengths.
-        Target::Value(relation, than) => {
+        CompareTarget::Value(relation, than) => {
             node.is_some_and(|node| related(relation, node.value.len() as u64, than.len() as u64))
         }
-        Target::Version(relation, than) => related(relation, node.map_or(0, |node| node.version), *than),
-        Target::ModifyRevision(relation, than) => {
+        CompareTarget::Version(relation, than) => related(relation, node.map_or(0, |node| node.version), *than),
+        CompareTarget::ModifyRevision(relation, than) => {
             related(relation, node.map_or(0, |node| node.modify_revision.0), than.0)
         }
-        Target::CreateRevision(relation, than) => {
+        CompareTarget::CreateRevision(relation, than) => {
             related(relation, node.map_or(0, |node| node.create_revision.0), than.0)
         }
-        Target::Exists(exists) => node.is_some() == *exists,
-        Target::Held(held, token) => {
-            let mut holds = state.holds().filter(|(_, path, hold)| {
+        CompareTarget::Exists(exists) => node.is_some() == *exists,
+        CompareTarget::Locked(held, token) => {
+            let mut holds = state.locks().filter(|(_, path, hold)| {
                 compare.path.contains(path) && hold.token == Some(*token) && hold.lease.session().is_some()
             });
             holds.next().is_some() == *held
@@ -106,7 +106,7 @@ fn transaction_equals_its_operations_done_in_sequence() {
             let changes = u64::from(!operations.is_empty());
             assert_eq!(fixture.state.revision().0, before.revision().0 + changes, "{place}");
             let transacted = written.transaction.expect("what it did");
-            assert_eq!(transacted.failed.map(|failed| failed.place as usize), failed, "{place}");
+            assert_eq!(transacted.failed.map(|failed| failed.index as usize), failed, "{place}");
             let mut twin = Fixture::of(before);
             for (operation, result) in operations.iter().zip(&transacted.results) {
                 check_alone(&mut twin, session, operation, result, &place);

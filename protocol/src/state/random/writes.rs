@@ -14,7 +14,7 @@ pub(super) fn random_write(random: &mut Random, state: &State) -> Write {
     let attach = match random.below(8) {
         0 | 1 => Attach::Lease(LeaseId(random.below(3))),
         2 | 3 => Attach::Session,
-        4 => Attach::Keep,
+        4 => Attach::Unchanged,
         _ => Attach::Nothing,
     };
     if random.one_in(5) {

@@ -154,7 +154,7 @@ async fn a_server_that_says_nothing_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let error = connect(&address, Role::Client, Duration::from_millis(20)).await.unwrap_err();
-    assert!(matches!(&error, ConnectError::Timeout { address: named, .. } if *named == address));
+    assert!(matches!(&error, DialError::Timeout { address: named, .. } if *named == address));
 }
 
 #[tokio::test]
@@ -163,6 +163,6 @@ async fn an_address_where_nobody_listens_is_named() {
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
     let error = connect(&address, Role::Client, HANDSHAKE_TIMEOUT).await.unwrap_err();
-    assert!(matches!(&error, ConnectError::Connect { .. }));
+    assert!(matches!(&error, DialError::Connect { .. }));
     assert!(error.to_string().contains(&address));
 }

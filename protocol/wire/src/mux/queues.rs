@@ -42,14 +42,14 @@ fn cost(bytes: usize) -> usize {
 
 /// Between the transports and the driver.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
-    state: Mutex<State>,
+pub(super) struct MuxShared {
+    state: Mutex<MuxState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    requests: Channel,
-    recalls: Channel,
+struct MuxState {
+    requests: MuxChannel,
+    recalls: MuxChannel,
     /// Why the driver is to end.
     failure: Option<ConnectionError>,
     /// This side is done with the connection.
@@ -60,27 +60,27 @@ struct State {
 }
 
 #[derive(Debug, Default)]
-struct Channel {
+struct MuxChannel {
     outgoing: VecDeque<BytesMut>,
     outgoing_cost: usize,
     /// Sent, and no room given back for it yet.
     unacknowledged: usize,
     incoming: VecDeque<Bytes>,
     /// Received, and no room given back for it yet.
-    unreturned: usize,
+    uncredited: usize,
     /// The part of that which the consumer has taken.
-    taken: usize,
+    consumed: usize,
     sender: Option<Waker>,
     receiver: Option<Waker>,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl MuxShared {
+    fn lock(&self) -> MutexGuard<'_, MuxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For a transport: ready when there is room for another frame, and after the end.
-    pub(super) fn poll_room(&self, channel: u8, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_ready(&self, channel: u8, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if state.is_ended {
             return Poll::Ready(());
@@ -94,7 +94,7 @@ impl Shared {
     }
 
     /// For a transport: a frame, from its length on, to be written.
-    pub(super) fn put(&self, channel: u8, frame: BytesMut) {
+    pub(super) fn push(&self, channel: u8, frame: BytesMut) {
         let mut state = self.lock();
         if state.is_ended {
             return;
@@ -108,7 +108,7 @@ impl Shared {
     }
 
     /// For a transport: the next message that has arrived; none after the end.
-    pub(super) fn poll_take(&self, channel: u8, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    pub(super) fn poll_next(&self, channel: u8, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut state = self.lock();
         let is_ended = state.is_ended;
         let channel = state.channel(channel);
@@ -120,8 +120,8 @@ impl Shared {
             return Poll::Pending;
         };
         // The tag has been cut off, and counts.
-        channel.taken += cost(message.len() + 1);
-        let driver = if channel.taken >= CREDIT_BYTES { state.driver.take() } else { None };
+        channel.consumed += cost(message.len() + 1);
+        let driver = if channel.consumed >= CREDIT_BYTES { state.driver.take() } else { None };
         drop(state);
         wake(driver);
         Poll::Ready(Some(message))
@@ -174,11 +174,11 @@ impl Shared {
             CREDIT => return state.receive_credit(frame),
             got => return Err(ConnectionError::UnknownChannel { got: Some(got) }),
         };
-        if channel.unreturned >= WINDOW_BYTES {
-            let got = channel.unreturned;
+        if channel.uncredited >= WINDOW_BYTES {
+            let got = channel.uncredited;
             return Err(ConnectionError::Overrun { channel: tag, got, expected: WINDOW_BYTES });
         }
-        channel.unreturned += cost;
+        channel.uncredited += cost;
         channel.incoming.push_back(frame);
         let receiver = channel.receiver.take();
         drop(state);
@@ -188,7 +188,7 @@ impl Shared {
 
     /// For the driver: waits for something to write and puts it into `frames`, in the order in which it is to be written.
     /// False if this side is done and there is nothing left that may be written.
-    pub(super) async fn batch(&self, frames: &mut Vec<BytesMut>) -> bool {
+    pub(super) async fn next_batch(&self, frames: &mut Vec<BytesMut>) -> bool {
         poll_fn(|cx| {
             let mut state = self.lock();
             let senders = state.take_batch(frames);
@@ -224,8 +224,8 @@ impl Shared {
     }
 }
 
-impl State {
-    fn channel(&mut self, channel: u8) -> &mut Channel {
+impl MuxState {
+    fn channel(&mut self, channel: u8) -> &mut MuxChannel {
         if channel == RECALLS { &mut self.recalls } else { &mut self.requests }
     }
 
@@ -271,7 +271,7 @@ impl State {
     }
 }
 
-impl Channel {
+impl MuxChannel {
     fn may_send(&self) -> bool {
         self.unacknowledged < WINDOW_BYTES
     }
@@ -289,7 +289,7 @@ impl Channel {
 
     /// A frame that gives room back, if there is enough to make it worth while.
     fn take_credit(&mut self, tag: u8) -> Option<BytesMut> {
-        if self.taken < CREDIT_BYTES {
+        if self.consumed < CREDIT_BYTES {
             return None;
         }
         let mut frame = BytesMut::with_capacity(PREFIX_BYTES + CREDIT_FRAME_BYTES);
@@ -297,9 +297,9 @@ impl Channel {
         frame.put_u8(CREDIT);
         frame.put_u8(tag);
         // At most a window and a frame, which is below 2^32.
-        frame.put_u32(self.taken as u32);
-        self.unreturned -= self.taken;
-        self.taken = 0;
+        frame.put_u32(self.consumed as u32);
+        self.uncredited -= self.consumed;
+        self.consumed = 0;
         Some(frame)
     }
 

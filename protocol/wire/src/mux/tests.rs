@@ -15,13 +15,13 @@ fn message(id: u64, bytes: usize) -> Message {
 }
 
 /// Two ends, each of which is split, and their drivers.
-fn ends() -> [(Transport, Transport, Driver); 2] {
+fn ends() -> [(Transport, Transport, MuxDriver); 2] {
     let (one, other) = tokio::io::duplex(1 << 16);
     [split(one), split(other)]
 }
 
 /// One end that is split, the other as bytes.
-fn raw_end() -> (DuplexStream, Transport, Transport, Driver) {
+fn raw_end() -> (DuplexStream, Transport, Transport, MuxDriver) {
     let (raw, stream) = tokio::io::duplex(1 << 16);
     let (requests, recalls, driver) = split(stream);
     (raw, requests, recalls, driver)
@@ -145,7 +145,7 @@ async fn recalls_do_not_starve_requests() {
     fill(&mut recalls, 1000);
     requests.send(message(0, 10)).await.unwrap();
     let mut frames = Vec::new();
-    assert!(requests.shared.batch(&mut frames).await);
+    assert!(requests.shared.next_batch(&mut frames).await);
     assert_eq!(frames.last().unwrap()[4], REQUESTS);
     assert!(frames.iter().map(|frame| frame.len()).sum::<usize>() < 2 * WRITE_BATCH_BYTES);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, future::join_all};
 use leasehold_protocol::{
     id::{Epoch, Sequence, SessionId, Stamp},
-    message::{Answer, Body, Header},
+    message::{Answer, Body, RequestHeader},
 };
 use tarpc::{
     client::RpcError,
@@ -32,37 +32,37 @@ async fn connection() -> (TcpStream, TcpStream) {
 
 /// Answers each request with its sequence as the epoch, and one that brings a name with four times as many bytes.
 #[derive(Clone)]
-struct Server {
+struct TestServer {
     /// Recalled from before each answer.
     callback: Option<CallbackClient>,
 }
 
-impl Leasehold for Server {
+impl Leasehold for TestServer {
     async fn call(self, _: Context, request: Request) -> Response {
         if let Some(callback) = self.callback {
             let sequence = request.header.sequence.0;
             assert_eq!(callback.recall(context(), recall(sequence)).await.unwrap().stamp.sequence, sequence);
         }
         let answer = match request.body {
-            Body::Open { name } => Answer::Waits(vec![wait(name)]),
-            _ => Answer::Noted,
+            Body::Open { name } => Answer::PendingWrites(vec![wait(name)]),
+            _ => Answer::ReportReceived,
         };
         response(request.header.sequence.0, answer)
     }
 }
 
 #[derive(Clone)]
-struct Client;
+struct TestClient;
 
-impl Callback for Client {
+impl Callback for TestClient {
     async fn recall(self, _: Context, recall: Recall) -> Consent {
         Consent { session: recall.session, stamp: recall.stamp }
     }
 }
 
-fn wait(writer_name: String) -> leasehold_protocol::message::WaitInfo {
-    leasehold_protocol::message::WaitInfo {
-        path: leasehold_protocol::path::Path::root(),
+fn wait(writer_name: String) -> leasehold_protocol::message::PendingWriteInfo {
+    leasehold_protocol::message::PendingWriteInfo {
+        path: leasehold_protocol::path::NodePath::root(),
         writer: SessionId(1),
         holder_name: writer_name.repeat(3),
         writer_name,
@@ -85,20 +85,20 @@ fn context() -> Context {
 }
 
 fn request(sequence: u64, body: Body) -> Request {
-    Request { header: Header { sequence: Sequence(sequence), ..Header::default() }, body }
+    Request { header: RequestHeader { sequence: Sequence(sequence), ..RequestHeader::default() }, body }
 }
 
 fn recall(sequence: u64) -> Recall {
     Recall { session: SessionId(1), stamp: Stamp { epoch: Epoch(1), sequence }, number: sequence, sets: Vec::new() }
 }
 
-async fn serve(transport: LeaseholdTransport, server: Server) {
+async fn serve(transport: LeaseholdTransport, server: TestServer) {
     let requests = BaseChannel::with_defaults(transport).execute(server.serve());
     requests.for_each(|request| async { drop(tokio::spawn(request)) }).await;
 }
 
 async fn consent(transport: CallbackTransport) {
-    let recalls = BaseChannel::with_defaults(transport).execute(Client.serve());
+    let recalls = BaseChannel::with_defaults(transport).execute(TestClient.serve());
     recalls.for_each(|recall| recall).await;
 }
 
@@ -109,12 +109,12 @@ async fn many_calls_go_both_ways_at_once() {
     let (leasehold, recalls, client_driver) = client_connection(client);
     tokio::spawn(driver);
     tokio::spawn(client_driver);
-    tokio::spawn(serve(requests, Server { callback: None }));
+    tokio::spawn(serve(requests, TestServer { callback: None }));
     tokio::spawn(consent(recalls));
     let calls = (0..5000).map(|sequence| {
         let leasehold = leasehold.clone();
         tokio::spawn(
-            async move { leasehold.call(context(), request(sequence, Body::KeepAlive(Default::default()))).await },
+            async move { leasehold.call(context(), request(sequence, Body::Heartbeat(Default::default()))).await },
         )
     });
     let recalls = (0..5000).map(|sequence| {
@@ -123,7 +123,7 @@ async fn many_calls_go_both_ways_at_once() {
     });
     let (calls, recalls) = futures::join!(join_all(calls), join_all(recalls));
     for (sequence, (call, recall)) in calls.into_iter().zip(recalls).enumerate() {
-        assert_eq!(call.unwrap().unwrap(), response(sequence as u64, Answer::Noted));
+        assert_eq!(call.unwrap().unwrap(), response(sequence as u64, Answer::ReportReceived));
         assert_eq!(recall.unwrap().unwrap().stamp.sequence, sequence as u64);
     }
 }
@@ -135,10 +135,10 @@ async fn a_request_can_wait_for_a_consent_on_its_own_connection() {
     let (leasehold, recalls, client_driver) = client_connection(client);
     tokio::spawn(driver);
     tokio::spawn(client_driver);
-    tokio::spawn(serve(requests, Server { callback: Some(callback) }));
+    tokio::spawn(serve(requests, TestServer { callback: Some(callback) }));
     tokio::spawn(consent(recalls));
     for sequence in 1..100 {
-        let answer = leasehold.call(context(), request(sequence, Body::KeepAlive(Default::default()))).await.unwrap();
+        let answer = leasehold.call(context(), request(sequence, Body::Heartbeat(Default::default()))).await.unwrap();
         assert_eq!(answer.epoch, Epoch(sequence));
     }
 }
@@ -163,7 +163,7 @@ async fn requests_that_nobody_takes_delay_no_recall() {
         assert_eq!(callback.recall(context(), recall(sequence)).await.unwrap().stamp.sequence, sequence);
     }
     assert!(calls.iter().all(|call| !call.is_finished()));
-    tokio::spawn(serve(requests, Server { callback: None }));
+    tokio::spawn(serve(requests, TestServer { callback: None }));
     for (sequence, call) in calls.into_iter().enumerate() {
         assert_eq!(call.await.unwrap().epoch, Epoch(sequence as u64));
     }
@@ -176,7 +176,7 @@ async fn a_message_that_does_not_fit_fails_by_itself() {
     let (leasehold, _recalls, client_driver) = client_connection(client);
     tokio::spawn(driver);
     tokio::spawn(client_driver);
-    tokio::spawn(serve(requests, Server { callback: None }));
+    tokio::spawn(serve(requests, TestServer { callback: None }));
     let body = Body::Open { name: "x".repeat(FRAME_MAX_BYTES) };
     let error = leasehold.call(context(), request(1, body)).await.unwrap_err();
     assert!(matches!(error, RpcError::Send(_)), "{error}");
@@ -184,7 +184,7 @@ async fn a_message_that_does_not_fit_fails_by_itself() {
     let body = Body::Open { name: "x".repeat(FRAME_MAX_BYTES / 2) };
     let error = leasehold.call(context(), request(2, body)).await.unwrap_err();
     assert!(matches!(&error, RpcError::Server(error) if error.detail.contains("expected at most")), "{error}");
-    leasehold.call(context(), request(3, Body::KeepAlive(Default::default()))).await.unwrap();
+    leasehold.call(context(), request(3, Body::Heartbeat(Default::default()))).await.unwrap();
 }
 
 #[tokio::test]
@@ -204,13 +204,13 @@ async fn a_bad_connection_ends_and_the_server_goes_on() {
     let (leasehold, _recalls, client_driver) = client_connection(client);
     tokio::spawn(driver);
     tokio::spawn(client_driver);
-    tokio::spawn(serve(requests, Server { callback: None }));
-    leasehold.call(context(), request(1, Body::KeepAlive(Default::default()))).await.unwrap();
+    tokio::spawn(serve(requests, TestServer { callback: None }));
+    leasehold.call(context(), request(1, Body::Heartbeat(Default::default()))).await.unwrap();
 }
 
 /// A frame of the requests' channel: a request of this sequence, its deadline as these bytes.
 fn request_frame(sequence: u64, deadline: &[u8]) -> Vec<u8> {
-    let message = LeaseholdRequest::Call { request: request(sequence, Body::KeepAlive(Default::default())) };
+    let message = LeaseholdRequest::Call { request: request(sequence, Body::Heartbeat(Default::default())) };
     let message = postcard::to_stdvec(&message).unwrap();
     // A request (0), its id, the deadline, and no trace: no number, no span, not sampled.
     let id = postcard::to_stdvec(&sequence).unwrap();
@@ -246,7 +246,7 @@ async fn request_with_any_deadline_on_the_wire_harms_nobody() {
     let (mut client, server) = connection().await;
     let (requests, _callback, driver) = server_connection(server);
     tokio::spawn(driver);
-    tokio::spawn(serve(requests, Server { callback: None }));
+    tokio::spawn(serve(requests, TestServer { callback: None }));
     let hour_us = crate::codec::DEADLINE_MAX.as_micros() as u64;
     for (sequence, us) in (1..).zip([u64::MAX, u64::MAX / 2 + 1, FOUR_YEARS_US, hour_us + 1, hour_us]) {
         let deadline = postcard::to_stdvec(&us).unwrap();
@@ -269,11 +269,11 @@ async fn deadline_that_is_no_number_ends_its_connection_alone() {
     let (leasehold, _recalls, other_driver) = client_connection(other);
     tokio::spawn(driver);
     tokio::spawn(other_driver);
-    tokio::spawn(serve(requests, Server { callback: None }));
+    tokio::spawn(serve(requests, TestServer { callback: None }));
 
     // As tarpc itself writes a request: deadline (seconds, nanoseconds), trace, id, message.
     let longest = postcard::to_stdvec(&(u64::MAX, 999_999_999_u32)).unwrap();
-    let request = LeaseholdRequest::Call { request: request(1, Body::KeepAlive(Default::default())) };
+    let request = LeaseholdRequest::Call { request: request(1, Body::Heartbeat(Default::default())) };
     let rest = postcard::to_stdvec(&(trace::Context::default(), 1_u64, request)).unwrap();
     let as_tarpc = frame(&[&[0], &longest[..], &rest[..]].concat());
     // 2^64 microseconds, and a number that does not end.
@@ -282,14 +282,14 @@ async fn deadline_that_is_no_number_ends_its_connection_alone() {
     for (sequence, frame) in (1..).zip([as_tarpc, too_large, endless]) {
         let (mut client, server) = connection().await;
         let (requests, _callback, driver) = server_connection(server);
-        let serving = tokio::spawn(serve(requests, Server { callback: None }));
+        let serving = tokio::spawn(serve(requests, TestServer { callback: None }));
         let driver = tokio::spawn(driver);
         client.write_all(&frame).await.unwrap();
         let end = driver.await.unwrap();
         let is_refused = matches!(&end, Err(error @ ConnectionError::Codec(_)) if error.is_violation());
         assert!(is_refused, "{frame:02x?}: {end:?}");
         serving.await.unwrap();
-        let answer = leasehold.call(context(), self::request(sequence, Body::KeepAlive(Default::default()))).await;
+        let answer = leasehold.call(context(), self::request(sequence, Body::Heartbeat(Default::default()))).await;
         assert_eq!(answer.unwrap().epoch, Epoch(sequence));
     }
 }
@@ -302,7 +302,7 @@ async fn calls_under_way_fail_when_the_other_side_goes() {
     let (requests, callback, server_driver) = server_connection(server);
     let server_driver = tokio::spawn(server_driver);
     let mut requests = BaseChannel::with_defaults(requests).requests();
-    let call = leasehold.call(context(), request(1, Body::KeepAlive(Default::default())));
+    let call = leasehold.call(context(), request(1, Body::Heartbeat(Default::default())));
     let kill = async {
         // The request has arrived, and will not be answered.
         let taken = requests.next().await.unwrap().unwrap();
@@ -312,7 +312,7 @@ async fn calls_under_way_fail_when_the_other_side_goes() {
     let (outcome, _taken) = futures::join!(call, kill);
     assert!(matches!(outcome, Err(RpcError::Shutdown)), "{outcome:?}");
     driver.await.unwrap().unwrap();
-    assert!(leasehold.call(context(), request(2, Body::KeepAlive(Default::default()))).await.is_err());
+    assert!(leasehold.call(context(), request(2, Body::Heartbeat(Default::default()))).await.is_err());
     assert!(callback.recall(context(), recall(1)).await.is_err());
 }
 
@@ -320,7 +320,7 @@ async fn calls_under_way_fail_when_the_other_side_goes() {
 async fn an_answer_that_arrives_just_before_the_end_is_not_lost() {
     let (client, mut server) = connection().await;
     let (leasehold, _recalls, driver) = client_connection(client);
-    let answer = response(7, Answer::Noted);
+    let answer = response(7, Answer::ReportReceived);
     let sent = tarpc::Response { request_id: 0, message: Ok(LeaseholdResponse::Call(answer.clone())) };
     let mut frame = bytes::BytesMut::new();
     crate::frame::put_frame(&sent, Some(crate::mux::REQUESTS), &mut frame).unwrap();
@@ -331,7 +331,7 @@ async fn an_answer_that_arrives_just_before_the_end_is_not_lost() {
         server.write_all(&frame).await.unwrap();
         drop(server);
     };
-    let call = leasehold.call(context(), request(1, Body::KeepAlive(Default::default())));
+    let call = leasehold.call(context(), request(1, Body::Heartbeat(Default::default())));
     let (got, end, ()) = futures::join!(call, driver, answering);
     assert_eq!(got.unwrap(), answer);
     end.unwrap();
@@ -345,8 +345,8 @@ async fn a_server_may_let_go_of_its_callback_client() {
     let (leasehold, _recalls, client_driver) = client_connection(client);
     tokio::spawn(driver);
     tokio::spawn(client_driver);
-    tokio::spawn(serve(requests, Server { callback: None }));
+    tokio::spawn(serve(requests, TestServer { callback: None }));
     for sequence in 0..10 {
-        leasehold.call(context(), request(sequence, Body::KeepAlive(Default::default()))).await.unwrap();
+        leasehold.call(context(), request(sequence, Body::Heartbeat(Default::default()))).await.unwrap();
     }
 }

@@ -13,10 +13,10 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::{
     raft::{
-        peer::{Admitted, Founding, Joining, NotDone, Peer, PeerReport, Stage},
+        peer::{Admitted, Bootstrap, Joining, MembershipRefusal, Peer, PeerReport, ReplicaStage},
         types::alias::StoredMembership,
     },
-    store::{poison::Poison, snapshot::PIECE_BYTES, standing::Part, state::StateStore},
+    store::{poison::Poison, snapshot::PIECE_BYTES, state::StateStore, store_identity::Participation},
 };
 
 const STALL: Duration = Duration::from_millis(600);
@@ -130,24 +130,24 @@ impl Peer for Slow {
     }
 
     async fn bootstrap_state(self, _: context::Context) -> PeerReport {
-        let stage = Stage::Empty { life: 1 };
+        let stage = ReplicaStage::Empty { store_id: 1 };
         PeerReport { replica: 2, members: BTreeMap::new(), root: VolumeSettings::DEFAULT, stage }
     }
 
-    async fn bootstrap(self, _: context::Context, _: Founding) -> Result<(), PeerRefusal> {
+    async fn bootstrap(self, _: context::Context, _: Bootstrap) -> Result<(), PeerRefusal> {
         Err(NOT_ASKED)
     }
 
-    async fn readmit(self, _: context::Context, _: u64, _: String, _: u64) -> Result<Admitted, NotDone> {
-        Err(NotDone::Later { reason: "not asked".to_owned() })
+    async fn rejoin(self, _: context::Context, _: u64, _: String, _: u64) -> Result<Admitted, MembershipRefusal> {
+        Err(MembershipRefusal::Retry { reason: "not asked".to_owned() })
     }
 
-    async fn replace(self, _: context::Context, _: u64, _: String) -> Result<(), NotDone> {
-        Err(NotDone::Later { reason: "not asked".to_owned() })
+    async fn replace(self, _: context::Context, _: u64, _: String) -> Result<(), MembershipRefusal> {
+        Err(MembershipRefusal::Retry { reason: "not asked".to_owned() })
     }
 
-    async fn join(self, _: context::Context, _: ClusterId, _: u64, _: String) -> Result<Joining, NotDone> {
-        Err(NotDone::Later { reason: "not asked".to_owned() })
+    async fn join(self, _: context::Context, _: ClusterId, _: u64, _: String) -> Result<Joining, MembershipRefusal> {
+        Err(MembershipRefusal::Retry { reason: "not asked".to_owned() })
     }
 }
 
@@ -166,18 +166,23 @@ async fn sent(to: &Slow) -> (SentSnapshot, Duration) {
         last_membership: StoredMembership::default(),
     };
     let cluster = ClusterId { founder: 1, nonce: 5 };
-    let standing = Standing { replica: 1, cluster, root: VolumeSettings::DEFAULT, part: Part::Founded };
-    let mut network = Network {
+    let standing = StoreIdentity {
         replica: 1,
-        standing: Arc::new(RwLock::new(Some(standing))),
+        cluster,
+        root: VolumeSettings::DEFAULT,
+        participation: Participation::Bootstrapped,
+    };
+    let mut network = PeerNetworks {
+        replica: 1,
+        identity: Arc::new(RwLock::new(Some(standing))),
         append_timeout: STALL,
         snapshot_stall: STALL,
-        reaches: Reaches::default(),
+        reaches: PeersReach::default(),
     };
     let address = to.listen().await;
     let peer = network.new_client(2, &openraft::BasicNode::new(address)).await;
     let began = Instant::now();
-    let snapshot = Snapshot { meta, snapshot: StateSnapshot::View(view) };
+    let snapshot = RaftSnapshot { meta, snapshot: StateSnapshot::View(view) };
     let outcome = peer.send_snapshot(Vote::new_committed(1, 1), snapshot).await;
     (outcome, began.elapsed())
 }

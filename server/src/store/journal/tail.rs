@@ -28,7 +28,7 @@ const IN_VAIN_MAX: usize = 8;
 
 /// What follows the whole batches of a journal.
 #[derive(Debug)]
-pub(super) struct Tail<'a> {
+pub(super) struct JournalTail<'a> {
     /// From the first byte that is in no whole batch to the last that is not zero.
     pub(super) bytes: &'a [u8],
     /// Where they begin in the file.
@@ -37,7 +37,7 @@ pub(super) struct Tail<'a> {
     pub(super) after: Option<u64>,
 }
 
-impl Tail<'_> {
+impl JournalTail<'_> {
     /// Where something is that was written after the batch that is not whole, or may have been. None if that was the last one.
     pub(super) fn written_later(&self) -> Option<usize> {
         let torn = Outline::of(self.bytes, 0).unwrap_or_default();
@@ -140,7 +140,7 @@ mod tests {
         let length = usize::try_from(written(&mut &*journal).expect("read")).expect("small");
         let (start, after) = whole_batches(&mut &*journal).expect("read");
         let bytes = &journal[usize::try_from(start).expect("small")..length];
-        Tail { bytes, start, after }.written_later().map(|at| start + at as u64)
+        JournalTail { bytes, start, after }.written_later().map(|at| start + at as u64)
     }
 
     /// The journal with each of some ranges of bytes lost, in turn.
@@ -261,6 +261,6 @@ mod tests {
             chain.splice(0..0, [head, value].concat());
         }
         let bytes = [vec![9; 10], chain].concat();
-        assert!(Tail { bytes: &bytes, start: 0, after: None }.written_later().is_some());
+        assert!(JournalTail { bytes: &bytes, start: 0, after: None }.written_later().is_some());
     }
 }

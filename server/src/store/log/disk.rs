@@ -13,11 +13,11 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     sizes::Sizes,
-    tail::{Tail, entry_bytes},
+    tail::{LogTail, entry_bytes},
 };
 use crate::{
-    raft::types::alias::{Entry, LogId, Vote},
-    store::{database, journal::Synced, witness::Witness},
+    raft::types::alias::{LogId, RaftEntry, Vote},
+    store::{database, durable_index::DurableIndex, journal::Synced},
 };
 
 const CRC_BYTES: usize = 4;
@@ -45,7 +45,7 @@ pub enum OpenLogError {
     Database(#[from] fjall::Error),
     /// The witness cannot be opened or read.
     #[error("the record of what the log has acknowledged (the file witness) cannot be read: {0}")]
-    Witness(io::Error),
+    DurableIndex(io::Error),
     /// The log is of a format that this program does not read.
     #[error("the log has format {got}: expected {expected}")]
     Format {
@@ -91,16 +91,16 @@ fn shown(id: Option<impl std::fmt::Display>) -> String {
 
 /// The database. Clones are the same database.
 #[derive(Clone)]
-pub(super) struct Disk {
+pub(super) struct LogDisk {
     database: Database,
     entries: Keyspace,
     meta: Keyspace,
 }
 
-impl Disk {
+impl LogDisk {
     /// Opens and checks.
-    pub(super) fn open(dir: &Path, witness: &Path) -> Result<(Self, Tail, Witness), OpenLogError> {
-        let keyspaces: [(&str, database::Options); 2] =
+    pub(super) fn open(dir: &Path, witness: &Path) -> Result<(Self, LogTail, DurableIndex), OpenLogError> {
+        let keyspaces: [(&str, database::DatabaseOptions); 2] =
             [(ENTRIES, entries_options), (META, KeyspaceCreateOptions::default)];
         let database = database::open(dir, Synced::Always, &keyspaces)?;
         let [entries, meta] = keyspaces.map(|(name, options)| database::keyspace(&database, dir, name, options));
@@ -110,12 +110,12 @@ impl Disk {
             return Err(OpenLogError::Format { got, expected: LOG_FORMAT });
         }
         let disk = Self { database, entries, meta };
-        let witness = Witness::open(witness).map_err(OpenLogError::Witness)?;
+        let witness = DurableIndex::open(witness).map_err(OpenLogError::DurableIndex)?;
         let tail = disk.check(&witness)?;
         Ok((disk, tail, witness))
     }
 
-    fn check(&self, witness: &Witness) -> Result<Tail, OpenLogError> {
+    fn check(&self, witness: &DurableIndex) -> Result<LogTail, OpenLogError> {
         let witnessed = witness.current();
         let purged: Option<LogId> = self.meta(PURGED)?;
         let last: Option<LogId> = self.meta(LAST)?;
@@ -150,7 +150,7 @@ impl Disk {
         if witnessed.last.map(|last| last.index) > found.map(|found| found.index) {
             return Err(OpenLogError::Short { got: shown(found), expected: shown(witnessed.last) });
         }
-        Ok(Tail::new(purged, found, vote, sizes))
+        Ok(LogTail::new(purged, found, vote, sizes))
     }
 
     fn meta<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, OpenLogError> {
@@ -169,7 +169,7 @@ impl Disk {
     }
 
     /// The entries with these indexes, up to `most_bytes` but at least one, and whether those are all.
-    pub(super) fn read(&self, indexes: Range<u64>, most_bytes: usize) -> io::Result<(Vec<Entry>, bool)> {
+    pub(super) fn read(&self, indexes: Range<u64>, most_bytes: usize) -> io::Result<(Vec<RaftEntry>, bool)> {
         let mut entries = Vec::new();
         let mut bytes = 0;
         for item in self.entries.range(key(indexes.start)..key(indexes.end)) {
@@ -188,7 +188,7 @@ impl Disk {
         self.database.batch()
     }
 
-    pub(super) fn put_entry(&self, batch: &mut WriteBatch, entry: &Entry) -> io::Result<()> {
+    pub(super) fn put_entry(&self, batch: &mut WriteBatch, entry: &RaftEntry) -> io::Result<()> {
         let key = key(entry.log_id.index);
         let value = encode(&key, entry)?;
         batch.insert(&self.entries, key, value);
@@ -233,7 +233,7 @@ pub(super) fn rewritten(key: &[u8], value: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// An entry as it stands on a disk.
-pub(super) fn written(entry: &Entry) -> io::Result<Vec<u8>> {
+pub(super) fn written(entry: &RaftEntry) -> io::Result<Vec<u8>> {
     encode(&key(entry.log_id.index), entry)
 }
 
@@ -286,9 +286,10 @@ fn log_id_of<'a>(key: &[u8], value: &'a [u8]) -> io::Result<(LogId, &'a [u8])> {
     Ok((log_id, content))
 }
 
-fn decode(key: &[u8], value: &[u8]) -> io::Result<Entry> {
+fn decode(key: &[u8], value: &[u8]) -> io::Result<RaftEntry> {
     let (log_id, content) = log_id_of(key, value)?;
-    let entry: Entry = postcard::from_bytes(content).map_err(|error| invalid(format!("entry {log_id}: {error}")))?;
+    let entry: RaftEntry =
+        postcard::from_bytes(content).map_err(|error| invalid(format!("entry {log_id}: {error}")))?;
     if entry.log_id != log_id {
         return Err(invalid(format!("entry {log_id} says that it is {}", entry.log_id)));
     }

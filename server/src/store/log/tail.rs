@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, io, ops::Range};
 
 use super::sizes::Sizes;
-use crate::raft::types::alias::{Entry, LogId, Vote};
+use crate::raft::types::alias::{LogId, RaftEntry, Vote};
 
 /// The entries that are kept although they are on disk. Followers that keep up and the state machine read the last
 /// few hundred.
@@ -13,12 +13,12 @@ const RECENT_BYTES: usize = 32 << 20;
 
 /// What is known of the log without reading the disk.
 #[derive(Debug, Default)]
-pub(super) struct Tail {
+pub(super) struct LogTail {
     purged: Option<LogId>,
     last: Option<LogId>,
     vote: Option<Vote>,
     /// Consecutive; the last of them is the last of the log. Empty if nothing was appended since the last cut.
-    recent: VecDeque<Entry>,
+    recent: VecDeque<RaftEntry>,
     recent_bytes: usize,
     /// The entries below this are on disk.
     flushed: u64,
@@ -26,7 +26,7 @@ pub(super) struct Tail {
 }
 
 /// What an entry counts for in the bounds on bytes: its payload, and a little for the rest.
-pub(super) fn entry_bytes(entry: &Entry) -> usize {
+pub(super) fn entry_bytes(entry: &RaftEntry) -> usize {
     let payload = match &entry.payload {
         openraft::EntryPayload::Normal(logged) => logged.encoded_bytes(),
         openraft::EntryPayload::Blank => 0,
@@ -35,7 +35,7 @@ pub(super) fn entry_bytes(entry: &Entry) -> usize {
     payload + 64
 }
 
-impl Tail {
+impl LogTail {
     /// What was found on disk.
     pub(super) fn new(purged: Option<LogId>, last: Option<LogId>, vote: Option<Vote>, sizes: Sizes) -> Self {
         let flushed = last.map_or(0, |last| last.index + 1);
@@ -68,7 +68,7 @@ impl Tail {
     /// # Errors
     ///
     /// There would be a hole.
-    pub(super) fn append(&mut self, entries: &[Entry]) -> io::Result<()> {
+    pub(super) fn append(&mut self, entries: &[RaftEntry]) -> io::Result<()> {
         for entry in entries {
             let got = entry.log_id.index;
             if let Some(last) = self.last
@@ -125,7 +125,7 @@ impl Tail {
 
     /// The entries in `[start, end)` that are in memory, and the indexes before them that have to be read from disk.
     /// Returns up to `most_bytes`, but at least one entry.
-    pub(super) fn read(&self, start: u64, end: u64, most_bytes: usize) -> (Vec<Entry>, Range<u64>) {
+    pub(super) fn read(&self, start: u64, end: u64, most_bytes: usize) -> (Vec<RaftEntry>, Range<u64>) {
         let start = self.purged.map_or(start, |purged| start.max(purged.index + 1));
         let end = self.last.map_or(0, |last| end.min(last.index + 1));
         let first = self.recent.front().map_or(end, |entry| entry.log_id.index);

@@ -12,18 +12,18 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    disk::Disk,
-    tail::{Tail, entry_bytes},
+    disk::LogDisk,
+    tail::{LogTail, entry_bytes},
 };
 use crate::{
     raft::types::{
         TypeConfig,
-        alias::{Entry, LogId, Vote},
+        alias::{LogId, RaftEntry, Vote},
     },
-    store::{poison::Poison, witness::Witness},
+    store::{durable_index::DurableIndex, poison::Poison},
 };
 
-type Reply = oneshot::Sender<io::Result<()>>;
+type LogReply = oneshot::Sender<io::Result<()>>;
 
 /// What one batch holds at most; one call may go beyond.
 const BATCH_MAX_BYTES: usize = 8 << 20;
@@ -31,22 +31,22 @@ const BATCH_MAX_BYTES: usize = 8 << 20;
 const SWEEP_ENTRIES: u64 = 256;
 
 /// A call.
-pub(super) enum Op {
+pub(super) enum LogOp {
     /// Add entries.
-    Append { entries: Vec<Entry>, callback: IOFlushed<TypeConfig> },
+    Append { entries: Vec<RaftEntry>, callback: IOFlushed<TypeConfig> },
     /// Save a vote.
-    Vote { vote: Vote, reply: Reply },
+    Vote { vote: Vote, reply: LogReply },
     /// Remove all entries from `from` on; `last` is the last one then.
-    Truncate { from: u64, last: Option<LogId>, reply: Reply },
+    Truncate { from: u64, last: Option<LogId>, reply: LogReply },
     /// Move the purge point; `last` is the last entry then.
-    Purge { upto: LogId, last: Option<LogId>, reply: Reply },
+    Purge { upto: LogId, last: Option<LogId>, reply: LogReply },
     /// End.
     Close { reply: oneshot::Sender<()> },
 }
 
 enum Waiter {
     Callback(IOFlushed<TypeConfig>),
-    Reply(Reply),
+    Reply(LogReply),
 }
 
 impl Waiter {
@@ -66,16 +66,16 @@ impl Waiter {
 /// The batch that is being gathered.
 #[derive(Default)]
 struct Gathered {
-    entries: Vec<Entry>,
+    entries: Vec<RaftEntry>,
     bytes: usize,
     vote: Option<Vote>,
     waiters: Vec<Waiter>,
 }
 
-pub(super) struct Writer {
-    disk: Disk,
-    witness: Witness,
-    tail: Arc<Mutex<Tail>>,
+pub(super) struct LogWriter {
+    disk: LogDisk,
+    durable_index: DurableIndex,
+    tail: Arc<Mutex<LogTail>>,
     poison: Poison,
     /// The last entry on disk.
     last: Option<LogId>,
@@ -87,8 +87,8 @@ pub(super) struct Writer {
     kept_from: u64,
 }
 
-impl Writer {
-    pub(super) fn new(disk: Disk, witness: Witness, tail: Arc<Mutex<Tail>>, poison: Poison) -> Self {
+impl LogWriter {
+    pub(super) fn new(disk: LogDisk, durable_index: DurableIndex, tail: Arc<Mutex<LogTail>>, poison: Poison) -> Self {
         let (purged, last, vote) = {
             let tail = tail.lock();
             (tail.purged(), tail.last(), tail.vote())
@@ -96,60 +96,60 @@ impl Writer {
         let kept_from = purged.map_or(0, |purged| purged.index + 1);
         // If that cannot be read now, a later purge removes them; nothing depends on it.
         let unswept = disk.unswept().unwrap_or(0..0);
-        Self { disk, witness, tail, poison, last, vote, unswept, kept_from }
+        Self { disk, durable_index, tail, poison, last, vote, unswept, kept_from }
     }
 
-    pub(super) fn run(mut self, mut calls: mpsc::Receiver<Op>) {
+    pub(super) fn run(mut self, mut calls: mpsc::Receiver<LogOp>) {
         while let Some(op) = self.next(&mut calls) {
-            if let Op::Close { reply } = op {
+            if let LogOp::Close { reply } = op {
                 calls.close();
                 let _ = reply.send(());
                 return;
             }
-            let mut held = Some(op);
+            let mut next_op = Some(op);
             let mut gathered = Gathered::default();
-            while let Some(op) = held.take() {
+            while let Some(op) = next_op.take() {
                 match op {
-                    Op::Append { entries, callback } => {
+                    LogOp::Append { entries, callback } => {
                         gathered.bytes += entries.iter().map(entry_bytes).sum::<usize>();
                         gathered.entries.extend(entries);
                         gathered.waiters.push(Waiter::Callback(callback));
                     }
-                    Op::Vote { vote, reply } => {
+                    LogOp::Vote { vote, reply } => {
                         gathered.vote = Some(vote);
                         gathered.waiters.push(Waiter::Reply(reply));
                     }
                     other => {
-                        held = Some(other);
+                        next_op = Some(other);
                         break;
                     }
                 }
                 if gathered.bytes < BATCH_MAX_BYTES {
-                    held = calls.try_recv().ok();
+                    next_op = calls.try_recv().ok();
                 }
             }
             self.commit(gathered);
-            match held {
-                Some(Op::Truncate { from, last, reply }) => {
+            match next_op {
+                Some(LogOp::Truncate { from, last, reply }) => {
                     let result = self.guarded(|writer| writer.truncate(from, last));
                     Waiter::Reply(reply).answer(&result);
                 }
-                Some(Op::Purge { upto, last, reply }) => {
+                Some(LogOp::Purge { upto, last, reply }) => {
                     let result = self.guarded(|writer| writer.purge(upto, last));
                     Waiter::Reply(reply).answer(&result);
                 }
-                Some(Op::Close { reply }) => {
+                Some(LogOp::Close { reply }) => {
                     calls.close();
                     let _ = reply.send(());
                     return;
                 }
-                Some(Op::Append { .. } | Op::Vote { .. }) | None => {}
+                Some(LogOp::Append { .. } | LogOp::Vote { .. }) | None => {}
             }
         }
     }
 
     /// The next call; removes purged entries while there is none.
-    fn next(&mut self, calls: &mut mpsc::Receiver<Op>) -> Option<Op> {
+    fn next(&mut self, calls: &mut mpsc::Receiver<LogOp>) -> Option<LogOp> {
         while !self.unswept.is_empty() {
             match calls.try_recv() {
                 Ok(op) => return Some(op),
@@ -197,7 +197,7 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, entries: &[Entry], vote: Option<Vote>) -> io::Result<()> {
+    fn write(&mut self, entries: &[RaftEntry], vote: Option<Vote>) -> io::Result<()> {
         let mut batch = self.disk.batch().durability(Some(PersistMode::SyncData));
         for entry in entries {
             self.disk.put_entry(&mut batch, entry)?;
@@ -213,7 +213,7 @@ impl Writer {
         self.last = last;
         let is_durable = vote.is_some();
         self.vote = vote.or(self.vote);
-        self.witness.record(self.last, self.vote, is_durable)
+        self.durable_index.record(self.last, self.vote, is_durable)
     }
 
     /// Adds the removal of some purged entries; returns what is left then.
@@ -235,7 +235,7 @@ impl Writer {
             return Ok(());
         }
         // First the witness, and durably: it must never say more than the log.
-        self.witness.record(last, self.vote, true)?;
+        self.durable_index.record(last, self.vote, true)?;
         let end = self.last.map_or(from, |last| last.index + 1);
         let mut batch = self.disk.batch().durability(Some(PersistMode::SyncData));
         for index in from..end {
@@ -261,7 +261,7 @@ impl Writer {
         }
         batch.commit().map_err(io::Error::other)?;
         self.last = last;
-        self.witness.record(self.last, self.vote, false)?;
+        self.durable_index.record(self.last, self.vote, false)?;
         if self.unswept.is_empty() {
             self.unswept = self.kept_from..self.kept_from;
         }

@@ -6,10 +6,10 @@ impl World {
     pub(super) fn response(&mut self, request: &Request, draw: &mut Draw<'_>) -> Response {
         let result = match draw.below(12) {
             1 => Err(Refusal::Retry),
-            2 => Err(Refusal::Unknown),
+            2 => Err(Refusal::OutcomeUnknown),
             3 => Err(Refusal::NotRegistered { got: request.header.epoch, expected: Epoch(self.epoch) }),
             4 if draw.one_in(4) => Err(Refusal::NotLeader { leader: None }),
-            5 if draw.one_in(8) => Err(Refusal::SessionGone { session: request.header.session }),
+            5 if draw.one_in(8) => Err(Refusal::SessionNotFound { session: request.header.session }),
             _ => Ok(self.answer(request, draw)),
         };
         let mut response = Response { epoch: Epoch(self.epoch), promises: vec![], lapses: vec![], result };
@@ -24,24 +24,24 @@ impl World {
         response
     }
 
-    pub(super) fn generation(&self) -> Generation {
-        Generation(1 + self.stamps / 50)
+    pub(super) fn generation(&self) -> VolumeGeneration {
+        VolumeGeneration(1 + self.stamps / 50)
     }
 
-    pub(super) fn promise(&self, volume: Path, incarnation: Incarnation, span: Duration) -> Promise {
+    pub(super) fn promise(&self, volume: NodePath, incarnation: Incarnation, span: Duration) -> Promise {
         let revision = Revision(self.stamps);
         Promise { volume, incarnation, generation: self.generation(), span, term: TERM, revision }
     }
 
     /// The volume of a path: mostly the nearest; now and then its border has just moved.
-    pub(super) fn volume(&self, of: &Path, draw: &mut Draw<'_>) -> Path {
-        let tops = TOPS.iter().filter_map(|top| Path::parse(top).ok());
-        let above: Vec<Path> = tops.filter(|top| top.contains(of)).collect();
+    pub(super) fn volume(&self, of: &NodePath, draw: &mut Draw<'_>) -> NodePath {
+        let tops = TOPS.iter().filter_map(|top| NodePath::parse(top).ok());
+        let above: Vec<NodePath> = tops.filter(|top| top.contains(of)).collect();
         let moved = if draw.one_in(8) { draw.pick(&above) } else { None };
-        moved.or_else(|| above.last().cloned()).unwrap_or_else(Path::root)
+        moved.or_else(|| above.last().cloned()).unwrap_or_else(NodePath::root)
     }
 
-    pub(super) fn grant(&mut self, of: &Path, draw: &mut Draw<'_>) -> Option<Grant> {
+    pub(super) fn grant(&mut self, of: &NodePath, draw: &mut Draw<'_>) -> Option<Grant> {
         let volume = self.volume(of, draw);
         let incarnation = Incarnation(self.incarnations.saturating_sub(draw.below(4) / 3));
         let stamp = self.stamp(draw);
@@ -59,7 +59,7 @@ impl World {
             Body::Register => {
                 let volume = self.volume(&draw.path(), draw);
                 let (incarnation, number) = (Incarnation(self.incarnations), CoveringNumber(1));
-                Answer::Registered { coverings: vec![Covering { volume, incarnation, number }] }
+                Answer::Registered { coverings: vec![CoveringLease { volume, incarnation, number }] }
             }
             Body::Acquire { path, .. } => {
                 self.incarnations += 1;
@@ -67,11 +67,11 @@ impl World {
                 let promise = self.promise(volume, Incarnation(self.incarnations), TERM);
                 let revival = match draw.below(2) {
                     0 => Revival::None,
-                    _ => Revival::AllBut { changed: draw.list(2, Draw::set), covering: CoveringNumber(2) },
+                    _ => Revival::AllExcept { changed: draw.list(2, Draw::set), covering: CoveringNumber(2) },
                 };
-                Answer::Acquired(Acquired { promise, stamp: self.stamp(draw), revival })
+                Answer::Acquired(AcquiredVolume { promise, stamp: self.stamp(draw), revival })
             }
-            Body::Read { .. } if self.stamps % 8 == 7 => Answer::Recalling,
+            Body::Read { .. } if self.stamps % 8 == 7 => Answer::ReadBlocked,
             Body::Read { object, known } | Body::AwaitRead { object, known } => {
                 let is_unchanged = known.is_some() && draw.below(2) == 1;
                 let content = (!is_unchanged).then(|| content(object.kind, revision, draw));
@@ -81,38 +81,39 @@ impl World {
                 Answer::Read(ReadAnswer { content, grant, volume, applied: revision })
             }
             Body::Write { write, .. } => {
-                let lease =
-                    draw.maybe(|draw| Granted { id: draw.lease_id(), incarnation: Incarnation(draw.number(12)) });
+                let lease = draw
+                    .maybe(|draw| GrantedKeyLease { id: draw.lease_id(), incarnation: Incarnation(draw.number(12)) });
                 let found = stat(revision);
                 let stat = Some(found);
                 let transaction = matches!(write, Write::Transaction(_)).then(|| {
-                    let failed = (draw.below(2) == 1).then_some(FailedCompare { place: 0, found: None });
+                    let failed = (draw.below(2) == 1).then_some(FailedCompare { index: 0, found: None });
                     Box::new(Transacted { failed, results: Vec::new() })
                 });
-                let taken = self.taken(write, draw).map(Box::new);
-                let written = Written { revision, stat, lease, taken, transaction, ..Written::default() };
+                let lock = self.taken(write, draw).map(Box::new);
+                let written = Written { revision, stat, lease, lock, transaction, ..Written::default() };
                 let stamp = self.stamp(draw);
                 let grant = write.path().and_then(|path| self.grant(path, draw));
-                let kept = draw.maybe(Draw::kept);
-                let cached = matches!(write, Write::Cache { .. }) && draw.below(4) > 0;
-                let cached = cached.then(|| Box::new(Data { value: Value::from(draw.bytes(6)), stat: found }));
-                Answer::Written { written, stamp, grant, applied: revision, kept, cached }
+                let key_lease = draw.maybe(Draw::kept);
+                let cached = matches!(write, Write::TakeWriteLease { .. }) && draw.below(4) > 0;
+                let write_lease_data =
+                    cached.then(|| Box::new(Data { value: Value::from(draw.bytes(6)), stat: found }));
+                Answer::Written { written, stamp, grant, applied: revision, key_lease, write_lease_data }
             }
-            Body::KeepLeases { leases } => {
-                let kept = |lease: &KeepLease| Kept { id: lease.id, ..draw.kept() };
-                Answer::Kept(leases.iter().map(kept).collect())
+            Body::KeepAlive { leases } => {
+                let kept = |lease: &KeyLeaseRenewal| KeyLeasePromise { id: lease.id, ..draw.kept() };
+                Answer::KeptAlive(leases.iter().map(kept).collect())
             }
-            Body::AwaitHolds { holds } => {
-                let told = holds.iter().map(|hold| (hold.hold, draw.hold_status()));
-                Answer::Holds(told.collect())
+            Body::AwaitLocks { locks } => {
+                let told = locks.iter().map(|hold| (hold.lock, draw.hold_status()));
+                Answer::LockStatuses(told.collect())
             }
             Body::Close => Answer::Closed,
-            Body::KeepAlive(question) => {
-                let mark = |draw: &mut Draw<'_>| if draw.one_in(4) { draw.number(16) } else { question.against[0] };
-                let since = draw.list(3, |draw| Since { mark: mark(draw), span: draw.span() });
-                Answer::Alive(ClockAnswer { since, allowance: DriftAllowance::DEFAULT, waited: draw.span() })
+            Body::Heartbeat(question) => {
+                let mark = |draw: &mut Draw<'_>| if draw.one_in(4) { draw.number(16) } else { question.references[0] };
+                let since = draw.list(3, |draw| SinceExchange { mark: mark(draw), span: draw.span() });
+                Answer::Heartbeat(ClockAnswer { since, allowance: DriftAllowance::DEFAULT, delay: draw.span() })
             }
-            Body::Held(_) | Body::Inspect(_) | Body::List { .. } => Answer::Noted,
+            Body::HolderReport(_) | Body::Inspect(_) | Body::List { .. } => Answer::ReportReceived,
             Body::Watch { after, .. } => {
                 let from = after.unwrap_or_default();
                 let change = |draw: &mut Draw<'_>| {
@@ -126,15 +127,15 @@ impl World {
     }
 
     /// What a request for a hold comes to.
-    fn taken(&self, write: &Write, draw: &mut Draw<'_>) -> Option<Taken> {
-        let (path, hold, mode) = match write {
-            Write::Lock { path, mode, .. } => (path.clone(), HoldId(draw.number(8)), *mode),
-            Write::Convert { path, hold, mode, .. } => (path.clone(), *hold, *mode),
+    fn taken(&self, write: &Write, draw: &mut Draw<'_>) -> Option<LockGrant> {
+        let (path, lock, mode) = match write {
+            Write::Lock { path, mode, .. } => (path.clone(), LockId(draw.number(8)), *mode),
+            Write::ChangeLockMode { path, lock, mode, .. } => (path.clone(), *lock, *mode),
             _ => return None,
         };
         let token = draw.maybe(|draw| Token(draw.number(12)));
         let incarnation = Incarnation(self.incarnations.saturating_sub(draw.below(4) / 3));
-        Some(Taken { volume: self.volume(&path, draw), path, hold, mode, token, incarnation })
+        Some(LockGrant { volume: self.volume(&path, draw), path, lock, mode, token, incarnation })
     }
 
     /// Whatever can be said, under any epoch, to any question.
@@ -144,13 +145,13 @@ impl World {
         response.epoch = Epoch(draw.number(8));
         for promise in &mut response.promises {
             (promise.span, promise.term) = (draw.span(), draw.span());
-            (promise.incarnation, promise.generation) = (Incarnation(draw.number(8)), Generation(draw.number(4)));
+            (promise.incarnation, promise.generation) = (Incarnation(draw.number(8)), VolumeGeneration(draw.number(4)));
             promise.revision = Revision(draw.number(12));
         }
         match &mut response.result {
             Ok(Answer::Opened { session, term }) => (*session, *term) = (draw.session(), draw.span()),
             Ok(Answer::Registered { coverings }) => {
-                *coverings = draw.list(3, |draw| Covering {
+                *coverings = draw.list(3, |draw| CoveringLease {
                     volume: draw.top(),
                     incarnation: Incarnation(draw.number(8)),
                     number: CoveringNumber(draw.number(4)),
@@ -163,7 +164,7 @@ impl World {
                 acquired.stamp = draw.stamp(Epoch(self.epoch));
             }
             Ok(Answer::Read(ReadAnswer { content: answered, grant, volume, .. })) => {
-                let kind = if draw.one_in(4) { Kind::Children } else { Kind::Data };
+                let kind = if draw.one_in(4) { ObjectKind::Children } else { ObjectKind::Data };
                 *answered = draw.maybe(|draw| content(kind, Revision(draw.number(8)), draw));
                 *volume = draw.top();
                 if let Some(grant) = grant {
@@ -182,7 +183,7 @@ impl World {
 
 fn lie_in(grant: &mut Grant, epoch: u64, draw: &mut Draw<'_>) {
     grant.stamp = draw.stamp(Epoch(epoch));
-    (grant.incarnation, grant.generation) = (Incarnation(draw.number(8)), Generation(draw.number(4)));
+    (grant.incarnation, grant.generation) = (Incarnation(draw.number(8)), VolumeGeneration(draw.number(4)));
     (grant.volume, grant.span) = (draw.top(), draw.span());
 }
 
@@ -190,11 +191,11 @@ fn stat(revision: Revision) -> Stat {
     Stat { create_revision: Revision(0), modify_revision: revision, version: 1, value_len: 1, owner: None }
 }
 
-fn content(kind: Kind, revision: Revision, draw: &mut Draw<'_>) -> Content {
+fn content(kind: ObjectKind, revision: Revision, draw: &mut Draw<'_>) -> Content {
     let is_there = draw.below(4) != 3;
     match kind {
-        Kind::Data => Content::Data(is_there.then(|| Data { value: "v".into(), stat: stat(revision) })),
-        Kind::Children => Content::Children(is_there.then(|| Children {
+        ObjectKind::Data => Content::Data(is_there.then(|| Data { value: "v".into(), stat: stat(revision) })),
+        ObjectKind::Children => Content::Children(is_there.then(|| Children {
             names: vec!["a".to_owned()],
             version: 1,
             modify_revision: revision,

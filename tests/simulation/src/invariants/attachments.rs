@@ -3,7 +3,7 @@
 
 use leasehold_protocol::{
     command::{Attach, Command, Outcome, Write, Written},
-    path::Path,
+    path::NodePath,
     state::State,
     transaction::{Branch, Operation},
 };
@@ -26,7 +26,7 @@ pub(crate) fn check(truth: &State, command: &Command, outcome: &Outcome) -> Resu
 }
 
 /// The nodes that the write has put, and what they were to go with.
-fn puts<'a>(write: &'a Write, written: &Written) -> Vec<(&'a Path, Attach)> {
+fn puts<'a>(write: &'a Write, written: &Written) -> Vec<(&'a NodePath, Attach)> {
     match (write, &written.transaction) {
         (Write::Put { path, attach, .. }, _) => vec![(path, *attach)],
         (Write::Transaction(transaction), Some(done)) => {

@@ -15,7 +15,7 @@ pub(crate) fn check<'a>(
 ) -> Result<(), String> {
     let clock = client.machine.clock.read(now);
     for (hold, kept) in client.kept_data.iter().filter(|_| client.is_open) {
-        let Some(value) = client.holder.cached(*hold, clock) else { continue };
+        let Some(value) = client.holder.write_lease_value(*hold, clock) else { continue };
         let first = kept.first.as_ref().unwrap_or(value);
         let found = truth.node(&kept.path).map(|node| &node.value);
         let is_own = found.is_some_and(|found| found == first || kept.changes.iter().any(|(value, _)| value == found));

@@ -19,9 +19,9 @@ pub(crate) fn check(
         _ => Duration::ZERO,
     };
     let (left, volume) = match ended {
-        LeaseKey::Session(_) | LeaseKey::Delay(_) => return Ok(()),
+        LeaseKey::Session(_) | LeaseKey::LockDelay(_) => return Ok(()),
         LeaseKey::Volume(session, _) if client.holder.session() != Some(*session) => return Ok(()),
-        LeaseKey::Volume(_, volume) => (client.holder.certain_for(volume, now), volume.to_string()),
+        LeaseKey::Volume(_, volume) => (client.holder.volume_remaining(volume, now), volume.to_string()),
         LeaseKey::Key(id) => (kept(id), format!("keys, {id}")),
     };
     if client.is_open && !left.is_zero() {

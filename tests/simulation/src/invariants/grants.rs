@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use leasehold_protocol::{
     command::{Command, LeaseKey, Outcome, Proposal, Write},
     id::Incarnation,
-    message::{Kept, KeptSpan},
+    message::{KeepAliveResult, KeyLeasePromise},
     state::State,
 };
 
@@ -40,11 +40,11 @@ impl Grants {
     }
 
     /// A leader has answered a write, and this is what it says of the lease.
-    pub(crate) fn check(&self, key: WriteKey, kept: &Kept) -> Result<(), String> {
+    pub(crate) fn check(&self, key: WriteKey, kept: &KeyLeasePromise) -> Result<(), String> {
         match self.0.get(&key) {
-            Some(granted) if kept.span != KeptSpan::Gone && kept.incarnation != *granted => Err(format!(
+            Some(granted) if kept.result != KeepAliveResult::NotFound && kept.incarnation != *granted => Err(format!(
                 "grant {key:?} of lease {} made incarnation {granted}: it is answered with {:?} of incarnation {}",
-                kept.id, kept.span, kept.incarnation
+                kept.id, kept.result, kept.incarnation
             )),
             _ => Ok(()),
         }

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use leasehold_protocol::{
     command::Write,
-    hold::{HoldMode, HoldStatus},
-    id::{HoldId, Token},
-    path::Path,
+    id::{LockId, Token},
+    lock::{LockMode, LockStatus},
+    path::NodePath,
     state::State,
 };
 
@@ -17,9 +17,9 @@ use crate::client::Client;
 /// A hold that a client counts on right now.
 pub(crate) struct Counted<'a> {
     pub(crate) client: usize,
-    pub(crate) path: &'a Path,
-    hold: HoldId,
-    mode: HoldMode,
+    pub(crate) path: &'a NodePath,
+    hold: LockId,
+    mode: LockMode,
 }
 
 /// What the client counts on at this true time, whether it runs or stands still.
@@ -27,7 +27,7 @@ pub(crate) fn counted(client: &Client, now: u64) -> impl Iterator<Item = Counted
     let clock = client.machine.clock.read(now);
     let open = client.holds.iter().filter(|_| client.is_open);
     open.filter_map(move |(hold, (path, status))| match status {
-        HoldStatus::Held { mode, .. } if !client.holder.hold_certain_for(*hold, clock).is_zero() => {
+        LockStatus::Granted { mode, .. } if !client.holder.lock_remaining(*hold, clock).is_zero() => {
             Some(Counted { client: client.place, path, hold: *hold, mode: *mode })
         }
         _ => None,
@@ -38,7 +38,7 @@ pub(crate) fn counted(client: &Client, now: u64) -> impl Iterator<Item = Counted
 pub(crate) fn check_exclusion(counted: &[Counted<'_>]) -> Result<(), String> {
     for (place, one) in counted.iter().enumerate() {
         let mut rest = counted[place + 1..].iter();
-        if let Some(other) = rest.find(|other| one.path == other.path && !one.mode.goes_with(other.mode)) {
+        if let Some(other) = rest.find(|other| one.path == other.path && !one.mode.is_compatible_with(other.mode)) {
             return Err(format!(
                 "two count on {}: client {} on hold {}, {:?}, and client {} on hold {}, {:?}",
                 one.path, one.client, one.hold, one.mode, other.client, other.hold, other.mode
@@ -51,21 +51,21 @@ pub(crate) fn check_exclusion(counted: &[Counted<'_>]) -> Result<(), String> {
 /// The highest token that was granted on each node.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
-    highest: BTreeMap<Path, Token>,
-    of: BTreeMap<HoldId, (Token, HoldMode)>,
+    highest: BTreeMap<NodePath, Token>,
+    of: BTreeMap<LockId, (Token, LockMode)>,
 }
 
 impl Tokens {
     /// An entry was committed: what it has granted has higher tokens than all before. Returns how many grants there were, and how many of
     /// those to holds that had waited.
-    pub(crate) fn check(&mut self, truth: &State, waited: impl Fn(HoldId) -> bool) -> Result<(u64, u64), String> {
-        let mut granted: Vec<(Token, HoldId, &Path, HoldMode)> = Vec::new();
-        for (id, path, hold) in truth.holds() {
+    pub(crate) fn check(&mut self, truth: &State, waited: impl Fn(LockId) -> bool) -> Result<(u64, u64), String> {
+        let mut granted: Vec<(Token, LockId, &NodePath, LockMode)> = Vec::new();
+        for (id, path, hold) in truth.locks() {
             let Some(token) = hold.token else { continue };
             let known = self.of.get(&id).copied();
             // An upgrade is a grant; what becomes shared keeps its token.
             let is_upgrade =
-                known.is_some_and(|(_, mode)| mode == HoldMode::Shared && hold.mode == HoldMode::Exclusive);
+                known.is_some_and(|(_, mode)| mode == LockMode::Shared && hold.mode == LockMode::Exclusive);
             if known.is_none_or(|(old, _)| old != token) || is_upgrade {
                 granted.push((token, id, path, hold.mode));
             }
@@ -88,16 +88,16 @@ pub(crate) fn check_known(client: &Client, truth: &State) -> Result<(), String> 
         return Ok(());
     }
     for (id, (path, known)) in &client.holds {
-        let is = truth.hold_status(path, *id);
+        let is = truth.lock_status(path, *id);
         if is != *known {
             return Err(format!("client {} knows hold {id} on {path} as {known:?}: it is {is:?}", client.place));
         }
     }
     let session = client.holder.session();
-    let own = truth.holds().filter(|(_, _, hold)| Some(hold.session) == session && hold.lease.session() == session);
-    let gives_back = |id: &HoldId| {
+    let own = truth.locks().filter(|(_, _, hold)| Some(hold.session) == session && hold.lease.session() == session);
+    let gives_back = |id: &LockId| {
         let mut writes = client.writes.values().map(|open| &open.change);
-        writes.any(|write| matches!(write, Write::Unlock { hold, .. } if hold == id))
+        writes.any(|write| matches!(write, Write::Unlock { lock, .. } if lock == id))
     };
     match own.map(|(id, ..)| id).find(|id| !client.holds.contains_key(id) && !gives_back(id)) {
         Some(id) => Err(format!("client {} does not know of its hold {id}", client.place)),
@@ -108,7 +108,7 @@ pub(crate) fn check_known(client: &Client, truth: &State) -> Result<(), String> 
 /// Holds of clients that are gone are gone.
 pub(crate) fn check_owners(clients: &[Client], truth: &State) -> Result<(), String> {
     let is_owned = |session| clients.iter().any(|client| client.is_open && client.holder.session() == Some(session));
-    match truth.holds().find(|(_, _, hold)| !is_owned(hold.session)) {
+    match truth.locks().find(|(_, _, hold)| !is_owned(hold.session)) {
         Some((id, path, hold)) => Err(format!("hold {id} on {path}, of session {}, is left", hold.session)),
         None => Ok(()),
     }

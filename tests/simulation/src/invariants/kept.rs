@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, time::Duration};
 use leasehold_protocol::{
     command::{Command, LeaseKey, Outcome, Proposal},
     id::{Incarnation, LeaseId},
-    message::{self, KeptSpan},
+    message::{self, KeepAliveResult},
     time::Instant,
 };
 
@@ -35,8 +35,8 @@ impl Kept {
     }
 
     /// The lessor has renewed a lease, and says so.
-    pub(crate) fn renewed(&mut self, kept: &message::Kept, now: Instant) {
-        if !matches!(kept.span, KeptSpan::Promised(_)) || kept.ttl < TTL_MIN {
+    pub(crate) fn renewed(&mut self, kept: &message::KeyLeasePromise, now: Instant) {
+        if !matches!(kept.result, KeepAliveResult::Renewed(_)) || kept.ttl < TTL_MIN {
             return;
         }
         let first = Streak { since: now, last: now, ttl: kept.ttl };

@@ -6,9 +6,9 @@
 
 use leasehold_protocol::{
     command::{Write, Written},
-    holder::WriteError,
+    holder::WriteFailure,
     object::Content,
-    path::Path,
+    path::NodePath,
     transaction::{Branch, Operation},
 };
 
@@ -21,11 +21,11 @@ pub(crate) const KEYS: [&str; 3] = ["/b", "/a/x", "/v/y"];
 pub type Told = History<&'static str, Vec<u8>>;
 
 /// A write has ended for its client, or nobody waits for it any more.
-pub(crate) fn wrote(told: &mut Told, write: &Write, span: Span, result: Option<&Result<Written, WriteError>>) {
+pub(crate) fn wrote(told: &mut Told, write: &Write, span: Span, result: Option<&Result<Written, WriteFailure>>) {
     let outcome = match result {
         Some(Ok(written)) => Outcome::Done { revision: written.revision.0 },
-        Some(Err(WriteError::Refused(_) | WriteError::NotSent)) => Outcome::Refused,
-        Some(Err(WriteError::OutcomeUnknown)) | None => Outcome::Unknown,
+        Some(Err(WriteFailure::Refused(_) | WriteFailure::NotSent)) => Outcome::Refused,
+        Some(Err(WriteFailure::OutcomeUnknown)) | None => Outcome::Unknown,
     };
     match write {
         Write::Put { path, value, .. } => put(told, path, value, span, outcome),
@@ -48,20 +48,20 @@ pub(crate) fn wrote(told: &mut Told, write: &Write, span: Span, result: Option<&
 }
 
 /// A value was put, at some time within the span.
-pub(crate) fn put(told: &mut Told, path: &Path, value: &[u8], span: Span, outcome: Outcome) {
+pub(crate) fn put(told: &mut Told, path: &NodePath, value: &[u8], span: Span, outcome: Outcome) {
     if let Some(key) = KEYS.into_iter().find(|key| path.as_str() == *key) {
         told.write(key, Some(value.to_vec()), span, outcome);
     }
 }
 
 /// A client set a value in its own memory, under a write lease, and what came of it by now.
-pub(crate) fn set(told: &mut Told, path: &Path, value: &[u8], at: u64, outcome: Outcome, now: u64) {
+pub(crate) fn set(told: &mut Told, path: &NodePath, value: &[u8], at: u64, outcome: Outcome, now: u64) {
     if let Some(key) = KEYS.into_iter().find(|key| path.as_str() == *key) {
         told.write_back(key, value.to_vec(), at, outcome, now);
     }
 }
 
-fn deleted(told: &mut Told, path: &Path, recursive: bool, span: Span, outcome: Outcome) {
+fn deleted(told: &mut Told, path: &NodePath, recursive: bool, span: Span, outcome: Outcome) {
     for key in KEYS {
         if path.as_str() == key || (recursive && is_above(path, key)) {
             told.write(key, None, span, outcome);
@@ -69,12 +69,12 @@ fn deleted(told: &mut Told, path: &Path, recursive: bool, span: Span, outcome: O
     }
 }
 
-fn is_above(path: &Path, key: &str) -> bool {
+fn is_above(path: &NodePath, key: &str) -> bool {
     key.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// A read was answered.
-pub(crate) fn read(told: &mut Told, path: &Path, content: &Content, span: Span) {
+pub(crate) fn read(told: &mut Told, path: &NodePath, content: &Content, span: Span) {
     let Some(key) = KEYS.into_iter().find(|key| *key == path.as_str()) else { return };
     if let Content::Data(data) = content {
         let found = data.as_ref().map(|data| (data.value.to_vec(), data.stat.modify_revision.0));

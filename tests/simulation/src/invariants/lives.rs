@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_protocol::{
     command::{LeaseKey, Write, Written},
-    holder::WriteError,
+    holder::WriteFailure,
     id::Revision,
-    path::Path,
+    path::NodePath,
     state::State,
 };
 
@@ -18,16 +18,16 @@ use crate::client::Client;
 #[derive(Debug, Default)]
 pub(crate) struct Lives {
     /// Put by this change, and not told to be lost.
-    there: BTreeMap<Path, Revision>,
+    there: BTreeMap<NodePath, Revision>,
     /// Put by this change, and told to be lost.
-    lost: BTreeMap<Path, Revision>,
+    lost: BTreeMap<NodePath, Revision>,
     /// Told to be lost in this very step, with the answer to the put, which is told after that.
-    early: BTreeSet<Path>,
+    early: BTreeSet<NodePath>,
 }
 
 impl Lives {
     /// The client was told that these are lost.
-    pub(crate) fn lost(&mut self, nodes: &[Path]) {
+    pub(crate) fn lost(&mut self, nodes: &[NodePath]) {
         for path in nodes {
             match self.there.remove(path) {
                 Some(revision) => drop(self.lost.insert(path.clone(), revision)),
@@ -48,7 +48,7 @@ impl Lives {
 }
 
 /// A write of the client has ended.
-pub(crate) fn wrote(client: &mut Client, write: Option<&Write>, result: &Result<Written, WriteError>) {
+pub(crate) fn wrote(client: &mut Client, write: Option<&Write>, result: &Result<Written, WriteFailure>) {
     let Some(Write::Put { path, .. }) = write.filter(|write| is_registration(write)) else { return };
     match result {
         Ok(written) if client.lives.early.remove(path) => {
@@ -59,11 +59,11 @@ pub(crate) fn wrote(client: &mut Client, write: Option<&Write>, result: &Result<
             client.lives.there.insert(path.clone(), written.revision);
             client.lives.lost.remove(path);
         }
-        Err(WriteError::OutcomeUnknown) => {
+        Err(WriteFailure::OutcomeUnknown) => {
             client.lives.there.remove(path);
             client.lives.lost.remove(path);
         }
-        Err(WriteError::Refused(_) | WriteError::NotSent) => {}
+        Err(WriteFailure::Refused(_) | WriteFailure::NotSent) => {}
     }
 }
 
@@ -74,14 +74,14 @@ fn is_registration(write: &Write) -> bool {
 
 /// Everything has had time to heal.
 pub(crate) fn check(client: &Client, truth: &State) -> Result<(), String> {
-    let is_open = |path: &Path| {
+    let is_open = |path: &NodePath| {
         let mut writes = client.writes.values().map(|open| &open.change);
         writes.any(|write| matches!(write, Write::Put { path: other, .. } if other == path))
     };
     if !client.is_open {
         return Ok(());
     }
-    let revision = |path: &Path| truth.node(path).map(|node| node.modify_revision);
+    let revision = |path: &NodePath| truth.node(path).map(|node| node.modify_revision);
     let place = client.place;
     let mut lost = client.lives.lost.iter();
     if let Some((path, put)) = lost.find(|(path, put)| revision(path) == Some(**put)) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_protocol::{
     command::{Write, Written},
-    holder::{WriteError, WriteId},
+    holder::{WriteFailure, WriteId},
     id::Revision,
 };
 
@@ -61,16 +61,16 @@ impl Once {
     }
 
     /// The application was told how a write ended.
-    pub(crate) fn ended(&mut self, name: Name, result: &Result<Written, WriteError>) -> Result<(), String> {
+    pub(crate) fn ended(&mut self, name: Name, result: &Result<Written, WriteFailure>) -> Result<(), String> {
         let key = self.keys.get(&name);
         let effect = key.and_then(|key| self.effects.get(key)).copied();
         let fits = match result {
             Ok(written) => effect == Some(written.revision),
-            Err(WriteError::Refused(_)) => effect.is_none(),
-            Err(WriteError::NotSent) => key.is_none_or(|key| self.misplaced.contains(key)),
-            Err(WriteError::OutcomeUnknown) => key.is_some(),
+            Err(WriteFailure::Refused(_)) => effect.is_none(),
+            Err(WriteFailure::NotSent) => key.is_none_or(|key| self.misplaced.contains(key)),
+            Err(WriteFailure::OutcomeUnknown) => key.is_some(),
         };
-        if let (Err(WriteError::Refused(_)), Some(key)) = (result, key) {
+        if let (Err(WriteFailure::Refused(_)), Some(key)) = (result, key) {
             self.never.insert(*key);
         }
         if fits { Ok(()) } else { Err(format!("{name:?}, {key:?} took effect at {effect:?}, told was {result:?}")) }

@@ -24,7 +24,7 @@ pub(crate) fn left(clients: &[Client], truth: &State) -> BTreeSet<String> {
     };
     let volumes = truth.leases().map(|(key, _)| key).filter(is_left);
     let volumes = volumes.map(|key| format!("{key:?} is left, and its owner is gone"));
-    let orphans = truth.orphaned().map(|lease| format!("what went with lease {lease} is left, and the lease is gone"));
+    let orphans = truth.orphans().map(|lease| format!("what went with lease {lease} is left, and the lease is gone"));
     let is_kept = |id: &LeaseId| clients.iter().any(|client| client.is_open && client.keeps.contains(id));
     let keys = truth.key_leases_after(None).filter(|(id, _)| !is_kept(id));
     let keys = keys.map(|(id, lease)| {

@@ -19,11 +19,14 @@ pub(crate) fn bounds(truth: &State, proposal: &Proposal) -> BTreeMap<LeaseKey, C
         let term = match key {
             LeaseKey::Session(_) => return None,
             LeaseKey::Volume(_, top) => truth.volume(top)?.settings.term(),
-            LeaseKey::Key(_) | LeaseKey::Delay(_) => lease.term(),
+            LeaseKey::Key(_) | LeaseKey::LockDelay(_) => lease.term(),
         };
         Some(renewed.after(term).after(truth.tick() * 2).max(lease.horizon))
     };
-    renewals.iter().filter_map(|renewal| Some((renewal.lease.clone(), bound(&renewal.lease, renewal.at)?))).collect()
+    renewals
+        .iter()
+        .filter_map(|renewal| Some((renewal.lease.clone(), bound(&renewal.lease, renewal.renewed_at)?)))
+        .collect()
 }
 
 /// Checks how far it has moved them.

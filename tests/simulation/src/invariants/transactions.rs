@@ -7,9 +7,9 @@ use leasehold_protocol::{
     command::{Command, Outcome, Proposal, Write, Written},
     id::Token,
     object::Data,
-    path::Path,
-    state::{Answered, State},
-    transaction::{Branch, Operation, Relation, Target, Transaction},
+    path::NodePath,
+    state::{RequestStatus, State},
+    transaction::{Branch, CompareTarget, Operation, Relation, Transaction},
 };
 
 /// Whether an entry has transactions in it.
@@ -27,7 +27,7 @@ pub(crate) fn check(mut twin: State, proposal: &Proposal, outcomes: &[Outcome]) 
         let before = Tree::of(&twin);
         let is_new = match command {
             Command::Write { session, sequence, .. } => {
-                matches!(twin.answered(*session, *sequence), Some(Answered::Never))
+                matches!(twin.request_status(*session, *sequence), Some(RequestStatus::Unanswered))
             }
             _ => false,
         };
@@ -49,16 +49,16 @@ pub(crate) fn check(mut twin: State, proposal: &Proposal, outcomes: &[Outcome]) 
 #[derive(Debug, PartialEq)]
 struct Tree {
     revision: u64,
-    nodes: BTreeMap<Path, Data>,
+    nodes: BTreeMap<NodePath, Data>,
     /// The nodes that are held, by the tokens.
-    held: BTreeMap<Token, Path>,
+    held: BTreeMap<Token, NodePath>,
 }
 
 impl Tree {
     fn of(state: &State) -> Self {
-        let node = |(path, _): (&Path, _)| Some((path.clone(), state.data(path)?));
-        let nodes = state.nodes_from(&Path::root()).filter_map(node).collect();
-        let holds = state.holds().filter(|(_, _, hold)| hold.lease.session().is_some());
+        let node = |(path, _): (&NodePath, _)| Some((path.clone(), state.data(path)?));
+        let nodes = state.nodes_from(&NodePath::root()).filter_map(node).collect();
+        let holds = state.locks().filter(|(_, _, hold)| hold.lease.session().is_some());
         let held = holds.filter_map(|(_, path, hold)| Some((hold.token?, path.clone()))).collect();
         Self { revision: state.revision().0, nodes, held }
     }
@@ -70,7 +70,7 @@ fn done(before: &Tree, after: &Tree, transaction: &Transaction, written: &Writte
         let is_held = |token| before.held.get(&token).is_some_and(|held| compare.path.contains(held));
         !holds(&compare.target, before.nodes.get(&compare.path), is_held)
     });
-    if transacted.failed.map(|failed| failed.place as usize) != failed {
+    if transacted.failed.map(|failed| failed.index as usize) != failed {
         return Err(format!("the first comparison that fails is {failed:?}"));
     }
     let operations = transaction.branch(if failed.is_none() { Branch::Then } else { Branch::Otherwise });
@@ -88,7 +88,7 @@ fn done(before: &Tree, after: &Tree, transaction: &Transaction, written: &Writte
     }
 }
 
-fn holds(target: &Target, stored: Option<&Data>, is_held: impl Fn(Token) -> bool) -> bool {
+fn holds(target: &CompareTarget, stored: Option<&Data>, is_held: impl Fn(Token) -> bool) -> bool {
     let is = |relation: &Relation, order: Ordering| match relation {
         Relation::Equal => order == Ordering::Equal,
         Relation::NotEqual => order != Ordering::Equal,
@@ -97,12 +97,16 @@ fn holds(target: &Target, stored: Option<&Data>, is_held: impl Fn(Token) -> bool
     };
     let number = |of: fn(&Data) -> u64| stored.map_or(0, of);
     match target {
-        Target::Value(relation, value) => stored.is_some_and(|data| is(relation, data.value.cmp(value))),
-        Target::Version(relation, than) => is(relation, number(|data| data.stat.version).cmp(than)),
-        Target::ModifyRevision(relation, than) => is(relation, number(|data| data.stat.modify_revision.0).cmp(&than.0)),
-        Target::CreateRevision(relation, than) => is(relation, number(|data| data.stat.create_revision.0).cmp(&than.0)),
-        Target::Exists(exists) => stored.is_some() == *exists,
-        Target::Held(held, token) => is_held(*token) == *held,
+        CompareTarget::Value(relation, value) => stored.is_some_and(|data| is(relation, data.value.cmp(value))),
+        CompareTarget::Version(relation, than) => is(relation, number(|data| data.stat.version).cmp(than)),
+        CompareTarget::ModifyRevision(relation, than) => {
+            is(relation, number(|data| data.stat.modify_revision.0).cmp(&than.0))
+        }
+        CompareTarget::CreateRevision(relation, than) => {
+            is(relation, number(|data| data.stat.create_revision.0).cmp(&than.0))
+        }
+        CompareTarget::Exists(exists) => stored.is_some() == *exists,
+        CompareTarget::Locked(held, token) => is_held(*token) == *held,
     }
 }
 
@@ -117,7 +121,7 @@ fn is_done(after: &Tree, operation: &Operation) -> bool {
 }
 
 /// Its own node; above one that is put, what was missing; below one that is removed, everything.
-fn may_change(before: &Tree, operation: &Operation, path: &Path) -> bool {
+fn may_change(before: &Tree, operation: &Operation, path: &NodePath) -> bool {
     match operation {
         Operation::Put { path: own, .. } => own == path || (path.contains(own) && !before.nodes.contains_key(path)),
         Operation::Delete { path: own, .. } => own.contains(path),

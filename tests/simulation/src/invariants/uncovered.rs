@@ -20,7 +20,7 @@ impl Uncovered {
         for (command, outcome) in proposal.commands.iter().zip(outcomes) {
             let Command::Write { session, sequence, write, .. } = command else { continue };
             let key = (*session, *sequence);
-            if *outcome != Outcome::NotCovered {
+            if *outcome != Outcome::MissingConsents {
                 self.0.remove(&key);
                 continue;
             }

@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use leasehold_protocol::{
     change::{Change, Changes, Event, EventKind, Watched},
     id::Revision,
-    message::Listed,
+    message::ListPage,
     object::Data,
-    path::Path,
+    path::NodePath,
     state::State,
 };
 
 /// All nodes, with their data.
-pub(crate) type Tree = BTreeMap<Path, Data>;
+pub(crate) type Tree = BTreeMap<NodePath, Data>;
 
 /// A tree is kept for every so many changes, to find any other from.
 const KEPT_EVERY: u64 = 64;
@@ -39,7 +39,7 @@ pub(crate) fn happen(tree: &mut Tree, event: &Event) {
 }
 
 fn tree_of(state: &State) -> Tree {
-    let nodes = state.nodes_from(&Path::root());
+    let nodes = state.nodes_from(&NodePath::root());
     nodes.map(|(path, node)| (path.clone(), Data { value: node.value.clone(), stat: node.stat() })).collect()
 }
 
@@ -111,9 +111,9 @@ impl Happened {
     /// Whether a page of a list is what was there, and not before what was acknowledged when it was asked for.
     pub(crate) fn check_page(
         &self,
-        (top, after): (&Path, Option<&Path>),
+        (top, after): (&NodePath, Option<&NodePath>),
         acknowledged: Revision,
-        page: &Listed,
+        page: &ListPage,
     ) -> Result<(), String> {
         if page.revision < acknowledged || page.revision > self.revision() {
             return Err(format!("a list at {}: expected {acknowledged} to {}", page.revision, self.revision()));
@@ -130,7 +130,7 @@ impl Happened {
     }
 
     /// Whether a mirrored subtree is what was there at the revision that it claims to show.
-    pub(crate) fn check_mirror(&self, top: &Path, mirrored: &Tree, at: Revision) -> Result<(), String> {
+    pub(crate) fn check_mirror(&self, top: &NodePath, mirrored: &Tree, at: Revision) -> Result<(), String> {
         let mut expected = self.at(at);
         expected.retain(|path, _| top.contains(path));
         if *mirrored != expected {

@@ -114,7 +114,7 @@ fn spend_a_day(lost_one_of: u64, keeps: Option<Duration>) -> [Vec<(LeaseKey, Inc
         let id = LeaseId(client as u64);
         pair.write(client, Write::GrantLease { id: Some(id), ttl }, vec![]);
         pair.pass(Duration::from_secs(2));
-        pair.client(client, Input::Keep(id));
+        pair.client(client, HolderInput::KeepAlive(id));
     }
     pair.pass(Duration::from_secs(1));
     let leases = |pair: &Pair| {
@@ -169,13 +169,13 @@ fn day_with_a_third_lost_ends_no_session() {
 /// term, and the second has a lease on the root.
 fn pair_with_leases(seed: u64, spread_permille: u16, ttl: Duration) -> Pair {
     let mut pair = Pair::new(seed);
-    let config = |client| Config { spread_permille, ..Config::new(format!("client {client}")) };
+    let config = |client| HolderConfig { spread_permille, ..HolderConfig::new(format!("client {client}")) };
     pair.holders = (0..3).map(|client| Holder::new(config(client))).collect();
     pair.is_checked = false;
     pair.pass(Duration::from_secs(1));
     pair.write(0, Write::GrantLease { id: Some(LeaseId(1)), ttl }, vec![]);
     pair.pass(Duration::from_secs(2));
-    pair.client(0, Input::Keep(LeaseId(1)));
+    pair.client(0, HolderInput::KeepAlive(LeaseId(1)));
     pair.read(1, data("/k"));
     pair
 }

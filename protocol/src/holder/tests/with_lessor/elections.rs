@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::{
-    hold::{HoldMode, HoldStatus},
-    id::{HoldId, Token},
+    id::{LockId, Token},
+    lock::{LockMode, LockStatus},
 };
 
 /// After a fault that ends a leadership, the next one begins within a term and this.
@@ -25,9 +25,9 @@ enum Fate {
 pub(super) struct Contest {
     fates: Vec<Fate>,
     /// What each holds, or waits for.
-    holds: Vec<Option<HoldId>>,
+    holds: Vec<Option<LockId>>,
     /// Who holds the node by the state, and since when.
-    held: Option<(HoldId, Instant)>,
+    held: Option<(LockId, Instant)>,
     /// Who was told that it holds the node, since the last fault.
     elected: Vec<Elected>,
     last_token: Token,
@@ -67,9 +67,9 @@ impl Pair {
             asked: BTreeMap::new(),
         });
         for client in pair.holders.len()..count {
-            pair.holders.push(Holder::new(Config::new(format!("client {client}"))));
+            pair.holders.push(Holder::new(HolderConfig::new(format!("client {client}"))));
             pair.users.push(User::default());
-            pair.later(10_000, Event::ToClient(client, Input::Connected));
+            pair.later(10_000, Event::ToClient(client, HolderInput::Connected));
         }
         pair.pass(ALLOWANCE);
         pair
@@ -89,29 +89,29 @@ impl Pair {
     }
 
     fn campaign(&mut self, client: usize) {
-        let change = Write::Lock { path: path("/k"), mode: HoldMode::Exclusive, wait: true, delay: Duration::ZERO };
+        let change = Write::Lock { path: path("/k"), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO };
         self.ask_in_contest(client, change);
     }
 
     fn resign(&mut self, client: usize) {
-        let hold = self.contest().holds[client].take().expect("it leads");
-        self.ask_in_contest(client, Write::Unlock { path: path("/k"), hold });
+        let lock = self.contest().holds[client].take().expect("it leads");
+        self.ask_in_contest(client, Write::Unlock { path: path("/k"), lock });
     }
 
     /// A hold is over for the client, and perhaps not for the server: it is given back, as the
     /// client library does.
-    fn give_back(&mut self, client: usize, hold: HoldId) {
+    fn give_back(&mut self, client: usize, lock: LockId) {
         self.count += 1;
-        let (write, change) = (WriteId(self.count), Write::Unlock { path: path("/k"), hold });
+        let (write, change) = (WriteId(self.count), Write::Unlock { path: path("/k"), lock });
         self.contest().asked.insert(write, client);
-        self.later(0, Event::ToClient(client, Input::Write { write, change }));
+        self.later(0, Event::ToClient(client, HolderInput::Write { write, change }));
     }
 
     fn ask_in_contest(&mut self, client: usize, change: Write) {
         self.count += 1;
         let write = WriteId(self.count);
         self.contest().asked.insert(write, client);
-        self.client(client, Input::Write { write, change });
+        self.client(client, HolderInput::Write { write, change });
     }
 
     /// Whether the client's process runs.
@@ -138,8 +138,8 @@ impl Pair {
             }
             Fate::StopsUntil(until) => until,
             Fate::CutUntil(until) => match event {
-                Event::ToClient(_, Input::Connected) if until > self.now => until,
-                Event::ToClient(_, Input::Connected) => {
+                Event::ToClient(_, HolderInput::Connected) if until > self.now => until,
+                Event::ToClient(_, HolderInput::Connected) => {
                     contest.fates[client] = Fate::Well;
                     return Some(event);
                 }
@@ -154,46 +154,46 @@ impl Pair {
     /// Notes who holds the node, after an entry was applied.
     pub(super) fn note_who_holds(&mut self) {
         let Some(contest) = &mut self.contest else { return };
-        let holder = self.state.holds().find(|(_, _, hold)| hold.token.is_some()).map(|(id, ..)| id);
+        let holder = self.state.locks().find(|(_, _, hold)| hold.token.is_some()).map(|(id, ..)| id);
         if contest.held.map(|(id, _)| id) != holder {
             contest.held = holder.map(|id| (id, self.now));
         }
     }
 
     /// Whether the effect is about the contest, or of no interest to it.
-    pub(super) fn note_of_contest(&mut self, client: usize, effect: &Effect) -> bool {
+    pub(super) fn note_of_contest(&mut self, client: usize, effect: &HolderEffect) -> bool {
         match effect {
-            Effect::WriteDone { write, result } => {
+            HolderEffect::WriteDone { write, result } => {
                 assert_eq!(self.contest().asked.remove(write), Some(client));
-                if let Ok(Some(taken)) = result.as_ref().map(|written| written.taken.as_deref()) {
-                    self.contest().holds[client] = Some(taken.hold);
+                if let Ok(Some(taken)) = result.as_ref().map(|written| written.lock.as_deref()) {
+                    self.contest().holds[client] = Some(taken.lock);
                     if let Some(token) = taken.token {
-                        self.elected(client, taken.hold, token);
+                        self.elected(client, taken.lock, token);
                     }
                 }
             }
-            Effect::HoldChanged { hold, status: HoldStatus::Held { token, is_wanted, .. } } => {
-                assert_eq!(self.contest().holds[client], Some(*hold));
+            HolderEffect::LockChanged { lock, status: LockStatus::Granted { token, is_contended, .. } } => {
+                assert_eq!(self.contest().holds[client], Some(*lock));
                 // A leader is told that it is wanted, and nothing else.
                 if *token == self.contest().last_token {
-                    assert!(is_wanted, "told twice");
+                    assert!(is_contended, "told twice");
                     self.contest().wanted_at = Some(self.now);
                 } else {
-                    self.elected(client, *hold, *token);
+                    self.elected(client, *lock, *token);
                 }
             }
-            Effect::HoldsOver { holds } => {
+            HolderEffect::LocksLost { locks } => {
                 self.contest().holds[client] = None;
-                holds.iter().for_each(|hold| self.give_back(client, *hold));
+                locks.iter().for_each(|hold| self.give_back(client, *hold));
             }
-            Effect::Connection(_) => {}
+            HolderEffect::Connection(_) => {}
             _ => return false,
         }
         true
     }
 
     /// A candidate is told that it leads: nobody else can think so.
-    fn elected(&mut self, client: usize, hold: HoldId, token: Token) {
+    fn elected(&mut self, client: usize, hold: LockId, token: Token) {
         let now = self.now;
         let contest = self.contest.as_mut().expect("there is one");
         assert!(token > contest.last_token, "{token} after {}", contest.last_token);
@@ -203,7 +203,7 @@ impl Pair {
         contest.elected.push(Elected { client, at: now, after_commit: now.since(since) });
         for (other, holder) in self.holders.iter().enumerate().filter(|(other, _)| *other != client) {
             if let (Some(hold), false) = (contest.holds[other], contest.fates[other] == Fate::Dead) {
-                assert_eq!(holder.hold_certain_for(hold, now), Duration::ZERO, "{other} leads beside {client}");
+                assert_eq!(holder.lock_remaining(hold, now), Duration::ZERO, "{other} leads beside {client}");
             }
         }
     }
@@ -212,7 +212,7 @@ impl Pair {
     fn in_line(&self) -> Vec<usize> {
         let contest = self.contest.as_ref().expect("there is one");
         let client = |id| contest.holds.iter().position(|hold| *hold == Some(id));
-        self.state.holds().filter_map(|(id, ..)| client(id)).filter(|client| self.runs(*client)).collect()
+        self.state.locks().filter_map(|(id, ..)| client(id)).filter(|client| self.runs(*client)).collect()
     }
 
     /// Lets time pass until all candidates are well and in line, and one leads. Those who have lost their
@@ -235,8 +235,7 @@ impl Pair {
             let contest = self.contest();
             let are_well = contest.fates.iter().all(|fate| *fate == Fate::Well) && line.len() == count;
             let leads = line.first().and_then(|leader| contest.holds[*leader].map(|hold| (*leader, hold)));
-            if are_well
-                && leads.is_some_and(|(leader, hold)| !self.holders[leader].hold_certain_for(hold, now).is_zero())
+            if are_well && leads.is_some_and(|(leader, hold)| !self.holders[leader].lock_remaining(hold, now).is_zero())
             {
                 self.contest().elected.clear();
                 return;
@@ -252,10 +251,10 @@ impl Pair {
         self.contest().asked.retain(|_, asked| *asked != client);
         self.contest().fates[client] = Fate::Well;
         self.contest().holds[client] = None;
-        self.holders[client] = Holder::new(Config::new(format!("client {client}")));
+        self.holders[client] = Holder::new(HolderConfig::new(format!("client {client}")));
         self.users[client] = User::default();
         let delay = self.lossy.as_mut().map_or(0, |lossy| lossy.connect(client, &mut self.numbers));
-        self.later(delay, Event::ToClient(client, Input::Connected));
+        self.later(delay, Event::ToClient(client, HolderInput::Connected));
         self.pass(Duration::from_millis(10));
         self.campaign(client);
     }

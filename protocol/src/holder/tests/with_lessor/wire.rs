@@ -11,7 +11,7 @@ fn sent(began: [Instant; 2]) -> Vec<Vec<u8>> {
     let grant = Write::GrantLease { id: Some(LeaseId(1)), ttl: TERM };
     pair.write(0, grant, vec![]);
     pair.pass(Duration::from_secs(2));
-    pair.client(0, Input::Keep(LeaseId(1)));
+    pair.client(0, HolderInput::KeepAlive(LeaseId(1)));
     for _ in 0..3_000 {
         let pause = pair.numbers.below(80);
         pair.pass(Duration::from_millis(pause));

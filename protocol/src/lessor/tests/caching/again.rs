@@ -4,9 +4,9 @@ use super::*;
 
 /// The holder flushes and takes the node again before its first request is applied. The recall of the first write lease is not
 /// answered yet.
-fn taken_again_in_one_entry(world: &mut World, holder: SessionId) -> Vec<Effect> {
+fn taken_again_in_one_entry(world: &mut World, holder: SessionId) -> Vec<LessorEffect> {
     let value = Some(Bytes::from_static(b"new"));
-    world.write(holder, Write::Flush { path: path("/a"), hold: HOLD, token: Token(2), value, ends: true });
+    world.write(holder, Write::Flush { path: path("/a"), lock: HOLD, token: Token(2), value, ends_write_lease: true });
     world.ask_to_cache(holder);
     let proposal = world.lessor.take_proposal(world.now).expect("both");
     assert_eq!(proposal.commands.len(), 2);
@@ -21,14 +21,14 @@ fn read_of_a_write_lease_taken_again_is_answered_once() {
     world.acquire(reader, None);
     let first = recalls(&world.ask_for(reader, "/a")).remove(0);
     let effects = taken_again_in_one_entry(&mut world, holder);
-    let is_read = |effect: &Effect| {
-        matches!(effect, Effect::Reply { response: Response { result: Ok(Answer::Read(_)), .. }, .. })
+    let is_read = |effect: &LessorEffect| {
+        matches!(effect, LessorEffect::Reply { response: Response { result: Ok(Answer::Read(_)), .. }, .. })
     };
-    let read: Vec<Effect> = effects.into_iter().filter(is_read).collect();
+    let read: Vec<LessorEffect> = effects.into_iter().filter(is_read).collect();
     assert_eq!(read_value(&read), (b"new".to_vec(), false), "what it waited for has ended, and the node is kept again");
     let second = recalls(&world.ask_for(reader, "/a")).remove(0);
     assert!(second.stamp > first.stamp, "another write lease, another recall");
-    assert_eq!(world.step(Input::Consent(Consent { session: holder, stamp: first.stamp })), []);
+    assert_eq!(world.step(LessorInput::Consent(Consent { session: holder, stamp: first.stamp })), []);
     let owed = world.lessor.channel(holder).recalled(first.stamp);
     assert_eq!(owed, None, "the consent to the first counts though the node is kept again");
     let effects = world.flush(holder, None, true);
@@ -62,7 +62,7 @@ fn late_consent_counts_under_the_next_write_lease() {
     let recall = recalls(&world.ask_for(reader, "/a")).remove(0);
     world.flush(holder, None, true);
     world.cache(holder).expect("it has the node again");
-    world.step(Input::Consent(Consent { session: holder, stamp: recall.stamp }));
+    world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
     assert_eq!(world.lessor.channel(holder).unanswered_since(), None);
 }
 
@@ -75,19 +75,20 @@ fn repeated_request_brings_no_write_lease_that_is_over() {
     let registration = world.registration(session);
     let send = |world: &mut World, sequence: u64, write: Write| {
         let (sequence, unanswered_from) = (Sequence(sequence), Sequence(from));
-        let header = Header { session, epoch, registration, sequence, unanswered_from, ..Header::default() };
+        let header =
+            RequestHeader { session, epoch, registration, sequence, unanswered_from, ..RequestHeader::default() };
         let (dropped, seen) = (vec![ObjectSet::One(data("/a"))], Stamp { epoch, sequence: 1000 });
         let mut effects = world.send(Request { header, body: Body::Write { write, dropped, seen } });
         effects.extend(world.commit());
         match answer(&effects) {
-            Answer::Written { cached, .. } => cached.is_some(),
+            Answer::Written { write_lease_data, .. } => write_lease_data.is_some(),
             other => panic!("written: {other:?}"),
         }
     };
-    let cache = || Write::Cache { path: path("/a"), hold: HOLD };
+    let cache = || Write::TakeWriteLease { path: path("/a"), lock: HOLD };
     assert!(send(&mut world, from, cache()));
     assert!(send(&mut world, from, cache()), "what is there is told again");
-    let (hold, token, value) = (HOLD, Token(2), None);
-    send(&mut world, from + 1, Write::Flush { path: path("/a"), hold, token, value, ends: true });
+    let (lock, token, value) = (HOLD, Token(2), None);
+    send(&mut world, from + 1, Write::Flush { path: path("/a"), lock, token, value, ends_write_lease: true });
     assert!(!send(&mut world, from, cache()), "another may write it by now");
 }

@@ -1,0 +1,66 @@
+//! Key leases that are kept alive, and nodes that go with the session's leases: who wants to know what of them.
+
+use leasehold_protocol::{holder::HolderInput, id::LeaseId, path::NodePath};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{Driver, DriverCore};
+use crate::key_lease::{KeyLeaseShared, KeyLeaseState};
+
+impl Driver {
+    /// The key lease is kept alive from now on, for one more handle.
+    pub(crate) fn start_keep_alive(&self, id: LeaseId) -> (u64, watch::Receiver<KeyLeaseState>, CancellationToken) {
+        let mut core = self.core.lock();
+        let is_closed = self.closed.is_cancelled();
+        let next = core.next_id();
+        let keeper = core.key_leases.entry(id).or_insert_with(|| KeyLeaseShared::new(next));
+        keeper.handles += 1;
+        let handle = (keeper.number, keeper.state.subscribe(), keeper.lost.clone());
+        if is_closed {
+            core.lose_key_lease(id);
+        } else {
+            self.step(&mut core, HolderInput::KeepAlive(id));
+        }
+        handle
+    }
+
+    /// One handle of the key lease is gone.
+    pub(crate) fn stop_keep_alive(&self, id: LeaseId, number: u64) {
+        let mut core = self.core.lock();
+        let Some(keeper) = core.key_leases.get_mut(&id).filter(|keeper| keeper.number == number) else { return };
+        keeper.handles = keeper.handles.saturating_sub(1);
+        if keeper.handles == 0 {
+            core.key_leases.remove(&id);
+            self.step(&mut core, HolderInput::StopKeepAlive(id));
+        }
+    }
+
+    /// Cancelled when the lease is over that the node goes with. To be forgotten by its number.
+    pub(crate) fn watch_owner_lease(&self, path: &NodePath) -> (u64, CancellationToken) {
+        let mut core = self.core.lock();
+        let (number, over) = (core.next_id(), CancellationToken::new());
+        core.owner_leases.insert(number, (path.clone(), over.clone()));
+        (number, over)
+    }
+
+    /// Nobody wants to know any more.
+    pub(crate) fn forget_owner_lease(&self, number: u64) {
+        self.core.lock().owner_leases.remove(&number);
+    }
+}
+
+impl DriverCore {
+    /// A key lease is over.
+    pub(super) fn lose_key_lease(&mut self, id: LeaseId) {
+        if let Some(keeper) = self.key_leases.remove(&id) {
+            keeper.end();
+        }
+    }
+
+    /// The leases are over that some nodes went with.
+    pub(super) fn lose_owner_leases(&mut self, is_over: impl Fn(&NodePath) -> bool) {
+        for (_, (_, over)) in self.owner_leases.extract_if(|_, (path, _)| is_over(path)) {
+            over.cancel();
+        }
+    }
+}

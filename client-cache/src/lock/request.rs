@@ -1,0 +1,118 @@
+//! Requests for holds: a hold that is granted after its caller has gone is given back.
+
+use std::sync::{Arc, OnceLock};
+
+use leasehold_protocol::{command::Write, holder::WriteId, id::LockId, path::NodePath};
+use tokio::sync::oneshot;
+
+use super::LockGuard;
+use crate::{
+    client::Client,
+    driver::{Driver, WriteOutcome},
+    error::{LockError, WriteError},
+    pending_release::PendingRelease,
+};
+
+/// A request for a hold. If this is dropped before its answer has come, the request is withdrawn. If it has not been sent by then, it
+/// never will be.
+pub(super) struct LockRequest {
+    client: Client,
+    path: NodePath,
+    write: WriteId,
+    answer: oneshot::Receiver<Result<UnclaimedLock, LockError>>,
+    is_answered: bool,
+    /// Shared with the task that waits for the answer, which drops it last.
+    withdrawal: Arc<OnceLock<PendingRelease>>,
+}
+
+impl LockRequest {
+    pub(super) fn new(client: Client, path: NodePath, change: Write) -> Self {
+        let (sender, answer) = oneshot::channel();
+        let withdrawal = Arc::default();
+        let driver = client.shared_driver();
+        let (write, outcome) = driver.write(change);
+        tokio::spawn(take(driver, path.clone(), outcome, sender, Arc::clone(&withdrawal)));
+        Self { client, path, write, answer, is_answered: false, withdrawal }
+    }
+
+    pub(super) async fn answered(mut self) -> Result<LockGuard, LockError> {
+        let answer = (&mut self.answer).await;
+        self.is_answered = true;
+        let unclaimed = answer.unwrap_or(Err(LockError::Write(WriteError::SessionEnded)))?;
+        unclaimed.claim(self.client.clone()).ok_or_else(|| LockError::Lost { path: self.path.clone() })
+    }
+}
+
+impl Drop for LockRequest {
+    fn drop(&mut self) {
+        if self.is_answered {
+            return;
+        }
+        // No answer is put into the channel after this. A hold that is in it already is given back as it is dropped.
+        self.answer.close();
+        if self.answer.try_recv().is_err() {
+            // Lasts until the task has given back what is granted. If the task has ended already, it ends at once.
+            self.withdrawal.get_or_init(|| self.client.driver().pending_releases.begin(&self.path));
+            self.client.driver().cancel_unsent_write(self.write);
+        }
+    }
+}
+
+/// A hold that was granted to a request. If nobody claims it, it is given back.
+struct UnclaimedLock {
+    driver: Arc<Driver>,
+    path: NodePath,
+    id: Option<LockId>,
+}
+
+impl UnclaimedLock {
+    fn claim(mut self, client: Client) -> Option<LockGuard> {
+        self.id.take().map(|id| LockGuard::new(client, self.path.clone(), id))
+    }
+
+    fn begin_release(&mut self) -> Option<oneshot::Receiver<WriteOutcome>> {
+        let lock = self.id.take()?;
+        self.driver.forget_lock(lock);
+        Some(self.driver.begin_release(&self.path, Write::Unlock { path: self.path.clone(), lock }))
+    }
+}
+
+impl Drop for UnclaimedLock {
+    fn drop(&mut self) {
+        drop(self.begin_release());
+    }
+}
+
+/// Waits for the answer even if the caller has gone, because the hold may still be granted. Does not keep the client alive: when the
+/// client ends, its holds end too.
+async fn take(
+    driver: Arc<Driver>,
+    path: NodePath,
+    outcome: oneshot::Receiver<WriteOutcome>,
+    asked: oneshot::Sender<Result<UnclaimedLock, LockError>>,
+    withdrawal: Arc<OnceLock<PendingRelease>>,
+) {
+    let outcome = tokio::select! {
+        // What is known of the request is told, also when the client ends in the same moment.
+        biased;
+        outcome = outcome => outcome,
+        () = driver.closed.cancelled() => return,
+    };
+    let taken = match outcome {
+        Ok(Ok(written)) => match written.lock {
+            Some(taken) => Ok(UnclaimedLock { driver: Arc::clone(&driver), path, id: Some(taken.lock) }),
+            None => Err(LockError::Write(WriteError::OutcomeUnknown)),
+        },
+        Ok(Err(error)) => Err(LockError::Write(crate::write::ended(error))),
+        Err(_) => Err(LockError::Write(WriteError::SessionEnded)),
+    };
+    if let Err(Ok(mut unclaimed)) = asked.send(taken)
+        && let Some(given_back) = unclaimed.begin_release()
+    {
+        tokio::select! {
+            _ = given_back => {}
+            () = driver.closed.cancelled() => {}
+        }
+    }
+    drop(withdrawal);
+}

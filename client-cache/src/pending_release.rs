@@ -1,0 +1,95 @@
+//! What this client does not want any more, and the servers may still count: requests for holds that nobody waits for, holds and places in a
+//! line that were dropped.
+//!
+//! Dropping waits for nothing, so what is given up leaves the servers later, and requests overtake each other on the way. Whoever asked for the
+//! same node again before that would find it taken by this client's own ghost: a lock that was dropped could not be tried for again. So
+//! whoever would not wait for it in a line waits here until what was given up there before is gone.
+
+use std::{
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    sync::Arc,
+};
+
+use leasehold_protocol::path::NodePath;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+/// All that is being withdrawn.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PendingReleases(Arc<Mutex<ReleasesInFlight>>);
+
+#[derive(Debug, Default)]
+struct ReleasesInFlight {
+    /// By number, with what is cancelled when it is gone.
+    at: HashMap<NodePath, BTreeMap<u64, CancellationToken>>,
+    last: u64,
+}
+
+/// Something that is being withdrawn until this is dropped.
+#[derive(Debug)]
+pub(crate) struct PendingRelease {
+    all: PendingReleases,
+    path: NodePath,
+    number: u64,
+}
+
+impl PendingReleases {
+    /// Something at the node is not wanted any more from now on.
+    pub(crate) fn begin(&self, path: &NodePath) -> PendingRelease {
+        let mut under_way = self.0.lock();
+        under_way.last += 1;
+        let number = under_way.last;
+        under_way.at.entry(path.clone()).or_default().insert(number, CancellationToken::new());
+        PendingRelease { all: self.clone(), path: path.clone(), number }
+    }
+
+    /// Waits until all is gone that is being withdrawn at the node now. Not for what is given up later, by others who use this client.
+    pub(crate) async fn wait(&self, path: &NodePath) {
+        let under_way: Vec<_> = self.0.lock().at.get(path).into_iter().flat_map(BTreeMap::values).cloned().collect();
+        for gone in under_way {
+            gone.cancelled().await;
+        }
+    }
+}
+
+impl Drop for PendingRelease {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut entry) = self.all.0.lock().at.entry(self.path.clone()) {
+            if let Some(gone) = entry.get_mut().remove(&self.number) {
+                gone.cancel();
+            }
+            if entry.get().is_empty() {
+                entry.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn request_waits_for_earlier_pending_releases_of_its_path() {
+        let path = |text: &str| NodePath::parse(text).expect("valid");
+        let withdrawals = PendingReleases::default();
+        let is_gone = |text: &str| withdrawals.wait(&path(text)).now_or_never().is_some();
+        assert!(is_gone("/a"));
+        let (first, second) = (withdrawals.begin(&path("/a")), withdrawals.begin(&path("/a")));
+        assert!(!is_gone("/a") && is_gone("/b") && is_gone("/a/b"));
+        drop(first);
+        assert!(!is_gone("/a"));
+        let top = path("/a");
+        let mut waiting = Box::pin(withdrawals.wait(&top));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let later = withdrawals.begin(&path("/a"));
+        drop(second);
+        assert!(waiting.now_or_never().is_some(), "it does not wait for what came after it");
+        assert!(!is_gone("/a"));
+        drop(later);
+        assert!(is_gone("/a"));
+        assert!(withdrawals.0.lock().at.is_empty(), "nothing is kept of it");
+    }
+}

@@ -1,0 +1,166 @@
+//! The volume leases, as the copies in the cache see them.
+//!
+//! What a copy's volume has to say to it is one number: until when copies that were granted under its volume lease may be
+//! used ([`VolumeValidity::until_for`]). All copies granted under one volume lease share that number, in a [`VolumeLeaseCell`]; a
+//! renewal is one store for all of them, and so is the end of a lease, or the border between copies that are good again and
+//! copies that wait to be validated. As it is one number, a reader cannot see half of a change.
+//!
+//! Readers write nothing but the `used` flag, and that only when it is not set: a few times in a term.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{
+        Arc,
+        atomic::Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+use leasehold_protocol::{holder::validity::VolumeValidity, id::Incarnation, path::NodePath, time::Instant};
+
+use crate::sync::{AtomicBool, AtomicU64};
+
+/// One volume lease, shared by the copies that were granted under it.
+#[derive(Debug, Default)]
+pub(crate) struct VolumeLeaseCell {
+    until: AtomicU64,
+    used: AtomicBool,
+}
+
+impl VolumeLeaseCell {
+    /// Until when the copies may be used as far as their volume is concerned; the origin of the clock when they may not be.
+    #[inline]
+    pub(crate) fn until(&self) -> Instant {
+        Instant::from_micros(self.until.load(Acquire))
+    }
+
+    pub(crate) fn set(&self, until: Instant) {
+        self.until.store(until.as_micros(), Release);
+    }
+
+    /// A copy was served.
+    #[inline]
+    pub(crate) fn note_used(&self) {
+        if !self.used.load(Relaxed) {
+            self.used.store(true, Relaxed);
+        }
+    }
+}
+
+/// A volume: what it is valid by, and the leases that copies were granted under. That is the lease held now, and earlier ones
+/// that copies still wait under.
+#[derive(Debug, Default)]
+struct CachedVolume {
+    validity: VolumeValidity,
+    cells: BTreeMap<Incarnation, Arc<VolumeLeaseCell>>,
+}
+
+impl CachedVolume {
+    fn set(&mut self, validity: VolumeValidity) {
+        self.validity = validity;
+        for (incarnation, cell) in &self.cells {
+            cell.set(validity.until_for(*incarnation));
+        }
+        // One pointer is the map's own: no copy has the cell any more.
+        self.cells.retain(|_, cell| Arc::strong_count(cell) > 1);
+    }
+
+    /// Whether copies were served since this was last asked.
+    fn take_used(&self) -> bool {
+        // Each cell is asked, or one would tell of its use the next time.
+        self.cells.values().fold(false, |used, cell| cell.used.swap(false, Relaxed) | used)
+    }
+}
+
+/// All of a client's volumes. Changed under the driver's lock.
+#[derive(Debug, Default)]
+pub(crate) struct VolumeLeases {
+    volumes: HashMap<NodePath, CachedVolume, foldhash::quality::RandomState>,
+}
+
+impl VolumeLeases {
+    /// The cell for a copy that is granted under this volume lease. To be put into the cache before the next change.
+    pub(crate) fn cell(&mut self, top: &NodePath, incarnation: Incarnation) -> Arc<VolumeLeaseCell> {
+        let volume = self.volumes.entry(top.clone()).or_default();
+        let until = volume.validity.until_for(incarnation);
+        let cell = volume.cells.entry(incarnation).or_insert_with(|| {
+            let cell = VolumeLeaseCell::default();
+            cell.set(until);
+            Arc::new(cell)
+        });
+        Arc::clone(cell)
+    }
+
+    /// The volume's copies may be used by this from now on.
+    pub(crate) fn set(&mut self, top: &NodePath, validity: VolumeValidity) {
+        let volume = self.volumes.entry(top.clone()).or_default();
+        volume.set(validity);
+        // Without a lease and without copies it may be gone for good.
+        if validity == VolumeValidity::default() && volume.cells.is_empty() {
+            self.volumes.remove(top);
+        }
+    }
+
+    /// No copy may be used any more.
+    pub(crate) fn end_all(&mut self) {
+        for mut volume in std::mem::take(&mut self.volumes).into_values() {
+            volume.set(VolumeValidity::default());
+        }
+    }
+
+    /// The volumes of which copies were served since this was last asked.
+    pub(crate) fn take_used(&self) -> BTreeSet<NodePath> {
+        self.volumes.iter().filter(|(_, volume)| volume.take_used()).map(|(top, _)| top.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_micros(micros)
+    }
+
+    fn valid(since: u64, until: u64) -> VolumeValidity {
+        VolumeValidity { since: Incarnation(since), until: at(until) }
+    }
+
+    #[test]
+    fn each_lease_of_a_volume_has_its_own_end() {
+        let (mut leases, top) = (VolumeLeases::default(), NodePath::root());
+        leases.set(&top, valid(3, 10));
+        let (third, second) = (leases.cell(&top, Incarnation(3)), leases.cell(&top, Incarnation(2)));
+        assert_eq!((third.until(), second.until()), (at(10), Instant::ZERO), "the second waits to be validated");
+        leases.set(&top, valid(2, 20));
+        assert_eq!((third.until(), second.until()), (at(20), at(20)), "revived");
+        leases.set(&top, valid(4, 30));
+        let fourth = leases.cell(&top, Incarnation(4));
+        assert_eq!((third.until(), second.until(), fourth.until()), (Instant::ZERO, Instant::ZERO, at(30)));
+        assert_eq!(leases.volumes[&top].validity, valid(4, 30));
+        leases.end_all();
+        assert_eq!(fourth.until(), Instant::ZERO);
+        assert!(leases.volumes.is_empty());
+    }
+
+    #[test]
+    fn use_is_noted_until_it_is_asked_for() {
+        let (mut leases, top) = (VolumeLeases::default(), NodePath::root());
+        let cells = [leases.cell(&top, Incarnation(1)), leases.cell(&top, Incarnation(2))];
+        assert!(leases.take_used().is_empty());
+        cells.iter().for_each(|cell| cell.note_used());
+        assert_eq!(leases.take_used(), BTreeSet::from([top]));
+        assert!(leases.take_used().is_empty());
+    }
+
+    #[test]
+    fn what_no_copy_needs_is_forgotten() {
+        let (mut leases, top) = (VolumeLeases::default(), NodePath::root());
+        let kept = leases.cell(&top, Incarnation(1));
+        drop(leases.cell(&top, Incarnation(2)));
+        leases.set(&top, VolumeValidity::default());
+        assert_eq!(leases.volumes[&top].cells.len(), 1);
+        drop(kept);
+        leases.set(&top, VolumeValidity::default());
+        assert!(leases.volumes.is_empty());
+    }
+}

@@ -1,0 +1,193 @@
+//! Nodes that go with this session's volume leases.
+//!
+//! While a lease carries nodes it is renewed, whether or not anything is read, and when it ends the application is told that they
+//! are gone. Which lease carries a node is what the outcome of its put says (S7b), never what this side believes when the outcome
+//! comes: the outcome may be late, and of a volume that has been made, removed or leased anew since. Outcomes may also come in another
+//! order than the writes took effect in. So a node is booked with the revision of its put, and an outcome of an earlier write changes
+//! nothing of it.
+
+use std::{
+    collections::BTreeSet,
+    ops::Bound::{Included, Unbounded},
+};
+
+use super::{Holder, HolderEffect, volume_leases::KnownVolume, writes::attached_to_session};
+use crate::{
+    command::{Attach, Write, Written},
+    id::{Incarnation, Revision},
+    path::NodePath,
+    reached::{Bound, reached},
+    transaction::Operation,
+};
+
+/// What is known of a node that goes with a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct AttachedNode {
+    /// The lease.
+    incarnation: Incarnation,
+    /// The put that attached it.
+    revision: Revision,
+}
+
+/// Removals that are remembered while a put may have taken effect before one of them and be answered after it. Beyond so many the
+/// earliest is forgotten: a node that it removed may then be taken for one that is there, until its lease ends.
+const REMOVALS_MAX: usize = 4096;
+
+/// What this client's own writes removed, or made to stay by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct OwnRemovals {
+    /// When, at which path, and whether with all below it.
+    all: BTreeSet<(Revision, NodePath, bool)>,
+}
+
+impl OwnRemovals {
+    fn note(&mut self, path: &NodePath, is_subtree: bool, revision: Revision) {
+        self.all.insert((revision, path.clone(), is_subtree));
+        if self.all.len() > REMOVALS_MAX {
+            reached(Bound::RemovalsRemembered);
+            self.all.pop_first();
+        }
+    }
+
+    /// Whether the node was removed by a write after this revision.
+    fn came_after(&self, path: &NodePath, revision: Revision) -> bool {
+        let mut later = self.all.iter().rev().take_while(|(at, ..)| *at > revision);
+        later.any(|(_, removed, is_subtree)| removed == path || (*is_subtree && removed.contains(path)))
+    }
+}
+
+impl KnownVolume {
+    /// Forgets that nodes go with the lease, that at the path and perhaps those below it, if they were put at the revision or before.
+    fn detach(&mut self, path: &NodePath, with_below: bool, revision: Revision) {
+        let is_older = |node: &AttachedNode| node.revision <= revision;
+        if self.attached.get(path).is_some_and(is_older) {
+            self.attached.remove(path);
+        }
+        if !with_below || self.attached.is_empty() {
+            return;
+        }
+        let lower = path.prefix_below();
+        let below = self.attached.range::<str, _>((Included(lower.as_str()), Unbounded));
+        let below = below.take_while(|(at, _)| at.as_str().starts_with(&lower));
+        let below: Vec<NodePath> = below.filter(|(_, node)| is_older(node)).map(|(at, _)| at.clone()).collect();
+        below.iter().for_each(|at| {
+            self.attached.remove(at);
+        });
+    }
+}
+
+impl Holder {
+    /// A write has taken effect: its nodes go with a lease of this session from then on, or do not any more.
+    pub(super) fn note_attachments(&mut self, change: &Write, written: &Written) {
+        match (change, &written.transaction) {
+            (Write::Put { path, attach, .. }, _) => self.note_put(path, *attach, written),
+            (Write::Delete { path, .. }, _) => self.note_removed(path, true, written.revision),
+            (Write::Transaction(transaction), Some(transacted)) => {
+                for operation in transaction.branch(transacted.branch()) {
+                    match operation {
+                        Operation::Put { path, attach, .. } => self.note_put(path, *attach, written),
+                        Operation::Delete { path, .. } => self.note_removed(path, true, written.revision),
+                    }
+                }
+            }
+            _ => {}
+        }
+        let attaches = |change: &Write| attached_to_session(change).next().is_some();
+        if !self.removals.all.is_empty() && !self.writes.sent().any(attaches) {
+            self.removals.all.clear();
+        }
+    }
+
+    fn note_put(&mut self, path: &NodePath, attach: Attach, written: &Written) {
+        match attach {
+            Attach::Session => self.note_attached(path, written),
+            Attach::Unchanged => {}
+            Attach::Nothing | Attach::Lease(_) => self.note_removed(path, false, written.revision),
+        }
+    }
+
+    fn note_attached(&mut self, path: &NodePath, written: &Written) {
+        let (Some(lease), revision) = (written.attached_to(path), written.revision) else { return };
+        let known = self.volumes.at_and_above(path);
+        let own = known.iter().filter_map(|top| self.volumes.get(top)?.attached.get(path));
+        if own.map(|node| node.revision).max().is_some_and(|latest| latest > revision) {
+            return;
+        }
+        known.iter().for_each(|top| {
+            if let Some(volume) = self.volumes.get_mut(top) {
+                volume.detach(path, false, revision);
+            }
+        });
+        // The lease was over before this was heard, or the node gone.
+        if !self.may_be_current_lease(&lease.volume, lease.incarnation) || self.removals.came_after(path, revision) {
+            return self.notify_attached_lost(vec![path.clone()]);
+        }
+        let node = AttachedNode { incarnation: lease.incarnation, revision };
+        self.volumes.learn(&lease.volume).attached.insert(path.clone(), node);
+    }
+
+    fn note_removed(&mut self, path: &NodePath, is_subtree: bool, revision: Revision) {
+        for top in self.volumes.at_and_above(path) {
+            if let Some(volume) = self.volumes.get_mut(&top) {
+                volume.detach(path, is_subtree, revision);
+            }
+        }
+        self.removals.note(path, is_subtree, revision);
+    }
+
+    /// Something has become of the leases on the volumes at and above a path.
+    pub(super) fn lose_attached_without_lease_above(&mut self, path: &NodePath) {
+        for top in self.volumes.at_and_above(path) {
+            self.lose_attached_without_lease(&top);
+        }
+    }
+
+    /// Something has become of the lease on a volume: what went with one that is over is gone.
+    pub(super) fn lose_attached_without_lease(&mut self, top: &NodePath) {
+        let Some(volume) = self.volumes.get(top).filter(|volume| !volume.attached.is_empty()) else { return };
+        let lives = |node: &AttachedNode| self.may_be_current_lease(top, node.incarnation);
+        let gone = volume.attached.iter().filter(|(_, node)| !lives(node)).map(|(path, _)| path.clone());
+        let gone: Vec<NodePath> = gone.collect();
+        if let Some(volume) = self.volumes.get_mut(top) {
+            gone.iter().for_each(|path| {
+                volume.attached.remove(path);
+            });
+        }
+        self.notify_attached_lost(gone);
+    }
+
+    /// Each node goes with the lease that there is, or that may be given again.
+    pub(super) fn check_attachments(&self) -> Result<(), String> {
+        for (top, volume) in self.volumes.iter() {
+            for (path, node) in &volume.attached {
+                if !top.contains(path) || !self.may_be_current_lease(top, node.incarnation) {
+                    return Err(format!("{path} goes with a lease on {top} that is over: {node:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The lease is over that these nodes went with.
+    pub(super) fn notify_attached_lost(&mut self, nodes: Vec<NodePath>) {
+        if !nodes.is_empty() {
+            self.effects.push(HolderEffect::AttachedNodesLost { nodes });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_removals_the_earliest_is_forgotten() {
+        let mut removals = OwnRemovals::default();
+        let at = |number: usize| NodePath::parse(&format!("/{number}")).expect("a path");
+        let revision = |number: usize| Revision(u64::try_from(number).expect("it fits"));
+        (1..=REMOVALS_MAX).for_each(|number| removals.note(&at(number), false, revision(number)));
+        assert!(removals.came_after(&at(1), Revision(0)));
+        removals.note(&at(0), false, revision(REMOVALS_MAX + 1));
+        assert!(!removals.came_after(&at(1), Revision(0)) && removals.came_after(&at(2), Revision(0)));
+    }
+}

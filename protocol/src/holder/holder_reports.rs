@@ -1,0 +1,89 @@
+//! What a client tells a leader that assumes it to hold everything (S7).
+//!
+//! The list is taken after registering, or after the answer that made the session covering, and sent in pieces, one after
+//! the other's answer. It only ever adds, and is never a consent. A list that is interrupted is thrown away: the next leader
+//! asks for its own.
+
+use std::collections::VecDeque;
+
+use super::{Holder, in_flight::Purpose, volume_leases::RenewalReason};
+use crate::{
+    id::{CoveringNumber, Incarnation},
+    message::{Body, CoveringLease, HolderReportPart, REPORT_PART_OBJECTS_MAX},
+    object::Object,
+    path::NodePath,
+    planted::Bug,
+    time::Instant,
+};
+
+/// A list that is being told.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct HolderReport {
+    incarnation: Incarnation,
+    covering: CoveringNumber,
+    parts: u32,
+    /// Those that have not been answered.
+    rest: VecDeque<Vec<Object>>,
+}
+
+impl HolderReport {
+    /// A list of what is held now. An empty one has one empty piece.
+    fn new(incarnation: Incarnation, covering: CoveringNumber, objects: Vec<Object>) -> Self {
+        let mut rest: VecDeque<_> = objects.chunks(REPORT_PART_OBJECTS_MAX).map(<[Object]>::to_vec).collect();
+        if rest.is_empty() {
+            rest.push_back(Vec::new());
+        }
+        let parts = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+        Self { incarnation, covering, parts, rest }
+    }
+
+    /// The piece to be told next.
+    fn piece(&self, volume: &NodePath) -> Option<HolderReportPart> {
+        let left = u32::try_from(self.rest.len()).unwrap_or(u32::MAX);
+        Some(HolderReportPart {
+            volume: volume.clone(),
+            incarnation: self.incarnation,
+            covering: self.covering,
+            part: self.parts - left,
+            parts: self.parts,
+            objects: self.rest.front()?.clone(),
+        })
+    }
+}
+
+impl Holder {
+    /// Starts telling what is held under a lease, if the lease is still the one.
+    pub(super) fn start_holder_report(&mut self, covering: &CoveringLease, now: Instant) {
+        let CoveringLease { volume: top, incarnation, number } = covering;
+        let Some(lease) = self.volumes.get(top).and_then(|volume| volume.lease.as_ref()) else { return };
+        if lease.incarnation != *incarnation {
+            return;
+        }
+        let since = if self.planted(Bug::ReportWithoutRevived) { lease.incarnation } else { lease.since };
+        let copies = self.copies.below(top).filter(|(_, copy)| {
+            let validity = &copy.validity;
+            validity.volume == *top && validity.incarnation >= since && now < validity.until
+        });
+        let list = HolderReport::new(*incarnation, *number, copies.map(|(object, _)| object).collect());
+        self.holder_reports.insert(top.clone(), list);
+        self.send_queue.push(Purpose::HolderReport(top.clone()));
+    }
+
+    /// Sends the next piece.
+    pub(super) fn send_report_part(&mut self, top: &NodePath, now: Instant) {
+        if let Some(piece) = self.holder_reports.get(top).and_then(|list| list.piece(top)) {
+            self.send(Purpose::HolderReport(top.clone()), Body::HolderReport(piece), RenewalReason::Due, now);
+        }
+    }
+
+    /// A piece has arrived.
+    pub(super) fn advance_holder_report(&mut self, top: &NodePath) {
+        let Some(list) = self.holder_reports.get_mut(top) else { return };
+        list.rest.pop_front();
+        if list.rest.is_empty() {
+            self.holder_reports.remove(top);
+        } else {
+            self.send_queue.push(Purpose::HolderReport(top.clone()));
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The volumes that are known, the leases on them, and when those want to be renewed.
+//!
+//! A lease's deadline only ever moves up. It stops counting in three ways: its time passes on this client's clock (a later
+//! promise may still bring it back, for the server has not ended it), the server says that it has lapsed, or the client
+//! asks for a new one, which ends it from the sending on.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{HolderBounds, attachments::AttachedNode, pace::Pace, validity::VolumeValidity};
+use crate::{
+    id::{Incarnation, LockId, Revision, Stamp, VolumeGeneration},
+    message::{LastValid, Promise, RENEWALS_MAX, Renew},
+    path::NodePath,
+    reached::{Bound, reached},
+    time::Instant,
+};
+
+/// A lease on a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct OwnVolumeLease {
+    pub(super) incarnation: Incarnation,
+    /// The oldest incarnation whose copies are good under this one.
+    pub(super) since: Incarnation,
+    pub(super) generation: VolumeGeneration,
+    /// The applied revision of the latest promise or grant of this incarnation: what its copies are valid at.
+    pub(super) revision: Revision,
+    /// When it ends on this client's clock.
+    pub(super) until: Instant,
+    /// Its own stamp: grants from before it are overtaken (S4).
+    pub(super) stamp: Stamp,
+    pub(super) pace: Pace,
+    /// Its end on this client's clock has been seen and dealt with.
+    pub(super) has_expired: bool,
+}
+
+/// What remains of a lease that was given up or is gone, for the request for a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct EndedLease {
+    pub(super) last: LastValid,
+    pub(super) since: Incarnation,
+}
+
+/// A volume, with a lease or without.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct KnownVolume {
+    pub(super) lease: Option<OwnVolumeLease>,
+    pub(super) ended: Option<EndedLease>,
+    /// The stamp of the answer that began its last lease. An earlier answer that comes later names a lease that the server has replaced.
+    pub(super) begun: Stamp,
+    /// It was used since its last renewal was sent.
+    pub(super) is_used: bool,
+    /// The nodes of this session that go with the lease: while there are any it is renewed whether or not anything is read.
+    pub(super) attached: BTreeMap<NodePath, AttachedNode>,
+    /// The holds of this session that live under the lease: while there are any it is renewed, too.
+    pub(super) locks: BTreeSet<LockId>,
+    /// What the cache has been told.
+    pub(super) validity_notified: VolumeValidity,
+}
+
+impl KnownVolume {
+    /// Ends the lease on this side. What went with it is to be settled then: the servers may give it again.
+    pub(super) fn end_lease(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            let OwnVolumeLease { incarnation, generation, revision, since, .. } = lease;
+            self.ended = Some(EndedLease { last: LastValid { incarnation, generation, revision }, since });
+        }
+    }
+
+    /// The lease, if its time has not passed.
+    pub(super) fn live(&self, now: Instant) -> Option<&OwnVolumeLease> {
+        self.lease.as_ref().filter(|lease| now < lease.until)
+    }
+
+    /// Whether nodes or holds go with the lease.
+    pub(super) fn is_bound(&self) -> bool {
+        !self.attached.is_empty() || !self.locks.is_empty()
+    }
+
+    /// Whether a renewal is worth asking for.
+    fn wants_renewal(&self) -> bool {
+        self.is_used || self.is_counted_on()
+    }
+
+    /// Whether it is worth asking for though the lease has ended on this clock: it may go on there.
+    fn is_counted_on(&self) -> bool {
+        self.is_bound() || self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted)
+    }
+}
+
+/// Why renewals go into a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum RenewalReason<'a> {
+    /// It is about this path. Its volume is renewed, and those that have not been for a third of a term.
+    OnPath(&'a NodePath),
+    /// It is about no path. Those are renewed that have not been for a third of a term.
+    Due,
+    /// It may be long in coming: a lease that it renewed would be over by then.
+    NoRenewal,
+    /// It is there to renew, or the first that a leader hears: all that are in use, also those whose time has passed here but
+    /// perhaps not on the server.
+    All,
+}
+
+/// All volumes that are known.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct KnownVolumes {
+    map: BTreeMap<NodePath, KnownVolume>,
+    /// The latest stamp that began a lease on a volume which is forgotten.
+    forgotten: Stamp,
+    /// How many there are at most.
+    most: usize,
+}
+
+impl KnownVolumes {
+    /// The root always is a volume.
+    pub(super) fn new(bounds: &HolderBounds) -> Self {
+        let map = BTreeMap::from([(NodePath::root(), KnownVolume::default())]);
+        Self { map, forgotten: Stamp::default(), most: bounds.volumes_max }
+    }
+
+    /// The nearest known volume at or above a path.
+    pub(super) fn nearest(&self, path: &NodePath) -> NodePath {
+        let found = at_and_above(path.as_str()).find_map(|top| self.map.get_key_value(top));
+        found.map_or_else(NodePath::root, |(top, _)| top.clone())
+    }
+
+    /// The volume with this top, if it is known.
+    pub(super) fn get(&self, top: &NodePath) -> Option<&KnownVolume> {
+        self.map.get(top)
+    }
+
+    /// The volume with this top, if it is known.
+    pub(super) fn get_mut(&mut self, top: &NodePath) -> Option<&mut KnownVolume> {
+        self.map.get_mut(top)
+    }
+
+    /// The volume with this top, known from now on.
+    pub(super) fn learn(&mut self, top: &NodePath) -> &mut KnownVolume {
+        let begun = self.forgotten;
+        self.map.entry(top.clone()).or_insert_with(|| KnownVolume { begun, ..KnownVolume::default() })
+    }
+
+    /// The stamp of the answer that began the last lease on this volume; for one that is not known, the latest that it can have been.
+    pub(super) fn begun(&self, top: &NodePath) -> Stamp {
+        self.get(top).map_or(self.forgotten, |volume| volume.begun)
+    }
+
+    /// If too many volumes are known: one without a lease that holds, and to whose lease no write under
+    /// way may bind a node or a hold.
+    pub(super) fn to_be_forgotten(&self, may_be_bound: impl Fn(&NodePath) -> bool) -> Option<NodePath> {
+        if self.map.len() < self.most {
+            return None;
+        }
+        reached(Bound::Volumes);
+        let is_idle =
+            |volume: &KnownVolume| !volume.is_bound() && volume.lease.as_ref().is_none_or(|lease| lease.has_expired);
+        let is_idle = |top: &NodePath, volume| !top.is_root() && is_idle(volume) && !may_be_bound(top);
+        self.map.iter().find(|(top, volume)| is_idle(top, volume)).map(|(top, _)| top.clone())
+    }
+
+    /// Forgets a volume. Never the root.
+    pub(super) fn forget(&mut self, top: &NodePath) {
+        if !top.is_root()
+            && let Some(volume) = self.map.remove(top)
+        {
+            self.forgotten = self.forgotten.max(volume.begun);
+        }
+    }
+
+    /// The known volumes at and above a path.
+    pub(super) fn at_and_above(&self, path: &NodePath) -> Vec<NodePath> {
+        let tops = at_and_above(path.as_str()).filter_map(|top| self.map.get_key_value(top));
+        tops.map(|(top, _)| top.clone()).collect()
+    }
+
+    /// All that are known.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&NodePath, &KnownVolume)> {
+        self.map.iter()
+    }
+
+    /// The volume that a path belongs to is being used.
+    pub(super) fn touch(&mut self, path: &NodePath) {
+        let top = self.nearest(path);
+        self.learn(&top).is_used = true;
+    }
+
+    /// The renewals to put into a request. If its answer may be long in coming, they are asked for again regardless.
+    pub(super) fn renewals(&mut self, ride: RenewalReason<'_>, is_quick: bool, now: Instant) -> Vec<Renew> {
+        let touched = match ride {
+            RenewalReason::OnPath(path) => Some(self.nearest(path)),
+            RenewalReason::Due | RenewalReason::All => None,
+            RenewalReason::NoRenewal => return Vec::new(),
+        };
+        let mut chosen: Vec<(Instant, NodePath)> = Vec::new();
+        for (top, volume) in &self.map {
+            let wanted = volume.wants_renewal();
+            let Some(lease) = &volume.lease else { continue };
+            let fits = touched.as_ref() == Some(top)
+                || (wanted
+                    && (ride == RenewalReason::All || (now >= lease.pace.piggyback_from() && now < lease.until)));
+            chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
+        }
+        // The others follow with the next request: what is asked for here is not due for a while.
+        if chosen.len() > RENEWALS_MAX {
+            chosen.sort_unstable();
+            chosen.truncate(RENEWALS_MAX);
+        }
+        let mut renewals = Vec::with_capacity(chosen.len());
+        for (_, top) in chosen {
+            let Some(volume) = self.map.get_mut(&top) else { continue };
+            let Some(lease) = &mut volume.lease else { continue };
+            renewals.push(Renew { volume: top, incarnation: lease.incarnation });
+            if is_quick {
+                lease.pace.asked(lease.until, now);
+                volume.is_used = false;
+            }
+        }
+        renewals
+    }
+
+    /// Whether a request to renew has to be sent now. Idle volumes are looked at again later.
+    pub(super) fn are_due(&mut self, now: Instant) -> bool {
+        let mut due = false;
+        for volume in self.map.values_mut() {
+            let (wanted, is_counted_on) = (volume.wants_renewal(), volume.is_counted_on());
+            let Some(lease) = &mut volume.lease else { continue };
+            // One that has ended here may go on there, and the application was told that it is in jeopardy.
+            let is_over = now >= lease.until && !is_counted_on;
+            if now < lease.pace.due || is_over {
+                continue;
+            }
+            if wanted {
+                due = true;
+            } else {
+                lease.pace.idle(now);
+            }
+        }
+        due
+    }
+
+    /// Notes the leases whose time has passed since it was last asked. True if something went with one of them, or if one was in use, and not for
+    /// want of asking: a renewal went unanswered, or there was nobody to ask.
+    pub(super) fn note_lapsed(&mut self, has_leader: bool, now: Instant) -> bool {
+        let mut endangered = false;
+        for volume in self.map.values_mut() {
+            let is_counted_on = volume.is_counted_on();
+            let Some(lease) = &mut volume.lease else { continue };
+            if now >= lease.until && !lease.has_expired {
+                lease.has_expired = true;
+                endangered |= is_counted_on || (volume.is_used && !has_leader);
+            }
+        }
+        endangered
+    }
+
+    /// When something is to be done about a lease.
+    pub(super) fn next_deadline(&self, has_leader: bool) -> Option<Instant> {
+        let deadline = |volume: &KnownVolume| {
+            let lease = volume.lease.as_ref()?;
+            match (has_leader, lease.has_expired) {
+                (true, false) => Some(lease.pace.due.min(lease.until)),
+                (true, true) => volume.is_counted_on().then_some(lease.pace.due),
+                (false, false) => Some(lease.until),
+                (false, true) => None,
+            }
+        };
+        self.map.values().filter_map(deadline).min()
+    }
+
+    /// Whether a lease that is in use has ended on this clock and is still to be renewed.
+    pub(super) fn are_overdue(&self) -> bool {
+        let has_lapsed = |volume: &&KnownVolume| volume.lease.as_ref().is_some_and(|lease| lease.has_expired);
+        self.map.values().filter(has_lapsed).any(KnownVolume::is_counted_on)
+    }
+
+    /// Whether a lease holds at that time, if nothing more is heard.
+    pub(super) fn are_live_at(&self, time: Instant) -> bool {
+        self.map.values().any(|volume| volume.live(time).is_some())
+    }
+
+    /// The shortest term of the leases that are held.
+    pub(super) fn shortest_term(&self) -> Option<Duration> {
+        self.map.values().filter_map(|volume| volume.lease.as_ref()).map(|lease| lease.pace.term).min()
+    }
+
+    /// The lease that a promise is for; not if the promise is for another, or from before the volume's borders changed.
+    pub(super) fn promised(&mut self, promise: &Promise) -> Option<&mut OwnVolumeLease> {
+        let lease = self.map.get_mut(&promise.volume)?.lease.as_mut()?;
+        (lease.incarnation == promise.incarnation && promise.generation >= lease.generation).then_some(lease)
+    }
+}
+
+/// A path and those above it, nearest first, as text: nothing is allocated for looking something up by them.
+pub(super) fn at_and_above(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |path| match path.rfind('/') {
+        Some(0) if path.len() == 1 => None,
+        Some(0) => Some("/"),
+        Some(at) => Some(&path[..at]),
+        None => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_volume_is_the_longest_known_top() {
+        let path = |text: &str| NodePath::parse(text).expect("valid");
+        let mut volumes = KnownVolumes::new(&HolderBounds::DEFAULT);
+        volumes.learn(&path("/a"));
+        volumes.learn(&path("/a/b/c"));
+        assert_eq!(volumes.nearest(&path("/a/b/c/d")), path("/a/b/c"));
+        assert_eq!(volumes.nearest(&path("/a/b")), path("/a"));
+        assert_eq!(volumes.nearest(&path("/ab")), NodePath::root());
+        assert_eq!(volumes.at_and_above(&path("/a/b/c")), [path("/a/b/c"), path("/a"), NodePath::root()]);
+        assert_eq!(volumes.at_and_above(&NodePath::root()), [NodePath::root()]);
+    }
+
+    #[test]
+    fn volume_without_lease_is_forgotten_first_and_never_root() {
+        let path = |text: &str| NodePath::parse(text).expect("valid");
+        let lease = |has_expired| OwnVolumeLease {
+            incarnation: Incarnation(1),
+            since: Incarnation(1),
+            generation: VolumeGeneration(1),
+            revision: Revision(0),
+            until: Instant::ZERO,
+            stamp: Stamp::default(),
+            pace: Pace { term: Duration::ZERO, due: Instant::ZERO, is_wanted: false },
+            has_expired,
+        };
+        let mut volumes = KnownVolumes::new(&HolderBounds::DEFAULT);
+        volumes.learn(&path("/0")).lease = Some(lease(false));
+        volumes.learn(&path("/1")).lease = Some(lease(true));
+        volumes.learn(&path("/2")).lease = Some(lease(true));
+        for number in 4..HolderBounds::DEFAULT.volumes_max {
+            assert_eq!(volumes.to_be_forgotten(|_| false), None);
+            volumes.learn(&path(&format!("/a{number}")));
+        }
+        assert_eq!(volumes.to_be_forgotten(|_| false), Some(path("/1")));
+        assert_eq!(
+            volumes.to_be_forgotten(|top| *top == path("/1")),
+            Some(path("/2")),
+            "a write may bind something to it"
+        );
+        volumes.learn(&path("/zz"));
+        assert_eq!(volumes.to_be_forgotten(|_| false), Some(path("/1")));
+    }
+
+    #[test]
+    fn renewals_beyond_one_request_go_with_the_next() {
+        let (term, now) = (Duration::from_secs(10), Instant::ZERO.after(Duration::from_secs(100)));
+        let mut volumes = KnownVolumes::new(&HolderBounds::DEFAULT);
+        let count = 2 * RENEWALS_MAX + 1;
+        for number in 0..count {
+            let volume = volumes.learn(&NodePath::parse(&format!("/{number}")).expect("a path"));
+            let pace = Pace::new(now, term, term, 500, now);
+            volume.is_used = true;
+            volume.lease = Some(OwnVolumeLease {
+                incarnation: Incarnation(1),
+                since: Incarnation(1),
+                generation: VolumeGeneration(1),
+                revision: Revision(0),
+                until: now.after(term),
+                stamp: Stamp::default(),
+                pace,
+                has_expired: false,
+            });
+        }
+        // None of the requests is answered before the last is sent.
+        let later = now.after(Duration::from_secs(6));
+        let mut renewed = BTreeSet::new();
+        for _ in 0..3 {
+            assert!(volumes.are_due(later));
+            let renewals = volumes.renewals(RenewalReason::Due, true, later);
+            assert_eq!(renewals.len(), RENEWALS_MAX);
+            renewed.extend(renewals.into_iter().map(|renew| renew.volume));
+        }
+        assert_eq!(renewed.len(), count);
+        assert!(!volumes.are_due(later));
+    }
+}

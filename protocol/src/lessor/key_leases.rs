@@ -1,0 +1,108 @@
+//! Key leases: granted and revoked through the log like any write, kept alive in the leader's memory (T6).
+
+use std::time::Duration;
+
+use crate::{
+    command::{GrantedKeyLease, LeaseKey, Written},
+    id::{Incarnation, LeaseId},
+    message::{KeepAliveResult, KeyLeasePromise, KeyLeaseRenewal, LeaseInfo, NodesAfter},
+    planted::Bug,
+    reached::{Bound, reached},
+    state::LeaseRecord,
+};
+
+use super::{Lessor, Requester, StepContext, lease_ends::RenewalPlan, promises::PromiseReach, renewals::RenewalAnswer};
+
+impl Lessor {
+    /// A key lease is granted: its entry is committed. It has been promised nothing yet.
+    pub(super) fn key_lease_granted(&mut self, written: &Written, turn: &StepContext<'_>) {
+        let Some(GrantedKeyLease { id, incarnation }) = written.lease else { return };
+        let key = LeaseKey::Key(id);
+        if let Some(lease) = turn.state.lease(&key).filter(|lease| lease.incarnation == incarnation) {
+            // Its entry may have been so long in coming that it has nothing left to promise.
+            self.lease_ends.insert(key, lease.incarnation, self.clock.expiry_time().min(lease.horizon), lease.term());
+        }
+    }
+
+    pub(super) fn keep_alive(&mut self, asker: Requester, leases: &[KeyLeaseRenewal], turn: &mut StepContext<'_>) {
+        let kept = leases.iter().map(|lease| self.renew_key_lease(*lease, turn)).collect();
+        self.answer_renewal(asker, RenewalAnswer::KeepAlive(kept), turn);
+    }
+
+    /// Renews a key lease in memory: for its term, but no further than its horizon by the promising clock (T6). One whose end has
+    /// been decided is not renewed any more (T5), nor one that has taken the place of the one that is meant (T6). It
+    /// is gone only when its end is applied.
+    pub(super) fn renew_key_lease(
+        &mut self,
+        KeyLeaseRenewal { id, incarnation }: KeyLeaseRenewal,
+        turn: &StepContext<'_>,
+    ) -> KeyLeasePromise {
+        let key = LeaseKey::Key(id);
+        let is_meant = |found: Incarnation| {
+            incarnation.is_none_or(|meant| meant == found) || self.planted(Bug::RenewalWithoutIncarnation)
+        };
+        let found = turn.state.lease(&key).filter(|lease| is_meant(lease.incarnation));
+        let ttl = found.map(|lease| lease.term()).unwrap_or_default();
+        let named = found.map(|lease| lease.incarnation).or(incarnation).unwrap_or_default();
+        let is_live =
+            self.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed || self.planted(Bug::EndingLeaseRenewed));
+        let lease = found.filter(|_| is_live);
+        let promised = lease.and_then(|lease| {
+            let (horizon, term) = (lease.horizon, lease.term());
+            let PromiseReach { span, .. } = self.reach(&key, horizon, term, turn.now, turn.now)?;
+            Some((span, RenewalPlan { horizon, term }))
+        });
+        if let Some((span, of)) = promised {
+            let ending = self.clock.expiry_time();
+            self.lease_ends.renew(&key, ending, span, of);
+        }
+        let result = match (promised, found) {
+            (Some((span, _)), _) => KeepAliveResult::Renewed(span),
+            (None, Some(_)) => KeepAliveResult::Unconfirmed,
+            (None, None) => KeepAliveResult::NotFound,
+        };
+        KeyLeasePromise { id, incarnation: named, ttl, result }
+    }
+
+    /// A key lease, and some of its nodes.
+    pub(super) fn lease_info(
+        &self,
+        id: LeaseId,
+        keys_after: Option<&NodesAfter>,
+        turn: &StepContext<'_>,
+    ) -> Option<LeaseInfo> {
+        let lease = turn.state.lease(&LeaseKey::Key(id))?;
+        let mut info = self.info(id, lease);
+        let mut bytes = 0;
+        let mut fits = |path: &&crate::path::NodePath| {
+            bytes += path.as_str().len();
+            let fits = bytes <= self.config.bounds.keys_bytes_max;
+            if !fits {
+                reached(Bound::KeysBytes);
+            }
+            fits
+        };
+        info.keys = match keys_after {
+            None => Vec::new(),
+            Some(NodesAfter::Nothing) => {
+                turn.state.attached_nodes(lease.incarnation).take_while(&mut fits).cloned().collect()
+            }
+            Some(NodesAfter::Path(last)) => {
+                let rest = turn.state.attached_nodes_from(lease.incarnation, last.clone()).filter(|path| *path != last);
+                rest.take_while(&mut fits).cloned().collect()
+            }
+        };
+        Some(info)
+    }
+
+    /// Some key leases, in order.
+    pub(super) fn lease_infos(&self, after: Option<LeaseId>, turn: &StepContext<'_>) -> Vec<LeaseInfo> {
+        self.few(turn.state.key_leases_after(after).map(|(id, lease)| self.info(id, lease)))
+    }
+
+    fn info(&self, id: LeaseId, lease: &LeaseRecord) -> LeaseInfo {
+        let end = self.lease_ends.get(&LeaseKey::Key(id)).filter(|end| end.incarnation == lease.incarnation);
+        let remaining = end.map_or(Duration::ZERO, |end| end.ends_at.since(self.clock.expiry_time()));
+        LeaseInfo { id, ttl: lease.term(), remaining, keys: Vec::new() }
+    }
+}

@@ -1,0 +1,419 @@
+//! When each replicated lease really ends: the leader's memory, within the horizons that the log has (T5, T6).
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    hash::{Hash, Hasher},
+    time::Duration,
+};
+
+use crate::{
+    command::{LeaseKey, Renewal},
+    id::{Incarnation, SessionId},
+    path::NodePath,
+    planted::{Bug, Planted},
+    reached::{self, reached},
+    state::{LeaseRecord, State},
+    time::ClusterTime,
+    work::CountVisits,
+};
+
+/// One lease as its leader sees it. There may be millions.
+#[derive(Debug, Clone)]
+pub(super) struct LeaseEnd {
+    pub(super) incarnation: Incarnation,
+    /// No promise that was made reaches further. Never lowered within the epoch.
+    pub(super) ends_at: ClusterTime,
+    /// When it was last renewed; nothing if it never was.
+    renewed: ClusterTime,
+    evidence: RenewalEvidence,
+    /// Its end was proposed: it is not renewed any more (T5).
+    pub(super) is_end_proposed: bool,
+    /// Where it stands in the queue of ends, unless it is ending.
+    queued: ClusterTime,
+    /// Where it stands among the renewals that a tick is to tell of, if it does: its horizon then.
+    renewal_horizon: ClusterTime,
+    /// What renewing it once in a term takes, as [`load_of`] measures it.
+    load: u64,
+}
+
+/// What renewing leases takes: renewals in a million seconds, if each lease is renewed once in its term. A delay is renewed by nobody.
+pub(super) fn load_of(key: &LeaseKey, term: Duration) -> u64 {
+    match key {
+        LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::Key(_) => load_of_term(term),
+        LeaseKey::LockDelay(_) => 0,
+    }
+}
+
+/// The same, of a lease that is renewed.
+pub(super) fn load_of_term(term: Duration) -> u64 {
+    let micros = u64::try_from(term.as_micros()).unwrap_or(u64::MAX).max(1);
+    LOAD_PER_RENEWAL_A_SECOND * 1_000_000 / micros
+}
+
+/// The load of one renewal in a second.
+pub(super) const LOAD_PER_RENEWAL_A_SECOND: u64 = 1_000_000;
+
+/// Whether a lease was renewed, as far as this leader knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RenewalEvidence {
+    Never,
+    /// The last time since the last tick, which is to be told of it.
+    Unlogged,
+    /// Not since then: when it was is remembered for people only.
+    Logged,
+}
+
+impl LeaseEnd {
+    fn new(incarnation: Incarnation, ends_at: ClusterTime, load: u64) -> Self {
+        let (renewed, renewal_horizon) = (ClusterTime::ZERO, ClusterTime::ZERO);
+        Self {
+            incarnation,
+            ends_at,
+            renewed,
+            evidence: RenewalEvidence::Never,
+            is_end_proposed: false,
+            queued: ends_at,
+            renewal_horizon,
+            load,
+        }
+    }
+
+    /// When it was last renewed.
+    fn seen(&self) -> Option<ClusterTime> {
+        (self.evidence != RenewalEvidence::Never).then_some(self.renewed)
+    }
+
+    /// When it was last renewed, if that was after the last tick.
+    fn unlogged_renewal(&self) -> Option<ClusterTime> {
+        (self.evidence == RenewalEvidence::Unlogged).then_some(self.renewed)
+    }
+
+    /// The same; it counts as told from now on.
+    fn take_unlogged_renewal(&mut self) -> Option<ClusterTime> {
+        let untold = self.unlogged_renewal()?;
+        self.evidence = RenewalEvidence::Logged;
+        Some(untold)
+    }
+
+    /// What steps depend on.
+    fn known(&self) -> (Incarnation, ClusterTime, Option<ClusterTime>, bool) {
+        (self.incarnation, self.ends_at, self.unlogged_renewal(), self.is_end_proposed)
+    }
+}
+
+impl PartialEq for LeaseEnd {
+    fn eq(&self, other: &Self) -> bool {
+        self.known() == other.known()
+    }
+}
+
+impl Eq for LeaseEnd {}
+
+impl Hash for LeaseEnd {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.known().hash(state);
+    }
+}
+
+/// What the replicated state has of a lease.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReplicatedLease {
+    /// What is waited for beyond its end (T3).
+    pub(super) margin: Duration,
+    pub(super) horizon: ClusterTime,
+}
+
+/// What a renewal has to be told by, and how often there will be one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RenewalPlan {
+    pub(super) horizon: ClusterTime,
+    pub(super) term: Duration,
+}
+
+/// What is remembered for people only. No step depends on it, so that two lessors that differ in nothing else are the same.
+#[derive(Debug, Clone, Default)]
+struct Diagnostic<T>(T);
+
+impl<T> PartialEq for Diagnostic<T> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<T> Eq for Diagnostic<T> {}
+
+impl<T> Hash for Diagnostic<T> {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// All leases of the replicated state, with their ends.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct LeaseEnds {
+    ends: BTreeMap<LeaseKey, LeaseEnd>,
+    /// A time not after the one at which the lease can be ended. Put right when it comes up, so that a renewal does not
+    /// have to move it. Of each lease that is not ending there is one entry, which goes when the lease does.
+    queue: BTreeSet<(ClusterTime, LeaseKey)>,
+    /// Leases of which the next ticks are to tell, those with the nearest horizons first: whatever its name, a lease is told of before its
+    /// horizon comes, if all can be (S10b).
+    renewed: BTreeSet<(ClusterTime, LeaseKey)>,
+    /// The last tick did not tell of all.
+    is_behind: bool,
+    /// What renewing all of them takes.
+    load: u64,
+    /// The renewals of key leases in the tick that is on its way.
+    ticking: Vec<Renewal>,
+    /// When leases that are gone were last renewed, the latest at the end.
+    departed: Diagnostic<VecDeque<(LeaseKey, Incarnation, ClusterTime)>>,
+    /// How many of those are remembered.
+    departed_max: usize,
+    planted: Planted,
+}
+
+impl LeaseEnds {
+    /// No leases yet. Of `departed_max` that end it is remembered when they were last renewed.
+    pub(super) fn new(departed_max: usize, planted: Planted) -> Self {
+        Self { departed_max, planted, ..Self::default() }
+    }
+
+    /// Starts every lease of the state at its horizon: what the old leader can have promised at most (T6).
+    pub(super) fn from_horizons(state: &State, departed_max: usize, planted: Planted) -> Self {
+        let at_horizon = |(key, lease): (&LeaseKey, &LeaseRecord)| {
+            let extra = if planted.has(Bug::EndsBeginAnew) { lease.term() } else { Duration::ZERO };
+            (key.clone(), LeaseEnd::new(lease.incarnation, lease.horizon.after(extra), load_of(key, lease.term())))
+        };
+        let ends: BTreeMap<LeaseKey, LeaseEnd> = state.leases().map(at_horizon).collect();
+        let queue = ends.iter().map(|(key, lease)| (lease.ends_at, key.clone())).collect();
+        let load = ends.values().map(|lease| lease.load).sum();
+        Self { ends, queue, load, ..Self::new(departed_max, planted) }
+    }
+
+    /// A lease that ends then, and is to be renewed once in its term. What was known of one of this name goes.
+    pub(super) fn insert(&mut self, key: LeaseKey, incarnation: Incarnation, end: ClusterTime, term: Duration) {
+        let lease = LeaseEnd::new(incarnation, end, load_of(&key, term));
+        self.take_out(&key);
+        self.load += lease.load;
+        self.queue.insert((end, key.clone()));
+        self.ends.insert(key, lease);
+    }
+
+    /// Takes a lease out of all tables.
+    fn take_out(&mut self, key: &LeaseKey) -> Option<LeaseEnd> {
+        let removed = self.ends.remove(key)?;
+        self.load -= removed.load;
+        if !removed.is_end_proposed {
+            self.queue.remove(&(removed.queued, key.clone()));
+        }
+        if removed.unlogged_renewal().is_some() {
+            self.renewed.remove(&(removed.renewal_horizon, key.clone()));
+        }
+        Some(removed)
+    }
+
+    pub(super) fn remove(&mut self, key: &LeaseKey) {
+        let Some(removed) = self.take_out(key) else { return };
+        let carries = matches!(key, LeaseKey::Volume(..) | LeaseKey::Key(_));
+        if let Some(seen) = removed.seen().filter(|_| carries) {
+            self.departed.0.push_back((key.clone(), removed.incarnation, seen));
+            if self.departed.0.len() > self.departed_max {
+                reached(reached::Bound::Departed);
+                self.departed.0.pop_front();
+            }
+        }
+    }
+
+    /// When the lease was last renewed, if that is known; also of one that has gone lately. Without an incarnation the last lease of
+    /// that name is meant. For people.
+    pub(super) fn seen(&self, key: &LeaseKey, meant: Option<Incarnation>) -> Option<ClusterTime> {
+        let is_meant = |incarnation| meant.is_none_or(|meant| meant == incarnation);
+        let gone =
+            |(gone, incarnation, _): &&(LeaseKey, Incarnation, ClusterTime)| gone == key && is_meant(*incarnation);
+        let departed = || self.departed.0.iter().rev().find(gone).map(|(.., seen)| *seen);
+        self.ends.get(key).filter(|end| is_meant(end.incarnation)).and_then(LeaseEnd::seen).or_else(departed)
+    }
+
+    pub(super) fn get(&self, key: &LeaseKey) -> Option<&LeaseEnd> {
+        self.ends.get(key)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&LeaseKey, &LeaseEnd)> {
+        self.ends.iter().counted()
+    }
+
+    /// The leases of one session.
+    pub(super) fn of(&self, session: SessionId) -> impl Iterator<Item = &LeaseKey> {
+        let volumes = LeaseKey::Volume(session, NodePath::root())..;
+        let volumes = self
+            .ends
+            .range(volumes)
+            .counted()
+            .map(|(key, _)| key)
+            .take_while(move |key| key.session() == Some(session));
+        self.ends.get_key_value(&LeaseKey::Session(session)).map(|(key, _)| key).into_iter().chain(volumes)
+    }
+
+    /// What renewing all leases takes.
+    pub(super) fn load(&self) -> u64 {
+        self.load
+    }
+
+    /// Whether the last tick could not tell of all that was renewed.
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    /// The lease was renewed at `now` and promised for `span` from then on. A promise of nothing moves no end: else a
+    /// client that renews for ever would keep its lease for ever, whatever bounds the promises (S5).
+    pub(super) fn renew(&mut self, key: &LeaseKey, now: ClusterTime, span: Duration, of: RenewalPlan) {
+        if let Some(lease) = self.ends.get_mut(key) {
+            let load = load_of(key, of.term);
+            self.load = self.load - lease.load + load;
+            lease.load = load;
+            let is_promised = !span.is_zero() || self.planted.has(Bug::EmptyPromiseMovesEnd);
+            if is_promised && (lease.ends_at < now.after(span) || self.planted.has(Bug::EndLowered)) {
+                lease.ends_at = now.after(span);
+            }
+            lease.renewed = now;
+            if lease.evidence != RenewalEvidence::Unlogged {
+                lease.evidence = RenewalEvidence::Unlogged;
+                lease.renewal_horizon = of.horizon;
+                self.renewed.insert((of.horizon, key.clone()));
+            }
+        }
+    }
+
+    /// More was promised to a renewal that was counted before: the lease ends at `end` at the earliest. This is no sign of
+    /// life: that was when the renewal arrived.
+    pub(super) fn extend(&mut self, key: &LeaseKey, end: ClusterTime) {
+        if let Some(lease) = self.ends.get_mut(key) {
+            lease.ends_at = lease.ends_at.max(end);
+        }
+    }
+
+    /// The renewals since the last tick, for the next one (T6). About `most` bytes of them; the rest waits for the tick after, and
+    /// [`LeaseEnds::is_behind`] says so.
+    pub(super) fn take_renewals(&mut self, most: usize) -> Vec<Renewal> {
+        self.ticking.clear();
+        let mut renewals = Vec::new();
+        let mut bytes = 0;
+        while bytes < most
+            && let Some((_, lease)) = self.renewed.pop_first()
+        {
+            if let Some(end) = self.ends.get_mut(&lease)
+                && let Some(renewed_at) = end.take_unlogged_renewal()
+            {
+                bytes += lease.renewal_bytes_max();
+                renewals.push(Renewal { lease, incarnation: end.incarnation, renewed_at });
+            }
+        }
+        self.is_behind = !self.renewed.is_empty();
+        if self.is_behind {
+            reached(reached::Bound::TickBytes);
+        }
+        self.ticking.extend(renewals.iter().filter(|renewal| matches!(renewal.lease, LeaseKey::Key(_))).cloned());
+        renewals
+    }
+
+    /// The tick that took renewals is in the log, and their horizons have moved. A key lease lasts for its term from its renewal on, of
+    /// which its client was promised only what its horizon had left: else one that is renewed only once in a while would end before it
+    /// is due again. (A volume lease ends when its promise does: writes wait for it, and for no longer, S5.)
+    pub(super) fn handle_tick_committed(&mut self, state: &State) {
+        for Renewal { lease: key, incarnation, renewed_at } in std::mem::take(&mut self.ticking) {
+            let lease = state.lease(&key).filter(|lease| lease.incarnation == incarnation);
+            let end = self.ends.get_mut(&key).filter(|end| end.incarnation == incarnation && !end.is_end_proposed);
+            if let (Some(lease), Some(end)) = (lease, end) {
+                end.ends_at = end.ends_at.max(renewed_at.after(lease.term()).min(lease.horizon));
+            }
+        }
+    }
+
+    /// The next lease whose end and margin have passed, marked as ending, with its incarnation and its horizon. When this returns none,
+    /// none is left, or so many have been looked at.
+    ///
+    /// `standing` says what the replicated state has of a lease, `may_end` of one that is over whether it is to be ended now; if not it is
+    /// looked at again after `again`.
+    pub(super) fn next_expired(
+        &mut self,
+        now: ClusterTime,
+        looks: &mut usize,
+        standing: impl Fn(&LeaseKey) -> Option<ReplicatedLease>,
+        may_end: impl Fn(&LeaseKey) -> bool,
+        again: Duration,
+    ) -> Option<(LeaseKey, Incarnation, ClusterTime)> {
+        // Back in the queue only when the others have been looked at: at the end of all time *again* is now.
+        let mut put_off = Vec::new();
+        let mut found = None;
+        while found.is_none() && *looks > 0 && self.queue.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, key)) = self.queue.pop_first() else { break };
+            *looks -= 1;
+            let Some(ReplicatedLease { margin, horizon }) = standing(&key) else {
+                self.take_out(&key);
+                continue;
+            };
+            let Some(lease) = self.ends.get_mut(&key) else { continue };
+            let over = lease.ends_at.after(margin);
+            if over > now {
+                lease.queued = over;
+                self.queue.insert((over, key));
+            } else if may_end(&key) {
+                lease.is_end_proposed = true;
+                if lease.take_unlogged_renewal().is_some() {
+                    self.renewed.remove(&(lease.renewal_horizon, key.clone()));
+                }
+                found = Some((key, lease.incarnation, horizon));
+            } else {
+                put_off.push((now.after(again), key));
+            }
+        }
+        for (at, key) in put_off {
+            if let Some(lease) = self.ends.get_mut(&key) {
+                lease.queued = at;
+                self.queue.insert((at, key));
+            }
+        }
+        found
+    }
+
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> Vec<(&'static str, usize)> {
+        vec![
+            ("ends", self.ends.len()),
+            ("queue of ends", self.queue.len()),
+            ("renewals to tell of", self.renewed.len()),
+            ("renewals told of", self.ticking.len()),
+            ("load", usize::try_from(self.load).unwrap_or(usize::MAX)),
+        ]
+    }
+
+    /// Each lease stands in the queues once, and nothing else does; what all take is the sum.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let queued =
+            |(key, lease): (&LeaseKey, &LeaseEnd)| (!lease.is_end_proposed).then(|| (lease.queued, key.clone()));
+        if !self.ends.iter().filter_map(queued).collect::<BTreeSet<_>>().eq(&self.queue) {
+            return Err("the queue of ends is not that of the leases".to_owned());
+        }
+        let urgent = |(key, lease): (&LeaseKey, &LeaseEnd)| {
+            lease.unlogged_renewal().map(|_| (lease.renewal_horizon, key.clone()))
+        };
+        if !self.ends.iter().filter_map(urgent).collect::<BTreeSet<_>>().eq(&self.renewed) {
+            return Err("the renewals to be told of are not those of the leases".to_owned());
+        }
+        let load: u64 = self.ends.values().map(|lease| lease.load).sum();
+        if load != self.load {
+            return Err(format!("renewing all leases takes {load}: counted {}", self.load));
+        }
+        Ok(())
+    }
+
+    /// When [`LeaseEnds::next_expired`] may have something to say.
+    pub(super) fn next_deadline(&self) -> Option<ClusterTime> {
+        self.queue.first().map(|(at, _)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests;

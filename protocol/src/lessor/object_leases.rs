@@ -1,0 +1,788 @@
+//! Who holds which objects: the leader's memory of its own grants, and of what it cannot know (S7).
+//!
+//! Object leases are not replicated. For each live volume lease there is a [`VolumeTrack`]: exact, or *covering* when
+//! the leader does not know what the session holds and so assumes all of the volume. Exact entries are kept beside a
+//! covering too: what is granted or listed meanwhile counts when the covering ends.
+//!
+//! # Gone at once, forgotten in parts
+//!
+//! One session may hold a million objects, and all of them can go with one consent or with the end of one lease. They are gone at
+//! once: an object lease counts only while the [`VolumeTrack`] of its incarnation is there, and while no [`PendingDrop`] says that it was
+//! dropped. What is in memory is forgotten in parts with later steps, [`FORGOTTEN_PER_STEP`] entries with each.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
+
+use crate::{
+    id::{CoveringNumber, Incarnation, SessionId},
+    message::CoveringLease,
+    object::{Object, ObjectKind, ObjectSet},
+    path::NodePath,
+    planted::{Bug, Planted},
+    reached::{self, reached},
+    state::State,
+    time::ClusterTime,
+    work::{CountVisits, visit},
+};
+
+/// The most entries of object leases that one step forgets because they went together: a tenth of a millisecond's worth.
+const FORGOTTEN_PER_STEP: usize = 256;
+
+/// What the leader knows of one volume lease's copies.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct VolumeTrack {
+    pub(super) incarnation: Incarnation,
+    pub(super) tracking: CopyTracking,
+    /// How many exact entries are in memory that count, or are about to be forgotten because they were dropped.
+    pub(super) exact: usize,
+}
+
+/// Whether the exact entries are all that the session can hold.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum CopyTracking {
+    /// They are.
+    Exact,
+    /// They may not be, until all pieces of a list that names the covering are in.
+    AwaitingReport { number: CoveringNumber, pieces: BTreeSet<u32> },
+    /// They are not kept: by the volume's settings, or because there would be too many.
+    Covering,
+}
+
+impl VolumeTrack {
+    #[cfg(test)]
+    fn pieces(&self) -> usize {
+        if let CopyTracking::AwaitingReport { pieces, .. } = &self.tracking { pieces.len() } else { 0 }
+    }
+
+    pub(super) fn is_covering(&self) -> bool {
+        self.tracking != CopyTracking::Exact
+    }
+}
+
+/// One object lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ObjectLease {
+    /// The leader counts it as over from here on: term, drift and margin are in (T3).
+    pub(super) over: ClusterTime,
+    /// How the leader knows of it.
+    pub(super) source: GrantSource,
+}
+
+/// How the leader knows of an object lease, and the stamp that goes with it, in the leader's epoch. One word, as there may be
+/// millions: the sequence, and in the lowest bit whether it was listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct GrantSource(u64);
+
+impl GrantSource {
+    /// The leader granted it, by this stamp.
+    pub(super) fn granted(sequence: u64) -> Self {
+        Self(sequence << 1)
+    }
+
+    /// The client has told of it in a list, and nothing was granted since: it may have dropped it by now. The stamp is that
+    /// of the last grant to the session.
+    pub(super) fn reported(sequence: u64) -> Self {
+        Self(sequence << 1 | 1)
+    }
+
+    pub(super) fn sequence(self) -> u64 {
+        self.0 >> 1
+    }
+
+    pub(super) fn is_reported(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// Both are known. A list says nothing newer of a copy than its own grant does: a consent that came after that still counts.
+    fn and(self, other: Self) -> Self {
+        let sequence = self.sequence().max(other.sequence());
+        match (self.is_reported(), other.is_reported()) {
+            (false, true) => self,
+            (true, true) => Self::reported(sequence),
+            (_, false) => Self::granted(sequence),
+        }
+    }
+}
+
+/// An object lease, and the incarnation of the volume lease that it hangs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct LeaseEntry {
+    lease: ObjectLease,
+    under: Incarnation,
+}
+
+/// What one session holds strictly below a node, under one volume lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct SubtreeCopies {
+    /// How many entries there are.
+    count: usize,
+    /// When the last of them is over, at the latest.
+    over: ClusterTime,
+    /// The latest stamp of any of them, at the latest.
+    newest: u64,
+}
+
+/// When the last copy of each session ends, by the volume of the lease that it is held under.
+type ExactHolders = BTreeMap<(SessionId, NodePath), ClusterTime>;
+
+/// Copies of one session under one volume lease, and when the last of them ends.
+struct KnownCopies {
+    session: SessionId,
+    under: Incarnation,
+    over: ClusterTime,
+}
+
+/// Object leases that a session has dropped and that are yet to be forgotten.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct PendingDrop {
+    /// Those with stamps up to this; later ones stand. None: those under volume leases that are gone, and no others.
+    through: Option<u64>,
+    /// Where to go on.
+    next: Option<Object>,
+}
+
+/// All of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct ObjectLeases {
+    tracks: BTreeMap<(NodePath, SessionId), VolumeTrack>,
+    /// How many tracks each volume has.
+    counts: BTreeMap<NodePath, u64>,
+    /// Those that are covering. Each write asks for them, and of ten thousand tracks there may be none.
+    coverings: BTreeSet<(NodePath, SessionId)>,
+    /// The tracks whose exact entries count.
+    counting: BTreeMap<Incarnation, (NodePath, SessionId)>,
+    leases: BTreeMap<(Object, SessionId), LeaseEntry>,
+    by_session: BTreeMap<SessionId, BTreeSet<Object>>,
+    /// Who holds something strictly below each node: a write of a subtree asks for them, and each may hold very much.
+    below: BTreeMap<NodePath, BTreeMap<(SessionId, Incarnation), SubtreeCopies>>,
+    /// What is yet to be forgotten, by the session and the subtree that it was dropped in.
+    dropping: BTreeMap<(SessionId, NodePath), PendingDrop>,
+    /// Where the sweep for leases that are over goes on.
+    swept: Option<(Object, SessionId)>,
+    planted: Planted,
+}
+
+const EVERYONE: (SessionId, SessionId) = (SessionId(0), SessionId(u64::MAX));
+
+impl ObjectLeases {
+    pub(super) fn new(planted: Planted) -> Self {
+        Self { planted, ..Self::default() }
+    }
+
+    pub(super) fn track(&self, volume: &NodePath, session: SessionId) -> Option<&VolumeTrack> {
+        self.tracks.get(&(volume.clone(), session))
+    }
+
+    pub(super) fn tracks(&self) -> impl Iterator<Item = (&NodePath, SessionId, &VolumeTrack)> {
+        self.tracks.iter().counted().map(|((volume, session), track)| (volume, *session, track))
+    }
+
+    /// How many sessions have a lease on this volume.
+    pub(super) fn count_in(&self, volume: &NodePath) -> u64 {
+        self.counts.get(volume).copied().unwrap_or_default()
+    }
+
+    /// How many object leases are in memory, those to be forgotten included.
+    pub(super) fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    pub(super) fn lease(&self, object: &Object, session: SessionId) -> Option<&ObjectLease> {
+        let entry = self.leases.get(&(object.clone(), session))?;
+        self.is_live(&object.path, session, entry).then_some(&entry.lease)
+    }
+
+    /// Whether an entry counts: its track does, and it was not dropped.
+    fn is_live(&self, path: &NodePath, session: SessionId, entry: &LeaseEntry) -> bool {
+        self.counting.contains_key(&entry.under) && !self.is_dropped(path, session, entry.lease.source.sequence())
+    }
+
+    /// Whether the session has dropped all that it got by stamps up to this one at and below the path.
+    fn is_dropped(&self, path: &NodePath, session: SessionId, newest: u64) -> bool {
+        let mut own = self.dropping.range((session, NodePath::root())..).map(|((of, _), _)| *of);
+        if own.next() != Some(session) {
+            return false;
+        }
+        let tops = std::iter::once(path.clone()).chain(path.ancestors()).counted();
+        tops.filter_map(|top| self.dropping.get(&(session, top))).any(|dropping| Some(newest) <= dropping.through)
+    }
+
+    /// A new volume lease. What was known under an older one no longer counts: the client has stopped using it.
+    pub(super) fn start_tracking(
+        &mut self,
+        volume: NodePath,
+        session: SessionId,
+        incarnation: Incarnation,
+        tracking: CopyTracking,
+    ) {
+        self.end_tracking(&volume, session);
+        *self.counts.entry(volume.clone()).or_default() += 1;
+        let (key, track) = ((volume, session), VolumeTrack { incarnation, tracking, exact: 0 });
+        if track.is_covering() {
+            self.coverings.insert(key.clone());
+        }
+        if track.tracking != CopyTracking::Covering {
+            self.counting.insert(incarnation, key.clone());
+        }
+        self.tracks.insert(key, track);
+    }
+
+    /// The volume lease is gone, and every object lease under it with it (S2).
+    pub(super) fn end_tracking(&mut self, volume: &NodePath, session: SessionId) {
+        let key = (volume.clone(), session);
+        let Some(track) = self.tracks.remove(&key) else { return };
+        self.coverings.remove(&key);
+        self.counting.remove(&track.incarnation);
+        if let Some(count) = self.counts.get_mut(volume) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(volume);
+            }
+        }
+        if track.exact > 0 {
+            self.forget(session, volume.clone(), None);
+        }
+    }
+
+    /// Counts an object as leased. If that would be one more than `most` in its volume, nothing is kept of this volume's
+    /// objects one by one, and the session is covering.
+    pub(super) fn add(
+        &mut self,
+        volume: &NodePath,
+        object: &Object,
+        session: SessionId,
+        lease: ObjectLease,
+        most: usize,
+        state: &State,
+    ) {
+        let key = (volume.clone(), session);
+        let Some(under) = self.tracks.get(&key).filter(|track| track.tracking != CopyTracking::Covering) else {
+            return;
+        };
+        let under = under.incarnation;
+        if let Some(known) = self.leases.get(&(object.clone(), session)).copied() {
+            if known.under == under && self.is_live(&object.path, session, &known) {
+                let (over, source) = (known.lease.over.max(lease.over), known.lease.source.and(lease.source));
+                return self.update(object, session, LeaseEntry { lease: ObjectLease { over, source }, under });
+            }
+            self.remove_one(object, session);
+        }
+        if self.is_full(&key, most) {
+            self.tidy_of(session, FORGOTTEN_PER_STEP);
+        }
+        if self.is_full(&key, most) {
+            return self.make_covering(&key);
+        }
+        if let Some(track) = self.tracks.get_mut(&key) {
+            track.exact += 1;
+        }
+        let object = self.shared(object, state);
+        self.by_session.entry(session).or_default().insert(object.clone());
+        self.note_below(&object.path, session, under, lease, 1);
+        self.leases.insert((object, session), LeaseEntry { lease, under });
+    }
+
+    fn is_full(&self, key: &(NodePath, SessionId), most: usize) -> bool {
+        self.tracks.get(key).is_some_and(|track| track.exact >= most)
+    }
+
+    fn update(&mut self, object: &Object, session: SessionId, entry: LeaseEntry) {
+        self.note_below(&object.path, session, entry.under, entry.lease, 0);
+        if let Some(known) = self.leases.get_mut(&(object.clone(), session)) {
+            *known = entry;
+        }
+    }
+
+    /// There are too many objects to keep them one by one.
+    fn make_covering(&mut self, key: &(NodePath, SessionId)) {
+        let Some(track) = self.tracks.get_mut(key) else { return };
+        reached(reached::Bound::SessionObjects);
+        track.exact = 0;
+        self.counting.remove(&track.incarnation);
+        let (volume, session) = key.clone();
+        if self.planted.has(Bug::TooManyForgotten) {
+            let incarnation = track.incarnation;
+            self.forget(session, volume, None);
+            self.tidy_of(session, usize::MAX - 1);
+            self.counting.insert(incarnation, key.clone());
+            return;
+        }
+        track.tracking = CopyTracking::Covering;
+        self.coverings.insert(key.clone());
+        self.forget(session, volume, None);
+    }
+
+    /// So many entries more are strictly below the nodes above, and none of them is over or stamped later than the lease.
+    fn note_below(&mut self, path: &NodePath, session: SessionId, under: Incarnation, lease: ObjectLease, more: usize) {
+        let newest = lease.source.sequence();
+        for above in above(path) {
+            visit(1);
+            if !self.below.contains_key(above)
+                && let Some(top) = path.ancestors().find(|top| top.as_str() == above)
+            {
+                self.below.insert(top, BTreeMap::new());
+            }
+            let Some(holders) = self.below.get_mut(above) else { continue };
+            let none = SubtreeCopies { count: 0, over: lease.over, newest };
+            let below = holders.entry((session, under)).or_insert(none);
+            below.count += more;
+            (below.over, below.newest) = (below.over.max(lease.over), below.newest.max(newest));
+        }
+    }
+
+    /// The session has dropped what it got in the set by stamps up to this one: later ones stand.
+    pub(super) fn drop_through(&mut self, set: &ObjectSet, session: SessionId, through: u64) {
+        match set {
+            ObjectSet::One(object) => {
+                if self.lease(object, session).is_some_and(|lease| lease.source.sequence() <= through) {
+                    self.remove_one(object, session);
+                }
+            }
+            ObjectSet::Subtree(top) => {
+                if self.objects_of(session, top, None).next().is_some() {
+                    self.forget(session, top.clone(), Some(through));
+                }
+            }
+        }
+    }
+
+    /// Begins to forget what does not count any more of what the session has at and below `top`, and what it got by stamps up to this
+    /// one.
+    fn forget(&mut self, session: SessionId, top: NodePath, through: Option<u64>) {
+        let new = PendingDrop { through, next: None };
+        let dropping = self.dropping.entry((session, top.clone())).or_insert(new);
+        (dropping.through, dropping.next) = (dropping.through.max(through), None);
+        self.forget_some(&(session, top), FORGOTTEN_PER_STEP);
+    }
+
+    /// Whether something is yet to be forgotten.
+    pub(super) fn is_tidying(&self) -> bool {
+        !self.dropping.is_empty()
+    }
+
+    /// Forgets some of what does not count any more.
+    pub(super) fn tidy(&mut self) {
+        if let Some(first) = self.dropping.first_key_value().map(|(key, _)| key.clone()) {
+            self.forget_some(&first, FORGOTTEN_PER_STEP);
+        }
+    }
+
+    fn tidy_of(&mut self, session: SessionId, most: usize) {
+        let own = self.dropping.range((session, NodePath::root())..).next().map(|(key, _)| key.clone());
+        if let Some(first) = own.filter(|(of, _)| *of == session) {
+            self.forget_some(&first, most);
+        }
+    }
+
+    fn forget_some(&mut self, key: &(SessionId, NodePath), most: usize) {
+        let Some(PendingDrop { through, next }) = self.dropping.get(key).cloned() else { return };
+        let (session, top) = key;
+        let mut objects: Vec<Object> = self.objects_of(*session, top, next).take(most + 1).cloned().collect();
+        let next = if objects.len() > most { objects.pop() } else { None };
+        match (next, self.dropping.get_mut(key)) {
+            (Some(next), Some(dropping)) => dropping.next = Some(next),
+            _ => {
+                self.dropping.remove(key);
+            }
+        }
+        for object in objects {
+            let goes = |entry: &LeaseEntry| {
+                Some(entry.lease.source.sequence()) <= through || !self.counting.contains_key(&entry.under)
+            };
+            if self.leases.get(&(object.clone(), *session)).is_some_and(goes) {
+                self.remove_one(&object, *session);
+            }
+        }
+    }
+
+    /// Forgets one exact entry.
+    fn remove_one(&mut self, object: &Object, session: SessionId) {
+        let Some(LeaseEntry { under, .. }) = self.leases.remove(&(object.clone(), session)) else { return };
+        visit(1);
+        if let Some(objects) = self.by_session.get_mut(&session) {
+            objects.remove(object);
+            if objects.is_empty() {
+                self.by_session.remove(&session);
+            }
+        }
+        for above in above(&object.path) {
+            visit(1);
+            let Some(holders) = self.below.get_mut(above) else { continue };
+            let is_last = holders.get_mut(&(session, under)).is_none_or(|below| {
+                below.count = below.count.saturating_sub(1);
+                below.count == 0
+            });
+            if is_last {
+                holders.remove(&(session, under));
+                if holders.is_empty() {
+                    self.below.remove(above);
+                }
+            }
+        }
+        let track = self.counting.get(&under).and_then(|key| self.tracks.get_mut(key));
+        if let Some(track) = track {
+            track.exact = track.exact.saturating_sub(1);
+        }
+    }
+
+    /// The sessions that may hold the object, for people: by exact entry (with its end) or by
+    /// covering (without). Looks at the first `most` entries of each kind.
+    pub(super) fn few_holders(
+        &self,
+        object: &Object,
+        most: usize,
+        now: ClusterTime,
+        state: &State,
+    ) -> Vec<(SessionId, NodePath, Option<ClusterTime>)> {
+        let exact = self.by_lease(self.known_at(&ObjectSet::One(object.clone()), now).take(most).flatten());
+        let mut holders: BTreeMap<_, _> = exact.into_iter().map(|(lease, over)| (lease, Some(over))).collect();
+        let coverings = self.covering_keys(state.volume_of(&object.path).0).take(most);
+        holders.extend(coverings.map(|(volume, session)| ((*session, volume.clone()), None)));
+        holders.into_iter().map(|((session, volume), over)| (session, volume, over)).collect()
+    }
+
+    /// The sessions that hold an object of the set by exact entry, each with the volume of its
+    /// lease and the latest end; and how many entries that took to find. None if more than `most`.
+    pub(super) fn few_exact_holders(
+        &self,
+        set: &ObjectSet,
+        now: ClusterTime,
+        most: usize,
+    ) -> Option<(usize, ExactHolders)> {
+        let mut looked_at = 0;
+        let known = self.known_at(set, now).take(most.saturating_add(1)).inspect(|_| looked_at += 1);
+        let holders = self.by_lease(known.flatten());
+        (looked_at <= most).then_some((looked_at, holders))
+    }
+
+    /// The latest end of each session's entries under each lease, which is named by its volume.
+    fn by_lease(&self, known: impl Iterator<Item = KnownCopies>) -> ExactHolders {
+        let mut holders = ExactHolders::new();
+        for KnownCopies { session, under, over } in known {
+            if let Some((volume, _)) = self.counting.get(&under) {
+                let latest = holders.entry((session, volume.clone())).or_insert(over);
+                *latest = over.max(*latest);
+            }
+        }
+        holders
+    }
+
+    /// Goes through the entries of the set. Gives none for one that is over or does not count.
+    fn known_at(&self, set: &ObjectSet, now: ClusterTime) -> impl Iterator<Item = Option<KnownCopies>> {
+        let own = self.entries_at(set).map(|((object, session), entry)| {
+            let known = KnownCopies { session: *session, under: entry.under, over: entry.lease.over };
+            self.is_live(&object.path, *session, entry).then_some(known)
+        });
+        let below = self.below_in(set).map(|(top, session, under, below)| {
+            let counts = self.counting.contains_key(&under) && !self.is_dropped(top, session, below.newest);
+            counts.then_some(KnownCopies { session, under, over: below.over })
+        });
+        own.chain(below).map(move |known| known.filter(|known| known.over > now))
+    }
+
+    /// The sessions that hold an object of the set by exact entry that is not over yet.
+    pub(super) fn sessions_in(&self, set: &ObjectSet, now: ClusterTime) -> BTreeSet<SessionId> {
+        self.known_at(set, now).flatten().map(|known| known.session).collect()
+    }
+
+    /// The sessions that have a lease on the volume.
+    pub(super) fn sessions_on(&self, volume: &NodePath) -> Vec<SessionId> {
+        let tracks = self.tracks.range((volume.clone(), EVERYONE.0)..=(volume.clone(), EVERYONE.1)).counted();
+        tracks.map(|((_, session), _)| *session).collect()
+    }
+
+    /// The latest stamp by which the session got an object in the set, at the latest; 0 if it has none.
+    pub(super) fn newest_of(&self, set: &ObjectSet, session: SessionId) -> u64 {
+        let own = match set {
+            ObjectSet::One(object) => [self.lease(object, session), None],
+            ObjectSet::Subtree(top) => {
+                [Object::data(top.clone()), Object::children(top.clone())].map(|object| self.lease(&object, session))
+            }
+        };
+        let own = own.into_iter().flatten().map(|lease| lease.source.sequence());
+        let everything = (session, Incarnation(0))..=(session, Incarnation(u64::MAX));
+        let below = match set {
+            ObjectSet::One(_) => None,
+            ObjectSet::Subtree(top) => self.below.get(top).map(|holders| holders.range(everything)),
+        };
+        let below = below.into_iter().flatten().map(|(_, below)| below.newest);
+        own.chain(below).counted().max().unwrap_or_default()
+    }
+
+    /// The sessions that may hold anything of the volume, each with its lease on it.
+    pub(super) fn coverings_of(&self, volume: &NodePath) -> impl Iterator<Item = (SessionId, Incarnation)> {
+        let coverings = self.covering_keys(volume).filter_map(|key| self.tracks.get_key_value(key));
+        coverings.map(|((_, session), track)| (*session, track.incarnation))
+    }
+
+    fn covering_keys(&self, volume: &NodePath) -> impl Iterator<Item = &(NodePath, SessionId)> {
+        self.coverings.range((volume.clone(), EVERYONE.0)..=(volume.clone(), EVERYONE.1)).counted()
+    }
+
+    /// The exact entries of all sessions in a set that count.
+    pub(super) fn leases_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&(Object, SessionId), &ObjectLease)> {
+        self.entries_in(set)
+            .filter(|((object, session), entry)| self.is_live(&object.path, *session, entry))
+            .map(|(key, entry)| (key, &entry.lease))
+    }
+
+    /// All entries in a set.
+    fn entries_in<'a>(
+        &'a self,
+        set: &ObjectSet,
+    ) -> impl Iterator<Item = (&'a (Object, SessionId), &'a LeaseEntry)> + use<'a> {
+        let below = match set {
+            ObjectSet::One(_) => None,
+            ObjectSet::Subtree(top) => Some((Object::children(top.bound_below()), Object::data(top.bound_after()))),
+        };
+        let below = below.map(|(from, to)| {
+            let (from, to) = (Bound::Excluded((from, EVERYONE.1)), Bound::Excluded((to, EVERYONE.0)));
+            self.leases.range((from, to))
+        });
+        self.entries_at(set).chain(below.into_iter().flatten().counted())
+    }
+
+    /// The exact entries of all sessions in these sets that count. None if more than `most` entries
+    /// lie there, whether or not they count.
+    pub(super) fn few_leases_in(
+        &self,
+        sets: impl Iterator<Item = ObjectSet>,
+        most: usize,
+    ) -> Option<Vec<(&(Object, SessionId), &ObjectLease)>> {
+        let all: Vec<_> = sets.flat_map(|set| self.entries_in(&set)).take(most + 1).collect();
+        let counts = |((object, session), entry): &(&(Object, SessionId), &LeaseEntry)| {
+            self.is_live(&object.path, *session, entry)
+        };
+        (all.len() <= most).then(|| all.into_iter().filter(counts).map(|(key, entry)| (key, &entry.lease)).collect())
+    }
+
+    /// The entries of the one object, or of the objects of the topmost node.
+    fn entries_at<'a>(
+        &'a self,
+        set: &ObjectSet,
+    ) -> impl Iterator<Item = (&'a (Object, SessionId), &'a LeaseEntry)> + use<'a> {
+        let (first, last) = match set {
+            ObjectSet::One(object) => (object.clone(), object.clone()),
+            ObjectSet::Subtree(top) => (Object::data(top.clone()), Object::children(top.clone())),
+        };
+        self.leases.range((first, EVERYONE.0)..=(last, EVERYONE.1)).counted()
+    }
+
+    /// Who has entries strictly below the top of a subtree.
+    fn below_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&NodePath, SessionId, Incarnation, &SubtreeCopies)> {
+        let found = match set {
+            ObjectSet::One(_) => None,
+            ObjectSet::Subtree(top) => self.below.get_key_value(top),
+        };
+        let found = found.into_iter().flat_map(|(top, holders)| holders.iter().map(move |holder| (top, holder)));
+        found.map(|(top, ((session, under), below))| (top, *session, *under, below)).counted()
+    }
+
+    /// The coverings of a session in these volumes that a list can end, each with a new number, for it to be asked for lists (S7).
+    /// What has come of earlier lists does not count towards these.
+    pub(super) fn request_holder_reports<'a>(
+        &mut self,
+        session: SessionId,
+        volumes: impl Iterator<Item = &'a NodePath>,
+        mut next: impl FnMut() -> CoveringNumber,
+    ) -> Vec<CoveringLease> {
+        let mut coverings = Vec::new();
+        for volume in volumes {
+            let Some(track) = self.tracks.get_mut(&(volume.clone(), session)) else { continue };
+            if let CopyTracking::AwaitingReport { number, pieces } = &mut track.tracking {
+                *number = next();
+                if !self.planted.has(Bug::ReportPartsMixed) {
+                    pieces.clear();
+                }
+                coverings.push(CoveringLease {
+                    volume: volume.clone(),
+                    incarnation: track.incarnation,
+                    number: *number,
+                });
+            }
+        }
+        coverings
+    }
+
+    /// A piece of the list that a covering was asked for has come. With the last of them the covering ends: what is known is all that the
+    /// session can hold (S7).
+    pub(super) fn add_report_part(&mut self, volume: &NodePath, session: SessionId, piece: u32, pieces: u32) {
+        let key = (volume.clone(), session);
+        let Some(track) = self.tracks.get_mut(&key) else { return };
+        if let CopyTracking::AwaitingReport { pieces: seen, .. } = &mut track.tracking {
+            seen.insert(piece);
+            if (0..pieces).all(|piece| seen.contains(&piece)) {
+                track.tracking = CopyTracking::Exact;
+                self.coverings.remove(&key);
+            }
+        }
+    }
+
+    /// Forgets some of the leases that are over, going on where it stopped last: looks at `most` of them.
+    pub(super) fn sweep(&mut self, now: ClusterTime, most: usize) {
+        let start = match self.swept.take() {
+            Some(key) => Bound::Excluded(key),
+            None => Bound::Unbounded,
+        };
+        let mut over = Vec::new();
+        for (seen, (key, entry)) in self.leases.range((start, Bound::Unbounded)).enumerate() {
+            if seen == most {
+                reached(reached::Bound::Sweep);
+                break;
+            }
+            visit(1);
+            self.swept = Some(key.clone());
+            if entry.lease.over <= now {
+                over.push(key.clone());
+            }
+        }
+        if over.is_empty() && self.swept.as_ref() == self.leases.last_key_value().map(|(key, _)| key) {
+            self.swept = None;
+        }
+        for (object, session) in over {
+            self.remove_one(&object, session);
+        }
+    }
+
+    /// The session's objects at and below `top`, from one of them on.
+    fn objects_of(&self, session: SessionId, top: &NodePath, from: Option<Object>) -> impl Iterator<Item = &Object> {
+        let is_before = |bound: &Object| from.as_ref().is_none_or(|from| from <= bound);
+        let last = Object::children(top.clone());
+        let own = is_before(&last).then(|| from.clone().unwrap_or(Object::data(top.clone()))..=last);
+        // Of the root, that is itself.
+        let first = Object::children(top.bound_below());
+        let below = if is_before(&first) { Bound::Excluded(first) } else { Bound::Included(from.unwrap_or(first)) };
+        let below = (below, Bound::Excluded(Object::data(top.bound_after())));
+        let objects = self.by_session.get(&session).into_iter();
+        let objects = objects.flat_map(move |objects| {
+            own.clone().map(|own| objects.range(own)).into_iter().flatten().chain(objects.range(below.clone()))
+        });
+        objects.counted()
+    }
+
+    /// The object with the path's text shared with the node's, or with entries that there are already.
+    fn shared(&self, object: &Object, state: &State) -> Object {
+        let twin = || {
+            [ObjectKind::Data, ObjectKind::Children].into_iter().find_map(|kind| {
+                let twin = Object { path: object.path.clone(), kind };
+                let known = self.leases.range((twin.clone(), EVERYONE.0)..=(twin, EVERYONE.1)).next();
+                known.map(|((known, _), _)| known.path.clone())
+            })
+        };
+        let path = state.interned_path(&object.path).cloned().or_else(twin);
+        Object { path: path.unwrap_or_else(|| object.path.clone()), kind: object.kind }
+    }
+
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> Vec<(&'static str, usize)> {
+        vec![
+            ("tracks", self.tracks.len()),
+            ("tracks by volume", self.counts.len()),
+            ("coverings", self.coverings.len()),
+            ("tracks that count", self.counting.len()),
+            ("pieces of lists", self.tracks.values().map(|track| track.pieces()).sum()),
+            ("object leases", self.leases.len()),
+            ("object leases by session", self.by_session.values().map(BTreeSet::len).sum()),
+            ("holders below nodes", self.below.values().map(BTreeMap::len).sum()),
+            ("nodes with holders below", self.below.len()),
+            ("what is to be forgotten", self.dropping.len()),
+        ]
+    }
+
+    /// The tables agree with each other.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let mut exact: BTreeMap<Incarnation, usize> = BTreeMap::new();
+        for ((object, session), entry) in &self.leases {
+            if !self.by_session.get(session).is_some_and(|objects| objects.contains(object)) {
+                return Err(format!("the lease of {session} on {object} is missing among the session's"));
+            }
+            let is_forgotten = || {
+                let mut tops = std::iter::once(object.path.clone()).chain(object.path.ancestors());
+                tops.any(|top| self.dropping.contains_key(&(*session, top)))
+            };
+            if !self.counting.contains_key(&entry.under) && !is_forgotten() {
+                return Err(format!("the lease of {session} on {object} counts for nothing and is not forgotten"));
+            }
+            *exact.entry(entry.under).or_default() += 1;
+        }
+        let by_session: usize = self.by_session.values().map(BTreeSet::len).sum();
+        if by_session != self.leases.len() {
+            return Err(format!("{by_session} leases by session, {} by object", self.leases.len()));
+        }
+        if !self.coverings.iter().eq(self.tracks.iter().filter(|(_, track)| track.is_covering()).map(|(key, _)| key)) {
+            return Err(format!("the coverings are {:?}, not those of the tracks", self.coverings));
+        }
+        self.check_tracks(&exact)?;
+        self.check_below()
+    }
+
+    fn check_tracks(&self, exact: &BTreeMap<Incarnation, usize>) -> Result<(), String> {
+        let (mut counts, mut counting) = (BTreeMap::new(), BTreeMap::new());
+        for (key, track) in &self.tracks {
+            *counts.entry(key.0.clone()).or_default() += 1;
+            if track.tracking != CopyTracking::Covering {
+                counting.insert(track.incarnation, key.clone());
+            }
+            let expected = exact.get(&track.incarnation).copied().unwrap_or_default();
+            if track.exact != if track.tracking == CopyTracking::Covering { 0 } else { expected } {
+                return Err(format!("{key:?} counts {} leases and has {expected}", track.exact));
+            }
+        }
+        if counts != self.counts || counting != self.counting {
+            return Err("the tracks are not those that are found by volume, or by incarnation".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_below(&self) -> Result<(), String> {
+        let mut expected: BTreeMap<(&str, SessionId, Incarnation), SubtreeCopies> = BTreeMap::new();
+        for ((object, session), LeaseEntry { lease, under }) in &self.leases {
+            let newest = lease.source.sequence();
+            for above in above(&object.path) {
+                let none = SubtreeCopies { count: 0, over: lease.over, newest };
+                let below = expected.entry((above, *session, *under)).or_insert(none);
+                let (over, newest) = (below.over.max(lease.over), below.newest.max(newest));
+                *below = SubtreeCopies { count: below.count + 1, over, newest };
+            }
+        }
+        let found = self.below.iter().flat_map(|(top, holders)| holders.iter().map(move |of| (top.as_str(), of)));
+        let found = found.map(|(top, ((session, under), below))| ((top, *session, *under), *below));
+        let is_bound = |(key, found): (_, SubtreeCopies)| {
+            let expected = expected.get(&key);
+            expected.is_some_and(|one| {
+                (found.count, found.over >= one.over, found.newest >= one.newest) == (one.count, true, true)
+            })
+        };
+        let count: usize = self.below.values().map(BTreeMap::len).sum();
+        if count != expected.len() || !found.into_iter().all(is_bound) {
+            return Err("who holds something below a node is not what the leases say".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// The volumes that have objects of the set.
+pub(super) fn volumes_of<'a>(set: &ObjectSet, state: &'a State) -> impl Iterator<Item = &'a NodePath> + use<'a> {
+    let below = match set {
+        ObjectSet::One(_) => None,
+        ObjectSet::Subtree(top) => Some(state.volumes_below(top).map(|(volume, _)| volume)),
+    };
+    std::iter::once(state.volume_of(set.path()).0).chain(below.into_iter().flatten()).counted()
+}
+
+/// The texts of the nodes above a path, nearest first.
+fn above(path: &NodePath) -> impl Iterator<Item = &str> {
+    let text = path.as_str();
+    let parent = |text: &'_ str| match text.rfind('/') {
+        _ if text.len() == 1 => None,
+        Some(0) | None => Some(1),
+        Some(end) => Some(end),
+    };
+    std::iter::successors(parent(text).map(|end| &text[..end]), move |text| parent(text).map(|end| &text[..end]))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! Who holds what, by itself.
+
+use super::*;
+use crate::volume::VolumeSettings;
+
+#[test]
+fn a_list_makes_no_grant_newer_than_it_is() {
+    let state = State::new(VolumeSettings::DEFAULT);
+    let (session, object) = (SessionId(1), Object::data(NodePath::root()));
+    let mut holdings = ObjectLeases::default();
+    holdings.start_tracking(NodePath::root(), session, Incarnation(1), CopyTracking::Exact);
+    let mut add = |sequence, is_listed, seconds| {
+        let over = ClusterTime::ZERO.after(std::time::Duration::from_secs(seconds));
+        let source = if is_listed { GrantSource::reported(sequence) } else { GrantSource::granted(sequence) };
+        let lease = ObjectLease { over, source };
+        holdings.add(&NodePath::root(), &object, session, lease, 9, &state);
+        let lease = holdings.lease(&object, session).expect("it was added");
+        (lease.source.sequence(), lease.source.is_reported(), lease.over.as_micros() / 1_000_000)
+    };
+    assert_eq!(add(2, true, 10), (2, true, 10));
+    assert_eq!(add(3, true, 9), (3, true, 10), "what was granted in between may be what it tells of");
+    assert_eq!(add(4, false, 20), (4, false, 20));
+    assert_eq!(add(9, true, 30), (4, false, 30), "a consent to a recall between 4 and 9 is a consent to it");
+}
+
+fn secs(secs: u64) -> ClusterTime {
+    ClusterTime::ZERO.after(std::time::Duration::from_secs(secs))
+}
+
+/// One session's leases on objects with these names, which are over by then.
+fn leased(leases: &[(&str, u64)], state: &State) -> ObjectLeases {
+    let mut holdings = ObjectLeases::default();
+    holdings.start_tracking(NodePath::root(), SessionId(1), Incarnation(1), CopyTracking::Exact);
+    for (text, over) in leases {
+        let lease = ObjectLease { over: secs(*over), source: GrantSource::granted(1) };
+        holdings.add(&NodePath::root(), &object(text), SessionId(1), lease, 9, state);
+    }
+    holdings
+}
+
+fn object(text: &str) -> Object {
+    Object::data(NodePath::parse(text).expect("valid"))
+}
+
+#[test]
+fn expired_object_lease_has_no_holder() {
+    let state = State::new(VolumeSettings::DEFAULT);
+    let holdings = leased(&[("/a", 10)], &state);
+    let holders = |now| holdings.few_holders(&object("/a"), 9, secs(now), &state);
+    assert_eq!(holders(9), [(SessionId(1), NodePath::root(), Some(secs(10)))]);
+    assert_eq!(holders(10), []);
+}
+
+#[test]
+fn expired_object_leases_are_swept_in_batches() {
+    let state = State::new(VolumeSettings::DEFAULT);
+    let sweep = |holdings: &mut ObjectLeases, now| {
+        holdings.sweep(secs(now), 2);
+        assert_eq!(holdings.check(), Ok(()));
+        let names: Vec<_> = holdings.leases.keys().map(|(object, _)| object.path.to_string()).collect();
+        names.concat()
+    };
+    let mut holdings = leased(&[("/a", 20), ("/b", 90), ("/c", 10), ("/d", 90)], &state);
+    assert_eq!(sweep(&mut holdings, 10), "/a/b/c/d");
+    assert_eq!(sweep(&mut holdings, 10), "/a/b/d", "it goes on behind those that it has seen");
+    let swept: Vec<_> = (0..4).map(|_| sweep(&mut holdings, 20)).collect();
+    assert_eq!(swept.last().map(String::as_str), Some("/b/d"), "and begins anew at the end");
+    let swept: Vec<_> = (0..4).map(|_| sweep(&mut holdings, 90)).collect();
+    assert_eq!(swept.last().map(String::as_str), Some(""));
+}
+
+/// One session's leases on 1,000 objects below `/a`, of stamps from 1 on.
+fn many(state: &State) -> ObjectLeases {
+    let mut holdings = ObjectLeases::default();
+    holdings.start_tracking(NodePath::root(), SessionId(1), Incarnation(1), CopyTracking::Exact);
+    (1..=1_000).for_each(|stamp| add(&mut holdings, &format!("/a/{stamp}"), stamp, state));
+    holdings
+}
+
+fn add(holdings: &mut ObjectLeases, text: &str, stamp: u64, state: &State) {
+    let lease = ObjectLease { over: secs(90), source: GrantSource::granted(stamp) };
+    holdings.add(&NodePath::root(), &object(text), SessionId(1), lease, 5_000, state);
+}
+
+fn tidy(holdings: &mut ObjectLeases) -> usize {
+    let steps = (0..100).take_while(|_| {
+        let is_tidying = holdings.is_tidying();
+        holdings.tidy();
+        assert_eq!(holdings.check(), Ok(()));
+        is_tidying
+    });
+    steps.count()
+}
+
+#[test]
+fn leases_of_an_ended_track_count_no_more_and_go_in_parts() {
+    let state = State::new(VolumeSettings::DEFAULT);
+    let mut holdings = many(&state);
+    let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
+    assert_eq!(holdings.sessions_in(&top, secs(1)).len(), 1);
+    crate::work::take_visited();
+    holdings.start_tracking(NodePath::root(), SessionId(1), Incarnation(2), CopyTracking::Exact);
+    assert!(crate::work::take_visited() < 6 * FORGOTTEN_PER_STEP as u64);
+    assert_eq!((holdings.check(), holdings.leases.len()), (Ok(()), 1_000 - FORGOTTEN_PER_STEP));
+    assert!(
+        holdings.sessions_in(&top, secs(1)).is_empty() && holdings.lease(&object("/a/999"), SessionId(1)).is_none()
+    );
+    add(&mut holdings, "/a/999", 1_001, &state);
+    add(&mut holdings, "/a/1", 1_002, &state);
+    assert_eq!(holdings.check(), Ok(()));
+    assert_eq!(tidy(&mut holdings), 1_000 / FORGOTTEN_PER_STEP);
+    let left: Vec<String> = holdings.leases.keys().map(|(object, _)| object.path.to_string()).collect();
+    assert_eq!(left, ["/a/1", "/a/999"], "what was granted under the new lease stands");
+}
+
+#[test]
+fn leases_dropped_together_count_no_more_but_later_ones_do() {
+    let state = State::new(VolumeSettings::DEFAULT);
+    let mut holdings = many(&state);
+    let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
+    holdings.drop_through(&top, SessionId(1), 990);
+    assert_eq!(holdings.check(), Ok(()));
+    assert!(holdings.is_tidying());
+    let lease = |holdings: &ObjectLeases, stamp: u64| {
+        holdings.lease(&object(&format!("/a/{stamp}")), SessionId(1)).map(|lease| lease.source.sequence())
+    };
+    assert_eq!((lease(&holdings, 990), lease(&holdings, 991)), (None, Some(991)));
+    assert_eq!(holdings.sessions_in(&top, secs(1)).len(), 1, "ten are left");
+    holdings.drop_through(&top, SessionId(1), 1_000);
+    assert!(holdings.sessions_in(&top, secs(1)).is_empty());
+    add(&mut holdings, "/a/5", 1_001, &state);
+    assert_eq!((lease(&holdings, 5), holdings.newest_of(&top, SessionId(1))), (Some(1_001), 1_001));
+    assert!(tidy(&mut holdings) > 0);
+    assert_eq!(holdings.leases.len(), 1);
+}
+
+#[test]
+fn too_many_objects_make_a_session_covering_at_once() {
+    let state = State::new(VolumeSettings::DEFAULT);
+    let mut holdings = many(&state);
+    let lease = ObjectLease { over: secs(90), source: GrantSource::granted(2_000) };
+    holdings.add(&NodePath::root(), &object("/b"), SessionId(1), lease, 1_000, &state);
+    assert_eq!(holdings.few_holders(&object("/a/1"), 9, secs(1), &state), [(SessionId(1), NodePath::root(), None)]);
+    assert_eq!(holdings.check(), Ok(()));
+    tidy(&mut holdings);
+    assert!(holdings.leases.is_empty());
+}
+
+#[test]
+fn subtree_holders_are_found_without_a_look_at_each_object() {
+    let state = State::new(VolumeSettings::DEFAULT);
+    let holdings = many(&state);
+    crate::work::take_visited();
+    let top = ObjectSet::Subtree(NodePath::root());
+    let (looked_at, holders) = holdings.few_exact_holders(&top, secs(1), 9).expect("few");
+    assert_eq!(holders.into_iter().collect::<Vec<_>>(), [((SessionId(1), NodePath::root()), secs(90))]);
+    assert_eq!(holdings.few_exact_holders(&top, secs(1), looked_at - 1), None);
+    assert!(crate::work::take_visited() < 10);
+}
+
+#[test]
+fn session_that_has_room_once_it_is_tidied_is_not_covering() {
+    let state = State::new(VolumeSettings::DEFAULT);
+    let mut holdings = many(&state);
+    let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
+    holdings.drop_through(&top, SessionId(1), 1_000);
+    assert!(holdings.is_tidying());
+    let (left, lease) = (holdings.leases.len(), ObjectLease { over: secs(90), source: GrantSource::granted(2_000) });
+    holdings.add(&NodePath::root(), &object("/b"), SessionId(1), lease, left, &state);
+    assert_eq!((holdings.check(), holdings.coverings_of(&NodePath::root()).count()), (Ok(()), 0));
+}
+
+#[test]
+fn copy_granted_again_counts_nothing_of_the_dropped_one() {
+    let state = State::new(VolumeSettings::DEFAULT);
+    let mut holdings = many(&state);
+    let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
+    holdings.drop_through(&top, SessionId(1), 1_000);
+    let last = object("/a/999");
+    assert!(holdings.leases.contains_key(&(last.clone(), SessionId(1))), "it is yet to be forgotten");
+    let lease = ObjectLease { over: secs(50), source: GrantSource::reported(1_001) };
+    holdings.add(&NodePath::root(), &last, SessionId(1), lease, 5_000, &state);
+    assert_eq!(holdings.lease(&last, SessionId(1)), Some(&lease));
+    assert_eq!(holdings.check(), Ok(()));
+}

@@ -1,0 +1,484 @@
+//! What follows from the log: proposals of this lessor that were committed and applied just now.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    command::{GrantedKeyLease, LeaseKey, Outcome, Write, WriteRefusal, Written},
+    id::{Epoch, Incarnation, Revision, SessionId, Stamp},
+    message::{AcquiredVolume, Answer, KeyLeaseRenewal, LastValid, Refusal, Revival},
+    object::{Object, ObjectSet},
+    path::NodePath,
+    planted::Bug,
+    reached::{Bound, reached},
+    state::{LeaseRecord, State},
+    time::Instant,
+    volume::Tracking,
+    work::CountVisits,
+};
+
+use super::{
+    Lessor, ProposalInFlight, ProposalReason, Requester, StepContext,
+    clock::run_on_max,
+    lease_ends::LeaseEnds,
+    load::results_of_write,
+    object_leases::CopyTracking,
+    recall_channel::RecallChannel,
+    writes::{ClientWrite, PendingWrite, PendingWriteId, WriteKind},
+};
+
+impl Lessor {
+    pub(super) fn handle_committed(
+        &mut self,
+        number: u64,
+        (outcomes, held): (Vec<Outcome>, &BTreeSet<NodePath>),
+        turn: &mut StepContext<'_>,
+    ) {
+        self.handle_lock_changes(held, turn);
+        let Some(ProposalInFlight { time, proposed_at, reasons }) = self.in_flight.remove(&number) else { return };
+        if self.epoch.is_some() {
+            self.clock.committed(time, proposed_at);
+        }
+        for (reason, outcome) in reasons.into_iter().zip(outcomes) {
+            match reason {
+                ProposalReason::Begin => self.begin_epoch(&outcome, proposed_at, turn),
+                ProposalReason::Tick => {
+                    self.is_tick_in_flight = false;
+                    self.lease_ends.handle_tick_committed(turn.state);
+                    if !self.lease_ends.is_behind() {
+                        self.renewals.mark_ticks_complete();
+                    }
+                }
+                ProposalReason::Purge(waiting) => self.handle_purged(waiting, turn.state),
+                ProposalReason::Open(asker) => {
+                    self.load_to_come -= Self::load_of_session();
+                    self.sessions_to_come -= 1;
+                    self.handle_session_opened(&asker, &outcome, turn);
+                }
+                ProposalReason::Close(asker) => self.handle_session_closed(&asker, turn),
+                ProposalReason::Acquire(asker, valid_at, load) => {
+                    self.load_to_come -= load;
+                    self.handle_volume_acquired(&asker, valid_at, &outcome, turn);
+                }
+                ProposalReason::Expire(key, incarnation) => self.handle_expired(key, incarnation, &outcome, turn),
+                ProposalReason::Write(waiting) => self.handle_written(waiting, outcome, turn),
+            }
+        }
+    }
+
+    /// The first entry of the epoch is applied: everything older in the log is too. Every lease starts at its horizon (T6), and every
+    /// volume lease as a covering (S7).
+    fn begin_epoch(&mut self, outcome: &Outcome, proposed_at: Instant, turn: &mut StepContext<'_>) {
+        let Outcome::EpochBegun { epoch } = outcome else { return };
+        let state = turn.state;
+        self.epoch = Some(*epoch);
+        let heard = self.heard.min(run_on_max(state.tick()));
+        self.clock.begin(state.cluster_time(), heard, proposed_at, turn.now);
+        // What was heard is in nobody's log yet: the first tick takes it there at once, or the next leader would not know of it.
+        self.last_tick = None;
+        self.orphans = state.orphans().counted().collect();
+        self.lease_ends = LeaseEnds::from_horizons(state, self.config.bounds.departed_max, self.config.planted);
+        for (key, lease) in state.leases() {
+            if let LeaseKey::Volume(session, volume) = key {
+                let mode = if self.planted(Bug::ForgetOldHolders) {
+                    CopyTracking::Exact
+                } else {
+                    self.covering_mode(volume, state)
+                };
+                self.object_leases.start_tracking(volume.clone(), *session, lease.incarnation, mode);
+            }
+        }
+    }
+
+    /// How a volume lease is tracked of which it is not known what is held under it.
+    fn covering_mode(&mut self, volume: &NodePath, state: &State) -> CopyTracking {
+        match tracking(volume, state) {
+            Tracking::Covering => CopyTracking::Covering,
+            Tracking::Objects => {
+                CopyTracking::AwaitingReport { number: self.next_covering(), pieces: Default::default() }
+            }
+        }
+    }
+
+    fn handle_session_opened(&mut self, asker: &Requester, outcome: &Outcome, turn: &mut StepContext<'_>) {
+        let Outcome::SessionOpened { session } = outcome else {
+            return self.reply_without_promises(asker, Err(Refusal::Retry), turn);
+        };
+        let key = LeaseKey::Session(*session);
+        if let Some(lease) = turn.state.lease(&key) {
+            let end = self.clock.expiry_time().after(State::SESSION_TERM);
+            self.lease_ends.insert(key, lease.incarnation, end, State::SESSION_TERM);
+        }
+        self.reply_without_promises(asker, Ok(Answer::Opened { session: *session, term: State::SESSION_TERM }), turn);
+    }
+
+    fn handle_session_closed(&mut self, asker: &Requester, turn: &mut StepContext<'_>) {
+        if turn.state.session(asker.session).is_none() {
+            self.forget_session(asker.session, turn);
+        }
+        self.reply_without_promises(asker, Ok(Answer::Closed), turn);
+    }
+
+    /// A session has a new lease on a volume. What it had before is over, by its own word.
+    fn handle_volume_acquired(
+        &mut self,
+        asker: &Requester,
+        valid_at: Option<LastValid>,
+        outcome: &Outcome,
+        turn: &mut StepContext<'_>,
+    ) {
+        let session = asker.session;
+        let Outcome::VolumeAcquired { volume, incarnation, .. } = outcome else {
+            let refusal = match outcome {
+                Outcome::SessionNotFound => Refusal::SessionNotFound { session },
+                _ => Refusal::Retry,
+            };
+            return self.reply_without_promises(asker, Err(refusal), turn);
+        };
+        let key = LeaseKey::Volume(session, volume.clone());
+        let Some(lease) = turn.state.lease(&key) else {
+            return self.reply_without_promises(asker, Err(Refusal::Retry), turn);
+        };
+        // Another request of the same entry has got the lease that there is. What this one could say of copies would be taken for a word
+        // about that one, under which none are counted.
+        let is_overtaken = lease.incarnation != *incarnation;
+        let (incarnation, horizon, term) = (lease.incarnation, lease.horizon, lease.term());
+        if self.lease_ends.get(&key).is_some_and(|end| end.incarnation == incarnation) {
+            return self.answer_already_acquired(asker, &key, volume, turn);
+        }
+        let valid_at = valid_at.filter(|_| !is_overtaken);
+        let revival = self.revival(volume, incarnation, valid_at, turn);
+        let mode = match (&revival, tracking(volume, turn.state)) {
+            (_, Tracking::Covering) => CopyTracking::Covering,
+            (Revival::AllExcept { covering, .. }, Tracking::Objects) if !self.planted(Bug::ReviveWithoutCovering) => {
+                CopyTracking::AwaitingReport { number: *covering, pieces: Default::default() }
+            }
+            (_, Tracking::Objects) => CopyTracking::Exact,
+        };
+        self.object_leases.start_tracking(volume.clone(), session, incarnation, mode);
+        // Its entry may have been so long in coming that it has nothing left to promise.
+        self.lease_ends.insert(key.clone(), incarnation, self.clock.expiry_time().min(horizon), term);
+        self.end_waits_without_lease(session, volume);
+        let Some(epoch) = self.epoch else { return };
+        let stamp = self.channel(session).stamp(epoch);
+        match self.promise(&key, volume, turn) {
+            Some((promise, _)) => {
+                self.reply(asker, Ok(Answer::Acquired(AcquiredVolume { promise, stamp, revival })), turn)
+            }
+            None => self.reply(asker, Err(Refusal::Retry), turn),
+        }
+    }
+
+    /// A session has the lease that it had, because nodes go with it. Its copies are still counted; those that it has are good again one
+    /// by one. If the end of the lease has been decided, it has to ask once more when that is there.
+    fn answer_already_acquired(
+        &mut self,
+        asker: &Requester,
+        key: &LeaseKey,
+        volume: &NodePath,
+        turn: &mut StepContext<'_>,
+    ) {
+        let Some(epoch) = self.epoch else { return };
+        let is_ending = self.lease_ends.get(key).is_some_and(|end| end.is_end_proposed);
+        let stamp = self.channel(asker.session).stamp(epoch);
+        let promise = if is_ending { None } else { self.promise(key, volume, turn) };
+        match promise {
+            Some((promise, _)) => {
+                let acquired = AcquiredVolume { promise, stamp, revival: Revival::None };
+                self.reply(asker, Ok(Answer::Acquired(acquired)), turn);
+            }
+            None => self.reply(asker, Err(Refusal::Retry), turn),
+        }
+    }
+
+    /// What becomes of the copies of a returning session: good again, but for those that changed since it was last
+    /// valid, and those that a write is under way for (Yin's delayed invalidation, without a list for each client).
+    fn revival(
+        &mut self,
+        volume: &NodePath,
+        incarnation: Incarnation,
+        valid_at: Option<LastValid>,
+        turn: &StepContext<'_>,
+    ) -> Revival {
+        let state = turn.state;
+        let known = valid_at.filter(|valid_at| {
+            valid_at.incarnation < incarnation
+                && state.volume(volume).is_some_and(|volume| volume.generation == valid_at.generation)
+        });
+        let changed = known.and_then(|known| self.changed(known.revision, volume, state));
+        match changed {
+            Some(changed) => Revival::AllExcept { changed, covering: self.next_covering() },
+            None => Revival::None,
+        }
+    }
+
+    /// What has changed of the volume since the revision, is being changed, or is kept to himself by somebody. None if that is not known,
+    /// or too much to be told: nothing more is looked at then.
+    fn changed(&self, since: Revision, volume: &NodePath, state: &State) -> Option<Vec<ObjectSet>> {
+        let within = ObjectSet::Subtree(volume.clone());
+        let written = (!self.planted(Bug::OmitPendingWrites)).then(|| self.writes.covers_within(&within));
+        let kept = (!self.planted(Bug::ReviveUnderWriteLease)).then(|| state.write_leased_in(&within));
+        let kept = kept.into_iter().flatten().map(|path| ObjectSet::One(Object::data(path.clone())));
+        let mut bytes = 0;
+        let mut tell = |set: ObjectSet| {
+            bytes += set.path().as_str().len() + 1;
+            let fits = bytes <= self.config.bounds.revival_bytes_max;
+            if !fits {
+                reached(Bound::RevivalBytes);
+            }
+            fits.then_some(set)
+        };
+        // Each once and in order, with what is being done about them behind.
+        let mut changed: Vec<ObjectSet> =
+            state.changed_in_volume(volume, since)?.cloned().map(&mut tell).collect::<Option<_>>()?;
+        changed.sort_unstable();
+        changed.dedup();
+        let others = written.into_iter().flatten().chain(kept).map(tell).collect::<Option<Vec<_>>>()?;
+        changed.extend(others);
+        Some(changed)
+    }
+
+    fn handle_expired(
+        &mut self,
+        key: LeaseKey,
+        incarnation: Incarnation,
+        outcome: &Outcome,
+        turn: &mut StepContext<'_>,
+    ) {
+        let ends_any = self.planted(Bug::ExpiryEndsReplacement);
+        let is_meant = |lease: &LeaseRecord| lease.incarnation == incarnation || ends_any;
+        match outcome {
+            Outcome::Expired => match &key {
+                LeaseKey::Session(session) => self.forget_session(*session, turn),
+                LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => self.forget_lease(&key),
+            },
+            // A tick on its way moved the horizon. The lease is not renewed any more; its end is proposed again (T5). A new
+            // lease that came with the same entry has nothing to do with that.
+            //
+            // A session was promised nothing: a sign of life, such as a new volume lease, keeps it.
+            Outcome::HorizonMoved { .. } => {
+                if let LeaseKey::Session(_) = &key {
+                    let end = self.clock.expiry_time().after(State::SESSION_TERM);
+                    self.lease_ends.insert(key, incarnation, end, State::SESSION_TERM);
+                } else if let Some(lease) = turn.state.lease(&key).filter(|lease| is_meant(lease)) {
+                    self.propose_expiry(key, incarnation, lease.horizon);
+                }
+            }
+            // Another incarnation has taken its place.
+            _ => {}
+        }
+    }
+
+    /// A lease is gone from the replicated state.
+    pub(super) fn forget_lease(&mut self, key: &LeaseKey) {
+        self.lease_ends.remove(key);
+        if let LeaseKey::Volume(session, volume) = key {
+            self.object_leases.end_tracking(volume, *session);
+            self.end_waits_without_lease(*session, volume);
+        }
+    }
+
+    fn forget_session(&mut self, session: SessionId, turn: &mut StepContext<'_>) {
+        let keys: Vec<LeaseKey> = self.lease_ends.of(session).cloned().collect();
+        for key in keys {
+            self.lease_ends.remove(&key);
+            if let LeaseKey::Volume(_, volume) = &key {
+                self.object_leases.end_tracking(volume, session);
+                self.end_waits_without_lease(session, volume);
+            }
+        }
+        self.recall_channels.remove(&session);
+        self.drift_reports.forget(session);
+        self.refuse_awaited_locks(session, Refusal::SessionNotFound { session }, turn);
+        self.refuse_watches(session, &Refusal::SessionNotFound { session }, turn);
+        self.refuse_blocked_reads(session, &Refusal::SessionNotFound { session }, turn);
+    }
+
+    fn handle_written(&mut self, waiting: PendingWriteId, outcome: Outcome, turn: &mut StepContext<'_>) {
+        let result = match outcome {
+            Outcome::MissingConsents => return self.gather_again(waiting, turn),
+            Outcome::Written(result) => Ok(result),
+            Outcome::BelowWindow { lowest } => Err((lowest, lowest.window_end())),
+            Outcome::BeyondWindow { highest } => Err((highest.window_start(), highest)),
+            Outcome::SessionNotFound => {
+                return self.write_refused(waiting, |session, _| Refusal::SessionNotFound { session }, turn);
+            }
+            _ => return self.write_refused(waiting, |_, _| Refusal::Retry, turn),
+        };
+        let result = match result {
+            Ok(result) => result,
+            Err((lowest, highest)) => {
+                return self.write_refused(waiting, |_, got| Refusal::OutsideWindow { got, lowest, highest }, turn);
+            }
+        };
+        let Some((asked, ready)) = self.finish_client_write(waiting) else { return };
+        match (&result, &asked.write) {
+            (Err(_), _)
+            | (
+                Ok(_),
+                Write::Put { .. }
+                | Write::Delete { .. }
+                | Write::Transaction(_)
+                | Write::Lock { .. }
+                | Write::ChangeLockMode { .. }
+                | Write::Unlock { .. }
+                | Write::TakeWriteLease { .. }
+                | Write::Flush { .. }
+                | Write::HandOver { .. },
+            ) => {}
+            (Ok(written), Write::GrantLease { .. }) => self.key_lease_granted(written, turn),
+            (Ok(_), Write::RevokeLease { id }) => self.forget_lease(&LeaseKey::Key(*id)),
+            (
+                Ok(_),
+                Write::CreateVolume { path, .. } | Write::SetVolume { path, .. } | Write::RemoveVolume { path },
+            ) => self.reset_volume_copies(path, turn.state),
+        }
+        self.answer_write(asked, &result, turn);
+        self.propose_ready(ready);
+    }
+
+    /// A client's write is over.
+    fn finish_client_write(&mut self, waiting: PendingWriteId) -> Option<(ClientWrite, Vec<PendingWriteId>)> {
+        match self.writes.leave(waiting)? {
+            (PendingWrite { work: WriteKind::Client(asked), .. }, ready) => {
+                self.load_to_come -= asked.load;
+                self.results_to_come -= results_of_write(&asked.write);
+                Some((asked, ready))
+            }
+            _ => None,
+        }
+    }
+
+    /// The write would have changed objects that no consent covers. It keeps its turn, and gathers those too (S2).
+    fn gather_again(&mut self, waiting: PendingWriteId, turn: &mut StepContext<'_>) {
+        let Some(asked) = self.writes.get(waiting).and_then(PendingWrite::client_write) else { return };
+        let covers = self.covers_again(asked, turn.state);
+        let ready = self.writes.cover(waiting, covers);
+        self.propose_ready(ready);
+        if self.planted(Bug::CoverWithoutGathering) {
+            return self.propose_ready(vec![waiting]);
+        }
+        self.gather(waiting, turn);
+    }
+
+    fn write_refused(
+        &mut self,
+        waiting: PendingWriteId,
+        refusal: impl Fn(SessionId, crate::id::Sequence) -> Refusal,
+        turn: &mut StepContext<'_>,
+    ) {
+        let Some((asked, ready)) = self.finish_client_write(waiting) else { return };
+        for asker in &asked.requesters {
+            self.reply(asker, Err(refusal(asked.session, asked.sequence)), turn);
+        }
+        self.propose_ready(ready);
+    }
+
+    /// Answers all who asked. The last of them gets a lease on what a put has written, so that its next read is a hit. A transaction
+    /// brings none: which of its objects its writer will read is not known.
+    fn answer_write(&mut self, asked: ClientWrite, result: &Result<Written, WriteRefusal>, turn: &mut StepContext<'_>) {
+        let ClientWrite { requesters, write, .. } = asked;
+        let last = requesters.len().saturating_sub(1);
+        for (place, asker) in requesters.iter().enumerate() {
+            let answer = match result {
+                Err(refusal) => Err(Refusal::Write(refusal.clone())),
+                Ok(written) => Ok(self.written_answer(asker.session, &write, written, place == last, turn)),
+            };
+            self.reply(asker, answer, turn);
+        }
+    }
+
+    /// Repeats a remembered outcome: without any lease on objects, and with promises computed afresh (S9).
+    pub(super) fn answer_again(
+        &mut self,
+        asker: &Requester,
+        write: &Write,
+        outcome: Result<Written, WriteRefusal>,
+        turn: &mut StepContext<'_>,
+    ) {
+        let grants = self.planted(Bug::LeaseWithReplayedAnswer);
+        let answer = match outcome {
+            Err(refusal) => Err(Refusal::Write(refusal)),
+            Ok(written) => Ok(self.written_answer(asker.session, write, &written, grants, turn)),
+        };
+        self.reply(asker, answer, turn);
+    }
+
+    /// The answer to a write that took effect; with a lease for the writer on what a put has written, if it is to have one.
+    fn written_answer(
+        &mut self,
+        session: SessionId,
+        write: &Write,
+        written: &Written,
+        grants: bool,
+        turn: &StepContext<'_>,
+    ) -> Answer {
+        // A write lease is a grant: no recall from before it asks for it.
+        let is_write_lease = grants && matches!(write, Write::TakeWriteLease { .. });
+        let stamp = if is_write_lease { self.grant_stamp(session) } else { self.stamp(session) };
+        // What was written may be gone again by the same entry, and by no write that stands in the object's queue: what went with an
+        // ended lease.
+        let is_there =
+            |path: &NodePath| turn.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
+        let is_careless = self.planted(Bug::GrantOfRemovedNode) || self.planted(Bug::LeaseWithReplayedAnswer);
+        let grant = match write {
+            Write::Put { path, .. } if grants && (is_there(path) || is_careless) => {
+                self.grant(session, &Object::data(path.clone()), turn)
+            }
+            _ => None,
+        };
+        let is_any = self.planted(Bug::GrantAnsweredWithReplacement);
+        let granted = written.lease.map(|GrantedKeyLease { id, incarnation }| {
+            let incarnation = (!is_any).then_some(incarnation);
+            KeyLeaseRenewal { id, incarnation }
+        });
+        let key_lease = granted.map(|lease| self.renew_key_lease(lease, turn));
+        let write_lease_data = match write {
+            Write::TakeWriteLease { path, lock }
+                if turn.state.write_leased_lock(path).is_some_and(|(id, _)| id == *lock) =>
+            {
+                turn.state.data(path).map(Box::new)
+            }
+            _ => None,
+        };
+        Answer::Written {
+            written: written.clone(),
+            stamp,
+            grant,
+            applied: turn.state.revision(),
+            key_lease,
+            write_lease_data,
+        }
+    }
+
+    fn stamp(&mut self, session: SessionId) -> Stamp {
+        let epoch = self.epoch.unwrap_or(Epoch(0));
+        self.channel(session).stamp(epoch)
+    }
+
+    fn grant_stamp(&mut self, session: SessionId) -> Stamp {
+        let epoch = self.epoch.unwrap_or(Epoch(0));
+        self.channel(session).stamp_grant(epoch)
+    }
+
+    /// A volume's borders have changed. All copies in it were recalled, so what is still counted there is counted for nothing; and
+    /// leases on a volume that was removed are gone.
+    fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
+        let all = ObjectSet::Subtree(top.clone());
+        for session in self.object_leases.sessions_in(&all, self.clock.expiry_time()) {
+            let granted = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);
+            self.object_leases.drop_through(&all, session, granted);
+        }
+        if state.volume(top).is_some() {
+            return;
+        }
+        for session in self.object_leases.sessions_on(top) {
+            self.lease_ends.remove(&LeaseKey::Volume(session, top.clone()));
+            self.object_leases.end_tracking(top, session);
+            self.end_waits_without_lease(session, top);
+        }
+    }
+}
+
+fn tracking(volume: &NodePath, state: &State) -> Tracking {
+    state.volume(volume).map_or(Tracking::Objects, |volume| volume.settings.tracking())
+}

@@ -1,0 +1,169 @@
+//! What the lessor has decided and not proposed yet, in order.
+
+use std::collections::VecDeque;
+
+use crate::{
+    command::Command,
+    reached::{Bound, reached},
+};
+
+use super::{LessorBounds, ProposalReason};
+
+/// Commands that wait to be proposed, and why each was decided.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct ProposalQueue {
+    waiting: VecDeque<(Command, ProposalReason)>,
+    /// The length of each one's encoding, in bytes.
+    lengths: VecDeque<usize>,
+    /// The sum of them.
+    bytes: usize,
+    /// How many of them are ends of leases.
+    ends: usize,
+    /// How many of them open or close sessions, or acquire volume leases.
+    requests: usize,
+}
+
+fn is_end(reason: &ProposalReason) -> bool {
+    matches!(reason, ProposalReason::Expire(..))
+}
+
+fn is_request(reason: &ProposalReason) -> bool {
+    matches!(reason, ProposalReason::Open(_) | ProposalReason::Close(_) | ProposalReason::Acquire(..))
+}
+
+impl ProposalQueue {
+    pub(super) fn push(&mut self, command: Command, reason: ProposalReason) {
+        let bytes = command.encoded_bytes();
+        self.bytes += bytes;
+        self.lengths.push_back(bytes);
+        self.ends += usize::from(is_end(&reason));
+        self.requests += usize::from(is_request(&reason));
+        self.waiting.push_back((command, reason));
+    }
+
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 4] {
+        [self.waiting.len(), self.lengths.len(), self.bytes, self.ends]
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether what waits gains nothing by waiting for more.
+    pub(super) fn is_full(&self, bounds: &LessorBounds) -> bool {
+        let is_full = self.waiting.len() >= bounds.proposal_commands_full;
+        if is_full {
+            reached(Bound::ProposalFull);
+        }
+        is_full || self.bytes >= bounds.proposal_bytes_max
+    }
+
+    /// How many ends of leases wait.
+    pub(super) fn ends(&self) -> usize {
+        self.ends
+    }
+
+    /// How many requests to open or close sessions, or for volume leases, wait.
+    pub(super) fn requests(&self) -> usize {
+        self.requests
+    }
+
+    pub(super) fn reasons(&self) -> impl Iterator<Item = &ProposalReason> {
+        self.waiting.iter().map(|(_, reason)| reason)
+    }
+
+    /// The commands of the next proposal: the first ones, up to both bounds, and one at least. Each fits into an entry by
+    /// itself ([`Command::BYTES_MAX`]).
+    pub(super) fn take(&mut self, bounds: &LessorBounds) -> (Vec<Command>, Vec<ProposalReason>) {
+        let mut bytes = 0;
+        let fits = |length: &&usize| {
+            let is_first = bytes == 0;
+            bytes += **length;
+            is_first || bytes <= bounds.proposal_bytes_max
+        };
+        let count = self.lengths.iter().take(bounds.proposal_commands_max).take_while(fits).count();
+        if count < self.waiting.len() {
+            let is_many = count == bounds.proposal_commands_max;
+            reached(if is_many { Bound::ProposalCommands } else { Bound::ProposalBytes });
+        }
+        let (commands, reasons): (Vec<Command>, Vec<ProposalReason>) = self.waiting.drain(..count).unzip();
+        self.bytes -= self.lengths.drain(..count).sum::<usize>();
+        self.ends -= reasons.iter().filter(|reason| is_end(reason)).count();
+        self.requests -= reasons.iter().filter(|reason| is_request(reason)).count();
+        (commands, reasons)
+    }
+
+    #[cfg(test)]
+    pub(super) fn commands(&self) -> impl Iterator<Item = &Command> {
+        self.waiting.iter().map(|(command, _)| command)
+    }
+
+    /// Gives what waits another order: one that this lessor has no occasion to choose.
+    #[cfg(test)]
+    pub(super) fn reorder<R>(&mut self, order: impl FnOnce(&mut VecDeque<(Command, ProposalReason)>) -> R) -> R {
+        let ordered = order(&mut self.waiting);
+        let waiting = std::mem::take(self).waiting;
+        waiting.into_iter().for_each(|(command, reason)| self.push(command, reason));
+        ordered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        command::LeaseKey,
+        id::{Incarnation, SessionId},
+        time::ClusterTime,
+    };
+
+    const BOUNDS: LessorBounds = LessorBounds::DEFAULT;
+
+    fn end(session: u64) -> (Command, ProposalReason) {
+        let lease = LeaseKey::Session(SessionId(session));
+        let (incarnation, horizon) = (Incarnation(session), ClusterTime::ZERO);
+        let reason = ProposalReason::Expire(lease.clone(), incarnation);
+        (Command::Expire { lease, incarnation, horizon }, reason)
+    }
+
+    #[test]
+    fn it_is_full_with_so_many_commands() {
+        let mut outbox = ProposalQueue::default();
+        for session in 1..=BOUNDS.proposal_commands_full as u64 {
+            assert!(!outbox.is_full(&BOUNDS), "{session}");
+            let (command, reason) = end(session);
+            outbox.push(command, reason);
+        }
+        assert!(outbox.is_full(&BOUNDS));
+        assert_eq!(outbox.ends(), BOUNDS.proposal_commands_full);
+        assert_eq!(outbox.take(&BOUNDS).0.len(), BOUNDS.proposal_commands_full);
+        assert_eq!(outbox, ProposalQueue::default());
+    }
+
+    #[test]
+    fn it_is_full_with_so_many_bytes_of_few_commands() {
+        let mut outbox = ProposalQueue::default();
+        let open = |bytes: usize| Command::OpenSession { name: "n".repeat(bytes) };
+        let around_name = open(1 << 20).encoded_bytes() - (1 << 20);
+        outbox.push(open(BOUNDS.proposal_bytes_max - around_name - open(0).encoded_bytes() - 1), ProposalReason::Tick);
+        assert!(!outbox.is_full(&BOUNDS));
+        outbox.push(open(0), ProposalReason::Tick);
+        assert!(!outbox.is_full(&BOUNDS), "a byte is missing");
+        outbox.push(open(0), ProposalReason::Tick);
+        assert!(outbox.is_full(&BOUNDS));
+        assert_eq!(outbox.take(&BOUNDS).0.len(), 2, "the third would go beyond the bound");
+        assert_eq!(outbox.take(&BOUNDS).0.len(), 1);
+        assert_eq!(outbox, ProposalQueue::default());
+    }
+
+    #[test]
+    fn command_above_the_bound_is_proposed_alone() {
+        let mut outbox = ProposalQueue::default();
+        let open = |bytes: usize| Command::OpenSession { name: "n".repeat(bytes) };
+        [1, BOUNDS.proposal_bytes_max, 1].into_iter().for_each(|bytes| outbox.push(open(bytes), ProposalReason::Tick));
+        assert_eq!([(); 3].map(|()| outbox.take(&BOUNDS).0.len()), [1, 1, 1]);
+        assert_eq!(outbox, ProposalQueue::default());
+    }
+}

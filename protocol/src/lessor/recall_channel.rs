@@ -1,0 +1,293 @@
+//! What the leader says to one session unasked, and in which order (S4, S5).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use crate::{
+    id::{Epoch, SessionId, Stamp, WriteLeaseId},
+    message::Recall,
+    object::ObjectSet,
+    reached::{Bound, reached},
+    time::Instant,
+    work::CountVisits,
+};
+
+/// A recall that goes unanswered is sent again with the session's requests, at most this often: a connection loses
+/// nothing by itself, but a server may have dropped what it could not send.
+pub const RECALL_RESEND_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The most recalls that are examined for one that has all of some sets. Beyond that the sets are recalled once more, which
+/// costs a message and nothing else. Recalls that include one set and differ in others are rare.
+const CANDIDATES_MAX: usize = 16;
+
+/// One session's stamps and recalls in one epoch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct RecallChannel {
+    /// The session's latest registration with this epoch: recalls can be sent, and requests of it are dealt with.
+    registration: Option<u64>,
+    /// The last stamp given.
+    sequence: u64,
+    /// The stamp of the last grant.
+    last_grant: u64,
+    /// The number of the last recall.
+    recalls: u64,
+    unanswered: BTreeMap<Stamp, UnansweredRecall>,
+    /// The sets of the unanswered recalls. Those of single objects come before the subtrees.
+    by_set: BTreeSet<(ObjectSet, Stamp)>,
+    /// The unanswered recalls by when they were sent last.
+    by_sent: BTreeSet<(Instant, Stamp)>,
+}
+
+/// A recall that no consent has come for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct UnansweredRecall {
+    recall: Recall,
+    /// The last write lease that there was: it asks for none that came later.
+    through: WriteLeaseId,
+    since: Instant,
+    sent: Instant,
+}
+
+impl RecallChannel {
+    /// The next stamp.
+    pub(super) fn stamp(&mut self, epoch: Epoch) -> Stamp {
+        self.sequence += 1;
+        Stamp { epoch, sequence: self.sequence }
+    }
+
+    /// The next stamp, for a grant.
+    pub(super) fn stamp_grant(&mut self, epoch: Epoch) -> Stamp {
+        let stamp = self.stamp(epoch);
+        self.last_grant = stamp.sequence;
+        stamp
+    }
+
+    /// The stamp of the last grant; 0 before any.
+    pub(super) fn last_grant(&self) -> u64 {
+        self.last_grant
+    }
+
+    /// Recalls the sets from the session. If an unanswered recall has them all, and nothing was granted since, nothing new
+    /// is asked: its consent is the one to wait for.
+    pub(super) fn recall(
+        &mut self,
+        session: SessionId,
+        epoch: Epoch,
+        (sets, through): (Vec<ObjectSet>, WriteLeaseId),
+        now: Instant,
+    ) -> (Stamp, Option<Recall>) {
+        if let Some(stamp) = self.unanswered_recall_of(epoch, &sets) {
+            return (stamp, None);
+        }
+        let stamp = self.stamp(epoch);
+        self.recalls += 1;
+        let recall = Recall { session, stamp, number: self.recalls, sets };
+        self.by_set.extend(recall.sets.iter().map(|set| (set.clone(), stamp)));
+        self.by_sent.insert((now, stamp));
+        self.unanswered.insert(stamp, UnansweredRecall { recall: recall.clone(), through, since: now, sent: now });
+        (stamp, self.registration.map(|_| recall))
+    }
+
+    /// The oldest unanswered recall that has all the sets and came after the last grant, if it is among the first few that have the
+    /// rarest of the sets.
+    fn unanswered_recall_of(&self, epoch: Epoch, sets: &[ObjectSet]) -> Option<Stamp> {
+        let mut fewest: Option<Vec<Stamp>> = None;
+        for set in sets {
+            let having: Vec<Stamp> = self.having(epoch, set).take(CANDIDATES_MAX).collect();
+            if having.is_empty() {
+                return None;
+            }
+            if having.len() == CANDIDATES_MAX {
+                reached(Bound::Candidates);
+            }
+            if fewest.as_ref().is_none_or(|fewest| having.len() < fewest.len()) {
+                fewest = Some(having);
+            }
+        }
+        let mut candidates = fewest?;
+        candidates.sort_unstable();
+        candidates.into_iter().find(|stamp| sets.iter().all(|set| self.has(set, *stamp)))
+    }
+
+    /// The unanswered recalls after the last grant that have all of the set.
+    fn having<'a>(&'a self, epoch: Epoch, set: &ObjectSet) -> impl Iterator<Item = Stamp> + use<'a> {
+        let first = Stamp { epoch, sequence: self.last_grant + 1 };
+        let last = Stamp { epoch, sequence: u64::MAX };
+        let by = self.including(set).flat_map(move |set| self.by_set.range((set.clone(), first)..=(set, last)));
+        by.map(|(_, stamp)| *stamp).counted()
+    }
+
+    /// Whether this unanswered recall has all of the set.
+    fn has(&self, set: &ObjectSet, stamp: Stamp) -> bool {
+        self.including(set).counted().any(|set| self.by_set.contains(&(set, stamp)))
+    }
+
+    /// The sets that include this one, of those that may have been recalled: itself, and the subtrees that it lies in.
+    fn including(&self, set: &ObjectSet) -> impl Iterator<Item = ObjectSet> + use<> {
+        let (own, top) = match set {
+            ObjectSet::One(object) => (Some(set.clone()), Some(object.path.clone())),
+            ObjectSet::Subtree(top) => (None, Some(top.clone())),
+        };
+        let has_subtrees = matches!(self.by_set.last(), Some((ObjectSet::Subtree(_), _)));
+        let tops = std::iter::successors(top.filter(|_| has_subtrees), |top| top.parent());
+        own.into_iter().chain(tops.map(ObjectSet::Subtree))
+    }
+
+    /// What an unanswered recall asks for, and the last write lease that it can ask for.
+    pub(super) fn recalled(&self, stamp: Stamp) -> Option<(&[ObjectSet], WriteLeaseId)> {
+        self.unanswered.get(&stamp).map(|unanswered| (&unanswered.recall.sets[..], unanswered.through))
+    }
+
+    /// Takes a consent. Returns what had been recalled, once (S2).
+    pub(super) fn consent(&mut self, stamp: Stamp) -> Option<Recall> {
+        let UnansweredRecall { recall, sent, .. } = self.unanswered.remove(&stamp)?;
+        self.by_sent.remove(&(sent, stamp));
+        for set in &recall.sets {
+            self.by_set.remove(&(set.clone(), stamp));
+        }
+        Some(recall)
+    }
+
+    /// The session has found this leader. False if it has registered later than this already: the request was sent on a
+    /// connection that it has given up since.
+    pub(super) fn register(&mut self, registration: u64) -> bool {
+        let is_later = self.registration.is_none_or(|last| last < registration);
+        if is_later {
+            self.registration = Some(registration);
+        }
+        is_later
+    }
+
+    /// Whether a request belongs to the session's latest registration. What was sent before that, on a connection that the
+    /// client has given up, must not have an effect any more: its repetition may have been answered (S9).
+    pub(super) fn is_current(&self, registration: u64) -> bool {
+        self.registration == Some(registration)
+    }
+
+    /// Recalls that were sent at least `after` ago and are unanswered, to be sent again in their order: so many at most, those
+    /// that were sent longest ago.
+    pub(super) fn resend_overdue(&mut self, now: Instant, after: Duration, most: usize) -> Vec<Recall> {
+        if self.registration.is_none() {
+            return Vec::new();
+        }
+        let late = self.by_sent.iter().take_while(|(sent, _)| now.since(*sent) >= after).take(most).counted();
+        let mut late: Vec<Stamp> = late.map(|(_, stamp)| *stamp).collect();
+        late.sort_unstable();
+        late.into_iter().filter_map(|stamp| self.resend(stamp, now)).collect()
+    }
+
+    /// This recall, to be sent again, if it is unanswered.
+    pub(super) fn resend(&mut self, stamp: Stamp, now: Instant) -> Option<Recall> {
+        let one = self.unanswered.get_mut(&stamp)?;
+        self.by_sent.remove(&(one.sent, stamp));
+        self.by_sent.insert((now, stamp));
+        one.sent = now;
+        Some(one.recall.clone())
+    }
+
+    /// Since when the oldest unanswered recall has been so (S5).
+    pub(super) fn unanswered_since(&self) -> Option<Instant> {
+        self.unanswered.values().next().map(|unanswered| unanswered.since)
+    }
+
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 3] {
+        [self.unanswered.len(), self.by_set.len(), self.by_sent.len()]
+    }
+
+    /// The tables are about the same recalls.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let sets =
+            self.unanswered.iter().flat_map(|(stamp, one)| one.recall.sets.iter().map(|set| (set.clone(), *stamp)));
+        let sent = self.unanswered.iter().map(|(stamp, one)| (one.sent, *stamp));
+        if sets.collect::<BTreeSet<_>>() != self.by_set || sent.collect::<BTreeSet<_>>() != self.by_sent {
+            return Err(
+                "the unanswered recalls are not those that are found by set, or by when they were sent".to_owned()
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{object::Object, path::NodePath};
+
+    const NONE: WriteLeaseId = WriteLeaseId(0);
+
+    fn set(text: &str) -> ObjectSet {
+        ObjectSet::One(Object::data(NodePath::parse(text).expect("a path")))
+    }
+
+    #[test]
+    fn recalls_are_numbered_without_gaps_and_answered_once() {
+        let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
+        let (session, epoch, now) = (SessionId(1), Epoch(5), Instant::from_micros(9));
+        let (first, recall) = channel.recall(session, epoch, (vec![set("/a")], NONE), now);
+        assert_eq!(recall.map(|recall| recall.number), Some(1));
+        channel.stamp_grant(epoch);
+        let (second, recall) = channel.recall(session, epoch, (vec![set("/b")], NONE), now);
+        assert_eq!(recall.map(|recall| recall.number), Some(2));
+        assert!(channel.consent(first).is_some());
+        assert!(channel.consent(first).is_none());
+        assert!(channel.consent(second).is_some());
+    }
+
+    #[test]
+    fn what_is_recalled_already_is_not_asked_for_twice() {
+        let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
+        let (session, epoch, now) = (SessionId(1), Epoch(5), Instant::from_micros(9));
+        let (first, _) = channel.recall(session, epoch, (vec![ObjectSet::Subtree(NodePath::root())], NONE), now);
+        assert_eq!(channel.recall(session, epoch, (vec![set("/a")], NONE), now), (first, None));
+        assert_eq!(channel.check(), Ok(()));
+    }
+
+    #[test]
+    fn recall_of_sets_that_one_recall_has_together_is_no_new_one() {
+        let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
+        let (session, epoch, now) = (SessionId(1), Epoch(5), Instant::from_micros(9));
+        let mut recall = |sets: &[&str]| {
+            let sets = sets.iter().map(|text| set(text)).collect();
+            channel.recall(session, epoch, (sets, NONE), now)
+        };
+        let first: Vec<Stamp> = (0..2 * CANDIDATES_MAX).map(|n| recall(&["/list", &format!("/{n}")]).0).collect();
+        assert_eq!(recall(&["/list", "/9"]), (first[9], None), "found by the set that only one of them has");
+        assert_eq!(recall(&["/list"]), (first[0], None), "each has it, and the oldest is to be answered first");
+        assert!(!first.contains(&recall(&["/8", "/9"]).0), "no one recall has both");
+        channel.stamp_grant(epoch);
+        let (again, _) = channel.recall(session, epoch, (vec![set("/9")], NONE), now);
+        assert!(!first.contains(&again), "a copy that was granted since is not in it");
+        assert_eq!(channel.consent(again).map(|recall| recall.sets), Some(vec![set("/9")]));
+        assert_eq!(channel.check(), Ok(()));
+    }
+
+    #[test]
+    fn recalls_sent_again_are_those_that_are_late() {
+        let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
+        let (session, epoch) = (SessionId(1), Epoch(5));
+        let at = |millis| Instant::from_micros(0).after(Duration::from_millis(millis));
+        channel.recall(session, epoch, (vec![set("/a")], NONE), at(0));
+        channel.recall(session, epoch, (vec![set("/b")], NONE), at(300));
+        let numbers = |recalls: Vec<Recall>| recalls.iter().map(|recall| recall.number).collect::<Vec<_>>();
+        assert_eq!(numbers(channel.resend_overdue(at(499), RECALL_RESEND_INTERVAL, 9)), [0u64; 0]);
+        assert_eq!(numbers(channel.resend_overdue(at(500), RECALL_RESEND_INTERVAL, 9)), [1]);
+        assert_eq!(numbers(channel.resend_overdue(at(900), RECALL_RESEND_INTERVAL, 9)), [2]);
+        assert_eq!(numbers(channel.resend_overdue(at(1_100), Duration::ZERO, 9)), [1, 2]);
+        assert_eq!(channel.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_session_that_registers_is_told_what_it_missed() {
+        let mut channel = RecallChannel::default();
+        let now = Instant::from_micros(9);
+        let (_, recall) = channel.recall(SessionId(1), Epoch(5), (vec![set("/a")], NONE), now);
+        assert_eq!(recall, None, "there is nowhere to send it yet");
+        assert!(channel.register(1));
+        assert_eq!(channel.resend_overdue(now, Duration::ZERO, 9).len(), 1);
+        assert!(!channel.register(1), "a repetition, or a straggler");
+    }
+}

@@ -1,0 +1,330 @@
+//! Watches that wait until something happens to what they watch.
+//!
+//! A watch is one request: answered as soon as there is something to tell, and asked again from where that ended. So a server keeps
+//! nothing of a watcher but the request that waits, a watcher that is slow asks later and holds nobody up, and any leader can go on
+//! where another left off: the history is in the replicated state.
+//!
+//! # Why no proof of leadership is needed
+//!
+//! What is told was applied, so it was committed, and every leader to come has it at the same place in the same order. A leader that was
+//! deposed without knowing tells less than there is, never anything else; what it leaves out is told by whoever is asked next, from the
+//! same revision on. Only a watch that begins *now* has to know what that is, and waits for a proof as a read does (S6).
+//!
+//! # Who is woken
+//!
+//! Watches are found by the paths of a change's events and the nodes above them, so that a write costs by its depth and by those that it
+//! concerns, however many wait. A watch that is not woken has nothing to hear of what was applied since it began to wait: when its
+//! time is over it is told so without looking again.
+//!
+//! Telling very much to very many is spread over steps, so that others are served in between: who has been woken and is yet to be told is
+//! remembered, and is told what happened even if its time is over meanwhile.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use crate::{
+    change::{Changes, Event, Watched},
+    id::{RequestId, Revision, SessionId},
+    message::{Answer, CHANGES_BYTES_MAX, Refusal, Response, WATCH_WAIT_MAX},
+    object::ObjectSet,
+    path::NodePath,
+    planted::Bug,
+    reached::{Bound, reached},
+    state::{HistoryScan, ScanBounds, State},
+    time::Instant,
+    work::visit,
+};
+
+use super::{Lessor, LessorBounds, LessorEffect, ReadTarget, Requester, StepContext, WaitingRead};
+
+/// What a watcher asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct WatchRequest {
+    pub(super) watched: Watched,
+    pub(super) after: Option<Revision>,
+    pub(super) bytes_max: u32,
+}
+
+/// A watch that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct WaitingWatch {
+    requester: Requester,
+    watched: Watched,
+    /// Nothing that is watched has happened after this, up to what was applied when the watch was looked at last.
+    after: Revision,
+    bytes_max: u32,
+    over: Instant,
+}
+
+/// All watches that wait, and how they are found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct WaitingWatches {
+    waiting: BTreeMap<RequestId, WaitingWatch>,
+    nodes: BTreeMap<NodePath, BTreeSet<RequestId>>,
+    subtrees: BTreeMap<NodePath, BTreeSet<RequestId>>,
+    sessions: BTreeMap<SessionId, BTreeSet<RequestId>>,
+    over: BTreeSet<(Instant, RequestId)>,
+    /// Those who have yet to be told what happened after a change.
+    woken: BTreeMap<RequestId, Revision>,
+    /// Those who had to be told of it have been told of everything up to this.
+    seen: Revision,
+}
+
+impl WaitingWatches {
+    fn insert(&mut self, watch: WaitingWatch) {
+        let id = watch.requester.id;
+        self.places(&watch.watched).entry(watch.watched.path().clone()).or_default().insert(id);
+        self.sessions.entry(watch.requester.session).or_default().insert(id);
+        self.over.insert((watch.over, id));
+        self.waiting.insert(id, watch);
+    }
+
+    fn remove(&mut self, id: RequestId) -> Option<WaitingWatch> {
+        let watch = self.waiting.remove(&id)?;
+        forget(self.places(&watch.watched), watch.watched.path(), id);
+        forget(&mut self.sessions, &watch.requester.session, id);
+        self.over.remove(&(watch.over, id));
+        self.woken.remove(&id);
+        Some(watch)
+    }
+
+    fn places(&mut self, watched: &Watched) -> &mut BTreeMap<NodePath, BTreeSet<RequestId>> {
+        match watched {
+            Watched::Node(_) => &mut self.nodes,
+            Watched::Subtree(_) => &mut self.subtrees,
+        }
+    }
+
+    /// Those who watch what these events happened to.
+    fn concerned(&self, events: &[Event]) -> BTreeSet<RequestId> {
+        let mut found = BTreeSet::new();
+        let mut last: Option<&NodePath> = None;
+        for Event { path, .. } in events {
+            found.extend(self.nodes.get(path).into_iter().flatten());
+            found.extend(self.subtrees.get(path).into_iter().flatten());
+            // Of siblings in a row, the nodes above are looked at once.
+            let is_sibling = last.is_some_and(|last| last.parent().is_some_and(|above| above.is_parent_of(path)));
+            if !is_sibling && !self.subtrees.is_empty() {
+                found.extend(path.ancestors().filter_map(|above| self.subtrees.get(&above)).flatten());
+            }
+            last = Some(path);
+        }
+        found
+    }
+
+    /// Those who watch something of what was changed, if that is all that is known of it.
+    fn concerned_by(&self, sets: &[ObjectSet]) -> BTreeSet<RequestId> {
+        let mut found = BTreeSet::new();
+        for set in sets {
+            let path = set.path();
+            let own = [self.nodes.get(path), self.subtrees.get(path)].into_iter().flatten();
+            found.extend(own.flatten());
+            found.extend(path.ancestors().filter_map(|above| self.subtrees.get(&above)).flatten());
+            if let ObjectSet::Subtree(top) = set {
+                let below = || top.bound_below()..top.bound_after();
+                found.extend(self.nodes.range(below()).chain(self.subtrees.range(below())).flat_map(|(_, ids)| ids));
+            }
+        }
+        found
+    }
+
+    /// Whether somebody has yet to be told something.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.woken.is_empty()
+    }
+
+    pub(super) fn into_askers(self) -> impl Iterator<Item = Requester> {
+        self.waiting.into_values().map(|watch| watch.requester)
+    }
+
+    /// How many entries there are, of each table.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 6] {
+        let ids = [self.nodes.len(), self.subtrees.len(), self.sessions.len()];
+        [self.waiting.len(), ids[0], ids[1], ids[2], self.over.len(), self.woken.len()]
+    }
+
+    /// The tables are about the same watches, and none is behind.
+    pub(super) fn check(&self, revision: Revision) -> Result<(), String> {
+        let count = |table: &BTreeMap<NodePath, BTreeSet<RequestId>>| table.values().map(BTreeSet::len).sum::<usize>();
+        let found = [
+            count(&self.nodes) + count(&self.subtrees),
+            self.sessions.values().map(BTreeSet::len).sum(),
+            self.over.len(),
+        ];
+        let expected = self.waiting.len();
+        if found.iter().any(|found| *found != expected) {
+            return Err(format!("{expected} watches wait, and the tables have {found:?}"));
+        }
+        if let Some(id) = self.woken.keys().find(|id| !self.waiting.contains_key(id)) {
+            return Err(format!("watch {id} was woken and does not wait"));
+        }
+        if self.seen != revision && expected > 0 {
+            return Err(format!("watches were looked after up to {}: expected {revision}", self.seen));
+        }
+        Ok(())
+    }
+}
+
+fn forget<K: Ord>(table: &mut BTreeMap<K, BTreeSet<RequestId>>, key: &K, id: RequestId) {
+    if let Some(ids) = table.get_mut(key) {
+        ids.remove(&id);
+        if ids.is_empty() {
+            table.remove(key);
+        }
+    }
+}
+
+impl Lessor {
+    /// A session watches: it is told what there is to tell, or waits.
+    pub(super) fn watch(
+        &mut self,
+        requester: Requester,
+        request: WatchRequest,
+        wait: Duration,
+        turn: &mut StepContext<'_>,
+    ) {
+        if let Err(error) = self.config.limits.check_path(request.watched.path()) {
+            return self.reply(&requester, Err(error.into()), turn);
+        }
+        let Some(after) = request.after else {
+            return self.read(WaitingRead { requester, wanted: ReadTarget::CurrentRevision }, turn);
+        };
+        if wait > WATCH_WAIT_MAX {
+            reached(Bound::WatchWait);
+        }
+        let over = turn.now.after(wait.min(WATCH_WAIT_MAX));
+        let watch = WaitingWatch { requester, watched: request.watched, after, bytes_max: request.bytes_max, over };
+        let Some(watch) = self.answer_watch(watch, turn) else { return };
+        if let Some(refusal) = self.too_many_watches(watch.requester.session) {
+            return self.reply_without_promises(&watch.requester, Err(refusal), turn);
+        }
+        self.watches.insert(watch);
+    }
+
+    fn too_many_watches(&self, session: SessionId) -> Option<Refusal> {
+        let busy = |what: &str, got, most| Refusal::Busy { what: what.to_owned(), got, most };
+        let own = self.watches.sessions.get(&session).map_or(0, BTreeSet::len);
+        let all = self.watches.waiting.len();
+        let LessorBounds { session_watches_max, watches_max, .. } = self.config.bounds;
+        if own >= session_watches_max {
+            reached(Bound::SessionWatches);
+            return Some(busy("watches of the session", own, session_watches_max));
+        }
+        (all >= watches_max).then(|| {
+            reached(Bound::Watches);
+            busy("watches", all, watches_max)
+        })
+    }
+
+    /// Answers a watch if there is something to tell, or if looking for it has taken enough. Otherwise it is returned, to wait.
+    fn answer_watch(&mut self, mut watch: WaitingWatch, turn: &mut StepContext<'_>) -> Option<WaitingWatch> {
+        if watch.bytes_max > CHANGES_BYTES_MAX {
+            reached(Bound::ChangesBytes);
+        }
+        let bytes = watch.bytes_max.min(CHANGES_BYTES_MAX) as usize;
+        let bounds = ScanBounds { bytes, events: self.config.bounds.watch_looks_max };
+        let revision = turn.state.revision();
+        match turn.state.scan_after(watch.after, &watch.watched, bounds) {
+            HistoryScan::Compacted(oldest) => {
+                let refusal = Refusal::Compacted { after: watch.after, oldest };
+                self.reply(&watch.requester, Err(refusal), turn);
+                None
+            }
+            HistoryScan::Found(found) if found.changes.is_empty() && found.through >= revision => {
+                watch.after = found.through;
+                Some(watch)
+            }
+            HistoryScan::Found(mut found) => {
+                if self.planted(Bug::ProgressBeyondReported) {
+                    found.through = revision;
+                }
+                self.reply(&watch.requester, Ok(Answer::Changes(found)), turn);
+                None
+            }
+        }
+    }
+
+    /// Tells those who wait of what has been applied, and those whose time is over that nothing has happened.
+    pub(super) fn serve_watches(&mut self, turn: &mut StepContext<'_>) {
+        self.wake(turn.state);
+        let mut answered = 0;
+        while answered < self.config.bounds.watch_events_per_step
+            && let Some(id) = self.watches.woken.first_key_value().map(|(id, _)| *id)
+        {
+            answered += self.answer_woken(id, turn);
+        }
+        if self.watches.is_behind() {
+            reached(Bound::WatchesAnswered);
+        }
+        let over = self.watches.over.iter().take_while(|(over, _)| *over <= turn.now).map(|(_, id)| *id);
+        let over: Vec<RequestId> = over.filter(|id| !self.watches.woken.contains_key(id)).collect();
+        for watch in over.into_iter().filter_map(|id| self.watches.remove(id)).collect::<Vec<_>>() {
+            let through = watch.after.max(turn.state.revision());
+            self.reply(&watch.requester, Ok(Answer::Changes(Changes { changes: Vec::new(), through })), turn);
+        }
+    }
+
+    /// Tells one who was woken. Returns how much that was.
+    fn answer_woken(&mut self, id: RequestId, turn: &mut StepContext<'_>) -> usize {
+        let last = self.watches.woken.remove(&id);
+        let Some(mut watch) = self.watches.remove(id) else { return 0 };
+        watch.after = watch.after.max(last.unwrap_or_default());
+        let before = turn.effects.len();
+        if let Some(watch) = self.answer_watch(watch, turn) {
+            self.watches.insert(watch);
+        }
+        1 + turn.effects[before..].iter().map(events_in).sum::<usize>()
+    }
+
+    /// Notes who has something to hear of what has been applied since the last time.
+    fn wake(&mut self, state: &State) {
+        let from = std::mem::replace(&mut self.watches.seen, state.revision());
+        if from == state.revision() || self.watches.waiting.is_empty() {
+            return;
+        }
+        let Some(changes) = state.events_after(from) else {
+            let all: Vec<RequestId> = self.watches.waiting.keys().copied().collect();
+            return all.into_iter().for_each(|id| {
+                self.watches.woken.entry(id).or_insert(from);
+            });
+        };
+        let mut last = from;
+        for (revision, events) in changes {
+            let ids = match events {
+                Some([first, ..]) if self.planted(Bug::WatcherWokenByFirstEvent) => {
+                    self.watches.concerned(std::slice::from_ref(first))
+                }
+                Some(events) => self.watches.concerned(events),
+                // It is too much to be told: whoever it concerns starts over.
+                None => self.watches.concerned_by(state.sets_changed_by(revision)),
+            };
+            visit(ids.len());
+            for id in ids {
+                self.watches.woken.entry(id).or_insert(last);
+            }
+            last = revision;
+        }
+    }
+
+    /// The session is gone, or has found this leader anew and will ask again.
+    pub(super) fn refuse_watches(&mut self, session: SessionId, refusal: &Refusal, turn: &mut StepContext<'_>) {
+        for id in self.watches.sessions.get(&session).cloned().unwrap_or_default() {
+            if let Some(watch) = self.watches.remove(id) {
+                self.reply_without_promises(&watch.requester, Err(refusal.clone()), turn);
+            }
+        }
+    }
+}
+
+/// How many events are told by an effect.
+fn events_in(effect: &LessorEffect) -> usize {
+    match effect {
+        LessorEffect::Reply { response: Response { result: Ok(Answer::Changes(told)), .. }, .. } => {
+            told.changes.iter().map(|change| change.events.len()).sum()
+        }
+        _ => 0,
+    }
+}

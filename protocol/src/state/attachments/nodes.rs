@@ -1,0 +1,109 @@
+//! The nodes of one lease.
+
+use std::collections::BTreeSet;
+
+use crate::path::NodePath;
+
+/// The nodes of one lease. There may be a million leases with one each.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Nodes {
+    One(NodePath),
+    /// Two at least.
+    #[expect(clippy::box_collection, reason = "an entry is to be as small as that of a lease with one node")]
+    Many(Box<BTreeSet<NodePath>>),
+}
+
+impl Nodes {
+    pub(super) fn insert(&mut self, path: &NodePath) {
+        match self {
+            Self::One(only) if only == path => {}
+            Self::One(only) => *self = Self::Many(Box::new(BTreeSet::from([only.clone(), path.clone()]))),
+            Self::Many(all) => {
+                all.insert(path.clone());
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(all) => all.len(),
+        }
+    }
+
+    /// Those of them that lie at `path` or after it, in order.
+    pub(super) fn from(&self, path: NodePath) -> impl Iterator<Item = &NodePath> + use<'_> {
+        let (one, many) = match self {
+            Self::One(only) => (Some(only).filter(|only| **only >= path), None),
+            Self::Many(all) => (None, Some(all.range(path..))),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    /// Takes one out. False if that was all.
+    pub(super) fn remove(&mut self, path: &NodePath) -> bool {
+        match self {
+            Self::One(only) => only != path,
+            Self::Many(all) => {
+                all.remove(path);
+                self.settle();
+                true
+            }
+        }
+    }
+
+    /// Takes the first ones out, if there are more than so many.
+    pub(super) fn split(&mut self, most: usize) -> Option<Vec<NodePath>> {
+        let Self::Many(all) = self else { return None };
+        if all.len() <= most {
+            return None;
+        }
+        let first = std::iter::from_fn(|| all.pop_first()).take(most).collect();
+        self.settle();
+        Some(first)
+    }
+
+    /// One of many may have been left alone.
+    fn settle(&mut self) {
+        if let Self::Many(all) = self
+            && all.len() == 1
+            && let Some(only) = all.pop_first()
+        {
+            *self = Self::One(only);
+        }
+    }
+
+    pub(super) fn into_paths(self) -> Vec<NodePath> {
+        match self {
+            Self::One(only) => vec![only],
+            Self::Many(all) => all.into_iter().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> NodePath {
+        NodePath::parse(text).expect("a valid path")
+    }
+
+    #[test]
+    fn one_that_is_left_of_many_is_as_one_that_never_had_others() {
+        let mut nodes = Nodes::One(path("/a"));
+        nodes.insert(&path("/a"));
+        assert_eq!(nodes, Nodes::One(path("/a")));
+        for name in ["/c", "/b", "/c"] {
+            nodes.insert(&path(name));
+        }
+        assert_eq!(nodes.from(path("/b")).cloned().collect::<Vec<_>>(), [path("/b"), path("/c")]);
+        assert_eq!(nodes.split(3), None, "there are no more than that");
+        assert_eq!(nodes.split(1), Some(vec![path("/a")]));
+        assert!(nodes.remove(&path("/b")));
+        assert_eq!(nodes, Nodes::One(path("/c")));
+        assert!(nodes.remove(&path("/b")), "it had gone");
+        assert_eq!(nodes.from(path("/d")).count(), 0);
+        assert!(!nodes.remove(&path("/c")), "that was all");
+    }
+}

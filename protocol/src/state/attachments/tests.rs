@@ -1,0 +1,490 @@
+//! What goes with a lease goes with it: at once, wholly, and nothing else.
+
+mod burying;
+mod lists;
+
+use std::time::Duration;
+
+use super::{super::fixture::*, *};
+use crate::{
+    command::{Command, Condition, Outcome, Proposal, Write, Written},
+    id::{LeaseId, Sequence},
+    object::Value,
+    transaction::{Operation, Transaction},
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const ONE: LeaseId = LeaseId(100);
+const TWO: LeaseId = LeaseId(200);
+
+fn attach(at: &str, attach: Attach) -> Write {
+    Write::Put { path: path(at), value: Value::from_static(b"v"), condition: Condition::Any, attach }
+}
+
+fn to(at: &str, id: LeaseId) -> Write {
+    attach(at, Attach::Lease(id))
+}
+
+fn grant(id: LeaseId) -> Write {
+    Write::GrantLease { id: Some(id), ttl: MINUTE }
+}
+
+fn revoke(id: LeaseId) -> Write {
+    Write::RevokeLease { id }
+}
+
+/// A state with the two leases.
+fn fixture() -> (Fixture, SessionId) {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    fixture.write(session, grant(ONE)).expect("new");
+    fixture.write(session, grant(TWO)).expect("new");
+    (fixture, session)
+}
+
+/// Nodes below `list` that go with the lease, made by one entry.
+fn attach_many(fixture: &mut Fixture, session: SessionId, list: &str, count: usize, id: LeaseId) {
+    let mut commands = Vec::new();
+    for number in 0..count {
+        let mut command = fixture.command(session, to(&format!("{list}/{number:05}"), id));
+        if let Command::Write { sequence, unanswered_from, .. } = &mut command {
+            *unanswered_from = *sequence;
+        }
+        commands.push(command);
+    }
+    let proposal = Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands };
+    fixture.apply(&proposal);
+}
+
+fn exists(fixture: &Fixture, at: &str) -> bool {
+    fixture.state.node(&path(at)).is_some()
+}
+
+fn owner(fixture: &Fixture, at: &str) -> Option<NodeOwner> {
+    fixture.state.data(&path(at)).expect("it exists").stat.owner
+}
+
+fn names(fixture: &Fixture, at: &str) -> Vec<String> {
+    fixture.state.children(&path(at)).expect("it exists").names
+}
+
+/// Ends the lease in the log. Which of its incarnations it was.
+fn expire(fixture: &mut Fixture, lease: &LeaseKey) -> Incarnation {
+    let LeaseRecord { incarnation, horizon, .. } = *fixture.state.lease(lease).expect("a lease");
+    assert_eq!(fixture.run(Command::Expire { lease: lease.clone(), incarnation, horizon }), Outcome::Expired);
+    incarnation
+}
+
+fn remove(fixture: &mut Fixture, lease: Incarnation) -> Outcome {
+    fixture.run(Command::Purge { leases: vec![lease] })
+}
+
+#[test]
+fn a_grant_changes_no_node_and_its_name_is_its_own() {
+    let (mut fixture, session) = fixture();
+    assert_eq!(fixture.state.revision(), Revision(0));
+    assert_eq!(fixture.write(session, grant(ONE)), Err(WriteRefusal::LeaseExists { id: ONE }));
+    let given = fixture.write(session, Write::GrantLease { id: None, ttl: MINUTE }).expect("a new one");
+    let granted = given.lease.expect("a lease");
+    let id = granted.id;
+    assert_eq!(given, Written { lease: Some(granted), ..Written::default() });
+    let lease = fixture.state.lease(&LeaseKey::Key(id)).expect("it is there");
+    assert_eq!((lease.incarnation, lease.term()), (granted.incarnation, MINUTE));
+    // A name that somebody asked for is not given a second time.
+    let next = LeaseId(id.0 + 1);
+    fixture.write(session, grant(LeaseId(next.0 + 1))).expect("free");
+    let given = fixture.write(session, Write::GrantLease { id: None, ttl: MINUTE }).expect("a new one");
+    assert!(given.lease.expect("a name").id > next, "{given:?}");
+}
+
+#[test]
+fn a_node_cannot_go_with_a_lease_that_does_not_exist() {
+    let (mut fixture, session) = fixture();
+    let none = LeaseId(7);
+    assert_eq!(fixture.write(session, to("/a", none)), Err(WriteRefusal::LeaseNotFound { id: none }));
+    assert!(!exists(&fixture, "/a"));
+    let refused = fixture.write(session, attach("/a", Attach::Session));
+    assert_eq!(refused, Err(WriteRefusal::NoVolumeLease { path: path("/a"), volume: path("/") }));
+    assert_eq!(fixture.write(session, revoke(none)), Err(WriteRefusal::LeaseNotFound { id: none }));
+}
+
+#[test]
+fn a_node_goes_with_one_lease_the_last_it_was_put_with() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a", ONE)).expect("attached");
+    assert_eq!(owner(&fixture, "/a"), Some(NodeOwner::Lease(ONE)));
+    fixture.write(session, attach("/a", Attach::Unchanged)).expect("kept");
+    assert_eq!(owner(&fixture, "/a"), Some(NodeOwner::Lease(ONE)));
+    fixture.write(session, to("/a", TWO)).expect("attached anew");
+    fixture.write(session, revoke(ONE)).expect("it exists");
+    assert!(exists(&fixture, "/a"), "it goes with the other");
+    fixture.write(session, revoke(TWO)).expect("it exists");
+    assert!(!exists(&fixture, "/a"));
+}
+
+#[test]
+fn a_put_without_a_lease_lets_the_node_stay() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a", ONE)).expect("attached");
+    fixture.put(session, "/a", "stays");
+    assert_eq!(owner(&fixture, "/a"), None);
+    let revoked = fixture.write(session, revoke(ONE)).expect("it exists");
+    assert_eq!((revoked.removed, revoked.revision), (0, Revision(2)), "nothing changed");
+    assert!(exists(&fixture, "/a"));
+}
+
+#[test]
+fn all_that_a_lease_carries_is_gone_with_one_change() {
+    let (mut fixture, session) = fixture();
+    for at in ["/a/x", "/a/y", "/b/z"] {
+        fixture.write(session, to(at, ONE)).expect("attached");
+    }
+    fixture.put(session, "/a/stays", "");
+    let revoked = fixture.write(session, revoke(ONE)).expect("it exists");
+    assert_eq!((revoked.revision, revoked.removed), (Revision(5), 3));
+    assert_eq!((names(&fixture, "/a"), names(&fixture, "/b")), (vec!["stays".to_owned()], vec![]));
+    let list = fixture.state.children(&path("/a")).expect("it exists");
+    assert_eq!((list.version, list.modify_revision), (4, Revision(5)), "a change for all that went");
+    let changed = fixture.state.changed_since(Revision(4), &path("/")).expect("it is known");
+    for set in [data("/a/x"), children("/a/x"), data("/a/y"), data("/b/z"), children("/a"), children("/b")] {
+        assert!(changed.contains(&set), "{set:?} in {changed:?}");
+    }
+}
+
+#[test]
+fn change_of_lease_with_many_nodes_names_common_subtree() {
+    let (mut fixture, session) = fixture();
+    for number in 0..20 {
+        fixture.write(session, to(&format!("/a/b/{number}"), ONE)).expect("attached");
+    }
+    fixture.write(session, revoke(ONE)).expect("it exists");
+    assert_eq!(fixture.state.changed_since(Revision(20), &path("/")), Some(vec![subtree("/a/b")]));
+}
+
+#[test]
+fn nothing_lies_below_a_node_that_goes_with_a_lease() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a", ONE)).expect("attached");
+    let leased = Err(WriteRefusal::Attached { path: path("/a") });
+    assert_eq!(fixture.write(session, put("/a/b", "")), leased);
+    assert_eq!(fixture.write(session, put("/a/b/c", "")), leased);
+    assert_eq!(fixture.write(session, create_volume("/a", 5)), leased);
+    assert_eq!(fixture.write(session, create_volume("/a/b", 5)), leased);
+    fixture.put(session, "/p/child", "");
+    fixture.write(session, create_volume("/v", 5)).expect("new");
+    for at in ["/", "/p", "/v"] {
+        assert_eq!(fixture.write(session, to(at, ONE)), Err(WriteRefusal::NotALeaf { path: path(at) }));
+    }
+}
+
+#[test]
+fn what_is_gone_and_not_yet_removed_is_in_nobodys_way() {
+    let (mut fixture, session) = fixture();
+    let many = RECLAIMED_PER_ENTRY + 10;
+    attach_many(&mut fixture, session, "/a", many, ONE);
+    let last = format!("/a/{:05}", many - 1);
+    let revoked = fixture.write(session, revoke(ONE)).expect("it exists");
+    assert_eq!(revoked.removed, many as u64);
+    assert!(fixture.state.nodes.contains_key(&path(&last)), "it is not removed yet");
+    assert_eq!((exists(&fixture, &last), names(&fixture, "/a")), (false, vec![]));
+    assert_eq!(fixture.state.nodes_below(&path("/a")).count(), 0);
+    let rows: Vec<_> = fixture.state.rows().collect();
+    assert_eq!(State::from_rows(rows), Ok(fixture.state.clone()), "a snapshot keeps it gone");
+    let made = fixture.put(session, &last, "again");
+    assert_eq!(made.stat.expect("a put").create_revision, made.revision, "as if it had never been there");
+    fixture.run(Command::Tick { renewals: vec![] });
+    assert_eq!(fixture.state.nodes.len(), 3, "/, /a and what was made anew");
+    assert_eq!(names(&fixture, "/a"), [last.rsplit('/').next().expect("a name")]);
+}
+
+#[test]
+fn what_there_is_no_room_for_waits_for_the_next_entry() {
+    let (mut fixture, session) = fixture();
+    let three = LeaseId(3);
+    fixture.write(session, grant(three)).expect("new");
+    for (list, count, id) in [("/a", RECLAIMED_PER_ENTRY - 1, ONE), ("/b", RECLAIMED_PER_ENTRY, TWO), ("/c", 1, three)]
+    {
+        attach_many(&mut fixture, session, list, count, id);
+    }
+    let [one, two, three] = [ONE, TWO, three].map(|id| expire(&mut fixture, &LeaseKey::Key(id)));
+    remove(&mut fixture, two);
+    assert_eq!(
+        fixture.state.attachments.tombstones,
+        BTreeSet::from([two]),
+        "all its nodes went, and nothing is known of that yet"
+    );
+    fixture.run(Command::Purge { leases: vec![one, three] });
+    assert_eq!(
+        fixture.state.attachments.tombstones,
+        BTreeSet::from([three]),
+        "the room for one was taken by what had no nodes left"
+    );
+    assert!(fixture.state.nodes.contains_key(&path("/c/00000")) && !exists(&fixture, "/c/00000"));
+    fixture.run(Command::Tick { renewals: vec![] });
+    assert_eq!(
+        (fixture.state.nodes.len(), fixture.state.attachments.tombstones.len()),
+        (4, 0),
+        "the root and the lists"
+    );
+}
+
+#[test]
+fn parent_of_orphans_can_be_removed_and_recreated() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a/x", ONE)).expect("attached");
+    let lease = expire(&mut fixture, &LeaseKey::Key(ONE));
+    let remove = Command::Purge { leases: vec![lease] };
+    let (delete, put) = (fixture.command(session, delete("/a", false)), fixture.put_command_of(session, "/a/x/y", ""));
+    let commands = vec![remove, delete, put];
+    let proposal = Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands };
+    let outcomes = fixture.apply(&proposal).outcomes;
+    assert_eq!(outcomes[0], Outcome::Purged { nodes: 1 });
+    assert!(matches!(outcomes[1], Outcome::Written(Ok(Written { removed: 1, .. }))), "{outcomes:?}");
+    assert!(matches!(outcomes[2], Outcome::Written(Ok(_))), "{outcomes:?}");
+    assert_eq!((names(&fixture, "/a"), names(&fixture, "/a/x")), (vec!["x".to_owned()], vec!["y".to_owned()]));
+}
+
+#[test]
+fn what_went_with_a_lease_is_there_until_consents_are_in() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a/x", ONE)).expect("attached");
+    fixture.write(session, to("/a/y", ONE)).expect("attached");
+    let lease = expire(&mut fixture, &LeaseKey::Key(ONE));
+    assert!(exists(&fixture, "/a/x"), "its copies may be in use");
+    assert_eq!(fixture.state.orphans().collect::<Vec<_>>(), [lease]);
+    assert_eq!(
+        fixture.write(session, to("/b", ONE)),
+        Err(WriteRefusal::LeaseNotFound { id: ONE }),
+        "nothing comes after"
+    );
+    fixture.put(session, "/a/y", "stays");
+    assert_eq!(remove(&mut fixture, lease), Outcome::Purged { nodes: 1 });
+    assert_eq!(names(&fixture, "/a"), ["y"], "it was put without a lease in time");
+    assert_eq!(remove(&mut fixture, lease), Outcome::Purged { nodes: 0 });
+    assert_eq!(fixture.state.orphans().count(), 0);
+}
+
+#[test]
+fn orphans_that_are_removed_by_hand_are_orphans_no_more() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a/x", ONE)).expect("attached");
+    expire(&mut fixture, &LeaseKey::Key(ONE));
+    fixture.write(session, delete("/a", true)).expect("it is there");
+    assert_eq!(fixture.state.orphans().count(), 0);
+}
+
+#[test]
+fn nothing_that_a_lease_still_carries_is_removed() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a", ONE)).expect("attached");
+    let lease = fixture.state.lease(&LeaseKey::Key(ONE)).expect("a lease").incarnation;
+    assert_eq!(remove(&mut fixture, lease), Outcome::Purged { nodes: 0 });
+    assert!(exists(&fixture, "/a"));
+}
+
+#[test]
+fn revocation_is_not_covered_if_nodes_were_attached_since() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a", ONE)).expect("attached");
+    let gathered = fixture.state.revision();
+    fixture.write(session, to("/b", ONE)).expect("attached");
+    let sequence = fixture.next_sequence(session);
+    let meant = fixture.state.intended(session, &revoke(ONE));
+    let revoke = |attached_through| Command::Write {
+        session,
+        sequence,
+        unanswered_from: Sequence(1),
+        write: revoke(ONE),
+        consented: everything(),
+        intended: meant.clone(),
+        attached_through,
+    };
+    assert_eq!(fixture.run(revoke(gathered)), Outcome::MissingConsents);
+    assert!(exists(&fixture, "/a") && exists(&fixture, "/b"));
+    let now = fixture.state.revision();
+    assert!(matches!(fixture.run(revoke(now)), Outcome::Written(Ok(Written { removed: 2, .. }))));
+}
+
+#[test]
+fn what_goes_with_a_session_is_orphaned_when_it_closes() {
+    let (mut fixture, session) = fixture();
+    fixture.acquire(session, "/");
+    let lease = fixture.state.lease(&LeaseKey::Volume(session, path("/"))).expect("acquired").incarnation;
+    fixture.write(session, attach("/s/one", Attach::Session)).expect("attached");
+    assert_eq!(owner(&fixture, "/s/one"), Some(NodeOwner::Session(session)));
+    assert_eq!(fixture.run(Command::CloseSession { session }), Outcome::SessionClosed);
+    assert_eq!(fixture.state.orphans().collect::<Vec<_>>(), [lease]);
+    assert_eq!(remove(&mut fixture, lease), Outcome::Purged { nodes: 1 });
+    assert_eq!(names(&fixture, "/s"), [""; 0]);
+}
+
+#[test]
+fn lease_with_attached_nodes_is_extended_not_replaced() {
+    let (mut fixture, session) = fixture();
+    fixture.acquire(session, "/");
+    fixture.write(session, attach("/a", Attach::Session)).expect("attached");
+    let key = LeaseKey::Volume(session, path("/"));
+    let before = fixture.state.lease(&key).expect("acquired").clone();
+    fixture.time = seconds(5);
+    let again = fixture.acquire(session, "/x");
+    let expected = |incarnation: Incarnation| matches!(again, Outcome::VolumeAcquired { incarnation: got, .. } if got == incarnation);
+    assert!(expected(before.incarnation), "{again:?}");
+    assert!(fixture.state.lease(&key).expect("it stays").horizon > before.horizon);
+    fixture.write(session, delete("/a", false)).expect("a leaf");
+    let again = fixture.acquire(session, "/x");
+    assert!(
+        matches!(again, Outcome::VolumeAcquired { incarnation, .. } if incarnation > before.incarnation),
+        "{again:?}"
+    );
+}
+
+#[test]
+fn a_lease_of_the_same_name_carries_nothing_of_the_last() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, to("/a", ONE)).expect("attached");
+    fixture.write(session, revoke(ONE)).expect("it exists");
+    fixture.write(session, grant(ONE)).expect("the name is free again");
+    assert!(!fixture.state.has_dependents(&LeaseKey::Key(ONE)));
+    assert!(!exists(&fixture, "/a"));
+}
+
+#[test]
+fn volume_with_attached_nodes_on_its_lease_is_not_removed() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, create_volume("/v", 5)).expect("new");
+    fixture.acquire(session, "/v");
+    fixture.write(session, attach("/v/a", Attach::Session)).expect("attached");
+    let remove = Write::RemoveVolume { path: path("/v") };
+    let carries = WriteRefusal::VolumeInUse { path: path("/v"), session };
+    assert_eq!(fixture.write(session, remove.clone()), Err(carries));
+    fixture.write(session, delete("/v/a", false)).expect("a leaf");
+    fixture.write(session, remove).expect("nothing goes with it");
+}
+
+#[test]
+fn many_leases_that_end_with_one_entry_are_buried_with_it() {
+    let (mut fixture, session) = fixture();
+    for id in [ONE, TWO] {
+        fixture.write(session, to(&format!("/{}", id.0), id)).expect("attached");
+        fixture.write(session, to(&format!("/{}b", id.0), id)).expect("attached");
+    }
+    let leases = [ONE, TWO].map(|id| expire(&mut fixture, &LeaseKey::Key(id))).to_vec();
+    assert_eq!(fixture.run(Command::Purge { leases }), Outcome::Purged { nodes: 4 });
+    assert_eq!(fixture.state.nodes.len(), 1, "only the root");
+    assert_eq!(fixture.state.attachments.tombstones, BTreeSet::new(), "nothing is carried along from entry to entry");
+}
+
+#[test]
+fn small_leases_of_one_list_are_removed_in_one_change() {
+    let (mut fixture, session) = fixture();
+    let mut ids = vec![ONE, TWO];
+    for number in 1..=4 {
+        ids.push(LeaseId(number));
+        fixture.write(session, grant(LeaseId(number))).expect("new");
+    }
+    let (many, in_two_lists, other_list) = (LeaseId(1), LeaseId(2), LeaseId(3));
+    for number in 0..=FEW_NODES {
+        fixture.write(session, to(&format!("/list/many-{number}"), many)).expect("attached");
+    }
+    let few = [("/list/a", ONE), ("/list/b", ONE), ("/list/c", TWO), ("/list/d", LeaseId(4))];
+    let others = [("/list/two", in_two_lists), ("/two/lists", in_two_lists), ("/other/list", other_list)];
+    for (at, id) in few.into_iter().chain(others) {
+        fixture.write(session, to(at, id)).expect("attached");
+    }
+    let before = fixture.state.meta.revision;
+    let leases: Vec<Incarnation> = ids.iter().map(|id| expire(&mut fixture, &LeaseKey::Key(*id))).collect();
+    // Each is named twice, and goes once.
+    let leases = leases.iter().chain(&leases).copied().collect();
+    assert_eq!(fixture.run(Command::Purge { leases }), Outcome::Purged { nodes: 17 + 7 });
+    assert_eq!((names(&fixture, "/list"), names(&fixture, "/two")), (vec![], vec![]));
+    let changes = fixture.state.events_after(before).expect("it is known");
+    let counts: Vec<usize> = changes.map(|(_, events)| events.expect("they can be told").len()).collect();
+    assert_eq!(counts, [17, 2, 4, 1], "those that go alone, then each list");
+    let last = fixture.state.meta.revision;
+    let together = fixture.state.changed_since(Revision(last.0 - 2), &path("/list")).expect("it is known");
+    let few = few.iter().flat_map(|(at, _)| [data(at), children(at)]);
+    assert_eq!(together.into_iter().collect::<BTreeSet<_>>(), few.chain([children("/list")]).collect());
+}
+
+#[test]
+fn no_change_takes_more_nodes_along_than_can_be_told() {
+    let mut fixture = Fixture::new();
+    let ids: Vec<LeaseId> = (0..=NODES_PER_CHANGE / FEW_NODES).map(|number| LeaseId(number as u64)).collect();
+    for id in &ids {
+        let session = fixture.open();
+        fixture.write(session, grant(*id)).expect("new");
+        for number in 0..FEW_NODES {
+            fixture.write(session, to(&format!("/list/{}-{number}", id.0), *id)).expect("attached");
+        }
+    }
+    let before = fixture.state.meta.revision;
+    let leases = ids.iter().map(|id| expire(&mut fixture, &LeaseKey::Key(*id))).collect();
+    let nodes = (NODES_PER_CHANGE + FEW_NODES) as u64;
+    assert_eq!(fixture.run(Command::Purge { leases }), Outcome::Purged { nodes });
+    let changes = fixture.state.events_after(before).expect("it is known");
+    let counts: Vec<usize> = changes.map(|(_, events)| events.expect("they can be told").len()).collect();
+    assert_eq!(counts, [NODES_PER_CHANGE, FEW_NODES]);
+}
+
+#[test]
+fn outcome_names_the_volume_leases_that_carry_its_nodes() {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    fixture.write(session, create_volume("/v", 5)).expect("new");
+    let mut lease = |top: &str| {
+        let Outcome::VolumeAcquired { volume, incarnation, .. } = fixture.acquire(session, top) else { panic!() };
+        VolumeLease { volume, incarnation }
+    };
+    let (root, inner) = (lease("/"), lease("/v"));
+    let attach = Attach::Session;
+    let put = |at: &str, attach| Operation::Put { path: path(at), value: Value::from_static(b"v"), attach };
+    let transaction = Transaction::new().then(put("/v/a", attach)).then(put("/v/b", attach));
+    let transaction = transaction.then(put("/c", attach)).then(put("/d", Attach::Nothing));
+    let written = fixture.write(session, Write::Transaction(transaction)).expect("done");
+    assert_eq!(written.attached, [inner.clone(), root.clone()]);
+    assert_eq!(written.attached_to(&path("/v/b")), Some(&inner));
+    assert_eq!(written.attached_to(&path("/c")), Some(&root));
+    let alone = Write::Put { path: path("/e"), value: Value::new(), condition: Condition::Any, attach };
+    assert_eq!(fixture.write(session, alone).expect("done").attached, [root]);
+    assert_eq!(fixture.put(session, "/f", "").attached, []);
+}
+
+/// How many rows a put stores, and how long the row of the counters is, while so many sessions that were closed wait for consents.
+fn put_with_closed(count: u64) -> (usize, usize) {
+    let (mut fixture, session) = fixture();
+    let mut commands = Vec::new();
+    for number in 0..count {
+        let closed = fixture.open();
+        fixture.acquire(closed, "/");
+        let write = Write::Put {
+            path: path(&format!("/closed/{number}")),
+            value: Value::new(),
+            condition: Condition::Any,
+            attach: Attach::Session,
+        };
+        fixture.write(closed, write).expect("it has a lease");
+        commands.push(Command::CloseSession { session: closed });
+    }
+    let proposal = Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands };
+    fixture.apply(&proposal);
+    assert_eq!(fixture.state.attachments.closed_session_orphans.len() as u64, count);
+    let command = fixture.put_command_of(session, "/a", "1");
+    let applied = fixture.apply_command(command);
+    let meta = fixture.state.row(&RowKey::Meta).expect("it is always there");
+    // One that is written by somebody else meanwhile, and one that is removed.
+    fixture.put(session, "/closed/0", "stays");
+    let lease = fixture.state.orphans().next().expect("more than one");
+    assert!(fixture.state.row(&RowKey::ClosedSessionOrphan(lease)).is_some());
+    remove(&mut fixture, lease);
+    assert_eq!(fixture.state.row(&RowKey::ClosedSessionOrphan(lease)), None);
+    assert_eq!(fixture.state.attachments.closed_session_orphans.len() as u64, count - 2);
+    assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state));
+    (applied.changed_rows.len(), meta.len())
+}
+
+#[test]
+fn entry_stores_nothing_of_sessions_closed_before() {
+    let ((few, short), (many, long)) = (put_with_closed(3), put_with_closed(60));
+    assert_eq!(few, many, "the counters, the node, its list, the answer and the change");
+    assert!(long <= short + 8, "{short} and {long} bytes: only the numbers in it have grown");
+}

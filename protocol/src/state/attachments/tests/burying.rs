@@ -1,0 +1,46 @@
+//! How many nodes one entry buries, when very many leases are gone.
+
+use super::*;
+
+/// Leases of three nodes each, more than [`RECLAIMED_PER_ENTRY`], that end with one entry: it takes two nodes for each lease out of memory.
+#[test]
+fn entry_buries_two_nodes_for_each_of_many_leases() {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    let count = RECLAIMED_PER_ENTRY as u64 + 1;
+    let apply = |fixture: &mut Fixture, commands| {
+        let (epoch, time) = (fixture.state.epoch(), fixture.time);
+        fixture.apply(&Proposal { epoch, number: 1, time, commands });
+    };
+    let commands = |fixture: &mut Fixture, writes: Vec<Write>| {
+        let command = |write| match fixture.command(session, write) {
+            Command::Write { session, sequence, write, consented, intended, attached_through, .. } => Command::Write {
+                session,
+                sequence,
+                unanswered_from: sequence,
+                write,
+                consented,
+                intended,
+                attached_through,
+            },
+            other => other,
+        };
+        writes.into_iter().map(command).collect()
+    };
+    let granted = commands(&mut fixture, (1..=count).map(|id| grant(LeaseId(id))).collect());
+    apply(&mut fixture, granted);
+    let nodes = (1..=count).flat_map(|id| (0..3).map(move |number| to(&format!("/{id:05}-{number}"), LeaseId(id))));
+    let put = commands(&mut fixture, nodes.collect());
+    apply(&mut fixture, put);
+    let end = |id| {
+        let lease = LeaseKey::Key(LeaseId(id));
+        let LeaseRecord { incarnation, horizon, .. } = *fixture.state.lease(&lease).expect("granted");
+        Command::Expire { lease, incarnation, horizon }
+    };
+    let ends = (1..=count).map(end).collect();
+    apply(&mut fixture, ends);
+    assert_eq!(fixture.state.nodes.len() as u64, 1 + 3 * count);
+    let leases = fixture.state.orphans().collect();
+    apply(&mut fixture, vec![Command::Purge { leases }]);
+    assert_eq!(fixture.state.nodes.len() as u64, 1 + count, "the root, and what the next entries bury");
+}

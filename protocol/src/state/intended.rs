@@ -1,0 +1,253 @@
+//! Which lease, and which volume, a write names (S7b).
+//!
+//! A key lease can end and be granted again under its name, a session can get another lease on a volume, and a volume can be
+//! removed and made anew, all while a write waits for its consents. The write is about those that there were when it arrived:
+//! [`State::meant`] says which they are, and when the write is applied every name in it has to stand for the same one.
+//!
+//! What a write names otherwise needs no such care: sessions, holds, tokens and revisions are never used again, and a path
+//! means whichever node is there (a condition says otherwise).
+
+use super::State;
+use crate::{
+    command::{Attach, IntendedLeases, LeaseKey, Write, WriteRefusal},
+    id::SessionId,
+    path::NodePath,
+    planted::Bug,
+    transaction::Operation,
+};
+
+impl State {
+    /// What the names in the write stand for now: computed when its request arrives, of a transaction for both branches.
+    pub fn intended(&self, writer: SessionId, write: &Write) -> IntendedLeases {
+        let leases = leases_named_by(write).into_iter().filter_map(|named| {
+            let key = match named {
+                NamedLease::Revoked(key) => Some(key),
+                NamedLease::Attached(path, attach) => self.named_lease(writer, path, attach),
+            };
+            key.and_then(|key| self.lease(&key)).map(|lease| lease.incarnation)
+        });
+        let volume = match write {
+            Write::SetVolume { path, .. } | Write::RemoveVolume { path } => self.volume(path),
+            _ => None,
+        };
+        IntendedLeases { leases: leases.collect(), volume: volume.map(|volume| volume.create_generation) }
+    }
+
+    /// The lease that a put names, whether or not there is one.
+    pub(super) fn named_lease(&self, writer: SessionId, path: &NodePath, attach: Attach) -> Option<LeaseKey> {
+        match attach {
+            Attach::Nothing | Attach::Unchanged => None,
+            Attach::Lease(id) => Some(LeaseKey::Key(id)),
+            Attach::Session => Some(LeaseKey::Volume(writer, self.volume_of(path).0.clone())),
+        }
+    }
+
+    /// Why a node cannot be attached so: there is no such lease.
+    pub(super) fn no_lease_refusal(&self, path: &NodePath, attach: Attach) -> WriteRefusal {
+        match attach {
+            Attach::Lease(id) => WriteRefusal::LeaseNotFound { id },
+            Attach::Nothing | Attach::Unchanged | Attach::Session => {
+                WriteRefusal::NoVolumeLease { path: path.clone(), volume: self.volume_of(path).0.clone() }
+            }
+        }
+    }
+
+    /// The lease that a put names is the one that is meant.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteRefusal`] if there is none, or another has its name by now.
+    pub(super) fn check_intended(
+        &self,
+        writer: SessionId,
+        path: &NodePath,
+        attach: Attach,
+        meant: &IntendedLeases,
+    ) -> Result<(), WriteRefusal> {
+        match self.named_lease(writer, path, attach) {
+            Some(key) if !self.is_intended(&key, meant) => Err(self.no_lease_refusal(path, attach)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether there is a lease of this name, and it is meant.
+    pub(super) fn is_intended(&self, key: &LeaseKey, meant: &IntendedLeases) -> bool {
+        let any = self.mistake.is(Bug::ReplacementTakenForIntended);
+        self.lease(key).is_some_and(|lease| meant.leases.contains(&lease.incarnation) || any)
+    }
+
+    /// Whether there is a volume with this top, and it is meant.
+    pub(super) fn is_volume_intended(&self, top: &NodePath, meant: &IntendedLeases) -> bool {
+        let any = self.mistake.is(Bug::ReplacementTakenForIntended);
+        self.volume(top).is_some_and(|volume| meant.volume == Some(volume.create_generation) || any)
+    }
+}
+
+/// A lease that a write names.
+enum NamedLease<'a> {
+    Revoked(LeaseKey),
+    /// By where a node is put, or a hold asked for, and what it is to go with.
+    Attached(&'a NodePath, Attach),
+}
+
+/// The leases that the write names.
+fn leases_named_by(write: &Write) -> Vec<NamedLease<'_>> {
+    match write {
+        Write::RevokeLease { id } => vec![NamedLease::Revoked(LeaseKey::Key(*id))],
+        Write::Put { path, attach, .. } => vec![NamedLease::Attached(path, *attach)],
+        Write::Lock { path, .. } => vec![NamedLease::Attached(path, Attach::Session)],
+        Write::Transaction(transaction) => {
+            let put = |operation| match operation {
+                &Operation::Put { ref path, attach, .. } => Some(NamedLease::Attached(path, attach)),
+                Operation::Delete { .. } => None,
+            };
+            transaction.operations().filter_map(put).collect()
+        }
+        Write::Delete { .. }
+        | Write::CreateVolume { .. }
+        | Write::SetVolume { .. }
+        | Write::RemoveVolume { .. }
+        | Write::GrantLease { .. }
+        | Write::ChangeLockMode { .. }
+        | Write::Unlock { .. }
+        | Write::TakeWriteLease { .. }
+        | Write::Flush { .. }
+        | Write::HandOver { .. } => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::{
+        command::{Command, Condition, Outcome},
+        id::{Incarnation, LeaseId},
+        lock::LockMode,
+        object::Value,
+        transaction::{Compare, Transaction},
+        volume::VolumeSettings,
+    };
+    use std::time::Duration;
+
+    const ONE: LeaseId = LeaseId(100);
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn to(at: &str, attach: Attach) -> Write {
+        Write::Put { path: path(at), value: Value::from_static(b"v"), condition: Condition::Any, attach }
+    }
+
+    fn grant() -> Write {
+        Write::GrantLease { id: Some(ONE), ttl: MINUTE }
+    }
+
+    fn lock(at: &str) -> Write {
+        Write::Lock { path: path(at), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO }
+    }
+
+    fn operation(at: &str, attach: Attach) -> Operation {
+        Operation::Put { path: path(at), value: Value::from_static(b"v"), attach }
+    }
+
+    /// A state with a key lease, and a volume that the session has a lease on.
+    fn fixture() -> (Fixture, SessionId) {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.write(session, grant()).expect("new");
+        fixture.write(session, create_volume("/v", 5)).expect("new");
+        fixture.acquire(session, "/v");
+        (fixture, session)
+    }
+
+    /// Every name that can be replaced is.
+    fn replace(fixture: &mut Fixture, session: SessionId) {
+        fixture.write(session, Write::RevokeLease { id: ONE }).expect("revoked");
+        fixture.write(session, grant()).expect("granted anew");
+        fixture.write(session, Write::RemoveVolume { path: path("/v") }).expect("removed");
+        fixture.write(session, create_volume("/v", 5)).expect("made anew");
+        fixture.acquire(session, "/v");
+    }
+
+    #[test]
+    fn write_whose_lease_or_volume_was_replaced_changes_nothing() {
+        let no_lease = || WriteRefusal::LeaseNotFound { id: ONE };
+        let no_volume_lease = || WriteRefusal::NoVolumeLease { path: path("/v/x"), volume: path("/v") };
+        let replaced = || WriteRefusal::VolumeReplaced { path: path("/v") };
+        let settings = VolumeSettings::DEFAULT;
+        let cases = [
+            (Write::RevokeLease { id: ONE }, no_lease()),
+            (to("/x", Attach::Lease(ONE)), no_lease()),
+            (to("/v/x", Attach::Session), no_volume_lease()),
+            (lock("/v/x"), no_volume_lease()),
+            (Write::SetVolume { path: path("/v"), settings }, replaced()),
+            (Write::RemoveVolume { path: path("/v") }, replaced()),
+        ];
+        for (write, refusal) in cases {
+            let (mut fixture, session) = fixture();
+            let command = fixture.command(session, write.clone());
+            replace(&mut fixture, session);
+            let before = fixture.state.revision();
+            assert_eq!(fixture.run(command), Outcome::Written(Err(refusal)), "{write:?}");
+            assert_eq!(fixture.state.revision(), before);
+            assert!(fixture.write(session, write).is_ok(), "one that arrives now means the new one");
+        }
+    }
+
+    #[test]
+    fn transaction_whose_lease_was_replaced_changes_nothing() {
+        for is_there in [true, false] {
+            let (mut fixture, session) = fixture();
+            let compare = if is_there { Compare::exists(path("/")) } else { Compare::absent(path("/")) };
+            let transaction = Transaction::new().when(compare);
+            let transaction = transaction.then(operation("/x", Attach::Lease(ONE)));
+            let transaction = transaction.otherwise(operation("/v/x", Attach::Session));
+            let command = fixture.command(session, Write::Transaction(transaction));
+            replace(&mut fixture, session);
+            let outcome = fixture.run(command);
+            assert!(matches!(outcome, Outcome::Written(Err(WriteRefusal::Operation { .. }))), "{outcome:?}");
+            assert!(fixture.state.node(&path("/x")).is_none() && fixture.state.node(&path("/v/x")).is_none());
+        }
+    }
+
+    #[test]
+    fn name_that_stood_for_nothing_finds_nothing_later() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let revoke = fixture.command(session, Write::RevokeLease { id: ONE });
+        let remove = fixture.command(session, Write::RemoveVolume { path: path("/v") });
+        fixture.write(session, grant()).expect("new");
+        fixture.write(session, create_volume("/v", 5)).expect("new");
+        assert_eq!(fixture.run(revoke), Outcome::Written(Err(WriteRefusal::LeaseNotFound { id: ONE })));
+        assert_eq!(fixture.run(remove), Outcome::Written(Err(WriteRefusal::VolumeReplaced { path: path("/v") })));
+    }
+
+    #[test]
+    fn change_of_a_volume_leaves_it_the_one_that_is_meant() {
+        let (mut fixture, session) = fixture();
+        let set = Write::SetVolume { path: path("/v"), settings: VolumeSettings::DEFAULT };
+        let (first, second) = (fixture.command(session, set.clone()), fixture.command(session, set));
+        let remove = fixture.command(session, Write::RemoveVolume { path: path("/v") });
+        let attach = fixture.command(session, to("/v/x", Attach::Session));
+        for command in [first, second, remove] {
+            let outcome = fixture.run(command);
+            assert!(matches!(outcome, Outcome::Written(Ok(_))), "{outcome:?}");
+        }
+        fixture.acquire(session, "/");
+        let refusal = WriteRefusal::NoVolumeLease { path: path("/v/x"), volume: path("/") };
+        assert_eq!(fixture.run(attach), Outcome::Written(Err(refusal)), "it meant the lease on the volume");
+    }
+
+    #[test]
+    fn orphan_that_is_kept_is_nothing_to_the_next_lease() {
+        let (mut fixture, session) = fixture();
+        fixture.write(session, to("/x", Attach::Lease(ONE))).expect("attached");
+        let lease = fixture.state.lease(&LeaseKey::Key(ONE)).expect("granted").clone();
+        let (incarnation, horizon) = (lease.incarnation, lease.horizon);
+        fixture.run(Command::Expire { lease: LeaseKey::Key(ONE), incarnation, horizon });
+        fixture.write(session, grant()).expect("granted anew");
+        fixture.write(session, to("/x", Attach::Unchanged)).expect("an orphan");
+        let new = fixture.state.lease(&LeaseKey::Key(ONE)).expect("granted");
+        assert_eq!((new.attached_at.0, new.incarnation > incarnation), (0, true));
+        assert_eq!(fixture.state.attached_nodes(incarnation).count(), 1);
+        assert_eq!(fixture.state.attached_nodes(Incarnation(new.incarnation.0)).count(), 0);
+    }
+}

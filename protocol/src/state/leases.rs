@@ -1,0 +1,486 @@
+//! Replicated leases and their horizons.
+//!
+//! A lease is here with the bound that no promise of any leader goes beyond, its horizon (T6). When it really ends
+//! within that is the leader's business. A lease is removed by a command only: by [expiry](Command::Expire), by the end
+//! of its session or of its volume, or by a new lease of the same session on the same volume.
+//!
+//! [`Command::Expire`]: crate::command::Command::Expire
+
+mod names;
+
+use std::{ops::Bound, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::{RowKey, State, touched::Touched, volumes::volume_lease_holder};
+use crate::{
+    command::{GrantedKeyLease, LeaseKey, Outcome, Renewal, Written},
+    id::{Incarnation, LeaseId, Revision, SessionId},
+    path::NodePath,
+    planted::Bug,
+    time::{ClusterTime, Span},
+    work::CountVisits,
+};
+
+/// One replicated lease.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LeaseRecord {
+    /// Which of the leases that there have been.
+    pub incarnation: Incarnation,
+    term: Span,
+    /// No promise goes beyond this. Never moves backwards.
+    pub horizon: ClusterTime,
+    margin: Span,
+    /// The last change that attached a node to it. 0 if none ever did.
+    pub attached_at: Revision,
+}
+
+impl LeaseRecord {
+    /// How long it is promised for, as of its grant or its last renewal.
+    pub fn term(&self) -> Duration {
+        self.term.duration()
+    }
+
+    /// The greatest skew margin that its volume has had since it was granted: what was promised under a longer term is
+    /// waited for with the margin that went with that (T3). Zero for sessions and delays, whose end makes nothing unsafe, and for key
+    /// leases, whose margin follows from their term and the drift that the cluster allows for.
+    pub fn margin(&self) -> Duration {
+        self.margin.duration()
+    }
+}
+
+impl State {
+    /// The lease of this name.
+    pub fn lease(&self, key: &LeaseKey) -> Option<&LeaseRecord> {
+        self.leases.get(key)
+    }
+
+    /// All leases: those of sessions in order, then those on volumes by session and top.
+    pub fn leases(&self) -> impl Iterator<Item = (&LeaseKey, &LeaseRecord)> {
+        self.leases.iter().counted()
+    }
+
+    /// All leases of one session: its own, then those on volumes.
+    pub fn leases_of(&self, session: SessionId) -> impl Iterator<Item = (&LeaseKey, &LeaseRecord)> {
+        self.leases.get_key_value(&LeaseKey::Session(session)).into_iter().chain(self.volume_leases_of(session))
+    }
+
+    fn volume_leases_of(&self, session: SessionId) -> impl Iterator<Item = (&LeaseKey, &LeaseRecord)> {
+        let first = LeaseKey::Volume(session, NodePath::root());
+        self.leases
+            .range((Bound::Included(first), Bound::Unbounded))
+            .counted()
+            .take_while(move |(key, _)| key.session() == Some(session))
+    }
+
+    /// The key leases whose names come after `after`, in order.
+    pub fn key_leases_after(&self, after: Option<LeaseId>) -> impl Iterator<Item = (LeaseId, &LeaseRecord)> {
+        let from = match after {
+            Some(id) => Bound::Excluded(LeaseKey::Key(id)),
+            None => Bound::Included(LeaseKey::Key(LeaseId(0))),
+        };
+        let leases = self.leases.range((from, Bound::Unbounded)).counted();
+        leases.map_while(|(key, lease)| match key {
+            LeaseKey::Key(id) => Some((*id, lease)),
+            LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::LockDelay(_) => None,
+        })
+    }
+
+    /// The volume's settings have changed: leases on it keep the greater margin.
+    pub(super) fn widen_margins(&mut self, top: &NodePath, margin: Duration, touched: &mut Touched) {
+        let (narrows, margin) = (self.mistake.is(Bug::MarginMadeSmaller), Span::from(margin));
+        for session in self.lease_holders_on(top).collect::<Vec<_>>() {
+            let key = LeaseKey::Volume(session, top.clone());
+            if let Some(lease) = self.leases.get_mut(&key).filter(|lease| lease.margin < margin || narrows) {
+                lease.margin = margin;
+                touched.insert(RowKey::Lease(key));
+            }
+        }
+    }
+
+    /// Gives a lease of this name, a new one whether or not there was one before.
+    pub(super) fn grant_lease(&mut self, key: LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
+        let incarnation = self.meta.next_incarnation;
+        self.meta.next_incarnation = incarnation.next();
+        let margin = match &key {
+            LeaseKey::Session(_) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => Duration::ZERO,
+            LeaseKey::Volume(_, top) => self.volume_of(top).1.settings.skew_margin(),
+        };
+        let horizon = self.horizon_from_now(term);
+        let (term, margin) = (Span::from(term), Span::from(margin));
+        let lease = LeaseRecord { incarnation, term, horizon, margin, attached_at: Revision(0) };
+        touched.insert(RowKey::Lease(key.clone()));
+        self.volume_lease_holders.extend(volume_lease_holder(&key));
+        self.leases.insert(key, lease.clone());
+        lease
+    }
+
+    /// A new key lease, under a name of its own if none was asked for.
+    pub(super) fn grant_key_lease(&mut self, id: Option<LeaseId>, ttl: Duration, touched: &mut Touched) -> Written {
+        let id = id.unwrap_or_else(|| self.free_lease_id());
+        let incarnation = self.grant_lease(LeaseKey::Key(id), ttl, touched).incarnation;
+        Written { revision: self.meta.revision, lease: Some(GrantedKeyLease { id, incarnation }), ..Written::default() }
+    }
+
+    fn horizon_from_now(&self, term: Duration) -> ClusterTime {
+        self.meta.cluster_time.after(term).after(self.tick)
+    }
+
+    /// A new lease on the volume that `path` belongs to. It is a sign of life of its session too.
+    pub(super) fn acquire_volume(&mut self, id: SessionId, path: &NodePath, touched: &mut Touched) -> Outcome {
+        if !self.sessions.contains_key(&id) {
+            return Outcome::SessionNotFound;
+        }
+        let alive_until = self.horizon_from_now(Self::SESSION_TERM);
+        let session_key = LeaseKey::Session(id);
+        if let Some(lease) = self.leases.get_mut(&session_key)
+            && lease.horizon < alive_until
+        {
+            lease.horizon = alive_until;
+            touched.insert(RowKey::Lease(session_key));
+        }
+        let (top, volume) = self.volume_of(path);
+        let (top, generation, term) = (top.clone(), volume.generation, volume.settings.term());
+        let key = LeaseKey::Volume(id, top.clone());
+        let lease = match self.has_dependents(&key) && !self.mistake.is(Bug::NodesLostWithNewLease) {
+            true => self.extend_lease(&key, term, touched),
+            false => self.end_and_grant(key, term, touched),
+        };
+        Outcome::VolumeAcquired { volume: top, incarnation: lease.incarnation, generation, horizon: lease.horizon }
+    }
+
+    /// The session has a lease there that carries nodes: it is that one that it gets, with more time. The path may have been named in a
+    /// volume that has been removed since, by a client that means no harm to the nodes that it has above.
+    fn extend_lease(&mut self, key: &LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
+        let horizon = self.horizon_from_now(term);
+        let lease = self.leases.get_mut(key).expect("it carries nodes");
+        lease.horizon = lease.horizon.max(horizon);
+        touched.insert(RowKey::Lease(key.clone()));
+        lease.clone()
+    }
+
+    fn end_and_grant(&mut self, key: LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
+        self.end_lease(&key, touched);
+        self.grant_lease(key, term, touched)
+    }
+
+    /// Moves the horizons of renewed leases to the lesser of *now + term + tick* and *last renewal + term + two
+    /// ticks*, never backwards (T6).
+    ///
+    /// The lesser bound is for a tick entry that was late: counted from now alone, it would give a lease that its
+    /// client has long abandoned a full extension. The term is the volume's of today: a changed one counts from the
+    /// next renewal on.
+    pub(super) fn move_horizons(&mut self, renewals: &[Renewal], touched: &mut Touched) -> Outcome {
+        for Renewal { lease: key, incarnation, renewed_at } in renewals {
+            let term = self.current_term(key);
+            let mut bound = self.horizon_from_now(term);
+            if !self.mistake.is(Bug::TickWithoutLesserBound) {
+                bound = bound.min(renewed_at.after(term).after(self.tick * 2));
+            }
+            let goes_back = self.mistake.is(Bug::HorizonMovedBack);
+            let Some(lease) = self.leases.get_mut(key).filter(|lease| lease.incarnation == *incarnation) else {
+                continue;
+            };
+            let horizon = if goes_back { bound } else { lease.horizon.max(bound) };
+            let moved = LeaseRecord { term: term.into(), horizon, ..*lease };
+            if *lease != moved {
+                *lease = moved;
+                touched.insert(RowKey::Lease(key.clone()));
+            }
+        }
+        Outcome::Ticked
+    }
+
+    fn current_term(&self, key: &LeaseKey) -> Duration {
+        match key {
+            LeaseKey::Session(_) => Self::SESSION_TERM,
+            LeaseKey::Volume(_, top) => self.volume_of(top).1.settings.term(),
+            LeaseKey::Key(_) | LeaseKey::LockDelay(_) => self.lease(key).map_or(Duration::ZERO, LeaseRecord::term),
+        }
+    }
+
+    /// Ends a lease if it is the one that is meant and its horizon has not moved since (T5).
+    ///
+    /// A session ends with its own lease. One that still has a volume lease does not end, because its copies may still
+    /// be in use: the outcome is [`Outcome::HorizonMoved`], as if the volume lease held up the session's horizon. The
+    /// proposer ends the volume leases first.
+    pub(super) fn expire(
+        &mut self,
+        key: &LeaseKey,
+        incarnation: Incarnation,
+        horizon: ClusterTime,
+        touched: &mut Touched,
+    ) -> Outcome {
+        let is_meant =
+            |lease: &&LeaseRecord| lease.incarnation == incarnation || self.mistake.is(Bug::ExpiryEndsReplacement);
+        let Some(lease) = self.leases.get(key).filter(is_meant) else {
+            return Outcome::LeaseNotFound;
+        };
+        if lease.horizon != horizon && !self.mistake.is(Bug::ExpireThoughHorizonMoved) {
+            return Outcome::HorizonMoved { horizon: lease.horizon };
+        }
+        match key {
+            LeaseKey::Session(id) if self.volume_leases_of(*id).next().is_some() => {
+                return Outcome::HorizonMoved { horizon };
+            }
+            LeaseKey::Session(id) => {
+                self.close_session(*id, touched);
+            }
+            LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => {
+                self.end_lease(key, touched);
+            }
+        }
+        Outcome::Expired
+    }
+
+    /// Ends all leases on a volume that is no more.
+    pub(super) fn remove_leases_on(&mut self, top: &NodePath, touched: &mut Touched) {
+        for session in self.lease_holders_on(top).collect::<Vec<_>>() {
+            let key = LeaseKey::Volume(session, top.clone());
+            self.leases.remove(&key);
+            self.volume_lease_holders.remove(&(top.clone(), session));
+            touched.insert(RowKey::Lease(key));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::{
+        command::{Command, Write},
+        id::VolumeGeneration,
+        lock::LockMode,
+        volume::VolumeSettings,
+    };
+
+    fn on_volume(session: SessionId, top: &str) -> LeaseKey {
+        LeaseKey::Volume(session, path(top))
+    }
+
+    fn renewal(fixture: &Fixture, key: &LeaseKey, renewed_at: ClusterTime) -> Renewal {
+        let incarnation = fixture.state.lease(key).expect("a lease").incarnation;
+        Renewal { lease: key.clone(), incarnation, renewed_at }
+    }
+
+    fn millis(millis: u64) -> ClusterTime {
+        ClusterTime::from_micros(millis * 1_000)
+    }
+
+    fn tick(fixture: &mut Fixture, renewals: Vec<Renewal>) {
+        assert_eq!(fixture.run(Command::Tick { renewals }), Outcome::Ticked);
+    }
+
+    fn horizon(fixture: &Fixture, key: &LeaseKey) -> ClusterTime {
+        fixture.state.lease(key).expect("a lease").horizon
+    }
+
+    fn expire(fixture: &mut Fixture, key: &LeaseKey) -> Outcome {
+        let LeaseRecord { incarnation, horizon, .. } = *fixture.state.lease(key).expect("a lease");
+        fixture.run(Command::Expire { lease: key.clone(), incarnation, horizon })
+    }
+
+    #[test]
+    fn acquired_volume_horizon_is_term_and_tick_from_now() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.time = seconds(100);
+        let acquired = Outcome::VolumeAcquired {
+            volume: path("/"),
+            incarnation: Incarnation(2),
+            generation: VolumeGeneration(1),
+            horizon: millis(110_250),
+        };
+        assert_eq!(fixture.acquire(session, "/any/node"), acquired);
+        let key = on_volume(session, "/");
+        let lease = LeaseRecord {
+            incarnation: Incarnation(2),
+            term: Duration::from_secs(10).into(),
+            horizon: millis(110_250),
+            margin: VolumeSettings::DEFAULT.skew_margin().into(),
+            attached_at: Revision(0),
+        };
+        assert_eq!(fixture.state.lease(&key), Some(&lease));
+        assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), millis(700_250), "it is a sign of life");
+        let keys: Vec<_> = fixture.state.leases_of(session).map(|(key, _)| key.clone()).collect();
+        assert_eq!(keys, [LeaseKey::Session(session), key]);
+    }
+
+    #[test]
+    fn reacquired_volume_lease_is_new_incarnation() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let other = fixture.open();
+        fixture.acquire(session, "/");
+        fixture.acquire(other, "/");
+        fixture.acquire(session, "/");
+        assert_eq!(fixture.state.lease(&on_volume(session, "/")).expect("a lease").incarnation, Incarnation(5));
+        assert_eq!(fixture.state.leases().count(), 4, "a session's own and one on the volume, for two");
+        assert_eq!(fixture.state.leases_of(session).count(), 2);
+        assert_eq!(fixture.acquire(SessionId(9), "/"), Outcome::SessionNotFound);
+    }
+
+    #[test]
+    fn a_tick_on_time_moves_the_horizon_a_term_and_a_tick_from_now() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.acquire(session, "/");
+        let key = on_volume(session, "/");
+        let renewed = renewal(&fixture, &key, seconds(4));
+        fixture.time = millis(4_200);
+        tick(&mut fixture, vec![renewed]);
+        assert_eq!(horizon(&fixture, &key), millis(14_450), "4.2 + 10 + 0.25");
+    }
+
+    #[test]
+    fn a_late_tick_counts_from_the_renewal() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.acquire(session, "/");
+        let key = on_volume(session, "/");
+        let renewed = renewal(&fixture, &key, seconds(4));
+        fixture.time = seconds(9);
+        tick(&mut fixture, vec![renewed]);
+        assert_eq!(horizon(&fixture, &key), millis(14_500), "4 + 10 + 0.5 is less than 9 + 10 + 0.25");
+    }
+
+    #[test]
+    fn a_horizon_never_moves_back_and_silent_leases_keep_theirs() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let silent = fixture.open();
+        fixture.time = seconds(20);
+        fixture.acquire(session, "/");
+        fixture.acquire(silent, "/");
+        let key = on_volume(session, "/");
+        let renewed = renewal(&fixture, &key, seconds(3));
+        fixture.time = seconds(25);
+        tick(&mut fixture, vec![renewed]);
+        assert_eq!(horizon(&fixture, &key), millis(30_250));
+        assert_eq!(horizon(&fixture, &on_volume(silent, "/")), millis(30_250));
+    }
+
+    #[test]
+    fn lease_given_again_under_a_shorter_term_keeps_its_horizon() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.write(session, create_volume("/v", 30)).expect("new");
+        fixture.acquire(session, "/v");
+        let key = on_volume(session, "/v");
+        let lock = Write::Lock { path: path("/v/x"), mode: LockMode::Shared, wait: false, delay: Duration::ZERO };
+        fixture.write(session, lock).expect("free");
+        let (incarnation, before) = (fixture.state.lease(&key).expect("a lease").incarnation, horizon(&fixture, &key));
+        let shorter = Write::SetVolume { path: path("/v"), settings: settings(Duration::from_secs(2)) };
+        fixture.write(session, shorter).expect("a volume");
+        fixture.acquire(session, "/v");
+        assert_eq!(
+            fixture.state.lease(&key).map(|lease| lease.incarnation),
+            Some(incarnation),
+            "a hold lives under it"
+        );
+        assert_eq!(horizon(&fixture, &key), before, "it was promised up to there");
+    }
+
+    #[test]
+    fn a_renewal_of_a_lease_that_is_gone_or_replaced_moves_nothing() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.acquire(session, "/");
+        let key = on_volume(session, "/");
+        let old = renewal(&fixture, &key, seconds(9));
+        fixture.acquire(session, "/");
+        let mut gone = old.clone();
+        gone.lease = on_volume(SessionId(9), "/");
+        fixture.time = seconds(9);
+        tick(&mut fixture, vec![old, gone]);
+        assert_eq!(horizon(&fixture, &key), millis(10_250));
+    }
+
+    #[test]
+    fn a_changed_term_counts_from_the_next_renewal_on() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.acquire(session, "/");
+        let key = on_volume(session, "/");
+        let longer = Write::SetVolume { path: path("/"), settings: settings(Duration::from_secs(30)) };
+        fixture.write(session, longer).expect("a volume");
+        assert_eq!(fixture.state.lease(&key).expect("it stays").term(), Duration::from_secs(10));
+        let renewals =
+            vec![renewal(&fixture, &key, seconds(5)), renewal(&fixture, &LeaseKey::Session(session), seconds(5))];
+        fixture.time = seconds(5);
+        tick(&mut fixture, renewals);
+        let expected = LeaseRecord {
+            incarnation: Incarnation(2),
+            term: Duration::from_secs(30).into(),
+            horizon: millis(35_250),
+            margin: Duration::from_secs(1).into(),
+            attached_at: Revision(0),
+        };
+        assert_eq!(fixture.state.lease(&key), Some(&expected));
+        assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), millis(605_250), "5 + 600 + 0.25");
+    }
+
+    #[test]
+    fn a_lease_expires_if_it_is_the_one_that_is_meant() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.acquire(session, "/");
+        let lease = on_volume(session, "/");
+        let mut expire = |incarnation, horizon| {
+            fixture.run(Command::Expire { lease: lease.clone(), incarnation: Incarnation(incarnation), horizon })
+        };
+        assert_eq!(expire(1, millis(10_250)), Outcome::LeaseNotFound);
+        assert_eq!(expire(2, seconds(10)), Outcome::HorizonMoved { horizon: millis(10_250) });
+        assert_eq!(expire(2, millis(10_250)), Outcome::Expired);
+        assert_eq!(expire(2, millis(10_250)), Outcome::LeaseNotFound);
+        assert!(fixture.state.session(session).is_some());
+    }
+
+    #[test]
+    fn session_expires_with_its_answers_after_last_volume_lease() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let other = fixture.open();
+        fixture.put(session, "/a", "");
+        fixture.acquire(session, "/");
+        fixture.acquire(other, "/");
+        let own = LeaseKey::Session(session);
+        assert_eq!(expire(&mut fixture, &own), Outcome::HorizonMoved { horizon: millis(600_250) });
+        assert_eq!(expire(&mut fixture, &on_volume(session, "/")), Outcome::Expired);
+        assert_eq!(expire(&mut fixture, &own), Outcome::Expired);
+        assert_eq!(fixture.state.session(session), None);
+        assert_eq!(fixture.state.leases_of(session).count(), 0);
+        assert_eq!(fixture.state.leases_of(other).count(), 2);
+    }
+
+    #[test]
+    fn grant_of_a_key_lease_is_answered_with_the_present_revision() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let put = fixture.put(session, "/a", "").revision;
+        let granted = fixture.write(session, Write::GrantLease { id: None, ttl: Duration::from_secs(5) });
+        assert_eq!(
+            (granted.expect("a free name").revision, fixture.state.revision()),
+            (put, put),
+            "it changes no node"
+        );
+    }
+
+    #[test]
+    fn a_lease_keeps_the_greatest_margin_that_its_volume_had() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let margin_of = |fixture: &Fixture, key: &LeaseKey| fixture.state.lease(key).expect("a lease").margin();
+        let margin = |fixture: &Fixture| margin_of(fixture, &on_volume(session, "/"));
+        fixture.acquire(session, "/");
+        let small = margin(&fixture);
+        let set = |settings| Write::SetVolume { path: path("/"), settings };
+        fixture.write(session, set(settings(Duration::from_secs(30)))).expect("a volume");
+        assert_eq!((small, margin(&fixture)), (Duration::from_millis(100), Duration::from_secs(1)));
+        fixture.write(session, set(VolumeSettings::DEFAULT)).expect("a volume");
+        assert_eq!(margin(&fixture), Duration::from_secs(1), "what was promised for 30 s is still out");
+        fixture.acquire(session, "/");
+        assert_eq!(margin(&fixture), small);
+        assert_eq!(margin_of(&fixture, &LeaseKey::Session(session)), Duration::ZERO);
+    }
+}

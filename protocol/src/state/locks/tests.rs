@@ -1,0 +1,405 @@
+//! Holds: granted in order, beside those that they go with, under leases that live.
+
+use super::{super::fixture::*, *};
+use crate::{
+    command::{Command, Outcome, Write},
+    transaction::{Compare, Operation, Transaction},
+};
+
+const ZERO: Duration = Duration::ZERO;
+
+fn lock(at: &str, mode: LockMode, wait: bool) -> Write {
+    Write::Lock { path: path(at), mode, wait, delay: ZERO }
+}
+
+fn convert(at: &str, lock: LockId, mode: LockMode, wait: bool) -> Write {
+    Write::ChangeLockMode { path: path(at), lock, mode, wait }
+}
+
+fn unlock(at: &str, lock: LockId) -> Write {
+    Write::Unlock { path: path(at), lock }
+}
+
+/// Sessions with a lease on the root, and what they ask for.
+struct Waiters {
+    fixture: Fixture,
+    sessions: Vec<SessionId>,
+}
+
+impl Waiters {
+    fn new(count: usize) -> Self {
+        let mut fixture = Fixture::new();
+        let sessions = (0..count).map(|_| fixture.open()).collect::<Vec<_>>();
+        for session in &sessions {
+            fixture.acquire(*session, "/");
+        }
+        Self { fixture, sessions }
+    }
+
+    fn ask(&mut self, place: usize, write: Write) -> Result<Option<LockGrant>, WriteRefusal> {
+        let written = self.fixture.write(self.sessions[place], write)?;
+        Ok(written.lock.map(|taken| *taken))
+    }
+
+    fn lock(&mut self, place: usize, mode: LockMode) -> (LockId, Option<Token>) {
+        let taken = self.ask(place, lock("/a", mode, true)).expect("it may wait").expect("a hold");
+        (taken.lock, taken.token)
+    }
+
+    fn token(&self, hold: LockId) -> Option<Token> {
+        match self.fixture.state.lock_status(&path("/a"), hold) {
+            LockStatus::Granted { token, .. } => Some(token),
+            LockStatus::Waiting | LockStatus::Ended => None,
+        }
+    }
+
+    fn lease(&self, place: usize) -> LeaseKey {
+        LeaseKey::Volume(self.sessions[place], path("/"))
+    }
+
+    fn expire(&mut self, lease: LeaseKey) {
+        let found = self.fixture.state.lease(&lease).expect("a lease");
+        let (incarnation, horizon) = (found.incarnation, found.horizon);
+        assert_eq!(self.fixture.run(Command::Expire { lease, incarnation, horizon }), Outcome::Expired);
+    }
+}
+
+use LockMode::{Exclusive, Shared};
+
+#[test]
+fn lock_names_its_volume_lease_and_changes_no_node() {
+    let mut waiters = Waiters::new(1);
+    let taken = waiters.ask(0, lock("/a/b", Exclusive, false)).expect("free").expect("a hold");
+    let incarnation = waiters.fixture.state.lease(&waiters.lease(0)).expect("a lease").incarnation;
+    let expected = LockGrant {
+        path: path("/a/b"),
+        lock: LockId(1),
+        mode: Exclusive,
+        token: Some(Token(2)),
+        volume: path("/"),
+        incarnation,
+    };
+    assert_eq!(taken, expected);
+    assert_eq!((waiters.fixture.state.revision().0, waiters.fixture.state.node(&path("/a"))), (0, None));
+    assert!(
+        waiters.fixture.state.is_locked_under(&NodePath::root(), Token(2))
+            && !waiters.fixture.state.is_locked_under(&NodePath::root(), Token(1))
+    );
+}
+
+#[test]
+fn locks_are_granted_in_order_and_readers_starve_no_writer() {
+    let mut waiters = Waiters::new(5);
+    let (first, token) = waiters.lock(0, Shared);
+    assert!(token.is_some());
+    let (writer, token) = waiters.lock(1, Exclusive);
+    assert_eq!(token, None);
+    let readers = [waiters.lock(2, Shared), waiters.lock(3, Shared)];
+    assert!(readers.iter().all(|(_, token)| token.is_none()), "they came after the writer");
+    let last = waiters.lock(4, Exclusive).0;
+    waiters.ask(0, unlock("/a", first)).expect("it is held");
+    let held = waiters.token(writer).expect("its turn");
+    waiters.ask(1, unlock("/a", writer)).expect("it is held");
+    let [one, two] = readers.map(|(hold, _)| waiters.token(hold).expect("both, together"));
+    assert!(held < one && one < two, "tokens grow");
+    waiters.ask(2, unlock("/a", readers[0].0)).expect("it is held");
+    assert_eq!(waiters.token(last), None, "one reader is left");
+    waiters.ask(3, unlock("/a", readers[1].0)).expect("it is held");
+    assert!(waiters.token(last).is_some_and(|last| last > two));
+}
+
+#[test]
+fn who_does_not_wait_is_told_who_is_in_the_way() {
+    let mut waiters = Waiters::new(3);
+    let (_, token) = waiters.lock(0, Exclusive);
+    waiters.lock(1, Shared);
+    let refusal =
+        WriteRefusal::Locked { path: path("/a"), owner: waiters.sessions[0], token: token.expect("free"), waiting: 1 };
+    assert_eq!(waiters.ask(2, lock("/a", Shared, false)), Err(refusal.clone()));
+    assert_eq!(refusal.to_string(), "/a is held by session 1 under token 2, and 1 wait for it: expected it to be free");
+    assert_eq!(waiters.fixture.state.locks().count(), 2, "nothing is left of it");
+}
+
+#[test]
+fn a_hold_needs_a_lease_on_the_volume_of_its_node() {
+    let mut waiters = Waiters::new(1);
+    waiters.ask(0, create_volume("/v", 5)).expect("new");
+    let refusal = WriteRefusal::NoVolumeLease { path: path("/v/a"), volume: path("/v") };
+    assert_eq!(waiters.ask(0, lock("/v/a", Shared, true)), Err(refusal));
+}
+
+#[test]
+fn lock_queue_skips_waiters_whose_lease_ended() {
+    let mut waiters = Waiters::new(3);
+    let (first, _) = waiters.lock(0, Exclusive);
+    let (second, _) = waiters.lock(1, Exclusive);
+    let (third, _) = waiters.lock(2, Exclusive);
+    waiters.expire(waiters.lease(1));
+    assert_eq!(waiters.fixture.state.lock_status(&path("/a"), second), LockStatus::Ended);
+    waiters.expire(waiters.lease(0));
+    assert_eq!(waiters.fixture.state.lock_status(&path("/a"), first), LockStatus::Ended);
+    assert!(waiters.token(third).is_some(), "the dead one before it is not granted anything");
+}
+
+#[test]
+fn a_closed_session_and_a_new_lease_leave_no_hold() {
+    let mut waiters = Waiters::new(2);
+    waiters.lock(0, Exclusive);
+    let (second, _) = waiters.lock(1, Exclusive);
+    let lease = waiters.fixture.state.lease(&waiters.lease(0)).expect("a lease").incarnation;
+    waiters.fixture.acquire(waiters.sessions[0], "/a");
+    let kept = waiters.fixture.state.lease(&waiters.lease(0)).expect("a lease").incarnation;
+    assert_eq!(kept, lease, "a lease under which there are holds is not replaced");
+    waiters.fixture.run(Command::CloseSession { session: waiters.sessions[0] });
+    assert!(waiters.token(second).is_some());
+    let refusal = WriteRefusal::VolumeInUse { path: path("/v"), session: waiters.sessions[1] };
+    waiters.ask(1, create_volume("/v", 5)).expect("new");
+    waiters.fixture.acquire(waiters.sessions[1], "/v");
+    waiters.ask(1, lock("/v/x", Shared, false)).expect("free");
+    assert_eq!(waiters.ask(1, Write::RemoveVolume { path: path("/v") }), Err(refusal));
+}
+
+#[test]
+fn only_its_session_gives_a_hold_back() {
+    let mut waiters = Waiters::new(2);
+    let (lock, _) = waiters.lock(0, Exclusive);
+    let not_found = |at: &str| Err(WriteRefusal::LockNotFound { path: path(at), lock });
+    assert_eq!(waiters.ask(1, unlock("/a", lock)), not_found("/a"));
+    assert_eq!(waiters.ask(0, unlock("/b", lock)), not_found("/b"));
+    assert_eq!(waiters.ask(0, unlock("/a", lock)), Ok(None));
+    assert_eq!(waiters.ask(0, unlock("/a", lock)), not_found("/a"));
+}
+
+#[test]
+fn upgrade_waits_for_other_owners_and_gets_new_token() {
+    let mut waiters = Waiters::new(4);
+    let (one, old) = waiters.lock(0, Shared);
+    let (two, _) = waiters.lock(1, Shared);
+    let (writer, _) = waiters.lock(2, Exclusive);
+    let held = waiters.ask(0, convert("/a", one, Exclusive, false));
+    assert!(matches!(held, Err(WriteRefusal::Locked { owner, .. }) if owner == waiters.sessions[1]), "{held:?}");
+    let taken = waiters.ask(0, convert("/a", one, Exclusive, true)).expect("it may wait").expect("a hold");
+    assert_eq!((taken.mode, taken.token), (Shared, old), "it is held shared meanwhile");
+    let refusal = Err(WriteRefusal::UpgradePending { path: path("/a") });
+    assert_eq!(waiters.ask(1, convert("/a", two, Exclusive, true)), refusal, "they would wait for each other");
+    assert_eq!(waiters.lock(3, Shared).1, None, "nobody new comes before it");
+    waiters.ask(1, unlock("/a", two)).expect("it is held");
+    let status = waiters.fixture.state.lock_status(&path("/a"), one);
+    let LockStatus::Granted { token, mode: Exclusive, is_contended: true } = status else { panic!("{status:?}") };
+    assert!(Some(token) > old && !waiters.fixture.state.is_locked_under(&NodePath::root(), old.expect("held")));
+    assert_eq!(waiters.token(writer), None, "it goes before those who wait for the node");
+}
+
+#[test]
+fn shared_hold_is_wanted_while_another_waits_to_be_exclusive() {
+    let mut waiters = Waiters::new(2);
+    let (one, _) = waiters.lock(0, LockMode::Shared);
+    let (two, _) = waiters.lock(1, LockMode::Shared);
+    waiters.ask(1, convert("/a", two, LockMode::Exclusive, true)).expect("it may wait");
+    let is_wanted = |hold| match waiters.fixture.state.lock_status(&path("/a"), hold) {
+        LockStatus::Granted { is_contended, .. } => is_contended,
+        other => panic!("held: {other:?}"),
+    };
+    assert_eq!((is_wanted(one), is_wanted(two)), (true, false));
+}
+
+#[test]
+fn downgrade_admits_shared_waiters_and_leaves_token_unchanged() {
+    let mut waiters = Waiters::new(2);
+    let (one, token) = waiters.lock(0, Exclusive);
+    let (two, _) = waiters.lock(1, Shared);
+    let waits = Err(WriteRefusal::LockNotGranted { path: path("/a"), lock: two });
+    assert_eq!(waiters.ask(1, convert("/a", two, Exclusive, true)), waits);
+    waiters.ask(0, convert("/a", one, Shared, true)).expect("it is held");
+    assert_eq!(waiters.token(one), token);
+    assert!(waiters.token(two).is_some());
+}
+
+#[test]
+fn a_lost_hold_keeps_its_node_for_the_delay_that_was_asked_for() {
+    let mut waiters = Waiters::new(2);
+    let delay = Duration::from_secs(7);
+    let write = Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay };
+    let taken = waiters.ask(0, write).expect("free").expect("a hold");
+    let (second, _) = waiters.lock(1, Exclusive);
+    waiters.fixture.time = seconds(100);
+    waiters.expire(waiters.lease(0));
+    assert_eq!(waiters.token(second), None);
+    assert_eq!(waiters.fixture.state.lock_status(&path("/a"), taken.lock), LockStatus::Ended);
+    assert!(!waiters.fixture.state.is_locked_under(&NodePath::root(), taken.token.expect("free")));
+    let lease = waiters.fixture.state.lease(&LeaseKey::LockDelay(taken.lock)).expect("a lease of its own");
+    assert_eq!(
+        (lease.term(), lease.horizon),
+        (delay, seconds(107).after(crate::volume::TICK_MAX)),
+        "the delay and a tick from then"
+    );
+    waiters.expire(LeaseKey::LockDelay(taken.lock));
+    assert!(waiters.token(second).is_some());
+}
+
+#[test]
+fn a_hold_with_a_delay_that_is_given_back_keeps_nobody_waiting() {
+    let mut waiters = Waiters::new(3);
+    let write = || Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay: Duration::from_secs(7) };
+    let first = waiters.ask(0, write()).expect("free").expect("a hold").lock;
+    let second = waiters.ask(1, write()).expect("it may wait").expect("a hold").lock;
+    let (third, _) = waiters.lock(2, Exclusive);
+    waiters.ask(0, unlock("/a", first)).expect("it is held");
+    assert!(waiters.token(second).is_some());
+    waiters.fixture.run(Command::CloseSession { session: waiters.sessions[1] });
+    assert!(waiters.token(third).is_some(), "a client that closes its session has stopped");
+}
+
+#[test]
+fn there_are_so_many_holds_on_a_node_and_no_more() {
+    let mut waiters = Waiters::new(1);
+    for _ in 0..LOCKS_PER_NODE_MAX {
+        waiters.fixture.state.lock(waiters.sessions[0], &path("/a"), (Shared, ZERO), &mut Touched::default());
+    }
+    let refusal = WriteRefusal::TooManyLocks { path: path("/a"), got: LOCKS_PER_NODE_MAX, most: LOCKS_PER_NODE_MAX };
+    assert_eq!(waiters.ask_without_rows(lock("/a", Shared, true)), Err(refusal));
+}
+
+impl Waiters {
+    /// What the first session is refused, without a look at rows that were never stored.
+    fn ask_without_rows(&self, write: Write) -> Result<(), WriteRefusal> {
+        self.fixture.footprint(self.sessions[0], &write).map(|_| ())
+    }
+}
+
+#[test]
+fn the_lessor_is_told_which_nodes_holds_have_changed() {
+    let mut waiters = Waiters::new(2);
+    waiters.lock(0, Exclusive);
+    waiters.lock(1, Exclusive);
+    let write = lock("/b", Shared, true);
+    let command = waiters.fixture.command(waiters.sessions[0], write);
+    assert_eq!(waiters.fixture.apply_command(command).nodes_with_changed_locks(), BTreeSet::from([path("/b")]));
+    let lease = waiters.lease(0);
+    let found = waiters.fixture.state.lease(&lease).expect("a lease");
+    let (incarnation, horizon) = (found.incarnation, found.horizon);
+    let applied = waiters.fixture.apply_command(Command::Expire { lease, incarnation, horizon });
+    assert_eq!(applied.nodes_with_changed_locks(), BTreeSet::from([path("/a"), path("/b")]));
+}
+
+#[test]
+fn a_write_with_a_token_is_done_only_while_the_token_is_good() {
+    let mut waiters = Waiters::new(2);
+    let (hold, token) = waiters.lock(0, Exclusive);
+    let token = token.expect("free");
+    let at = |top: &str, token| {
+        let transaction = Transaction::new().when(Compare::locked(path(top), token));
+        Write::Transaction(transaction.then(Operation::put(path("/out"), "x")))
+    };
+    let is_done = |waiters: &mut Waiters, top: &str, token| {
+        // Whoever shows the token acts for its holder.
+        let written = waiters.fixture.write(waiters.sessions[1], at(top, token)).expect("not refused");
+        written.transaction.expect("a transaction").succeeded()
+    };
+    assert!(is_done(&mut waiters, "/", token) && is_done(&mut waiters, "/a", token));
+    assert!(!is_done(&mut waiters, "/b", token) && !is_done(&mut waiters, "/", Token(token.0 + 1)));
+    waiters.lock(1, Exclusive);
+    waiters.ask(0, unlock("/a", hold)).expect("it is held");
+    assert!(!is_done(&mut waiters, "/", token), "another has the node");
+    assert!(is_done(&mut waiters, "/a", Token(4)));
+}
+
+fn hand_over(at: &str, lock: LockId, successor: LockId) -> Write {
+    Write::HandOver { path: path(at), lock, successor }
+}
+
+#[test]
+fn hand_over_skips_queue_in_one_entry_with_larger_token() {
+    let mut waiters = Waiters::new(4);
+    let (one, token) = waiters.lock(0, Exclusive);
+    let (two, _) = waiters.lock(1, Exclusive);
+    let (three, _) = waiters.lock(2, Exclusive);
+    assert_eq!(waiters.ask(0, hand_over("/a", one, three)), Ok(None));
+    assert!(waiters.token(three) > token && waiters.token(two).is_none());
+    assert_eq!(waiters.fixture.state.lock_status(&path("/a"), one), LockStatus::Ended);
+    assert!(!waiters.fixture.state.is_locked_under(&path("/a"), token.expect("it was held")));
+    // From there on it goes in the order of arrival: the first is still the first.
+    let token = waiters.token(three);
+    let (four, _) = waiters.lock(3, Exclusive);
+    assert_eq!(waiters.ask(2, unlock("/a", three)), Ok(None));
+    assert!(waiters.token(two) > token && waiters.token(four).is_none());
+}
+
+#[test]
+fn who_shares_with_a_successor_gets_the_node_with_it() {
+    let mut waiters = Waiters::new(4);
+    let (one, _) = waiters.lock(0, Exclusive);
+    let (two, _) = waiters.lock(1, Shared);
+    let (three, _) = waiters.lock(2, Shared);
+    let (four, _) = waiters.lock(3, Exclusive);
+    waiters.ask(0, hand_over("/a", one, three)).expect("it waits");
+    assert!(
+        waiters.token(three).is_some() && waiters.token(two) > waiters.token(three) && waiters.token(four).is_none()
+    );
+}
+
+#[test]
+fn hand_over_needs_sole_owner_and_waiting_successor() {
+    let mut waiters = Waiters::new(4);
+    let (one, token) = waiters.lock(0, Exclusive);
+    let (two, _) = waiters.lock(1, Exclusive);
+    let not_found = |lock| Err(WriteRefusal::LockNotFound { path: path("/a"), lock });
+    let no_successor = |successor| Err(WriteRefusal::SuccessorNotWaiting { path: path("/a"), successor });
+    assert_eq!(waiters.ask(1, hand_over("/a", one, two)), not_found(one));
+    assert_eq!(
+        waiters.ask(1, hand_over("/a", two, one)),
+        Err(WriteRefusal::LockNotGranted { path: path("/a"), lock: two })
+    );
+    for to in [one, LockId(99)] {
+        assert_eq!(waiters.ask(0, hand_over("/a", one, to)), no_successor(to));
+    }
+    let (other, _) = waiters.lock(2, Exclusive);
+    waiters.ask(2, unlock("/a", other)).expect("its own");
+    assert_eq!(waiters.ask(0, hand_over("/a", one, other)), no_successor(other));
+    assert_eq!(waiters.token(one), token, "it is held as before");
+    waiters.ask(0, convert("/a", one, Shared, true)).expect("held");
+    waiters.ask(1, unlock("/a", two)).expect("its own");
+    let (three, _) = waiters.lock(2, Shared);
+    let (four, _) = waiters.lock(3, Exclusive);
+    let refused = waiters.ask(0, hand_over("/a", one, four));
+    assert!(matches!(refused, Err(WriteRefusal::Locked { .. })), "{refused:?}");
+    assert!(waiters.token(three).is_some());
+}
+
+#[test]
+fn a_successor_whose_lease_has_ended_is_no_successor() {
+    let mut waiters = Waiters::new(2);
+    let (one, _) = waiters.lock(0, Exclusive);
+    let (two, _) = waiters.lock(1, Exclusive);
+    waiters.expire(waiters.lease(1));
+    let refused = Err(WriteRefusal::SuccessorNotWaiting { path: path("/a"), successor: two });
+    assert_eq!(waiters.ask(0, hand_over("/a", one, two)), refused);
+}
+
+#[test]
+fn hold_that_is_made_what_it_is_waits_for_nothing() {
+    for mode in [Shared, Exclusive] {
+        let mut waiters = Waiters::new(2);
+        let (hold, token) = waiters.lock(0, mode);
+        let taken = waiters.ask(0, convert("/a", hold, mode, true)).expect("it is held").expect("a hold");
+        assert_eq!((taken.mode, taken.token), (mode, token));
+        // It is not in line before others, as one that waits to be exclusive would be.
+        let (next, granted) = waiters.lock(1, Shared);
+        assert_eq!(granted.is_some(), mode == Shared);
+        waiters.ask(0, unlock("/a", hold)).expect("it is held");
+        assert!(waiters.token(next).is_some());
+    }
+}
+
+/// The session holds the node without a delay, and waits for it once more with one.
+#[test]
+fn waiter_whose_lease_ended_leaves_no_lock_delay() {
+    let mut waiters = Waiters::new(2);
+    waiters.lock(0, Exclusive);
+    let delay = Duration::from_secs(60);
+    let again = Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay };
+    assert_eq!(waiters.ask(0, again).expect("it may wait").expect("a hold").token, None);
+    let (other, _) = waiters.lock(1, Exclusive);
+    waiters.expire(waiters.lease(0));
+    assert!(waiters.token(other).is_some(), "what was never held is not kept for a while");
+}

@@ -1,0 +1,422 @@
+//! Nodes, and what is read of them.
+//!
+//! Nodes lie in one ordered map by path. A node keeps the number of its children but not their names: those are found
+//! by walking the map below it, with one seek past each child's own subtree. So a put touches no list of siblings,
+//! however many there are.
+
+use std::ops::Bound;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Attachment, RowKey, State, after_all_below, below, touched::Touched};
+use crate::{
+    change::{ChangeReason, EventKind},
+    id::Revision,
+    limits::LimitError,
+    object::{Children, Content, Data, Object, ObjectKind, Stat, Value},
+    path::NodePath,
+    planted::Bug,
+    work::{CountVisits, visit},
+};
+
+/// One node of the tree.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// The bytes.
+    pub value: Value,
+    /// The change that made the node.
+    pub create_revision: Revision,
+    /// The last change of the value.
+    pub modify_revision: Revision,
+    /// How many times the value was written since the node was made; 1 for a new node.
+    pub version: u64,
+    /// None before the first child came.
+    children: Option<Box<ChildList>>,
+    /// The lease that the node goes with, for a node that does.
+    pub attachment: Option<Box<Attachment>>,
+}
+
+/// The list of a node's children, without their names. Most nodes never have one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+struct ChildList {
+    count: u64,
+    version: u64,
+    revision: Revision,
+}
+
+impl NodeRecord {
+    /// A node without children.
+    pub(super) fn new(value: Value, revision: Revision) -> Self {
+        Self {
+            value,
+            create_revision: revision,
+            modify_revision: revision,
+            version: 1,
+            children: None,
+            attachment: None,
+        }
+    }
+
+    pub(super) fn with_attachment(self, attachment: Option<Attachment>) -> Self {
+        Self { attachment: attachment.map(Box::new), ..self }
+    }
+
+    /// How many children there are.
+    pub fn child_count(&self) -> u64 {
+        self.children.as_ref().map_or(0, |children| children.count)
+    }
+
+    /// How many changes made a child come or go since the node was made.
+    pub fn children_version(&self) -> u64 {
+        self.children.as_ref().map_or(0, |children| children.version)
+    }
+
+    /// The last change of the list of children: a child came or went, or the node was made.
+    pub fn children_revision(&self) -> Revision {
+        self.children.as_ref().map_or(self.create_revision, |children| children.revision)
+    }
+
+    /// Everything about the node but its children.
+    pub fn stat(&self) -> Stat {
+        Stat {
+            create_revision: self.create_revision,
+            modify_revision: self.modify_revision,
+            version: self.version,
+            value_len: self.value.len() as u64,
+            owner: self.attachment.as_ref().and_then(|to| to.owner()),
+        }
+    }
+
+    pub(super) fn set_value(&mut self, value: Value, revision: Revision) {
+        self.value = value;
+        self.modify_revision = revision;
+        self.version += 1;
+    }
+
+    /// So many children have gone with their lease.
+    pub(super) fn remove_children(&mut self, count: u64, revision: Revision) {
+        self.change_children(revision).count -= count;
+    }
+
+    pub(super) fn add_child(&mut self, revision: Revision) {
+        self.change_children(revision).count += 1;
+    }
+
+    pub(super) fn remove_child(&mut self, revision: Revision) {
+        self.remove_children(1, revision);
+    }
+
+    /// What one transaction does to the list is one change.
+    fn change_children(&mut self, revision: Revision) -> &mut ChildList {
+        let none = || Box::new(ChildList { count: 0, version: 0, revision });
+        let children = self.children.get_or_insert_with(none);
+        let has_counted = children.revision == revision && children.version > 0;
+        if !has_counted {
+            children.version += 1;
+        }
+        children.revision = revision;
+        children
+    }
+}
+
+fn children_of(node: &NodeRecord, names: Vec<String>) -> Children {
+    Children { names, version: node.children_version(), modify_revision: node.children_revision() }
+}
+
+impl State {
+    /// The path that the state itself keeps of a node: whoever remembers it needs no memory for its text.
+    pub(crate) fn interned_path(&self, path: &NodePath) -> Option<&NodePath> {
+        self.nodes.get_key_value(path).map(|(kept, _)| kept)
+    }
+
+    /// The node at `path`, if it is there: a node whose lease has ended is not, whether or not it has been removed.
+    pub fn node(&self, path: &NodePath) -> Option<&NodeRecord> {
+        self.nodes.get(path).filter(|node| self.is_live(node))
+    }
+
+    /// The content of a node's data object.
+    pub fn data(&self, path: &NodePath) -> Option<Data> {
+        self.node(path).map(|node| Data { value: node.value.clone(), stat: node.stat() })
+    }
+
+    /// The content of a node's children object. Costs by the number of children, not of what lies below them.
+    pub fn children(&self, path: &NodePath) -> Option<Children> {
+        let node = self.node(path)?;
+        self.child_names(path, node, &mut |_| true).map(|names| children_of(node, names))
+    }
+
+    /// The names of a node's children; none as soon as one does not fit.
+    fn child_names(
+        &self,
+        path: &NodePath,
+        node: &NodeRecord,
+        fits: &mut dyn FnMut(&str) -> bool,
+    ) -> Option<Vec<String>> {
+        let mut names = Vec::new();
+        if node.child_count() == 0 {
+            return Some(names);
+        }
+        let lower = path.prefix_below();
+        let upper = after_all_below(&lower);
+        let mut rest = below(&self.nodes, path);
+        while let Some((at, node)) = rest.next() {
+            visit(1);
+            let name = &at.as_str()[lower.len()..];
+            match name.find('/') {
+                None if self.is_live(node) && !fits(name) => return None,
+                None if self.is_live(node) => names.push(name.to_owned()),
+                None => {}
+                // A run of nodes below a child that has been seen already.
+                Some(end) => {
+                    let past = after_all_below(&at.as_str()[..=lower.len() + end]);
+                    rest =
+                        self.nodes.range::<str, _>((Bound::Included(past.as_str()), Bound::Excluded(upper.as_str())));
+                }
+            }
+        }
+        Some(names)
+    }
+
+    /// The content of an object. An object of a node that does not exist has content too: that fact.
+    pub fn content(&self, object: &Object) -> Content {
+        match object.kind {
+            ObjectKind::Data => Content::Data(self.data(&object.path)),
+            ObjectKind::Children => Content::Children(self.children(&object.path)),
+        }
+    }
+
+    /// The content of an object, if it weighs so many bytes at most.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitError::Content`]. Costs no more than a content that is not too long: a list that is too long by the number of its
+    /// names alone is not looked at.
+    pub fn content_within(&self, object: &Object, most: usize) -> Result<Content, LimitError> {
+        let too_long = |got| Err(LimitError::Content { got, expected: most });
+        let node = self.node(&object.path);
+        let at_least = match (object.kind, node) {
+            (_, None) => 0,
+            (ObjectKind::Data, Some(node)) => node.value.len(),
+            (ObjectKind::Children, Some(node)) => {
+                usize::try_from(node.child_count()).unwrap_or(usize::MAX).saturating_mul(Content::name_weight("x"))
+            }
+        };
+        if at_least > most {
+            return too_long(at_least);
+        }
+        let mut weight = 0;
+        let mut fits = |name: &str| {
+            weight += Content::name_weight(name);
+            weight <= most
+        };
+        match (object.kind, node) {
+            (ObjectKind::Data, _) => Ok(Content::Data(self.data(&object.path))),
+            (ObjectKind::Children, None) => Ok(Content::Children(None)),
+            (ObjectKind::Children, Some(node)) => match self.child_names(&object.path, node, &mut fits) {
+                Some(names) => Ok(Content::Children(Some(children_of(node, names)))),
+                None => too_long(weight),
+            },
+        }
+    }
+
+    /// The revision of an object's last change; none for a node that does not exist.
+    pub fn modify_revision(&self, object: &Object) -> Option<Revision> {
+        self.node(&object.path).map(|node| match object.kind {
+            ObjectKind::Children if !self.mistake.is(Bug::ValidatedByOtherRevision) => node.children_revision(),
+            ObjectKind::Data | ObjectKind::Children => node.modify_revision,
+        })
+    }
+
+    /// All nodes from `path` on, in the order of paths, `path` itself first if it exists.
+    pub fn nodes_from<'a>(&'a self, path: &NodePath) -> impl Iterator<Item = (&'a NodePath, &'a NodeRecord)> + use<'a> {
+        let nodes = self.nodes.range::<NodePath, _>((Bound::Included(path), Bound::Unbounded));
+        nodes.filter(|(_, node)| self.is_live(node))
+    }
+
+    /// The nodes at and below `top` that come after a path, or all of them, in the order of paths.
+    pub fn nodes_in<'a>(
+        &'a self,
+        top: &NodePath,
+        after: Option<&NodePath>,
+    ) -> impl Iterator<Item = (&'a NodePath, &'a NodeRecord)> + use<'a> {
+        self.nodes_and_tombstones_in(top, after).filter_map(|(path, node)| node.map(|node| (path, node)))
+    }
+
+    /// The same, and in between the paths at which there was a node that is gone with its lease and has not been buried yet: what is to cost
+    /// no more than so much has to count them.
+    pub(crate) fn nodes_and_tombstones_in<'a>(
+        &'a self,
+        top: &NodePath,
+        after: Option<&NodePath>,
+    ) -> impl Iterator<Item = (&'a NodePath, Option<&'a NodeRecord>)> + use<'a> {
+        let lower = top.prefix_below();
+        let upper = after_all_below(&lower);
+        // An end that comes before the beginning is none: nothing follows.
+        let from = after.map_or(lower.as_str(), NodePath::as_str).clamp(lower.as_str(), upper.as_str());
+        let below = self.nodes.range::<str, _>((Bound::Excluded(from), Bound::Included(upper.as_str())));
+        let topmost = self.nodes.get_key_value(top).filter(|(top, _)| after.is_none_or(|after| *top > after));
+        // No node has the name of the upper bound, unless one lies right behind the subtree.
+        let within = move |path: &&NodePath| path.as_str() != upper;
+        let nodes = topmost.into_iter().chain(below.filter(move |(path, _)| within(path)));
+        nodes.counted().map(|(path, node)| (path, Some(node).filter(|node| self.is_live(node))))
+    }
+
+    /// The nodes strictly below `path`, in the order of paths.
+    pub fn nodes_below<'a>(
+        &'a self,
+        path: &NodePath,
+    ) -> impl Iterator<Item = (&'a NodePath, &'a NodeRecord)> + use<'a> {
+        below(&self.nodes, path).filter(|(_, node)| self.is_live(node))
+    }
+
+    /// How many nodes there are in memory at and below a path, those included that are gone and not buried yet; no more than
+    /// one above `most`.
+    pub(super) fn count_nodes_in(&self, top: &NodePath, most: usize) -> usize {
+        1 + below(&self.nodes, top).take(most).count()
+    }
+
+    /// Makes a node that does not exist, and those above it that do not.
+    pub(super) fn make_node(&mut self, path: &NodePath, node: NodeRecord, touched: &mut Touched) {
+        let revision = node.create_revision;
+        let mut made = vec![path.clone()];
+        self.insert_node(path.clone(), node, touched);
+        for ancestor in path.ancestors() {
+            let is_there = self.node(&ancestor).is_some();
+            if let Some(node) = self.nodes.get_mut(&ancestor).filter(|_| is_there) {
+                node.add_child(revision);
+                touched.insert(RowKey::Node(ancestor));
+                break;
+            }
+            let mut node = NodeRecord::new(Value::new(), revision);
+            node.add_child(revision);
+            made.push(ancestor.clone());
+            self.insert_node(ancestor, node, touched);
+        }
+        made.iter().rev().for_each(|path| self.note_put(path));
+    }
+
+    /// Takes the place of one whose lease has ended, if that has not been removed.
+    fn insert_node(&mut self, path: NodePath, node: NodeRecord, touched: &mut Touched) {
+        self.attachments.insert(&path, &node);
+        touched.insert(RowKey::Node(path.clone()));
+        if let Some(gone) = self.nodes.insert(path.clone(), node) {
+            self.attachments.remove(&path, &gone, touched);
+        }
+    }
+
+    /// Gives a node a new value, and lets it go with a lease, or with none.
+    pub(super) fn set_node(
+        &mut self,
+        path: &NodePath,
+        value: Value,
+        attachment: Option<Attachment>,
+        revision: Revision,
+        touched: &mut Touched,
+    ) -> Option<Stat> {
+        let node = self.nodes.get_mut(path)?;
+        node.set_value(value, revision);
+        touched.insert(RowKey::Node(path.clone()));
+        if node.attachment.as_deref() != attachment.as_ref() {
+            self.attachments.remove(path, node, touched);
+            node.attachment = attachment.map(Box::new);
+            self.attachments.insert(path, node);
+        }
+        let stat = node.stat();
+        self.note_put(path);
+        Some(stat)
+    }
+
+    /// Removes a node other than the root, and all below it. Returns how many there were.
+    pub(super) fn remove_nodes(&mut self, top: &NodePath, revision: Revision, touched: &mut Touched) -> u64 {
+        let mut gone: Vec<NodePath> = below(&self.nodes, top).rev().map(|(below, _)| below.clone()).collect();
+        gone.push(top.clone());
+        let mut removed = 0;
+        for path in gone {
+            if let Some(node) = self.nodes.remove(&path) {
+                if self.is_live(&node) {
+                    removed += 1;
+                    if path == *top || !self.mistake.is(Bug::DescendantsNotReported) {
+                        self.note_event(path.clone(), EventKind::Delete, ChangeReason::Request);
+                    }
+                }
+                self.attachments.remove(&path, &node, touched);
+            }
+            touched.insert(RowKey::Node(path));
+        }
+        if let Some(parent) = top.parent()
+            && let Some(node) = self.nodes.get_mut(&parent)
+        {
+            node.remove_child(revision);
+            touched.insert(RowKey::Node(parent));
+        }
+        removed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::id::Revision;
+
+    #[test]
+    fn children_are_found_past_their_subtrees_and_their_neighbours() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        // In the order of bytes, /a-b lies between /a and what is below /a, and /a0 right behind that.
+        for at in ["/a/x/deep", "/a/y", "/a-b/z", "/a0", "/a/x-1", "/a/x1", "/a/name/z", "/b/x/y/z"] {
+            fixture.put(session, at, "");
+        }
+        let names = |at: &str| fixture.state.children(&path(at)).expect("it exists").names;
+        assert_eq!(names("/"), ["a", "a-b", "a0", "b"]);
+        assert_eq!(names("/a"), ["name", "x", "x-1", "x1", "y"]);
+        assert_eq!(names("/a/x"), ["deep"]);
+        assert_eq!(names("/a/y"), [""; 0]);
+        assert_eq!(fixture.state.children(&path("/none")), None);
+    }
+
+    #[test]
+    fn a_child_that_comes_or_goes_changes_the_list_and_not_the_data() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.put(session, "/a", "value");
+        let before = fixture.state.data(&path("/a"));
+        assert_eq!(before.as_ref().map(|data| &data.value[..]), Some(&b"value"[..]));
+        fixture.put(session, "/a/b", "");
+        fixture.write(session, delete("/a/b", false)).expect("a leaf");
+        assert_eq!(fixture.state.data(&path("/a")), before);
+        let expected = Children { names: vec![], version: 2, modify_revision: Revision(3) };
+        assert_eq!(fixture.state.children(&path("/a")), Some(expected));
+        assert_eq!(fixture.state.modify_revision(&Object::data(path("/a"))), Some(Revision(1)));
+        assert_eq!(fixture.state.modify_revision(&Object::children(path("/a"))), Some(Revision(3)));
+        assert_eq!(fixture.state.modify_revision(&Object::data(path("/a/b"))), None);
+    }
+
+    #[test]
+    fn what_lies_below_is_the_subtree_and_nothing_else() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        for at in ["/a/x/deep", "/a-b", "/a0"] {
+            fixture.put(session, at, "");
+        }
+        let below = |at: &str| -> Vec<String> {
+            fixture.state.nodes_below(&path(at)).map(|(below, _)| below.to_string()).collect()
+        };
+        assert_eq!(below("/a"), ["/a/x", "/a/x/deep"]);
+        assert_eq!(below("/"), ["/a", "/a-b", "/a/x", "/a/x/deep", "/a0"]);
+        let from: Vec<_> = fixture.state.nodes_from(&path("/a/x")).map(|(at, _)| at.as_str()).collect();
+        assert_eq!(from, ["/a/x", "/a/x/deep", "/a0"]);
+    }
+
+    #[test]
+    fn a_node_that_is_made_again_looks_new() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.put(session, "/a", "one");
+        fixture.put(session, "/a", "two");
+        fixture.write(session, delete("/a", false)).expect("a leaf");
+        let written = fixture.put(session, "/a", "three");
+        let revision = Revision(4);
+        let stat = Stat { create_revision: revision, modify_revision: revision, version: 1, value_len: 5, owner: None };
+        assert_eq!(written.stat, Some(stat));
+    }
+}

@@ -1,0 +1,375 @@
+//! Sessions: who clients are, and what their last requests were answered.
+//!
+//! A session's requests are numbered by the client, all kinds of them in one count, but only writes come this way. The
+//! window of remembered outcomes therefore moves with what the *command* says is answered, before its own number is
+//! looked at: a client may have done thousands of reads since its last write.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{RowKey, State, touched::Touched};
+use crate::{
+    command::{IntendedLeases, LeaseKey, Outcome, Write, WriteRefusal, Written},
+    id::{Incarnation, Revision, Sequence, SessionId},
+    object::ObjectSet,
+    planted::Bug,
+    reached::{Bound, reached},
+    work::CountVisits,
+};
+
+/// A client's identity, and what it was answered.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SessionRecord {
+    /// What the client calls itself, for people who look.
+    pub name: String,
+    /// All requests below this have been answered: their outcomes are forgotten.
+    pub unanswered_from: Sequence,
+    /// The outcomes within the window. Each has a row of its own.
+    #[serde(skip)]
+    pub(super) answers: BTreeMap<Sequence, Result<Written, WriteRefusal>>,
+}
+
+/// What is known of a request (S9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RequestStatus<'a> {
+    /// It was not answered yet: it may be done.
+    Unanswered,
+    /// It was done, with this outcome, which is the answer to whoever sends it again.
+    Outcome(&'a Result<Written, WriteRefusal>),
+    /// It lies below the window of remembered outcomes.
+    BelowWindow {
+        /// The lowest number that is still remembered.
+        lowest: Sequence,
+    },
+    /// It lies beyond the window.
+    BeyondWindow {
+        /// The highest number that would be accepted.
+        highest: Sequence,
+    },
+}
+
+/// Which request a write is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RequestId {
+    pub(super) session: SessionId,
+    pub(super) sequence: Sequence,
+    pub(super) unanswered_from: Sequence,
+}
+
+/// How many results of operations an outcome has.
+fn results_of(outcome: &Result<Written, WriteRefusal>) -> usize {
+    let transacted = outcome.as_ref().ok().and_then(|written| written.transaction.as_ref());
+    transacted.map_or(0, |transacted| transacted.results.len())
+}
+
+impl SessionRecord {
+    /// Where the window begins once the request has been seen. A request never gives itself up.
+    fn window_start(&self, sequence: Sequence, unanswered_from: Sequence) -> Sequence {
+        self.unanswered_from.max(unanswered_from.min(sequence))
+    }
+
+    /// How many results of operations its outcomes have.
+    pub(super) fn results(&self) -> usize {
+        self.answers.values().map(results_of).sum()
+    }
+
+    fn request_status(&self, sequence: Sequence, unanswered_from: Sequence) -> RequestStatus<'_> {
+        if sequence < self.unanswered_from {
+            return RequestStatus::BelowWindow { lowest: self.unanswered_from };
+        }
+        if let Some(outcome) = self.answers.get(&sequence) {
+            return RequestStatus::Outcome(outcome);
+        }
+        let highest = self.window_start(sequence, unanswered_from).window_end();
+        if sequence > highest {
+            reached(Bound::Answers);
+            return RequestStatus::BeyondWindow { highest };
+        }
+        RequestStatus::Unanswered
+    }
+}
+
+impl State {
+    /// The session of this identity.
+    pub fn session(&self, id: SessionId) -> Option<&SessionRecord> {
+        self.sessions.get(&id)
+    }
+
+    /// All sessions, in order of their identities.
+    pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
+        self.sessions.iter().counted().map(|(id, session)| (*id, session))
+    }
+
+    /// How many sessions there are.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How many results of operations are remembered, with the outcomes of all sessions.
+    pub fn results_remembered(&self) -> usize {
+        self.result_count
+    }
+
+    /// What is known of a request, whatever else its session is still waiting for; none if there is no such session.
+    ///
+    /// Never [`RequestStatus::BeyondWindow`]: only what the request says of earlier ones can put it there. See
+    /// [`State::request_status_given`].
+    pub fn request_status(&self, session: SessionId, sequence: Sequence) -> Option<RequestStatus<'_>> {
+        self.request_status_given(session, sequence, sequence)
+    }
+
+    /// What is known of a request that says that all below `unanswered_from` have been answered; none if there is no
+    /// such session. This is how [`Command::Write`](crate::command::Command::Write) is judged.
+    pub fn request_status_given(
+        &self,
+        session: SessionId,
+        sequence: Sequence,
+        unanswered_from: Sequence,
+    ) -> Option<RequestStatus<'_>> {
+        self.session(session).map(|session| session.request_status(sequence, unanswered_from))
+    }
+
+    pub(super) fn open_session(&mut self, name: &str, touched: &mut Touched) -> Outcome {
+        let id = self.meta.next_session;
+        self.meta.next_session = id.next();
+        let session = SessionRecord { name: name.to_owned(), unanswered_from: Sequence(1), answers: BTreeMap::new() };
+        self.sessions.insert(id, session);
+        touched.insert(RowKey::Session(id));
+        self.grant_lease(LeaseKey::Session(id), Self::SESSION_TERM, touched);
+        Outcome::SessionOpened { session: id }
+    }
+
+    pub(super) fn close_session(&mut self, id: SessionId, touched: &mut Touched) -> Outcome {
+        let Some(session) = self.sessions.remove(&id) else {
+            return Outcome::SessionNotFound;
+        };
+        self.result_count -= session.results();
+        touched.insert(RowKey::Session(id));
+        touched.extend(session.answers.into_keys().map(|sequence| RowKey::Answer(id, sequence)));
+        let leases = self.leases_of(id).map(|(key, lease)| (key.clone(), lease.incarnation));
+        let leases: Vec<(LeaseKey, Incarnation)> = leases.collect();
+        for (key, incarnation) in leases {
+            self.release_locks(incarnation, touched);
+            self.end_lease(&key, touched);
+            self.note_session_closed(incarnation, touched);
+        }
+        Outcome::SessionClosed
+    }
+
+    /// A client's write: judged by what is remembered, then done and remembered (S9).
+    ///
+    /// A refused write is remembered like one that was done: sent again, it gets the same answer even if it would
+    /// succeed by now. One whose consents do not cover it is not: its proposer will bring it again.
+    pub(super) fn write_once(
+        &mut self,
+        request: RequestId,
+        write: &Write,
+        (covers, meant, carried): (&[ObjectSet], &IntendedLeases, Revision),
+        touched: &mut Touched,
+    ) -> Outcome {
+        let RequestId { session, sequence, unanswered_from } = request;
+        match self.request_status_given(session, sequence, unanswered_from) {
+            None => return Outcome::SessionNotFound,
+            Some(RequestStatus::Outcome(outcome)) => return Outcome::Written(outcome.clone()),
+            Some(RequestStatus::BelowWindow { lowest }) => return Outcome::BelowWindow { lowest },
+            Some(RequestStatus::BeyondWindow { highest }) => return Outcome::BeyondWindow { highest },
+            Some(RequestStatus::Unanswered) => {}
+        }
+        let is_covered = |set: &ObjectSet| covers.iter().any(|cover| cover.includes(set));
+        let are_covered = match write {
+            Write::RevokeLease { id } => self.consents_cover_attached(*id, carried),
+            _ => true,
+        };
+        // What a transaction compares says which of its branches is judged at all.
+        if !self.blocking_write_leases(write, &[]).is_empty() {
+            return Outcome::MissingConsents;
+        }
+        let result = match self.footprint(session, write, meant) {
+            Err(refusal) => {
+                if self.mistake.is(Bug::TransactionHalfDone) {
+                    self.transact_half(session, write, meant, touched);
+                }
+                Err(refusal)
+            }
+            Ok(sets) if !self.blocking_write_leases(write, &sets).is_empty() => return Outcome::MissingConsents,
+            Ok(sets) if (are_covered && sets.iter().all(is_covered)) || self.mistake.is(Bug::WriteBeyondConsents) => {
+                Ok(self.write(session, write, sets, touched))
+            }
+            Ok(_) if self.mistake.is(Bug::BranchOfProposal) => {
+                let Some(written) = self.transact_as_proposed(session, write, (covers, meant), touched) else {
+                    return Outcome::MissingConsents;
+                };
+                Ok(written)
+            }
+            Ok(_) => return Outcome::MissingConsents,
+        };
+        self.remember(request, result.clone(), touched);
+        Outcome::Written(result)
+    }
+
+    fn remember(&mut self, request: RequestId, result: Result<Written, WriteRefusal>, touched: &mut Touched) {
+        let RequestId { session: id, sequence, unanswered_from } = request;
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let start = session.window_start(sequence, unanswered_from);
+        if start > session.unanswered_from {
+            session.unanswered_from = start;
+            touched.insert(RowKey::Session(id));
+        }
+        while let Some(oldest) = session.answers.first_key_value().map(|(oldest, _)| *oldest)
+            && oldest < start
+        {
+            self.result_count -= session.answers.remove(&oldest).as_ref().map_or(0, results_of);
+            touched.insert(RowKey::Answer(id, oldest));
+        }
+        self.result_count += results_of(&result);
+        session.answers.insert(sequence, result);
+        touched.insert(RowKey::Answer(id, sequence));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::{
+        command::{Command, Condition},
+        id::Revision,
+        path::NodePath,
+    };
+
+    fn request(session: SessionId, sequence: u64, unanswered_from: u64, write: Write) -> Command {
+        let (sequence, unanswered_from) = (Sequence(sequence), Sequence(unanswered_from));
+        let (consented, intended, attached_through) = (everything(), IntendedLeases::default(), Revision(u64::MAX));
+        Command::Write { session, sequence, unanswered_from, write, consented, intended, attached_through }
+    }
+
+    #[test]
+    fn identities_are_never_used_again() {
+        let mut fixture = Fixture::new();
+        assert_eq!(fixture.open(), SessionId(1));
+        assert_eq!(fixture.run(Command::CloseSession { session: SessionId(1) }), Outcome::SessionClosed);
+        assert_eq!(fixture.run(Command::CloseSession { session: SessionId(1) }), Outcome::SessionNotFound);
+        assert_eq!(fixture.open(), SessionId(2));
+        let session = fixture.state.session(SessionId(2)).expect("it is open");
+        assert_eq!((session.name.as_str(), session.unanswered_from), ("tester", Sequence(1)));
+        assert_eq!(fixture.state.sessions().map(|(id, _)| id).collect::<Vec<_>>(), [SessionId(2)]);
+    }
+
+    #[test]
+    fn a_closed_session_leaves_no_lease_and_no_answer() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.put(session, "/a", "");
+        fixture.acquire(session, "/");
+        fixture.run(Command::CloseSession { session });
+        assert_eq!(fixture.state.leases().count(), 0);
+        assert_eq!(fixture.state.request_status(session, Sequence(1)), None);
+        let late = fixture.put_command_of(session, "/a", "late");
+        assert_eq!(fixture.run(late), Outcome::SessionNotFound);
+        assert_eq!(fixture.state.revision(), Revision(1));
+    }
+
+    #[test]
+    fn resent_write_takes_effect_once_and_gets_first_outcome() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let first = fixture.run(request(session, 1, 1, put("/a", "1")));
+        fixture.run(request(session, 2, 1, put("/a", "2")));
+        let before = fixture.state.clone();
+        assert_eq!(fixture.run(request(session, 1, 1, put("/a", "1"))), first);
+        assert_eq!((fixture.state.revision(), &fixture.state.nodes), (before.revision(), &before.nodes));
+        let Some(RequestStatus::Outcome(answer)) = fixture.state.request_status(session, Sequence(1)) else {
+            panic!("the outcome is remembered");
+        };
+        assert_eq!(Outcome::Written(answer.clone()), first);
+    }
+
+    #[test]
+    fn a_refusal_is_remembered_too() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let refused = Outcome::Written(Err(WriteRefusal::NotFound { path: path("/a") }));
+        let conditional = put_if("/a", "", Condition::Revision(Revision(1)));
+        assert_eq!(fixture.run(request(session, 1, 1, conditional.clone())), refused);
+        assert_eq!(fixture.state.revision(), Revision(0));
+        fixture.run(request(session, 2, 1, put("/a", "")));
+        assert_eq!(fixture.run(request(session, 1, 1, conditional)), refused, "though it would succeed by now");
+    }
+
+    #[test]
+    fn uncovered_write_changes_nothing_and_can_be_retried() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.put(session, "/a", "");
+        let (nodes, sessions) = (fixture.state.nodes.clone(), fixture.state.sessions.clone());
+        let attempt = |consented| Command::Write {
+            session,
+            sequence: Sequence(5),
+            unanswered_from: Sequence(5),
+            write: put("/a/b/c", ""),
+            consented,
+            intended: IntendedLeases::default(),
+            attached_through: Revision(u64::MAX),
+        };
+        let needed = [data("/a/b/c"), children("/a/b/c"), data("/a/b"), children("/a/b"), children("/a")];
+        for missing in 0..needed.len() {
+            let mut covers = needed.to_vec();
+            covers.remove(missing);
+            assert_eq!(fixture.run(attempt(covers)), Outcome::MissingConsents, "without {:?}", needed[missing]);
+        }
+        assert_eq!((&fixture.state.nodes, &fixture.state.sessions), (&nodes, &sessions));
+        assert_eq!(fixture.state.request_status(session, Sequence(5)), Some(RequestStatus::Unanswered));
+        assert!(matches!(fixture.run(attempt(needed.to_vec())), Outcome::Written(Ok(_))));
+    }
+
+    #[test]
+    fn the_window_forgets_what_was_answered_and_is_bounded() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.run(request(session, 1, 1, put("/a", "1")));
+        fixture.run(request(session, 3, 1, put("/a", "3")));
+        let beyond = Outcome::BeyondWindow { highest: Sequence(State::ANSWERS_MAX) };
+        assert_eq!(fixture.run(request(session, State::ANSWERS_MAX + 1, 1, put("/a", ""))), beyond);
+        assert!(matches!(fixture.run(request(session, State::ANSWERS_MAX, 3, put("/a", ""))), Outcome::Written(Ok(_))));
+        let below = Outcome::BelowWindow { lowest: Sequence(3) };
+        assert_eq!(fixture.run(request(session, 1, 1, put("/a", "1"))), below);
+        assert_eq!(fixture.run(request(session, 2, 1, put("/a", "2"))), below);
+        assert!(matches!(fixture.state.request_status(session, Sequence(3)), Some(RequestStatus::Outcome(Ok(_)))));
+        assert_eq!(fixture.state.request_status(session, Sequence(4)), Some(RequestStatus::Unanswered));
+        assert_eq!(
+            fixture.state.request_status(session, Sequence(2)),
+            Some(RequestStatus::BelowWindow { lowest: Sequence(3) })
+        );
+        let highest = Sequence(State::ANSWERS_MAX + 2);
+        let answered = |sequence| fixture.state.request_status_given(session, sequence, Sequence(1));
+        assert_eq!(answered(highest), Some(RequestStatus::Unanswered));
+        assert_eq!(answered(highest.next()), Some(RequestStatus::BeyondWindow { highest }));
+    }
+
+    #[test]
+    fn write_after_many_reads_moves_window_before_it_is_judged() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let far = Sequence(50 * State::ANSWERS_MAX);
+        let by_its_window = fixture.state.request_status_given(session, far, Sequence(1));
+        assert!(matches!(by_its_window, Some(RequestStatus::BeyondWindow { .. })));
+        assert_eq!(fixture.state.request_status(session, far), Some(RequestStatus::Unanswered));
+        assert_eq!(fixture.state.request_status_given(session, far, far), Some(RequestStatus::Unanswered));
+        assert!(matches!(fixture.run(request(session, far.0, far.0, put("/a", ""))), Outcome::Written(Ok(_))));
+        assert_eq!(fixture.state.session(session).expect("it is open").unanswered_from, far);
+    }
+
+    #[test]
+    fn a_request_does_not_give_itself_up() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let first = fixture.run(request(session, 2, u64::MAX, put("/a", "")));
+        assert!(matches!(first, Outcome::Written(Ok(_))));
+        assert_eq!(fixture.run(request(session, 2, u64::MAX, put("/a", ""))), first);
+        assert_eq!(fixture.state.node(&NodePath::root()).expect("the root").child_count(), 1);
+        let last = fixture.run(request(session, u64::MAX, u64::MAX, put("/a", "")));
+        assert!(matches!(last, Outcome::Written(Ok(_))), "the end of the numbers is no end of the state");
+    }
+}

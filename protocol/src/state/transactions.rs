@@ -1,0 +1,256 @@
+//! Transactions: the branch that the comparisons choose in the state as it is, and its operations as one change.
+//!
+//! The branch is chosen when footprints are taken and once more when the transaction is applied. If it is another one by then, or needs other
+//! objects, the consents do not cover it and its proposer gathers again, like for any write (S2).
+//!
+//! Operations of a branch are [independent](crate::transaction): each is judged by the state as it is before any of them, and the
+//! footprint of all is that of each, together. They are carried out parents first, so that a node that is both named and
+//! above another is made once, with its value.
+
+use std::collections::BTreeSet;
+
+use super::{State, touched::Touched, writes::too_many_to_remove};
+use crate::{
+    command::{Condition, IntendedLeases, Write, WriteRefusal, Written},
+    id::{Revision, SessionId},
+    object::{Object, ObjectSet, SETS_MAX},
+    path::NodePath,
+    planted::Bug,
+    reached::{Bound, reached},
+    transaction::{Branch, FailedCompare, Operation, OperationResult, Transacted, Transaction, index_of},
+};
+
+/// One operation changes at most this many sets of objects; with more, as of a put that makes a long chain of nodes, it is the subtree
+/// of the topmost node and the list that this comes into. So what a transaction names beside itself is bounded by its paths.
+const OPERATION_SETS_MAX: usize = 3;
+
+impl State {
+    /// The first comparison that does not hold; none if the operations of [`Branch::Then`] are to be done.
+    fn failed_compare(&self, transaction: &Transaction) -> Option<FailedCompare> {
+        let judged = if self.mistake.is(Bug::FirstCompareOnly) { 1 } else { Transaction::COMPARES_MAX };
+        let compares = transaction.compares.iter().take(judged);
+        let mut failed = compares.enumerate().filter(|(_, compare)| {
+            !compare.matches(self.data(&compare.path).as_ref(), |token| self.is_locked_under(&compare.path, token))
+        });
+        let (place, compare) = failed.next()?;
+        // Of what somebody keeps to itself only the hold may be compared, and nothing is told.
+        let found = self.node(&compare.path).filter(|_| self.write_leased_lock(&compare.path).is_none());
+        Some(FailedCompare { index: index_of(place), found: found.map(|node| node.stat()) })
+    }
+
+    /// The branch that the comparisons choose now.
+    pub fn branch(&self, transaction: &Transaction) -> Branch {
+        if self.failed_compare(transaction).is_none() { Branch::Then } else { Branch::Otherwise }
+    }
+
+    pub(super) fn transaction_footprint(
+        &self,
+        writer: SessionId,
+        transaction: &Transaction,
+        meant: &IntendedLeases,
+    ) -> Result<Vec<ObjectSet>, WriteRefusal> {
+        transaction.check_overlaps()?;
+        self.branch_footprint(writer, (transaction, self.branch(transaction)), meant)
+    }
+
+    /// The objects that either branch would change now, if it were chosen: those of one that would be refused are left out.
+    pub fn footprint_of_both(
+        &self,
+        writer: SessionId,
+        transaction: &Transaction,
+        meant: &IntendedLeases,
+    ) -> Vec<ObjectSet> {
+        let of = |branch| self.branch_footprint(writer, (transaction, branch), meant).unwrap_or_default();
+        let both: BTreeSet<ObjectSet> = of(Branch::Then).into_iter().chain(of(Branch::Otherwise)).collect();
+        both.into_iter().collect()
+    }
+
+    fn branch_footprint(
+        &self,
+        writer: SessionId,
+        (transaction, branch): (&Transaction, Branch),
+        meant: &IntendedLeases,
+    ) -> Result<Vec<ObjectSet>, WriteRefusal> {
+        let mut seen = BTreeSet::new();
+        let mut sets = Vec::new();
+        let mut removed = 0;
+        for (place, operation) in transaction.branch(branch).iter().enumerate() {
+            let own = self.operation_footprint(writer, operation, meant).map_err(|refusal| {
+                WriteRefusal::Operation { branch, index: index_of(place), refusal: Box::new(refusal) }
+            })?;
+            sets.extend(own.into_iter().filter(|set| seen.insert(set.clone())));
+            if let Operation::Delete { path, recursive: true } = operation {
+                removed += self.count_nodes_in(path, State::REMOVED_NODES_MAX);
+                if removed > State::REMOVED_NODES_MAX {
+                    reached(Bound::RemovedNodes);
+                    let refusal = Box::new(too_many_to_remove(path, removed));
+                    return Err(WriteRefusal::Operation { branch, index: index_of(place), refusal });
+                }
+            }
+            if self.mistake.is(Bug::TransactionRecallsFirst) {
+                break;
+            }
+        }
+        Ok(sets)
+    }
+
+    /// How many nodes the branch that would make more of them would make now, with those above that are missing, and how
+    /// many bytes their paths have.
+    pub fn nodes_made(&self, transaction: &Transaction) -> (usize, usize) {
+        let of = |branch| {
+            let mut made: BTreeSet<NodePath> = BTreeSet::new();
+            let puts = transaction.branch(branch).iter().filter(|one| matches!(one, Operation::Put { .. }));
+            for path in puts.map(Operation::path) {
+                let missing = std::iter::once(path.clone()).chain(path.ancestors());
+                for node in missing.take_while(|above| self.node(above).is_none()) {
+                    // Those above it are there already too.
+                    if !made.insert(node) {
+                        break;
+                    }
+                }
+            }
+            (made.len(), made.iter().map(|path| path.as_str().len()).sum::<usize>())
+        };
+        let (then, otherwise) = (of(Branch::Then), of(Branch::Otherwise));
+        (then.0.max(otherwise.0), then.1.max(otherwise.1))
+    }
+
+    fn operation_footprint(
+        &self,
+        writer: SessionId,
+        operation: &Operation,
+        meant: &IntendedLeases,
+    ) -> Result<Vec<ObjectSet>, WriteRefusal> {
+        let sets = match operation {
+            Operation::Put { path, attach, .. } => {
+                self.put_footprint(writer, (path, *attach), Condition::Any, meant)?
+            }
+            Operation::Delete { path, recursive } => self.delete_footprint(path, *recursive, Condition::Any)?,
+        };
+        if sets.len() <= OPERATION_SETS_MAX {
+            return Ok(sets);
+        }
+        let topmost = operation.path().ancestors().take_while(|above| self.node(above).is_none()).last();
+        let list = topmost.as_ref().and_then(NodePath::parent).map(|list| ObjectSet::One(Object::children(list)));
+        Ok(topmost.map(ObjectSet::Subtree).into_iter().chain(list).collect())
+    }
+
+    /// Carries out a transaction that is not refused. `sets` is its footprint.
+    pub(super) fn transact(
+        &mut self,
+        writer: SessionId,
+        transaction: &Transaction,
+        sets: Vec<ObjectSet>,
+        touched: &mut Touched,
+    ) -> Written {
+        let failed = self.failed_compare(transaction);
+        let branch = if failed.is_none() { Branch::Then } else { Branch::Otherwise };
+        let operations: Vec<&Operation> = transaction.branch(branch).iter().collect();
+        let results = self.apply_operations(writer, &operations, sets, touched);
+        let transacted = Transacted { failed, results };
+        let puts = operations.iter().filter_map(|operation| match operation {
+            Operation::Put { path, attach, .. } => Some((path, *attach)),
+            Operation::Delete { .. } => None,
+        });
+        let attached = self.attached_by(writer, puts);
+        Written {
+            revision: self.meta.revision,
+            transaction: Some(Box::new(transacted)),
+            attached,
+            ..Written::default()
+        }
+    }
+
+    /// Does all of these, none of which is refused, as one change. None of them: no change.
+    fn apply_operations(
+        &mut self,
+        writer: SessionId,
+        operations: &[&Operation],
+        sets: Vec<ObjectSet>,
+        touched: &mut Touched,
+    ) -> Vec<OperationResult> {
+        if operations.is_empty() {
+            return Vec::new();
+        }
+        let revision = self.meta.revision.next();
+        self.meta.revision = revision;
+        let mut parents_first: Vec<usize> = (0..operations.len()).collect();
+        parents_first.sort_by_key(|place| operations[*place].path());
+        let mut results = vec![None; operations.len()];
+        for place in parents_first {
+            results[place] = self.apply_operation(writer, operations[place], revision, touched);
+        }
+        self.note_change(compact_to_subtree(sets), touched);
+        results.into_iter().flatten().collect()
+    }
+
+    fn apply_operation(
+        &mut self,
+        writer: SessionId,
+        operation: &Operation,
+        revision: Revision,
+        touched: &mut Touched,
+    ) -> Option<OperationResult> {
+        match operation {
+            Operation::Put { path, value, attach } => {
+                self.put(writer, path, value, *attach, revision, touched).map(OperationResult::Put)
+            }
+            Operation::Delete { path, .. } => {
+                Some(OperationResult::Deleted(self.remove_nodes(path, revision, touched)))
+            }
+        }
+    }
+
+    /// A known mistake: what comes before the operation that is refused is done.
+    pub(super) fn transact_half(
+        &mut self,
+        writer: SessionId,
+        write: &Write,
+        meant: &IntendedLeases,
+        touched: &mut Touched,
+    ) {
+        let Write::Transaction(transaction) = write else { return };
+        let operations = transaction.branch(self.branch(transaction)).iter();
+        let half: Vec<&Operation> =
+            operations.take_while(|operation| self.operation_footprint(writer, operation, meant).is_ok()).collect();
+        if transaction.check_overlaps().is_ok() {
+            self.apply_operations(writer, &half, vec![ObjectSet::Subtree(NodePath::root())], touched);
+        }
+    }
+
+    /// A known mistake: the branch is done that consents were gathered for, though the other one is chosen by now.
+    pub(super) fn transact_as_proposed(
+        &mut self,
+        writer: SessionId,
+        write: &Write,
+        (covers, meant): (&[ObjectSet], &IntendedLeases),
+        touched: &mut Touched,
+    ) -> Option<Written> {
+        let Write::Transaction(transaction) = write else { return None };
+        let (branch, failed) = match self.failed_compare(transaction) {
+            Some(_) => (Branch::Then, None),
+            None => (Branch::Otherwise, Some(FailedCompare { index: 0, found: None })),
+        };
+        let sets = self.branch_footprint(writer, (transaction, branch), meant).ok()?;
+        let is_covered = |set: &ObjectSet| covers.iter().any(|cover| cover.includes(set));
+        if !sets.iter().all(is_covered) {
+            return None;
+        }
+        let operations: Vec<&Operation> = transaction.branch(branch).iter().collect();
+        let results = self.apply_operations(writer, &operations, sets, touched);
+        let transaction = Some(Box::new(Transacted { failed, results }));
+        Some(Written { revision: self.meta.revision, transaction, ..Written::default() })
+    }
+}
+
+/// What the history remembers: of many objects, the subtree that they all lie in.
+fn compact_to_subtree(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
+    if sets.len() <= SETS_MAX {
+        return sets;
+    }
+    reached(Bound::Sets);
+    vec![ObjectSet::Subtree(NodePath::common_ancestor(sets.iter().map(ObjectSet::path)))]
+}
+
+#[cfg(test)]
+mod tests;

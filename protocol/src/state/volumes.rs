@@ -1,0 +1,211 @@
+//! Volumes: which there are, and which one a node belongs to.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{State, below};
+use crate::{
+    command::LeaseKey,
+    id::{Revision, SessionId, VolumeGeneration},
+    path::NodePath,
+    volume::VolumeSettings,
+    work::CountVisits,
+};
+
+/// One volume. Its top is its key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct VolumeRecord {
+    /// What it promises.
+    pub settings: VolumeSettings,
+    /// The generation that it was made with: distinguishes it from those of the same name that come later (S7b). A change of
+    /// the volume leaves it as it is.
+    pub create_generation: VolumeGeneration,
+    /// Grows with each change of the volume, and is never used again for this top, even if the volume is removed and
+    /// made anew: it follows from the revision of the change.
+    pub generation: VolumeGeneration,
+}
+
+impl VolumeRecord {
+    /// A volume as it is from `revision` on. The root, made at revision 0, begins with generation 1.
+    pub(super) fn new(settings: VolumeSettings, revision: Revision) -> Self {
+        let generation = VolumeGeneration(revision.0 + 1);
+        Self { settings, create_generation: generation, generation }
+    }
+}
+
+impl State {
+    /// The volume that the node at `path` belongs to, and its top: the nearest at or above it. The node need not exist.
+    pub fn volume_of(&self, path: &NodePath) -> (&NodePath, &VolumeRecord) {
+        volume_of(&self.volumes, path)
+    }
+
+    /// The volume with this top.
+    pub fn volume(&self, top: &NodePath) -> Option<&VolumeRecord> {
+        self.volumes.get(top)
+    }
+
+    /// The volumes whose top is `path` or lies below it, in the order of paths.
+    pub fn volumes_below<'a>(
+        &'a self,
+        path: &NodePath,
+    ) -> impl Iterator<Item = (&'a NodePath, &'a VolumeRecord)> + use<'a> {
+        self.volumes.get_key_value(path).into_iter().chain(below(&self.volumes, path)).counted()
+    }
+
+    /// How often horizons move: a tenth of the shortest volume term, and [`TICK_MAX`] at most (T6).
+    ///
+    /// [`TICK_MAX`]: crate::volume::TICK_MAX
+    pub fn tick(&self) -> Duration {
+        self.tick
+    }
+
+    /// Finds the ticks that volumes ask for, and the leases on each volume, in a state that was read.
+    pub(super) fn index_volumes(&mut self) {
+        self.tick_counts = self.ticks_of_volumes();
+        self.tick = self.shortest_tick();
+        self.volume_lease_holders = self.leases.keys().filter_map(volume_lease_holder).collect();
+    }
+
+    /// Notes that a volume asks for this tick, and not for that one any more.
+    pub(super) fn replace_tick(&mut self, before: Option<Duration>, now: Option<Duration>) {
+        if let Some(now) = now {
+            *self.tick_counts.entry(now).or_default() += 1;
+        }
+        if let Some(before) = before
+            && let Some(count) = self.tick_counts.get_mut(&before)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.tick_counts.remove(&before);
+            }
+        }
+        self.tick = self.shortest_tick();
+    }
+
+    fn shortest_tick(&self) -> Duration {
+        self.tick_counts.first_key_value().map(|(tick, _)| *tick).unwrap_or_default()
+    }
+
+    fn ticks_of_volumes(&self) -> BTreeMap<Duration, usize> {
+        let mut ticks = BTreeMap::new();
+        for volume in self.volumes.values() {
+            *ticks.entry(volume.settings.tick()).or_default() += 1;
+        }
+        ticks
+    }
+
+    /// The sessions with a lease on the volume.
+    pub(super) fn lease_holders_on(&self, top: &NodePath) -> impl Iterator<Item = SessionId> {
+        let all = (top.clone(), SessionId(0))..=(top.clone(), SessionId(u64::MAX));
+        self.volume_lease_holders.range(all).counted().map(|(_, session)| *session)
+    }
+
+    /// Checks what follows from the volumes and the leases on them.
+    pub(super) fn check_volume_index(&self) -> Result<(), String> {
+        if self.tick_counts != self.ticks_of_volumes() || self.tick != self.shortest_tick() {
+            return Err(format!(
+                "the tick is {:?}, of {:?}: expected the shortest of the volumes'",
+                self.tick, self.tick_counts
+            ));
+        }
+        if !self.leases.keys().filter_map(volume_lease_holder).collect::<BTreeSet<_>>().eq(&self.volume_lease_holders) {
+            return Err("the leases on volumes are not those of the table of leases".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Which volume a lease is on, and whose it is.
+pub(super) fn volume_lease_holder(lease: &LeaseKey) -> Option<(NodePath, SessionId)> {
+    match lease {
+        LeaseKey::Volume(session, top) => Some((top.clone(), *session)),
+        LeaseKey::Session(_) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => None,
+    }
+}
+
+/// The nearest volume at or above the path.
+pub(super) fn volume_of<'a>(
+    volumes: &'a BTreeMap<NodePath, VolumeRecord>,
+    path: &NodePath,
+) -> (&'a NodePath, &'a VolumeRecord) {
+    let mut text = path.as_str();
+    loop {
+        if let Some(found) = volumes.get_key_value(text) {
+            return found;
+        }
+        text = match text.rfind('/') {
+            Some(end) if end > 0 => &text[..end],
+            _ => break,
+        };
+    }
+    volumes.first_key_value().expect("the root always is a volume, and comes before all others")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::{
+        command::{Write, WriteRefusal},
+        volume::TICK_MAX,
+    };
+
+    #[test]
+    fn a_node_belongs_to_the_nearest_volume_at_or_above_it() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        for top in ["/a", "/a/b/c"] {
+            fixture.write(session, create_volume(top, 5)).expect("new");
+        }
+        let volume = |at: &str| fixture.state.volume_of(&path(at)).0.to_string();
+        assert_eq!(volume("/"), "/");
+        assert_eq!(volume("/x/y"), "/");
+        assert_eq!(volume("/a"), "/a");
+        assert_eq!(volume("/ab"), "/");
+        assert_eq!(volume("/a/b/d"), "/a");
+        assert_eq!(volume("/a/b/c/d/e"), "/a/b/c", "whether or not the node exists");
+        let below = |at: &str| -> Vec<String> {
+            fixture.state.volumes_below(&path(at)).map(|(top, _)| top.to_string()).collect()
+        };
+        assert_eq!(below("/"), ["/", "/a", "/a/b/c"]);
+        assert_eq!(below("/a"), ["/a", "/a/b/c"]);
+        assert_eq!(below("/a/b"), ["/a/b/c"]);
+    }
+
+    #[test]
+    fn the_tick_follows_the_shortest_term() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        fixture.write(session, create_volume("/a", 2)).expect("new");
+        assert_eq!(fixture.state.tick(), Duration::from_millis(200));
+        let longer = Write::SetVolume { path: path("/a"), settings: settings(Duration::from_secs(20)) };
+        fixture.write(session, longer).expect("a volume");
+        assert_eq!(fixture.state.tick(), TICK_MAX, "of 10 s and 20 s");
+        fixture.write(session, create_volume("/b", 1)).expect("new");
+        fixture.write(session, Write::RemoveVolume { path: path("/b") }).expect("a volume");
+        assert_eq!(fixture.state.tick(), TICK_MAX);
+    }
+
+    #[test]
+    fn a_generation_is_never_used_again_for_the_same_top() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let root = fixture.state.volume_of(&path("/")).1.generation;
+        let same = Write::SetVolume { path: path("/"), settings: VolumeSettings::DEFAULT };
+        fixture.write(session, same).expect("a volume");
+        assert!(fixture.state.volume_of(&path("/")).1.generation > root);
+
+        fixture.write(session, create_volume("/a", 5)).expect("new");
+        let first = fixture.state.volume_of(&path("/a")).1.generation;
+        fixture.write(session, Write::RemoveVolume { path: path("/a") }).expect("a volume");
+        fixture.write(session, create_volume("/a", 5)).expect("new again");
+        assert!(fixture.state.volume_of(&path("/a")).1.generation > first);
+        assert_eq!(
+            fixture.write(session, create_volume("/a", 5)),
+            Err(WriteRefusal::VolumeExists { path: path("/a") })
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! Write leases: holds whose holders keep a node's data to themselves (DESIGN, *Holds*; NFSv4 calls them write delegations).
+//!
+//! Who holds a node alone can ask to cache it. That changes no data, and yet goes the way of a write that does: everyone who may hold a copy of the data
+//! has consented when it is applied (S2). From then on the state knows that nobody else has a copy, whoever leads: reads of the data are not answered
+//! by the leader (so nothing is granted), and a write that would change or compare it is not applied, until the holder says that it has ended, or
+//! its hold has. So what the holder flushes meanwhile needs nobody's consent, and passes the writes that wait for it (S10).
+//!
+//! What is flushed is written under the token of the hold, and refused under any other.
+
+use std::collections::BTreeSet;
+
+use super::{RowKey, State, locks::LockRecord, touched::Touched};
+use crate::{
+    command::{Attach, Write, WriteRefusal, Written},
+    id::{LockId, SessionId, Token, WriteLeaseId},
+    lock::LockMode,
+    object::{Object, ObjectSet, Value},
+    path::NodePath,
+    planted::Bug,
+    transaction::CompareTarget,
+    work::CountVisits,
+};
+
+impl State {
+    /// The hold whose holder keeps the node's data to itself.
+    pub fn write_leased_lock(&self, path: &NodePath) -> Option<(LockId, &LockRecord)> {
+        let id = self.locks.write_leases.get(path)?;
+        self.locks.rows.get(id).map(|(_, hold)| (*id, hold))
+    }
+
+    /// The write lease under which the node's data is kept.
+    pub fn write_lease_on(&self, path: &NodePath) -> Option<WriteLeaseId> {
+        self.write_leased_lock(path).and_then(|(_, hold)| hold.write_lease)
+    }
+
+    /// The last write lease that was granted, whether or not it is still there.
+    pub fn last_write_lease(&self) -> WriteLeaseId {
+        self.meta.last_write_lease
+    }
+
+    /// The nodes of which somebody keeps the data to itself, and that data is in the set.
+    pub fn write_leased_in<'a>(&'a self, set: &'a ObjectSet) -> impl Iterator<Item = &'a NodePath> + use<'a> {
+        let own = self.locks.write_leases.get_key_value(set.path());
+        let own = own.filter(|(path, _)| set.contains(&Object::data((*path).clone())));
+        let below = match set {
+            ObjectSet::One(_) => None,
+            ObjectSet::Subtree(top) => Some(super::below(&self.locks.write_leases, top)),
+        };
+        own.into_iter().chain(below.into_iter().flatten()).counted().map(|(path, _)| path)
+    }
+
+    /// The nodes whose data the session keeps to itself.
+    pub fn write_leased_by(&self, session: SessionId) -> impl Iterator<Item = &NodePath> {
+        let all = (session, NodePath::root())..(session.next(), NodePath::root());
+        self.locks.write_leases_by_session.range(all).counted().map(|(_, path)| path)
+    }
+
+    /// The nodes that a write has to do with whose data somebody keeps to itself: that it changes, given these objects, or compares.
+    pub fn blocking_write_leases(&self, write: &Write, sets: &[ObjectSet]) -> BTreeSet<NodePath> {
+        let is_holders = matches!(write, Write::TakeWriteLease { .. } | Write::Flush { .. });
+        if self.locks.write_leases.is_empty() || is_holders || self.mistake.is(Bug::WritePastWriteLease) {
+            return BTreeSet::new();
+        }
+        let changed = sets.iter().flat_map(|set| self.write_leased_in(set));
+        let compares = match write {
+            Write::Transaction(transaction) if !self.mistake.is(Bug::ComparePastWriteLease) => {
+                &transaction.compares[..]
+            }
+            _ => &[],
+        };
+        let of_data = compares.iter().filter(|compare| !matches!(compare.target, CompareTarget::Locked(..)));
+        let compared = of_data.map(|compare| &compare.path).filter(|path| self.locks.write_leases.contains_key(*path));
+        changed.chain(compared).cloned().collect()
+    }
+
+    /// # Errors
+    ///
+    /// [`WriteRefusal`] if the hold is not one that can be a write lease.
+    pub(super) fn write_lease_footprint(
+        &self,
+        session: SessionId,
+        path: &NodePath,
+        id: LockId,
+    ) -> Result<Vec<ObjectSet>, WriteRefusal> {
+        let hold = self.check_own_lock(session, path, id)?;
+        if hold.token.is_none() {
+            return Err(WriteRefusal::LockNotGranted { path: path.clone(), lock: id });
+        }
+        if hold.mode != LockMode::Exclusive {
+            return Err(WriteRefusal::NotExclusive { path: path.clone(), lock: id });
+        }
+        match self.node(path) {
+            None => Err(WriteRefusal::NotFound { path: path.clone() }),
+            // It goes when that lease ends, which waits for nobody's flush.
+            Some(node) if node.attachment.is_some() => Err(WriteRefusal::Attached { path: path.clone() }),
+            Some(_) if self.mistake.is(Bug::WriteLeaseWithoutRecall) => Ok(Vec::new()),
+            Some(_) => Ok(vec![ObjectSet::One(Object::data(path.clone()))]),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// [`WriteRefusal`] if the session has no such write lease, or not under this token (S10).
+    pub(super) fn flush_footprint(
+        &self,
+        session: SessionId,
+        (path, id, token): (&NodePath, LockId, Token),
+        changes: bool,
+    ) -> Result<Vec<ObjectSet>, WriteRefusal> {
+        let hold = self.check_own_lock(session, path, id)?;
+        let Some(expected) = hold.token else {
+            return Err(WriteRefusal::LockNotGranted { path: path.clone(), lock: id });
+        };
+        if expected != token {
+            return Err(WriteRefusal::TokenMismatch { path: path.clone(), lock: id, got: token, expected });
+        }
+        if hold.write_lease.is_none() {
+            return Err(WriteRefusal::NotAWriteLease { path: path.clone(), lock: id });
+        }
+        Ok(changes.then(|| ObjectSet::One(Object::data(path.clone()))).into_iter().collect())
+    }
+
+    /// The holder keeps the node's data to itself from now on.
+    pub(super) fn take_write_lease(&mut self, id: LockId, touched: &mut Touched) -> Written {
+        let number = self.meta.last_write_lease.next();
+        if let Some(path) = self.locks.set_write_lease(id, Some(number)) {
+            self.meta.last_write_lease = number;
+            touched.insert(RowKey::Lock(id, path));
+        }
+        self.unchanged()
+    }
+
+    /// Carries out a flush that is not refused. `sets` is its footprint.
+    pub(super) fn flush(
+        &mut self,
+        writer: SessionId,
+        (path, id): (&NodePath, LockId),
+        (value, ends): (Option<&Value>, bool),
+        sets: Vec<ObjectSet>,
+        touched: &mut Touched,
+    ) -> Written {
+        let mut stat = None;
+        if let Some(value) = value {
+            let revision = self.meta.revision.next();
+            self.meta.revision = revision;
+            stat = self.put(writer, path, value, Attach::Unchanged, revision, touched);
+            self.note_change(sets, touched);
+        }
+        if ends && self.locks.set_write_lease(id, None).is_some() {
+            touched.insert(RowKey::Lock(id, path.clone()));
+        }
+        Written { stat, ..self.unchanged() }
+    }
+
+    /// Checks that whoever keeps a node's data to itself holds it alone, and that it is there to be flushed to.
+    pub(super) fn check_write_leases(&self) -> Result<(), String> {
+        for (path, id) in &self.locks.write_leases {
+            let hold = self.locks.rows.get(id).map(|(_, hold)| hold);
+            let is_held = hold.is_some_and(|hold| {
+                hold.token.is_some() && hold.mode == LockMode::Exclusive && hold.lease.session().is_some()
+            });
+            if !is_held {
+                return Err(format!("hold {id} is a write lease on {path}, and is not held alone"));
+            }
+            let number = hold.and_then(|hold| hold.write_lease);
+            if number.is_none_or(|number| number > self.meta.last_write_lease) {
+                return Err(format!("hold {id} is write lease {number:?} on {path}, which was never granted"));
+            }
+            if self.node(path).is_none_or(|node| node.attachment.is_some()) {
+                return Err(format!("hold {id} is a write lease on {path}, which can go, or is gone"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! What goes on after a command has answered: a lease that is kept alive, a service that is registered, a node that is held.
+//!
+//! On the command line it goes on until it is lost, which is a failure, or until the process is told to stop, which is not. In the
+//! shell it goes on until the shell ends; if it is lost before, that is said on standard error.
+
+use std::{fmt, time::Duration};
+
+use leasehold_client_cache::{
+    CancellationToken, Client, Condition, ConnectionState, DeleteOptions, EventsError, KeyLease, Leadership, LeaseId,
+    LockGuard, NodePath, Registration, Revision,
+};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::JoinSet,
+};
+
+use super::{
+    elect,
+    lease::{KeepAliveAnswer, hex},
+    lock, write_failure,
+};
+use crate::{
+    exit::CommandFailure,
+    output::{Output, visible},
+};
+
+/// How often it is looked whether a registered node is still the one that was put. It is read from memory unless somebody changed it.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Something that goes on.
+#[derive(Debug)]
+pub(crate) enum BackgroundTask {
+    /// A key lease is kept alive.
+    Lease {
+        /// The lease.
+        lease: KeyLease,
+        /// Its term.
+        ttl: Duration,
+    },
+    /// A service is registered.
+    Registration(RegisteredNode),
+    /// A node is held.
+    Lock(LockGuard),
+    /// This leads, and is to be handed over to that one in the end.
+    Leadership(Leadership, Option<String>),
+}
+
+/// A node that shows that its service lives.
+#[derive(Debug)]
+pub(crate) enum RegisteredNode {
+    /// By the session's lease on the node's volume.
+    Session(Registration),
+    /// By a key lease of its own.
+    Lease {
+        /// The node.
+        path: NodePath,
+        /// When it was put.
+        revision: Revision,
+        /// The lease.
+        lease: KeyLease,
+    },
+}
+
+impl RegisteredNode {
+    fn path(&self) -> &NodePath {
+        match self {
+            Self::Session(registration) => registration.path(),
+            Self::Lease { path, .. } => path,
+        }
+    }
+
+    /// When it was put.
+    pub(crate) fn revision(&self) -> Revision {
+        match self {
+            Self::Session(registration) => registration.epoch(),
+            Self::Lease { revision, .. } => *revision,
+        }
+    }
+
+    /// The key lease that it goes with.
+    pub(crate) fn lease(&self) -> Option<LeaseId> {
+        match self {
+            Self::Session(_) => None,
+            Self::Lease { lease, .. } => Some(lease.id()),
+        }
+    }
+
+    /// How long it is certain to be there if nothing more is heard.
+    pub(crate) fn remaining(&self) -> Duration {
+        match self {
+            Self::Session(registration) => registration.remaining(),
+            Self::Lease { lease, .. } => lease.remaining(),
+        }
+    }
+
+    fn on_lost(&self) -> CancellationToken {
+        match self {
+            Self::Session(registration) => registration.on_lost(),
+            Self::Lease { lease, .. } => lease.on_lost(),
+        }
+    }
+
+    /// Waits until the service is not registered any more; says why.
+    async fn wait_lost(&self, client: &Client) -> CommandFailure {
+        let over = self.on_lost();
+        let text = tokio::select! {
+            biased;
+            () = over.cancelled() => "the lease is over that the node went with: expected to be heard of in time".to_owned(),
+            () = self.changed(client) => {
+                format!("somebody removed or changed the node: expected it as put at revision {}", self.revision())
+            }
+            () = self.report_jeopardy(client) => "the client is closed".to_owned(),
+        };
+        CommandFailure::refused("registration_lost", text)
+    }
+
+    /// Says when it is not certain any more. It is not lost by that: without servers, no lease ends. Goes on until there is no client.
+    async fn report_jeopardy(&self, client: &Client) {
+        let mut events = client.events();
+        loop {
+            match events.next().await {
+                Ok(ConnectionState::Jeopardy) => {
+                    let path = visible(self.path().as_str());
+                    Output::notice(&format!("register {path}: no server is heard of, it may be lost"));
+                }
+                Ok(_) | Err(EventsError::Missed { .. }) => {}
+                Err(EventsError::Ended) => return,
+            }
+        }
+    }
+
+    /// Waits until the node is another one, or none.
+    async fn changed(&self, client: &Client) {
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        loop {
+            looks.tick().await;
+            // If nobody answers, the lease says how long the node is certain.
+            let Ok(entry) = client.get(self.path()).await else { continue };
+            if entry.is_none_or(|entry| entry.stat.modify_revision != self.revision()) {
+                return;
+            }
+        }
+    }
+
+    /// Removes the node, unless it is another's by now.
+    async fn leave(self, client: &Client) -> Result<(), CommandFailure> {
+        let left = match self {
+            Self::Session(registration) => registration.leave().await,
+            Self::Lease { path, revision, lease } => {
+                let options = DeleteOptions { condition: Condition::Revision(revision), ..DeleteOptions::default() };
+                let left = client.delete(&path, options).await;
+                // If this is not heard of, the lease ends by itself.
+                let _ = lease.revoke().await;
+                left
+            }
+        };
+        left.map(|_| ()).map_err(|error| write_failure(&error))
+    }
+}
+
+impl fmt::Display for BackgroundTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lease { lease, .. } => write!(f, "lease keep-alive {}", hex(lease.id())),
+            Self::Registration(node) => write!(f, "register {}", node.path()),
+            Self::Lock(hold) => write!(f, "lock {}", hold.path()),
+            Self::Leadership(leadership, _) => write!(f, "elect {}", leadership.path()),
+        }
+    }
+}
+
+impl BackgroundTask {
+    /// Waits until it is lost. Renewals are told to `output`, if there is one.
+    async fn wait_lost(&mut self, client: &Client, output: Option<Output>) -> CommandFailure {
+        match self {
+            Self::Registration(node) => node.wait_lost(client).await,
+            Self::Lock(hold) => {
+                hold.on_lost().cancelled().await;
+                lock::lost_failure(hold.path())
+            }
+            Self::Leadership(leadership, _) => {
+                leadership.on_lost().cancelled().await;
+                elect::lost_failure(leadership.path())
+            }
+            Self::Lease { lease, ttl } => {
+                while let Some(remaining) = lease.renewed().await {
+                    if let Some(output) = output {
+                        output.answer(&KeepAliveAnswer::new(lease.id(), *ttl, remaining));
+                    }
+                }
+                CommandFailure::refused("lease_lost", format!("lease {} expired or revoked", hex(lease.id())))
+            }
+        }
+    }
+
+    /// Ends it on purpose. A lease that was kept alive lasts for its term.
+    async fn end(self, client: &Client) -> Result<(), CommandFailure> {
+        match self {
+            Self::Lease { .. } => Ok(()),
+            Self::Registration(node) => node.leave(client).await,
+            Self::Lock(hold) => hold.release().await.map_err(|error| lock::lock_failure(&error)),
+            Self::Leadership(leadership, to) => elect::resign(leadership, to.as_deref()).await,
+        }
+    }
+}
+
+/// What tells a process to stop.
+#[derive(Debug)]
+pub(crate) struct StopSignal {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignal {
+    /// Listens from now on.
+    pub(crate) fn listen() -> Result<Self, CommandFailure> {
+        let signals = signal(SignalKind::terminate()).and_then(|term| Ok((term, signal(SignalKind::interrupt())?)));
+        let (terminate, interrupt) =
+            signals.map_err(|error| CommandFailure::io("cannot listen for signals", &error))?;
+        Ok(Self { terminate, interrupt })
+    }
+
+    /// Waits until the process is told to stop.
+    pub(crate) async fn told(mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Goes on until it is lost, which is a failure, or until it is to stop. Renewals are told to `output`, if there is one.
+pub(crate) async fn run_until_stopped(
+    mut kept: BackgroundTask,
+    client: &Client,
+    stop: impl Future<Output = ()>,
+    output: Option<Output>,
+) -> Result<(), CommandFailure> {
+    let asked = kept.to_string();
+    let ended = tokio::select! {
+        () = stop => kept.end(client).await,
+        failure = kept.wait_lost(client, output) => Err(failure),
+    };
+    ended.map_err(|failure| failure.with_subject(&asked))
+}
+
+/// What goes on in a shell.
+#[derive(Debug, Default)]
+pub(crate) struct BackgroundTasks {
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+impl BackgroundTasks {
+    /// Goes on until it is lost, which is said, or until the shell ends.
+    pub(crate) fn add(&mut self, kept: BackgroundTask, client: &Client) {
+        let (client, stop) = (client.clone(), self.stop.clone());
+        self.tasks.spawn(async move {
+            if let Err(failure) = run_until_stopped(kept, &client, stop.cancelled_owned(), None).await {
+                Output::notice(&failure.message);
+            }
+        });
+    }
+
+    /// Ends all of it. Waits no longer than operations take.
+    pub(crate) async fn end(mut self) {
+        self.stop.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
